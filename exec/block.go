@@ -1,0 +1,79 @@
+package exec
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// Origin names the split that rows come from.
+type Origin struct {
+	Source int    // ordinal of the Read in the plan, through all sources
+	Split  string // driver.Split.ID
+	File   string // for messages; "" where there is no file
+	Index  int64  // row group, frame or range in the file
+}
+
+// Block is a run of rows of one split on their way through a chain. Its maker
+// owns one reference to Batch; see [Emit] for hand-over.
+type Block struct {
+	Batch  arrow.RecordBatch
+	Origin Origin
+	// Row is the position in the split of the first source row that this block
+	// covers, and Span how many source rows it covers: also those that were
+	// filtered out. Rows that an explode made share the row of their source.
+	Row, Span int64
+	// Rows, if not nil, gives the split position of each row of Batch; nil means
+	// they are Row, Row+1, ... Operators that drop or repeat rows set it when
+	// Env.TrackRows, and may leave it nil otherwise.
+	Rows []int64
+	// Ords tells rows of equal position apart after an explode or flat map; nil means all 0.
+	// Output j of a row with ordinal o has the ordinal NextOrd(o, j). Set under the same condition as Rows.
+	Ords []uint64
+	// Skipped are rows that an on_error policy left out of this block's span.
+	Skipped []Skipped
+
+	free func() // gives back what was charged for memory outside the pool; may be nil
+}
+
+// Skipped is a row that was left out, and why.
+type Skipped struct {
+	Err    error // *fault.Error: code, file, row group, row, column, step
+	Origin Origin
+	Row    int64
+	Record arrow.RecordBatch // the row as the step saw it, one row; may be nil; owned by the Block
+}
+
+// RowAt returns the split position of row i.
+func (b *Block) RowAt(i int) int64 {
+	if b.Rows != nil {
+		return b.Rows[i]
+	}
+	return b.Row + int64(i)
+}
+
+// Release gives up the block's reference and what was charged for it. Call it
+// once; b must not be used afterwards.
+func (b *Block) Release() {
+	if b.Batch != nil {
+		b.Batch.Release()
+		b.Batch = nil
+	}
+	for _, s := range b.Skipped {
+		if s.Record != nil {
+			s.Record.Release()
+		}
+	}
+	b.Skipped = nil
+	if b.free != nil {
+		b.free()
+		b.free = nil
+	}
+}
+
+// NextOrd is the ordinal of the j-th row that a row of ordinal o becomes.
+func NextOrd(o uint64, j int) uint64 { return (o+1)*0x9E3779B97F4A7C15 + uint64(j) }
+
+// With returns a block of the same origin and span around batch, whose reference
+// it takes over; rows and ords are taken as given. b keeps its own reference.
+func (b *Block) With(batch arrow.RecordBatch, rows []int64, ords []uint64) *Block {
+	return &Block{Batch: batch, Origin: b.Origin, Row: b.Row, Span: b.Span, Rows: rows, Ords: ords}
+}

@@ -1,0 +1,4 @@
+package exec
+
+// Budget is the one byte budget.
+type Budget struct{}

@@ -1,0 +1,168 @@
+package exec
+
+import (
+	"context"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// Graph is a translated plan: a tree of stages, in canonical order.
+type Graph struct {
+	Root   *Stage
+	Schema *arrow.Schema // of Root
+}
+
+// Stage is either a scan (Scan set) or a cut (Inputs set): the place where the
+// blocks of the inputs come together in canonical order, one input after
+// another, and at most Limit rows of them go on. Ops then run on every block, as
+// one fused task per split (scan) or per block (cut), in parallel, without
+// losing the order.
+type Stage struct {
+	Scan   *Scan
+	Inputs []*Stage
+	Limit  int64 // rows taken of the inputs; -1: all. Cuts only.
+	Ops    []Fused
+}
+
+// Fused is an operator with the policy of its step.
+type Fused struct {
+	Operator
+	OnError *OnError // nil: the run's
+}
+
+// Scan reads one resolved source.
+type Scan struct {
+	Source    int // ordinal through all sources of the plan
+	Step      string
+	Table     driver.Table
+	Columns   []string         // as in driver.ScanOptions
+	Predicate driver.Predicate // as in driver.ScanOptions
+	Limit     int64            // as in driver.ScanOptions: per split, a hint
+	Keep      []bool           // from driver.Pruner; nil: all. A split not kept is not opened.
+}
+
+// Policy says what happens to a row that a step cannot process.
+type Policy uint8
+
+const (
+	Fail Policy = iota // the run fails (default)
+	Skip               // the row is left out, counted, and sent to the dead letter
+)
+
+// OnError is the policy of a step or a run.
+type OnError struct {
+	Policy Policy
+	// Retries runs a failed step again that many times on the same input before
+	// Policy applies, where the code is UserCode. Transient codes have their own
+	// budgets.
+	Retries int
+	// MaxRows and MaxRate end the run when more rows, or a larger share of the
+	// rows read (judged from 1,000 rows on, and at the end), were skipped; 0 means no
+	// such limit.
+	MaxRows int64
+	MaxRate float64
+}
+
+// Options of a run; nil means defaults.
+type Options struct {
+	// Memory is the byte budget; 0 means half of what the machine (or its cgroup)
+	// has available, at most 4 GiB. Ignored when Budget is set.
+	Memory int64
+	// Budget to share with other runs.
+	Budget *Budget
+	// CPUs is how many tasks compute at once; 0 means GOMAXPROCS.
+	CPUs int
+	// Unordered lets blocks of a Stream come as they are ready.
+	Unordered   bool
+	Seed, Epoch uint64
+	OnError     OnError
+	// DeadLetter receives every skipped row once, in canonical order. It borrows s.
+	DeadLetter func(ctx context.Context, s *Skipped) error
+	// StallTimeout fails a run in which nothing moves for so long while the
+	// consumer waits; 0 means 5 minutes, negative never.
+	StallTimeout time.Duration
+	// CallTimeout fails (and retries) one call of a reader or an operator that
+	// takes longer; 0 means never for operators and 2 minutes for readers.
+	CallTimeout time.Duration
+	// BatchRows and BatchBytes bound what is read at once; 0 means the driver's
+	// defaults, BatchBytes at most 1/16 of the budget.
+	BatchRows  int
+	BatchBytes int64
+	Retry      RetryBudget
+	Events     *Events
+}
+
+// RetryBudget bounds attempts of one task beyond the first, by cause.
+type RetryBudget struct {
+	Unavailable int // reads, transient; 0 means 3
+	WorkerLost  int // crash of a child process; 0 means 3
+	Exhausted   int // out of memory; 0 means 3
+}
+
+// Stream is a run seen by its consumer.
+type Stream interface {
+	Schema() *arrow.Schema
+	// Next returns a block that the caller must Release, or io.EOF. Not safe for
+	// concurrent use.
+	Next(ctx context.Context) (*Block, error)
+	// Stats may be called at any time, from any goroutine, also after Close.
+	Stats() Stats
+	// Close cancels the run, waits for its goroutines and frees everything but the
+	// blocks handed out. Idempotent; safe to call while Next waits.
+	Close() error
+}
+
+// Runner runs graphs: exec/local in this process, exec/remote on a cluster.
+type Runner interface {
+	Run(ctx context.Context, g *Graph, o *Options) (Stream, error)
+	// Write runs g into sink and returns when it is committed. After a failure
+	// what was finished stays for the next run of the same job.
+	Write(ctx context.Context, g *Graph, sink Sink, o *Options) (Stats, error)
+}
+
+// Sink takes the rows of a run, part by part. A part is a run of neighbouring
+// splits, written by one task in canonical order; parts are written in any
+// order. Behind a cut there is one part.
+type Sink interface {
+	// Begin is called once, first. splits are the plan's, in canonical order (one
+	// pseudo split where the root is a cut). It returns how they are grouped.
+	Begin(ctx context.Context, schema *arrow.Schema, splits []SinkSplit) (*SinkPlan, error)
+	// NewPart starts an attempt at a part. Safe for concurrent use. Attempts at the same part
+	// never overlap.
+	NewPart(ctx context.Context, part int, env *Env) (PartWriter, error)
+	// Commit makes the output visible as a whole; all parts are finished.
+	Commit(ctx context.Context) error
+	// Abort ends a run that failed: unfinished parts are removed as far as
+	// possible, finished ones stay for the next run.
+	Abort(ctx context.Context) error
+}
+
+// SinkSplit is a split as a sink sees it.
+type SinkSplit struct {
+	ID    string
+	Rows  int64 // -1 unknown
+	Bytes int64 // expected decoded bytes of the columns read; 0 unknown
+}
+
+// SinkPlan groups splits into parts.
+type SinkPlan struct {
+	Parts     []PartRange
+	Committed bool // the job is finished already: nothing to do
+}
+
+// PartRange is a part: splits First to End-1.
+type PartRange struct {
+	First, End int
+	Done       bool // finished by an earlier run: skip its splits
+	Rows       int64
+}
+
+// PartWriter writes one attempt at a part. One goroutine calls it; exactly one
+// of Finish and Abort ends it.
+type PartWriter interface {
+	Write(ctx context.Context, b *Block) error // borrows b
+	Finish(ctx context.Context) error
+	Abort(ctx context.Context) error
+}

@@ -1,0 +1,30 @@
+// Package deps pins modules while the packages that need them are being written.
+package deps
+
+import (
+	_ "cel.dev/cel-go/cel"
+	_ "cel.dev/cel-go/common/ast"
+	_ "cel.dev/cel-go/parser"
+	_ "github.com/apache/arrow-go/v18/arrow/array"
+	_ "github.com/apache/arrow-go/v18/arrow/compute"
+	_ "github.com/apache/arrow-go/v18/arrow/csv"
+	_ "github.com/apache/arrow-go/v18/arrow/ipc"
+	_ "github.com/apache/arrow-go/v18/parquet/pqarrow"
+	_ "github.com/bmatcuk/doublestar/v4"
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/klauspost/compress/gzip"
+	_ "github.com/klauspost/compress/zstd"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/spf13/cobra"
+	_ "go.uber.org/goleak"
+	_ "go.yaml.in/yaml/v3"
+	_ "gocloud.dev/blob/azureblob"
+	_ "gocloud.dev/blob/fileblob"
+	_ "gocloud.dev/blob/gcsblob"
+	_ "gocloud.dev/blob/memblob"
+	_ "gocloud.dev/blob/s3blob"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+)
