@@ -1,0 +1,56 @@
+# Penstock. `make demo` shows it, `make test` proves it. See CONTRIBUTING.md.
+
+GO      ?= go
+TAGS    ?= assert
+BIN     := bin
+TOOLS   := $(BIN)/tools
+PKGS    := ./...
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check race fuzz bench soak tools clean
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/penstock
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/penstock ./cmd/penstock
+
+demo: build ## build, then run the main job on the data that the repository ships
+	@./examples/demo.sh
+
+# Servers and checkers of the tests, from their own module: users of the library never see them.
+tools: $(TOOLS)/staticcheck $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/benchstat
+$(TOOLS)/staticcheck: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ honnef.co/go/tools/cmd/staticcheck
+$(TOOLS)/versitygw: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/versity/versitygw/cmd/versitygw
+$(TOOLS)/fake-gcs-server: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/fsouza/fake-gcs-server
+$(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
+
+test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most)
+	$(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+
+check: $(TOOLS)/staticcheck ## gofmt, vet, staticcheck, go.mod
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt needed: $$out"; exit 1; }
+	$(GO) vet -tags '$(TAGS)' $(PKGS)
+	$(TOOLS)/staticcheck -tags '$(TAGS)' $(PKGS)
+	$(GO) mod tidy -diff
+
+race: tools ## the tests under the race detector
+	$(GO) test -race -tags '$(TAGS)' -timeout 30m $(PKGS)
+
+FUZZTIME ?= 60s
+fuzz: ## every fuzz target for FUZZTIME (60s)
+	@./internal/fuzz.sh $(FUZZTIME)
+
+bench: build ## the quick benchmarks; results below bench/results
+	./bench/run.sh
+
+soak: tools ## the long tests: more seeds, Azurite, kill loops (needs npm)
+	@mkdir -p $(TOOLS)
+	test -d $(TOOLS)/node_modules/azurite || npm install --no-fund --no-audit --prefix $(TOOLS) azurite@3.37.0
+	PENSTOCK_SOAK=1 $(GO) test -tags '$(TAGS)' -timeout 120m -count 1 $(PKGS)
+
+clean: ## remove what make built
+	rm -rf $(BIN)

@@ -1,0 +1,88 @@
+// Package shard turns the stream of blocks into batches for a training loop.
+//
+// Here so far: [Batch], in Arrow or tensor form, and the [Assembler] that cuts a
+// stream into batches of equal size. The order of samples over ranks, and resume,
+// come on top of it.
+package shard
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// Batch is a number of rows in the form that was asked for. Whoever got it from
+// an iterator's Next owns one reference; see Release. The contents are read
+// only. Safe for concurrent use.
+type Batch struct {
+	rows    int
+	record  arrow.RecordBatch // Arrow form; nil in tensor form
+	tensors []Tensor          // tensor form
+	buf     *memory.Buffer    // what the tensors lie in
+	refs    atomic.Int32
+}
+
+// Tensor is one column as a contiguous, row-major array, 64-byte aligned.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int // rows first
+	Data  []byte
+}
+
+// Rows is the number of rows.
+func (b *Batch) Rows() int { return b.rows }
+
+// Record is the batch in Arrow form, borrowed until Release; nil if the batch
+// was asked for as tensors.
+func (b *Batch) Record() arrow.RecordBatch { return b.record }
+
+// Tensors are all columns in tensor form, borrowed until Release; nil if the
+// batch was asked for in Arrow form.
+func (b *Batch) Tensors() []Tensor { return b.tensors }
+
+// Tensor finds a column by name.
+func (b *Batch) Tensor(name string) (Tensor, bool) {
+	for _, t := range b.tensors {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return Tensor{}, false
+}
+
+// Retain adds a reference.
+func (b *Batch) Retain() { b.refs.Add(1) }
+
+// Release gives up a reference; with the last one the memory goes back, and
+// nothing of the batch may be used any more.
+func (b *Batch) Release() {
+	switch n := b.refs.Add(-1); {
+	case n > 0:
+		return
+	case n < 0:
+		panic("shard: batch released too often")
+	}
+	if b.record != nil {
+		b.record.Release()
+	}
+	if b.buf != nil {
+		b.buf.Release()
+	}
+	b.record, b.tensors, b.buf = nil, nil, nil
+}
+
+// Values views a tensor's data as a slice of T, which must have the size of the
+// dtype: Values[float32](t). It panics otherwise.
+func Values[T any](t Tensor) []T {
+	var z T
+	if int(unsafe.Sizeof(z)) != t.DType.Size() {
+		panic("shard: element size does not match dtype " + t.DType.String())
+	}
+	if len(t.Data) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&t.Data[0])), len(t.Data)/t.DType.Size())
+}
