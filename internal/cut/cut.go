@@ -1,0 +1,161 @@
+// Package cut slices records into batches bounded in rows and bytes, and picks
+// columns. For drivers that decode more at once than a scan asked for.
+package cut
+
+import (
+	"sort"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Columns resolves a projection: the index of each name in s (nil: all) and the
+// schema of what is left. An unknown name is an Invalid error that lists the names there are.
+func Columns(s *arrow.Schema, names []string) ([]int, *arrow.Schema, error) {
+	if names == nil {
+		idx := make([]int, s.NumFields())
+		for i := range idx {
+			idx[i] = i
+		}
+		return idx, s, nil
+	}
+	idx := make([]int, len(names))
+	fields := make([]arrow.Field, len(names))
+	for i, n := range names {
+		at := s.FieldIndices(n)
+		if len(at) == 0 {
+			return nil, nil, fault.New(fault.Invalid, "unknown column %q; have %s", n, list(s))
+		}
+		idx[i], fields[i] = at[0], s.Field(at[0])
+	}
+	return idx, arrow.NewSchema(fields, nil), nil
+}
+
+func list(s *arrow.Schema) string {
+	var b []byte
+	for i, f := range s.Fields() {
+		if i == 20 {
+			b = append(b, ", ..."...)
+			break
+		}
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(b, f.Name...)
+	}
+	return string(b)
+}
+
+// Pick returns a record of schema with the columns idx of rows [from, to) of rec,
+// without copying. Borrows rec.
+func Pick(rec arrow.RecordBatch, schema *arrow.Schema, idx []int, from, to int64) arrow.RecordBatch {
+	cols := make([]arrow.Array, len(idx))
+	whole := from == 0 && to == rec.NumRows()
+	for i, c := range idx {
+		cols[i] = rec.Column(c)
+		if !whole {
+			cols[i] = array.NewSlice(rec.Column(c), from, to)
+			defer cols[i].Release()
+		}
+	}
+	return array.NewRecordBatch(schema, cols, to-from)
+}
+
+// Next returns the end of the batch that begins at row from of these columns:
+// at most maxRows rows and maxBytes of decoded memory, at least one row, never
+// beyond end.
+func Next(cols []arrow.Array, from, end int64, maxRows int, maxBytes int64) int64 {
+	to := min(end, from+int64(maxRows))
+	size := func(to int64) (n int64) {
+		for _, c := range cols {
+			n += Bytes(c.Data(), from, to)
+		}
+		return n
+	}
+	if to <= from+1 || size(to) <= maxBytes {
+		return to
+	}
+	// The largest number of rows that fits; size is monotone.
+	n := sort.Search(int(to-from), func(k int) bool { return size(from+int64(k)+1) > maxBytes })
+	return from + max(1, int64(n))
+}
+
+// Bytes is the memory that rows [from, to) of d take: offsets, values and
+// validity, counted for these rows alone whatever the buffers hold.
+func Bytes(d arrow.ArrayData, from, to int64) int64 {
+	if to <= from {
+		return 0
+	}
+	n := to - from
+	bufs := d.Buffers()
+	var total int64
+	if len(bufs) > 0 && bufs[0] != nil {
+		total = (n + 7) / 8
+	}
+	off := int64(d.Offset())
+	switch dt := d.DataType().(type) {
+	case *arrow.NullType:
+		return 0
+	case arrow.ExtensionType:
+		s := array.NewData(dt.StorageType(), d.Len(), bufs, d.Children(), array.UnknownNullCount, d.Offset())
+		defer s.Release()
+		return Bytes(s, from, to)
+	case *arrow.DictionaryType:
+		return total + n*int64(dt.IndexType.(arrow.FixedWidthDataType).BitWidth())/8
+	case *arrow.StringType, *arrow.BinaryType:
+		a, b := offsets32(bufs[1], off+from, off+to)
+		return total + 4*n + b - a
+	case *arrow.LargeStringType, *arrow.LargeBinaryType:
+		a, b := offsets64(bufs[1], off+from, off+to)
+		return total + 8*n + b - a
+	case arrow.BinaryViewDataType:
+		total += 16 * n
+		if bufs[1] != nil && bufs[1].Len() > 0 {
+			for _, h := range arrow.ViewHeaderTraits.CastFromBytes(bufs[1].Bytes())[off+from : off+to] {
+				if !h.IsInline() {
+					total += int64(h.Len())
+				}
+			}
+		}
+		return total
+	case *arrow.ListType, *arrow.MapType:
+		a, b := offsets32(bufs[1], off+from, off+to)
+		return total + 4*n + Bytes(d.Children()[0], a, b)
+	case *arrow.LargeListType:
+		a, b := offsets64(bufs[1], off+from, off+to)
+		return total + 8*n + Bytes(d.Children()[0], a, b)
+	case *arrow.FixedSizeListType:
+		w := int64(dt.Len())
+		return total + Bytes(d.Children()[0], (off+from)*w, (off+to)*w)
+	case *arrow.StructType:
+		for _, c := range d.Children() {
+			total += Bytes(c, off+from, off+to)
+		}
+		return total
+	case arrow.FixedWidthDataType:
+		return total + (n*int64(dt.BitWidth())+7)/8
+	}
+	// Unions, run-end encoded and list views: an even share of the whole.
+	if d.Len() == 0 {
+		return total
+	}
+	return total + int64(d.SizeInBytes())*n/int64(d.Len())
+}
+
+func offsets32(b *memory.Buffer, i, j int64) (int64, int64) {
+	o := arrow.Int32Traits.CastFromBytes(b.Bytes())
+	if j >= int64(len(o)) {
+		return 0, 0 // an empty array may have no offsets
+	}
+	return int64(o[i]), int64(o[j])
+}
+
+func offsets64(b *memory.Buffer, i, j int64) (int64, int64) {
+	o := arrow.Int64Traits.CastFromBytes(b.Bytes())
+	if j >= int64(len(o)) {
+		return 0, 0
+	}
+	return o[i], o[j]
+}
