@@ -4,27 +4,38 @@
 //
 // It is for formats in this module; nothing of it reaches users but [Options],
 // which every format's options embed.
+//
+// A format resolves with [List], [Set.Schema] and [Ranges]; it reads with
+// [Set.Object] or [Set.OpenChunks] and hands every record to [Adapter.Apply].
 package fileset
 
 import (
 	"context"
-	"io"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/blobio"
-	"github.com/penstock-data/penstock/io/driver"
+	"golang.org/x/sync/errgroup"
 )
 
 // Options are common to all file formats.
 type Options struct {
 	// Paths are files, folders (read recursively) and globs (with **), local or
 	// bucket URLs. Together they are read in byte order of path, each file once.
+	// A glob gives files only, not what is below folders that it matches.
 	Paths []string `json:"paths"`
-	// Extensions of the files that folders and globs give; nil means the format's. A file named
-	// outright is always read. [""] means any.
+	// Extensions of the files that folders and globs give, case ignored; nil means
+	// the format's, [""] any. A file named outright is always read, and so are the
+	// files of a glob that ends in an extension of its own ("x/*.dat").
 	Extensions []string `json:"extensions,omitempty"`
 	// Partitions is "hive" (default: key=value folders become columns) or "none".
+	// Folders that the user's path itself names count too. A column of the files
+	// that has the name of a partition is not read: the partition's value stands for it.
 	Partitions string `json:"partitions,omitempty"`
 	// PartitionTypes overrides what values suggest (int64, date32 or string), by
 	// column, in the names of expressions: "int", "string", "date", ...
@@ -34,103 +45,145 @@ type Options struct {
 	// rows precede it, an Unsupported error at plan time).
 	PathColumn string `json:"path_column,omitempty"`
 	RowColumn  string `json:"row_column,omitempty"`
-	// Hidden includes files and folders that begin with '_' or '.'.
+	// Hidden includes files and folders that begin with '_' or '.'. Otherwise only
+	// those are read that a path or a part of a glob names with its first byte;
+	// "_key=value" folders are never hidden.
 	Hidden bool `json:"hidden,omitempty"`
 }
 
 // File is one listed file.
 type File struct {
-	Path   string // as a user would write it
-	Rel    string // below the root that its path, folder or glob has: identity of the data
-	Info   blobio.Info
+	Path string // as a user would write it
+	// Rel is the path below the folder that all the user's paths have in common:
+	// unique in the set, the same on any machine, the identity of the data.
+	Rel  string
+	Info blobio.Info
+
 	bucket *blobio.Bucket
+	parts  []value // per Set.parts
 }
 
-// Set is a listed set of files, in canonical order. Immutable after List and
-// safe for concurrent use.
-type Set struct{ Files []File }
+// Set is a listed set of files, in canonical order (byte order of Path).
+// Immutable after List and safe for concurrent use.
+type Set struct {
+	Files []File
 
-// List lists files in parallel. No path, a path that does not exist, or no file
-// at all is a NotFound error naming it.
-func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptions) (*Set, error) {
-	panic("stub")
+	opts    Options
+	parts   []partition
+	buckets []*blobio.Bucket
 }
 
-// Object opens file i, counting reads into s (may be nil).
-func (s *Set) Object(i int, st *driver.ScanStats) *blobio.Object { panic("stub") }
+// Validate checks what can be checked without I/O; List does it too.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fault.New(fault.Invalid, format, args...)) }
+	if len(o.Paths) == 0 {
+		bad("paths: at least one file, folder or glob is needed")
+	}
+	for _, p := range o.Paths {
+		if p == "" {
+			bad("paths: one is empty; write . for the current folder")
+		}
+	}
+	if o.Partitions != "" && o.Partitions != "hive" && o.Partitions != "none" {
+		bad("partitions: %q must be hive or none", o.Partitions)
+	}
+	for c, n := range o.PartitionTypes {
+		t, err := typename.Parse(n)
+		if err == nil && !partitionType(t) {
+			err = errors.New("not a type for partitions; use an integer, double, bool, string or date")
+		}
+		if err != nil {
+			bad("partition_types: column %q: %w", c, err)
+		}
+	}
+	if o.PathColumn != "" && o.PathColumn == o.RowColumn {
+		bad("path_column and row_column are both %q", o.PathColumn)
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return fault.WithCode(fault.Invalid, errors.Join(errs...))
+}
 
-// Fingerprint hashes kind, config and for every file Rel, Size and ETag; for
-// local files hash(ctx, i) stands for the ETag.
+// Columns returns the columns that are appended to those of files: partitions,
+// path, row.
+func (s *Set) Columns() []arrow.Field {
+	var fs []arrow.Field
+	for _, p := range s.parts {
+		fs = append(fs, arrow.Field{Name: p.name, Type: p.typ, Nullable: true})
+	}
+	if s.opts.PathColumn != "" {
+		fs = append(fs, arrow.Field{Name: s.opts.PathColumn, Type: arrow.BinaryTypes.String})
+	}
+	if s.opts.RowColumn != "" {
+		fs = append(fs, arrow.Field{Name: s.opts.RowColumn, Type: arrow.PrimitiveTypes.Int64})
+	}
+	return fs
+}
+
+// CheckRows is for formats whose splits have unknown rows: more than one split in
+// file i is an Unsupported error if a row column is asked for.
+func (s *Set) CheckRows(i, splits int) error {
+	if s.opts.RowColumn == "" || splits < 2 {
+		return nil
+	}
+	return fault.New(fault.Unsupported, "row_column %q: rows of a text file of %d splits are not known before it is read; set split_bytes to %d or more to read it as one",
+		s.opts.RowColumn, splits, s.Files[i].Info.Size).At(fault.Place{File: s.Files[i].Path})
+}
+
+// Fingerprint hashes kind, config (options that change the rows, without the
+// paths) and for every file Rel, partition values, Size and ETag; for files without
+// ETag (local ones) hash(ctx, i) stands for it, called in parallel.
 func (s *Set) Fingerprint(ctx context.Context, kind string, config []byte, hash func(ctx context.Context, i int) ([]byte, error)) (string, error) {
-	panic("stub")
+	ids := make([][]byte, len(s.Files))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i := range s.Files {
+		if f := &s.Files[i]; f.Info.ETag != "" {
+			ids[i] = []byte(f.Info.ETag)
+			continue
+		}
+		if gctx.Err() != nil {
+			break
+		}
+		g.Go(func() (err error) {
+			ids[i], err = hash(gctx, i)
+			return fault.Wrap(err, fault.Place{File: s.Files[i].Path})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	h := sha256.New()
+	put := func(b []byte) {
+		h.Write(binary.AppendUvarint(nil, uint64(len(b))))
+		h.Write(b)
+	}
+	put([]byte("penstock/data/1"))
+	put([]byte(kind))
+	put(config)
+	for i := range s.Files {
+		f := &s.Files[i]
+		put([]byte(f.Rel))
+		for k, p := range s.parts {
+			put([]byte(p.name))
+			put([]byte(f.parts[k].String()))
+		}
+		put(binary.AppendUvarint(nil, uint64(f.Info.Size)))
+		put(ids[i])
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
-
-// EdgeHash hashes the first and last 64 KiB of file i: the identity of text.
-func (s *Set) EdgeHash(ctx context.Context, i int) ([]byte, error) { panic("stub") }
 
 // Close closes the buckets. Idempotent.
-func (s *Set) Close() error { panic("stub") }
-
-// Schema unifies the schemas of the files (files[i] belongs to Files[i]; equal
-// ones may share a pointer) and appends partition, path and row columns. The rules: columns in order
-// of first appearance; a column that a file lacks is filled with null; numbers widen where
-// no value is lost (int to wider int, float32 to float64, int32 to float64), date32 to timestamp no; everything
-// else that differs is an Invalid error naming file, column and both types.
-func (s *Set) Schema(files []*arrow.Schema) (*arrow.Schema, error) { panic("stub") }
-
-// Adapter turns what a file holds into what the scan wants.
-type Adapter struct {
-	// FileColumns are the columns to read from the file, in its own order.
-	FileColumns []string
-	// Predicate is the part of the scan's predicate over columns of the file, literals converted
-	// to the file's types; Never says that partition values exclude the whole file.
-	Predicate driver.Predicate
-	Never     bool
+func (s *Set) Close() error {
+	var errs []error
+	for _, b := range s.buckets {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
 }
-
-// Adapter prepares file i: schema is the table's (from Schema), file the file's
-// own, columns and p as in driver.ScanOptions. firstRow is the row number in the file of row 0 of the split
-// (for RowColumn).
-func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p driver.Predicate, firstRow int64) (*Adapter, error) {
-	panic("stub")
-}
-
-// Apply makes the wanted record from one that holds FileColumns (rows rows of it, as there
-// may be no column); row is the split position of its first row. Borrows rec, returns a reference.
-func (a *Adapter) Apply(rec arrow.RecordBatch, row int64, alloc memory.Allocator) (arrow.RecordBatch, error) {
-	panic("stub")
-}
-
-// Compression of a file by its name: "gzip" (.gz), "zstd" (.zst, .zstd) or "".
-func Compression(name string) string { panic("stub") }
-
-// Decompress wraps r. Output is bounded by the caller's reads; a decoder never
-// allocates more than a window of 64 MiB.
-func Decompress(kind string, r io.Reader) (io.ReadCloser, error) { panic("stub") }
-
-// Compress is the other direction, for encoders: level 0 means default.
-func Compress(kind string, level int, w io.Writer) (io.WriteCloser, error) { panic("stub") }
-
-// DefaultSplitBytes is the size of byte-range splits of text formats.
-const DefaultSplitBytes = 32 << 20
-
-// MaxLine bounds one line (or one JSON value, one CSV record) of text: 256 MiB.
-const MaxLine = 256 << 20
-
-// Ranges cuts a file of size bytes into byte ranges of about splitBytes (0: the default), at least one.
-func Ranges(size, splitBytes int64) []blobio.Range { panic("stub") }
-
-// Chunks reads whole lines: those whose first byte lies in [r.Off, r.Off+r.Len)
-// of the (decompressed) file. A line ends with \n, which is part of it; the last may lack it.
-type Chunks struct{}
-
-// OpenChunks starts reading. Where the file is compressed r must be the whole
-// file. Chunks are about chunkBytes (0: 1 MiB), never cut inside a line.
-func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes int, st *driver.ScanStats) (*Chunks, error) {
-	panic("stub")
-}
-
-// Next returns whole lines, valid until the next call, and the offset in the file (decompressed)
-// of their first byte; io.EOF at the end. A line over MaxLine is a Corrupt error.
-func (c *Chunks) Next(ctx context.Context) (lines []byte, off int64, err error) { panic("stub") }
-func (c *Chunks) Close() error                                                  { panic("stub") }

@@ -1,0 +1,162 @@
+package fileset
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Compression of a file by its name: "gzip" (.gz), "zstd" (.zst, .zstd) or "".
+func Compression(name string) string {
+	n := strings.ToLower(name)
+	switch {
+	case strings.HasSuffix(n, ".gz"):
+		return "gzip"
+	case strings.HasSuffix(n, ".zst"), strings.HasSuffix(n, ".zstd"):
+		return "zstd"
+	}
+	return ""
+}
+
+// CompressionExtension is the inverse of Compression: ".gz", ".zst" or "".
+func CompressionExtension(kind string) string {
+	return map[string]string{"gzip": ".gz", "zstd": ".zst"}[kind]
+}
+
+// maxWindow bounds what a decoder allocates.
+const maxWindow = 64 << 20
+
+// Decompress wraps r; nothing is read before the first Read. Output is bounded by the
+// caller's reads; a decoder never allocates more than a window of 64 MiB. Bytes that
+// do not decode, or end early, are a Corrupt error; errors of r stay what they are. Several
+// members or frames are read as one. Close does not close r.
+func Decompress(kind string, r io.Reader) (io.ReadCloser, error) {
+	switch kind {
+	case "":
+		return io.NopCloser(r), nil
+	case "gzip", "zstd":
+		return &decoder{kind: kind, src: source{r: r}}, nil
+	}
+	return nil, fault.New(fault.Unsupported, "unknown compression %q; have gzip and zstd", kind)
+}
+
+type decoder struct {
+	kind string
+	src  source
+	gz   *gzip.Reader
+	zs   *zstd.Decoder
+	err  error
+}
+
+// source remembers what the wrapped reader said.
+type source struct {
+	r   io.Reader
+	n   int64
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	s.n += int64(n)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+func (d *decoder) Read(p []byte) (n int, err error) {
+	if d.err != nil {
+		return 0, d.err
+	}
+	if d.gz == nil && d.zs == nil {
+		if err = d.open(); err != nil {
+			return 0, d.fail(err)
+		}
+	}
+	if d.gz != nil {
+		n, err = d.gz.Read(p)
+	} else {
+		n, err = d.zs.Read(p)
+	}
+	if err != nil {
+		err = d.fail(err)
+	}
+	return n, err
+}
+
+func (d *decoder) open() (err error) {
+	if d.kind == "gzip" {
+		d.gz, err = gzip.NewReader(&d.src)
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	d.zs, err = zstd.NewReader(&d.src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(1<<62))
+	return err
+}
+
+func (d *decoder) fail(err error) error {
+	switch {
+	case d.src.err != nil:
+		err = d.src.err
+	case err == io.EOF && d.src.n > 0:
+	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+		err = fault.New(fault.Corrupt, "%s data ends early, after %d bytes: the file is truncated", d.kind, d.src.n)
+	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+		err = fault.New(fault.Unsupported, "zstd window is over %d MiB; compress again without --ultra or --long", maxWindow>>20)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	default:
+		err = fault.New(fault.Corrupt, "bad %s data near byte %d: %w", d.kind, d.src.n, err)
+	}
+	d.err = err
+	return err
+}
+
+func (d *decoder) Close() error {
+	if d.zs != nil {
+		d.zs.Close()
+	}
+	d.gz, d.zs = nil, nil
+	if d.err == nil {
+		d.err = fault.New(fault.Internal, "read after close")
+	}
+	return nil
+}
+
+// Compress is the other direction, for encoders: level 0 means default, else 1 to 9
+// (gzip) or 22 (zstd). The same writes give the same bytes. Close does not close w.
+func Compress(kind string, level int, w io.Writer) (io.WriteCloser, error) {
+	switch kind {
+	case "":
+		if level != 0 {
+			return nil, fault.New(fault.Invalid, "compression level %d without compression", level)
+		}
+		return nopCloser{w}, nil
+	case "gzip":
+		if level == 0 {
+			level = gzip.DefaultCompression
+		} else if level < 1 || level > 9 {
+			return nil, fault.New(fault.Invalid, "level of gzip must be 1 to 9, not %d", level)
+		}
+		return gzip.NewWriterLevel(w, level)
+	case "zstd":
+		if level == 0 {
+			level = 3
+		} else if level < 1 || level > 22 {
+			return nil, fault.New(fault.Invalid, "level of zstd must be 1 to 22, not %d", level)
+		}
+		return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)))
+	}
+	return nil, fault.New(fault.Unsupported, "unknown compression %q; have gzip and zstd", kind)
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }

@@ -1,0 +1,391 @@
+package fileset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/bmatcuk/doublestar/v4"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// List lists files in parallel. No path, a path that does not exist, or no file
+// at all is a NotFound error naming it. Files that ro.Files excludes by partition
+// values are not listed, nor are folders below which all are excluded; if that
+// leaves none, the first file stays, for its schema ([Adapter.Never] is true for it).
+// ext are the format's extensions, with the dot; nil means any.
+func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptions) (*Set, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Set{opts: *o}
+	if err := s.list(ctx, ext, ro); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions) error {
+	l := &lister{opts: &s.opts, ext: ext, conc: 32, types: map[string]arrow.DataType{}}
+	if ro != nil {
+		l.pred = ro.Files
+		if ro.Concurrency > 0 {
+			l.conc = ro.Concurrency
+		}
+	}
+	if s.opts.Extensions != nil {
+		l.ext = s.opts.Extensions
+	}
+	for c, n := range s.opts.PartitionTypes {
+		l.types[c], _ = typename.Parse(n) // checked by Validate
+	}
+	opened := map[string]*blobio.Bucket{}
+	var roots []*root
+	for _, p := range s.opts.Paths {
+		url, key, err := blobio.Split(p)
+		if err != nil {
+			return fault.Wrap(fault.WithCode(fault.Invalid, err), fault.Place{File: p})
+		}
+		b := opened[url]
+		if b == nil {
+			if b, err = blobio.Open(ctx, url, nil); err != nil {
+				return fault.Wrap(err, fault.Place{File: p})
+			}
+			opened[url] = b
+			s.buckets = append(s.buckets, b)
+		}
+		roots = append(roots, newRoot(p, url, key, b))
+	}
+	found, err := l.run(ctx, roots)
+	if err != nil {
+		return err
+	}
+	if err := s.assemble(l, found); err != nil {
+		return err
+	}
+	if len(s.Files) > 0 {
+		return nil
+	}
+	l.pred = nil
+	if found, err = l.run(ctx, roots); err != nil {
+		return err
+	}
+	if err := s.assemble(l, found); err != nil {
+		return err
+	}
+	s.Files = slices.Clip(s.Files[:1])
+	return nil
+}
+
+// root is one of the user's paths.
+type root struct {
+	path    string // as written
+	url     string
+	key     string // as Split gave it
+	pattern string // what follows dir, if the key is a glob; else ""
+	comps   []string
+	dir     string // literal folder below which things are found: "" or ending in '/'
+	anyExt  bool
+	hive    string // the part of the user's text that stands for dir
+	bucket  *blobio.Bucket
+}
+
+const metas = "*?[{"
+
+func newRoot(p, url, key string, b *blobio.Bucket) *root {
+	r := &root{path: p, url: url, key: strings.TrimPrefix(path.Clean("/"+key), "/"), bucket: b}
+	if strings.HasSuffix(key, "/") && r.key != "" {
+		r.key += "/"
+	}
+	text := filepath.ToSlash(p)
+	if strings.Contains(text, "://") {
+		text = key
+	}
+	if strings.ContainsAny(r.key, metas) {
+		base, pat := doublestar.SplitPattern(r.key)
+		r.pattern, r.dir = pat, dirOf(base)
+		r.comps = strings.Split(pat, "/")
+		last := r.comps[len(r.comps)-1]
+		r.anyExt = strings.Contains(last[strings.LastIndexByte(last, '*')+1:], ".")
+		text, _ = doublestar.SplitPattern(text)
+	} else if r.key == "" || strings.HasSuffix(r.key, "/") {
+		r.dir = r.key
+	} else {
+		r.dir = dirOf(path.Dir(r.key)) // until it is known to be a folder
+		text = path.Dir(text)
+	}
+	r.hive = text
+	return r
+}
+
+func dirOf(d string) string {
+	if d == "" || d == "." || d == "/" {
+		return ""
+	}
+	return strings.TrimSuffix(d, "/") + "/"
+}
+
+// folder is r after its key turned out to be a folder.
+func (r *root) folder() {
+	if d := dirOf(r.key); d != r.dir {
+		r.hive = path.Join(r.hive, path.Base(r.key))
+		r.dir = d
+	}
+}
+
+// enter reports whether a folder may hold files of the glob; rel is its path below r.dir,
+// without a slash at the end.
+func (r *root) enter(rel string) bool {
+	if r.pattern == "" || strings.Contains(r.pattern, "{") && slices.ContainsFunc(r.comps, func(c string) bool {
+		return strings.Count(c, "{") != strings.Count(c, "}") // alternatives that hold a slash
+	}) {
+		return true
+	}
+	elems := strings.Split(rel, "/")
+	for i, e := range elems {
+		if i >= len(r.comps)-1 && r.comps[len(r.comps)-1] != "**" {
+			return false
+		}
+		if strings.Contains(r.comps[i], "**") {
+			return true
+		}
+		if ok, err := doublestar.Match(r.comps[i], e); err == nil && !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// named reports whether the glob names the hidden element at depth i with its first byte.
+func (r *root) named(i int, elem string) bool {
+	c := ""
+	switch {
+	case r.pattern == "":
+		return false
+	case strings.Contains(r.pattern, "**"):
+		for _, c := range r.comps {
+			if ok, err := doublestar.Match(c, elem); ok && err == nil && c[0] == elem[0] {
+				return true
+			}
+		}
+		return false
+	case i < len(r.comps):
+		c = r.comps[i]
+	}
+	return c != "" && c[0] == elem[0]
+}
+
+func hidden(elem string) bool {
+	return elem[0] == '.' || elem[0] == '_' && !strings.Contains(elem, "=")
+}
+
+// elems are the folders of a file that may be partitions.
+func (r *root) elems(key string) []string {
+	d := path.Join(r.hive, path.Dir(key[len(r.dir):]))
+	if !strings.Contains(d, "=") {
+		return nil
+	}
+	return strings.Split(d, "/")
+}
+
+// assemble makes s.Files of what was found: deduplicated, sorted, with typed
+// partitions, without those that the predicate excludes.
+func (s *Set) assemble(l *lister, all []found) error {
+	type place struct{ group, name string } // one file, however it was named
+	where := func(f *found) place {
+		if p, ok := f.root.bucket.Local(f.info.Key); ok {
+			if abs, err := filepath.Abs(p); err == nil {
+				p = abs
+			}
+			return place{"", filepath.ToSlash(p)}
+		}
+		u, _, _ := strings.Cut(f.root.url, "?")
+		return place{u, f.info.Key}
+	}
+	type entry struct {
+		File
+		place
+		root *root
+		raw  map[string]string
+	}
+	seen := map[place]bool{}
+	var es []entry
+	for i := range all {
+		f := &all[i]
+		p := where(f)
+		if seen[p] {
+			continue
+		}
+		seen[p] = true
+		e := entry{File: File{Path: f.root.bucket.Path(f.info.Key), Info: f.info, bucket: f.root.bucket}, place: p, root: f.root}
+		if s.opts.Partitions != "none" {
+			for _, el := range f.root.elems(f.info.Key) {
+				k, v, null, ok := hivePart(el)
+				if !ok {
+					continue
+				}
+				if null {
+					v = hiveNull
+				}
+				if old, twice := e.raw[k]; twice && old != v {
+					return fault.New(fault.Invalid, "partition %q is in the path twice, as %q and %q", k, old, v).At(fault.Place{File: e.Path})
+				}
+				if e.raw == nil {
+					e.raw = map[string]string{}
+				}
+				e.raw[k] = v
+			}
+		}
+		es = append(es, e)
+	}
+	slices.SortFunc(es, func(a, b entry) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.group, b.group), strings.Compare(a.name, b.name))
+	})
+
+	// Partition columns in order of first appearance, then those that only
+	// excluded folders have.
+	s.parts = nil
+	order := map[string]int{}
+	add := func(k string) {
+		if _, ok := order[k]; !ok {
+			order[k] = len(s.parts)
+			s.parts = append(s.parts, partition{name: k})
+		}
+	}
+	for _, e := range es {
+		for _, el := range e.root.elems(e.Info.Key) {
+			if k, _, _, ok := hivePart(el); ok && e.raw != nil {
+				add(k)
+				v := e.raw[k]
+				l.guess(k, v, v == hiveNull)
+			}
+		}
+	}
+	for _, k := range l.excludedKeys() {
+		add(k)
+	}
+	for i := range s.parts {
+		p := &s.parts[i]
+		if p.typ = l.types[p.name]; p.typ == nil {
+			p.typ = l.guesses[p.name].typ()
+		}
+	}
+	for c := range l.types {
+		if _, ok := order[c]; !ok {
+			return fault.New(fault.Invalid, "partition_types: no folder gives a column %q; have %s", c, names(s.parts))
+		}
+	}
+
+	groups, common := map[string]int{}, map[string]string{}
+	for _, e := range es {
+		d := e.name[:len(e.name)-len(e.Info.Key)+len(e.root.dir)] // the root's folder, in terms of name
+		if c, ok := common[e.group]; ok {
+			d = commonDir(c, d)
+		} else {
+			groups[e.group] = 0
+		}
+		common[e.group] = d
+	}
+	keys := make([]string, 0, len(groups))
+	for g := range groups {
+		keys = append(keys, g)
+	}
+	slices.Sort(keys)
+	for i, g := range keys {
+		groups[g] = i
+	}
+
+	s.Files = make([]File, 0, len(es))
+	for _, e := range es {
+		f := e.File
+		f.Rel = e.name[len(common[e.group]):]
+		if len(keys) > 1 {
+			f.Rel = fmt.Sprintf("%d/%s", groups[e.group], f.Rel)
+		}
+		f.parts = make([]value, len(s.parts))
+		for k, v := range e.raw {
+			if v == hiveNull {
+				continue
+			}
+			p, err := parseAs(s.parts[order[k]].typ, v)
+			if err != nil {
+				return fault.New(fault.Invalid, "column %q: %w; set partition_types", k, err).At(fault.Place{File: f.Path})
+			}
+			f.parts[order[k]] = p
+		}
+		keep := true
+		for _, t := range l.pred {
+			if i, ok := order[t.Column]; ok && !holds(t, f.parts[i]) {
+				keep = false
+			}
+		}
+		if keep {
+			s.Files = append(s.Files, f)
+		}
+	}
+	return nil
+}
+
+func names(ps []partition) string {
+	if len(ps) == 0 {
+		return "none"
+	}
+	ns := make([]string, len(ps))
+	for i, p := range ps {
+		ns[i] = p.name
+	}
+	return strings.Join(ns, ", ")
+}
+
+// commonDir is the longest folder that holds both; all end in '/' or are "".
+func commonDir(a, b string) string {
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	return a[:strings.LastIndexByte(a[:i], '/')+1]
+}
+
+// notFound explains that r gave nothing.
+func (r *root) notFound(c *count, ext []string) error {
+	at := fault.Place{File: r.path}
+	switch {
+	case c.others == 0 && c.dirs == 0 && r.pattern == "":
+		if c.exists {
+			return fault.New(fault.NotFound, "the folder has no files").At(at)
+		}
+		return fault.New(fault.NotFound, "no such file or folder").At(at)
+	case c.others == 0 && c.hidden > 0:
+		return fault.New(fault.NotFound, "all of its %d files and folders are hidden (begin with _ or .); set hidden: true to read them", c.hidden).At(at)
+	case c.others == 0 && r.pattern != "":
+		if c.dirs > 0 {
+			return fault.New(fault.NotFound, "no file matches; a glob gives files, not folders: to read what is below, end it in /**").At(at)
+		}
+		return fault.New(fault.NotFound, "no file matches").At(at)
+	case c.others == 0:
+		return fault.New(fault.NotFound, "no files below this folder").At(at)
+	}
+	more := ""
+	slices.Sort(c.sample)
+	if c.others > len(c.sample) {
+		more = ", ..."
+	}
+	return fault.New(fault.NotFound, "no files with extension %s (found %s: %s%s); name the extension or set extensions: [\"\"]",
+		strings.Join(ext, " or "), others(c.others), strings.Join(c.sample, ", "), more).At(at)
+}
+
+func others(n int) string {
+	if n == 1 {
+		return "1 other"
+	}
+	return fmt.Sprintf("%d others", n)
+}
