@@ -3,13 +3,15 @@
 //
 // A plan is a tree of nodes, leaves first: [Read] at the leaves, then narrow
 // steps. Nodes are made by constructors that check everything that can be
-// checked without data; a node that exists is well-typed.
+// checked without data; a node that exists is well-typed. Errors name the step
+// as the user counts: `step 3 (filter): unknown column "txt"; have id, text, label`.
 package ops
 
 import (
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -51,6 +53,21 @@ type OnError struct {
 	MaxRate float64 `json:"max_rate,omitempty" yaml:"max_rate"`
 }
 
+// Check reports what is wrong with the values.
+func (o *OnError) Check() error {
+	switch {
+	case o == nil:
+		return nil
+	case o.Policy != "" && o.Policy != "fail" && o.Policy != "skip" && o.Policy != "retry":
+		return fault.New(fault.Invalid, "on_error policy %q; have fail, skip, retry", o.Policy)
+	case o.Retries < 0 || o.MaxRows < 0:
+		return fault.New(fault.Invalid, "on_error: retries and max_rows must not be negative")
+	case !(o.MaxRate >= 0 && o.MaxRate <= 1):
+		return fault.New(fault.Invalid, "on_error: max_rate must be between 0 and 1, have %v", o.MaxRate)
+	}
+	return nil
+}
+
 // Step gives "step 3 (filter)".
 func (m Meta) Step() string {
 	if m.Pos == 0 {
@@ -59,15 +76,29 @@ func (m Meta) Step() string {
 	return fmt.Sprintf("step %d (%s)", m.Pos, m.Verb)
 }
 
+// meta lets rules read the Meta of any node.
+func (m Meta) meta() Meta { return m }
+
+// place is where errors of this step happen.
+func (m Meta) place() fault.Place { return fault.Place{Step: m.Step()} }
+
+// wrong makes an Invalid error of this step.
+func (m Meta) wrong(format string, args ...any) error {
+	return fault.New(fault.Invalid, format, args...).At(m.place())
+}
+
 // The node types. Fields are read by rules and by exec/plan; make nodes with the
 // New functions only.
 type (
 	// Read is a leaf: a resolved source. The rules fill Columns, Predicate, Limit.
 	Read struct {
 		Meta
-		Source    driver.Source
-		Table     driver.Table
-		Ordinal   int // through all sources of the plan, from 0
+		Source  driver.Source
+		Table   driver.Table
+		Ordinal int // through all sources of the plan, from 0
+		// Files is the hive predicate that the source was resolved with: part of
+		// what is read, not of how.
+		Files     driver.Predicate
 		Columns   []string
 		Predicate driver.Predicate
 		Limit     int64
@@ -108,8 +139,8 @@ type (
 		schema    *arrow.Schema
 	}
 
-	// Map runs a function over record batches, row-wise: Func.Kind is MapFunc
-	// (rows kept) or FlatMapFunc.
+	// Map runs a function over record batches, row-wise: Func.Map (rows kept) or
+	// Func.FlatMap.
 	Map struct {
 		Meta
 		In   Node
@@ -123,19 +154,14 @@ type (
 	// streams on stdin and stdout: for each batch in, one out, rows kept unless Flat.
 	Exec struct {
 		Meta
-		In        Node
-		Command   []string
-		Env       []string // names of environment variables to pass on, or NAME=value
-		Workers   int      // 0: one per CPU
-		BatchRows int      // 0: 1024
-		TimeoutMS int64    // per batch; 0: 5 minutes
-		Flat      bool     // rows may change; the child adds an int64 column "__parent"
-		Out       *arrow.Schema
+		In Node
+		ExecSpec
 	}
 
 	// Sample keeps the rows whose hash falls into [Lo, Hi) of [0, 1). The hash is
 	// of Seed and the row's position (the same rows in every epoch), or of Key's
-	// values where given (equal keys stay together). Split into train and test is Sample twice.
+	// values where given (equal keys stay together). Split into train and test is
+	// Sample twice. Samples of equal seeds nest: give independent ones other seeds.
 	Sample struct {
 		Meta
 		In     Node
@@ -145,7 +171,8 @@ type (
 	}
 
 	// Union gives the rows of its inputs, one after another. Schemas unify as
-	// between files of one source.
+	// between files of one source; every input has the union's columns and types
+	// (but for nullability and metadata).
 	Union struct {
 		Meta
 		Ins    []Node
@@ -153,8 +180,173 @@ type (
 	}
 )
 
+// ExecSpec says what an [Exec] step runs and how.
+type ExecSpec struct {
+	Command   []string
+	Env       []string // names of environment variables to pass on, or NAME=value; PATH and HOME always are
+	Workers   int      // 0: one per CPU
+	BatchRows int      // 0: 1024
+	TimeoutMS int64    // per batch; 0: 5 minutes
+	Flat      bool     // rows may change; the child adds an int64 column "__parent"
+	Out       *arrow.Schema
+}
+
 // Named is an output column of a Project.
 type Named struct {
 	Name string
 	Expr *expr.Expr
+}
+
+func (*Read) logical()    {}
+func (*Filter) logical()  {}
+func (*Project) logical() {}
+func (*Limit) logical()   {}
+func (*Explode) logical() {}
+func (*Map) logical()     {}
+func (*Exec) logical()    {}
+func (*Sample) logical()  {}
+func (*Union) logical()   {}
+
+func (n *Read) Inputs() []Node    { return nil }
+func (n *Filter) Inputs() []Node  { return []Node{n.In} }
+func (n *Project) Inputs() []Node { return []Node{n.In} }
+func (n *Limit) Inputs() []Node   { return []Node{n.In} }
+func (n *Explode) Inputs() []Node { return []Node{n.In} }
+func (n *Map) Inputs() []Node     { return []Node{n.In} }
+func (n *Exec) Inputs() []Node    { return []Node{n.In} }
+func (n *Sample) Inputs() []Node  { return []Node{n.In} }
+func (n *Union) Inputs() []Node   { return n.Ins }
+
+func (n *Read) Schema() *arrow.Schema    { return n.schema }
+func (n *Filter) Schema() *arrow.Schema  { return n.In.Schema() }
+func (n *Project) Schema() *arrow.Schema { return n.schema }
+func (n *Limit) Schema() *arrow.Schema   { return n.In.Schema() }
+func (n *Explode) Schema() *arrow.Schema { return n.schema }
+func (n *Map) Schema() *arrow.Schema     { return n.schema }
+func (n *Exec) Schema() *arrow.Schema    { return n.Out }
+func (n *Sample) Schema() *arrow.Schema  { return n.In.Schema() }
+func (n *Union) Schema() *arrow.Schema   { return n.schema }
+
+func (n *Read) Props() Props { return Props{} }
+func (n *Filter) Props() Props {
+	return Props{OneToAny: true, Random: n.Expr != nil && n.Expr.Random() || n.Func != nil && n.Func.UsesRandom}
+}
+func (n *Project) Props() Props {
+	p := Props{KeepsRows: true}
+	for _, it := range n.Items {
+		p.Random = p.Random || it.Expr.Random()
+	}
+	return p
+}
+func (n *Limit) Props() Props   { return Props{Cut: true} }
+func (n *Explode) Props() Props { return Props{OneToAny: true} }
+func (n *Map) Props() Props {
+	return Props{KeepsRows: n.Func.Map != nil, OneToAny: n.Func.FlatMap != nil, Random: n.Func.UsesRandom}
+}
+func (n *Exec) Props() Props   { return Props{KeepsRows: !n.Flat, OneToAny: n.Flat} }
+func (n *Sample) Props() Props { return Props{OneToAny: true, Random: len(n.Key) == 0} }
+func (n *Union) Props() Props  { return Props{} }
+
+// WithInputs: a read has none.
+func (n *Read) WithInputs(in []Node) (Node, error) {
+	if len(in) != 0 {
+		return nil, inputs(n, 0, in)
+	}
+	return n, nil
+}
+
+func (n *Filter) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	if n.Func != nil {
+		return NewFilterFunc(in[0], n.Func, n.Meta)
+	}
+	return NewFilter(in[0], n.Expr, n.Meta)
+}
+
+func (n *Project) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewProject(in[0], n.Items, n.Meta)
+}
+
+func (n *Limit) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewLimit(in[0], n.N, n.Meta)
+}
+
+func (n *Explode) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewExplode(in[0], n.Column, n.KeepEmpty, n.Meta)
+}
+
+// WithInputs does not call the function: the new input must have the columns that
+// the old one had, unless Func.Schema is set.
+func (n *Map) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	if n.Func.Schema == nil && !SameColumns(n.In.Schema(), in[0].Schema()) {
+		return nil, n.wrong("the columns given to the function changed and its schema is not declared; set the schema of the function")
+	}
+	c := *n
+	c.In = in[0]
+	return &c, nil
+}
+
+func (n *Exec) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewExec(in[0], &n.ExecSpec, n.Meta)
+}
+
+func (n *Sample) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewSample(in[0], n.Lo, n.Hi, n.Seed, n.Key, n.Meta)
+}
+
+func (n *Union) WithInputs(in []Node) (Node, error) { return NewUnion(in, n.Meta) }
+
+func inputs(n Node, want int, in []Node) error {
+	return fault.New(fault.Internal, "%s: %T takes %d inputs, not %d", n.Step(), n, want, len(in))
+}
+
+// Walk calls f for every node below and including n, inputs first, in canonical
+// order.
+func Walk(n Node, f func(Node)) {
+	for _, in := range n.Inputs() {
+		Walk(in, f)
+	}
+	f(n)
+}
+
+// Reads are the leaves of a plan in canonical order.
+func Reads(n Node) []*Read {
+	var rs []*Read
+	Walk(n, func(n Node) {
+		if r, ok := n.(*Read); ok {
+			rs = append(rs, r)
+		}
+	})
+	return rs
+}
+
+// Close closes the tables of all reads.
+func Close(n Node) error {
+	var first error
+	for _, r := range Reads(n) {
+		if err := r.Table.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
 }
