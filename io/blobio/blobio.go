@@ -6,147 +6,333 @@
 // imports the driver it wants), the local file system (a plain path or file://),
 // or process memory (mem://name). Local files do not go through gocloud's
 // fileblob: it hashes every byte twice.
+//
+// What a user writes becomes a bucket and a key by [Split]; [Bucket.Path] is the
+// way back. Errors are fault.Error with a code and the path: NotFound, Exists,
+// Invalid (also: permission denied, and an object that changed since it was
+// listed), Unavailable (network, 5xx, no progress; after all retries), Exhausted
+// (disk full), Canceled (the caller's context ended), Unsupported.
 package blobio
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"iter"
+	"net/url"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+	"golang.org/x/sync/semaphore"
 )
 
 // Bucket is an open bucket. Safe for concurrent use. Close when done.
-type Bucket struct{}
+type Bucket struct {
+	o      Options // defaults filled in
+	scheme string
+	base   string       // what Path puts before keys
+	root   string       // file system root; "" unless local
+	remote *blob.Bucket // nil if local
+	shared bool         // remote belongs to the process (mem)
+	closed atomic.Bool
+	slots  *semaphore.Weighted // one per request in flight
+	hedge  hedger
+}
 
 // Options of a bucket; nil means defaults.
 type Options struct {
 	Concurrency int           // parallel requests of the bucket; 0 means 64
 	Retries     int           // per request, beyond the first; 0 means 5, negative none
-	Gap         int64         // ranges closer than this are fetched together; 0 means 1 MiB (local: 64 KiB)
+	Gap         int64         // ranges closer than this are fetched together; 0 means 1 MiB (local: 64 KiB), negative none
 	MaxRequest  int64         // larger ranges are fetched in pieces, in parallel; 0 means 8 MiB
 	NoHedge     bool          // never send a second request for a slow one
 	Timeout     time.Duration // of one attempt without a byte of progress; 0 means 30 s
 }
 
-// Split cuts a user's path into the bucket's URL and the key (or key prefix, or
-// glob) below it: "s3://b/x/*.parquet?region=r" is "s3://b?region=r" and
-// "x/*.parquet"; "data/x.csv" is "file:///abs/cwd" style root and key.
-func Split(path string) (bucketURL, key string, err error) { panic("stub") }
+func (o *Options) withDefaults(local bool) Options {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.Concurrency <= 0 {
+		r.Concurrency = 64
+	}
+	switch {
+	case r.Retries == 0:
+		r.Retries = 5
+	case r.Retries < 0:
+		r.Retries = 0
+	}
+	switch {
+	case r.Gap < 0:
+		r.Gap = 0
+	case r.Gap == 0 && local:
+		r.Gap = 64 << 10
+	case r.Gap == 0:
+		r.Gap = 1 << 20
+	}
+	if r.MaxRequest <= 0 {
+		r.MaxRequest = 8 << 20
+	}
+	if r.Timeout <= 0 {
+		r.Timeout = 30 * time.Second
+	}
+	return r
+}
+
+// drivers tells which import opens a scheme.
+var drivers = map[string]string{
+	"s3":     "gocloud.dev/blob/s3blob",
+	"gs":     "gocloud.dev/blob/gcsblob",
+	"azblob": "gocloud.dev/blob/azureblob",
+}
+
+// memBuckets holds the buckets of mem:// URLs by name, for the life of the process:
+// what one Open wrote the next one sees. It is the only state of the package.
+var memBuckets struct {
+	sync.Mutex
+	byName map[string]*blob.Bucket
+}
+
+func openMemory(name string) *blob.Bucket {
+	memBuckets.Lock()
+	defer memBuckets.Unlock()
+	b := memBuckets.byName[name]
+	if b == nil {
+		b = memblob.OpenBucket(&memblob.Options{NoMD5: true})
+		if memBuckets.byName == nil {
+			memBuckets.byName = make(map[string]*blob.Bucket)
+		}
+		memBuckets.byName[name] = b
+	}
+	return b
+}
 
 // Open opens a bucket by URL, as Split returns it. A scheme whose driver the
-// program does not import is an Unsupported error that names the import.
-func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) { panic("stub") }
+// program does not import is an Unsupported error that names the import. No
+// request is sent: a bucket that does not exist is an error of its first use.
+func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
+	bad := func(format string, args ...any) (*Bucket, error) {
+		return nil, fault.New(fault.Invalid, format, args...).At(fault.Place{File: bucketURL})
+	}
+	u, err := url.Parse(bucketURL)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "bucket URL: %w", err)
+	}
+	switch {
+	case u.Scheme == "file" && u.Host != "":
+		return bad("a file URL has no host: write file:///path")
+	case u.Scheme != "file" && u.Host == "":
+		return bad("not a bucket URL: it lacks a scheme or a bucket name")
+	case u.Scheme != "file" && u.Path != "" && u.Path != "/":
+		return bad("a bucket URL has no path: cut the key off with blobio.Split")
+	}
+	b := &Bucket{scheme: u.Scheme, o: o.withDefaults(u.Scheme == "file")}
+	b.slots = semaphore.NewWeighted(int64(b.o.Concurrency))
+	switch u.Scheme {
+	case "file":
+		q := u.Query()
+		relative := q.Get("relative") == "true"
+		if q.Del("relative"); len(q) > 0 || !strings.HasPrefix(u.Path, "/") {
+			return bad("want file:///path or file:///path?relative=true")
+		}
+		b.root = u.Path
+		if !relative {
+			b.base = strings.TrimSuffix(u.Path, "/") + "/"
+		}
+		return b, nil
+	case "mem":
+		if u.RawQuery != "" {
+			return bad("mem buckets have no options")
+		}
+		b.remote, b.shared = openMemory(u.Host), true
+		b.o.NoHedge = true
+	default:
+		if !blob.DefaultURLMux().ValidBucketScheme(u.Scheme) {
+			if d := drivers[u.Scheme]; d != "" {
+				return nil, fault.New(fault.Unsupported, "the driver of %s:// is not part of this program: import _ %q", u.Scheme, d).
+					At(fault.Place{File: bucketURL})
+			}
+			return nil, fault.New(fault.Unsupported, "unknown scheme %q: use a path, s3://, gs://, azblob:// or mem://", u.Scheme).
+				At(fault.Place{File: bucketURL})
+		}
+		if q := u.Query(); u.Scheme == "s3" && !q.Has("response_checksum_validation") {
+			// The checksum of an object cannot be checked on a range of it; asked to
+			// try, the SDK says so on stderr for every request.
+			q.Set("response_checksum_validation", "when_required")
+			u.RawQuery = q.Encode()
+		}
+		if b.remote, err = blob.DefaultURLMux().OpenBucketURL(ctx, u); err != nil {
+			return bad("open bucket: %w", err)
+		}
+	}
+	b.base = u.Scheme + "://" + u.Host + "/"
+	return b, nil
+}
 
 // Info describes an object (or, from ListDir, a directory).
 type Info struct {
 	Key     string // below the bucket; '/' separated; directories end in '/'
 	Size    int64
 	ModTime time.Time
-	ETag    string // "" for local files: Size and ModTime pin them
-	Dir     bool
+	// ETag changes when the object does; the same from List and Stat. S3: the
+	// ETag. Others: the MD5 of the contents if the service knows it, else the time
+	// of the last change. "" for local files: Size and ModTime pin them.
+	ETag string
+	Dir  bool
 }
 
-// Path is how a user would write the object: a local path or a URL without
-// query.
-func (b *Bucket) Path(key string) string { panic("stub") }
+// Path is how a user would write the object: a local path (relative if it was
+// given so) or a URL without query. Split takes it back to key.
+func (b *Bucket) Path(key string) string {
+	if b.root != "" {
+		if key == "" && b.base == "" {
+			return "."
+		}
+		return b.base + key
+	}
+	if p, _ := cutQuery(key); p != key {
+		key += "?" // an empty query, so that the key's end is not taken for one
+	}
+	return b.base + key
+}
 
 // Local returns the file system path of key if the bucket is local.
-func (b *Bucket) Local(key string) (string, bool) { panic("stub") }
+func (b *Bucket) Local(key string) (string, bool) {
+	if b.root == "" {
+		return "", false
+	}
+	return b.file(key), true
+}
 
 // ListDir lists one level below prefix ("" or ending in '/'), in byte order of
-// keys. Local symbolic links are followed.
-func (b *Bucket) ListDir(ctx context.Context, prefix string) iter.Seq2[Info, error] { panic("stub") }
+// keys. Local symbolic links are followed. A directory that is not there is
+// empty.
+func (b *Bucket) ListDir(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	if prefix != "" && !strings.HasSuffix(prefix, "/") {
+		return func(yield func(Info, error) bool) {
+			yield(Info{}, fault.New(fault.Invalid, "the prefix of a directory ends in '/'").At(b.place(prefix)))
+		}
+	}
+	if b.root != "" {
+		return b.listLocalDir(ctx, prefix)
+	}
+	return b.listRemote(ctx, prefix, "/")
+}
 
-// List lists every object whose key begins with prefix, in byte order of keys.
-// Directories are listed in parallel.
-func (b *Bucket) List(ctx context.Context, prefix string) iter.Seq2[Info, error] { panic("stub") }
+// List lists every object whose key begins with prefix, in byte order of keys,
+// as it goes: nothing is held back but a page. Local directories are listed in
+// parallel, ahead of the caller; symbolic links are followed, but not into a
+// directory that contains them. Directory markers (keys ending in '/') of object
+// stores, and files that a Writer has not finished, are left out.
+func (b *Bucket) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	if b.root != "" {
+		return b.listLocal(ctx, prefix)
+	}
+	return b.listRemote(ctx, prefix, "")
+}
 
-// Stat describes one object; NotFound if there is none.
-func (b *Bucket) Stat(ctx context.Context, key string) (Info, error) { panic("stub") }
+// Stat describes one object; NotFound if there is none (a directory is none).
+func (b *Bucket) Stat(ctx context.Context, key string) (Info, error) {
+	if err := b.checkKey(key); err != nil {
+		return Info{}, err
+	}
+	if b.root != "" {
+		return b.statLocal(ctx, key)
+	}
+	var info Info
+	err := b.try(ctx, key, func(ctx context.Context) error {
+		a, err := b.remote.Attributes(ctx, key)
+		if err == nil {
+			info = Info{Key: key, Size: a.Size, ModTime: a.ModTime, ETag: b.tag(a.ETag, a.MD5, a.ModTime)}
+		}
+		return err
+	})
+	return info, err
+}
 
 // Object gives access to an object as listed. Reading it after it changed is an
-// error of code Invalid that says so. No I/O; nothing to close.
-func (b *Bucket) Object(info Info, s *Stats) *Object { panic("stub") }
+// error of code Invalid that says so. s may be nil. No I/O; nothing to close.
+func (b *Bucket) Object(info Info, s *Stats) *Object {
+	o := &Object{b: b, info: info, pin: new(pin)}
+	if s != nil {
+		o.stats = []*Stats{s}
+	}
+	return o
+}
 
-// ReadAll reads a small object whole; larger than limit is an Invalid error.
+// ReadAll reads a small object whole; larger than limit is an Invalid error. An
+// object that is replaced at that moment is read again.
 func (b *Bucket) ReadAll(ctx context.Context, key string, limit int64) ([]byte, error) {
-	panic("stub")
+	for tries := 0; ; tries++ {
+		info, err := b.Stat(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if info.Size > limit {
+			return nil, fault.New(fault.Invalid, "%d bytes, more than the %d allowed here", info.Size, limit).At(b.place(key))
+		}
+		buf := make([]byte, info.Size)
+		_, err = b.Object(info, nil).ReadAt(ctx, buf, 0)
+		if err == nil {
+			return buf, nil
+		}
+		if !isChanged(err) || tries == 3 {
+			return nil, err
+		}
+	}
 }
-
-// PutOptions may be nil.
-type PutOptions struct {
-	IfNotExist  bool // an existing object is an Exists error and stays as it is
-	ContentType string
-}
-
-// Put writes a small object at once: it is visible whole or not at all. Retried;
-// with IfNotExist an attempt whose answer was lost may report Exists though it won: compare.
-func (b *Bucket) Put(ctx context.Context, key string, data []byte, o *PutOptions) error {
-	panic("stub")
-}
-
-// Create starts a streamed object. Nothing is visible before Close returns nil.
-func (b *Bucket) Create(ctx context.Context, key string, o *PutOptions) (*Writer, error) {
-	panic("stub")
-}
-
-// Writer streams one object. Not safe for concurrent use. Exactly one of Close
-// and Abort ends it; Abort leaves nothing behind.
-type Writer struct{}
-
-func (w *Writer) Write(p []byte) (int, error) { panic("stub") }
-func (w *Writer) Close() error                { panic("stub") }
-func (w *Writer) Abort()                      { panic("stub") }
 
 // Delete removes an object; one that is not there is no error.
-func (b *Bucket) Delete(ctx context.Context, key string) error { panic("stub") }
-
-// Close frees connections. Objects must not be used afterwards. Idempotent.
-func (b *Bucket) Close() error { panic("stub") }
-
-// Stats counts requests. Safe for concurrent use; the zero value is ready.
-type Stats struct{ Bytes, Requests, Retries, Hedges atomic.Int64 }
-
-// Object is one version of one object. Safe for concurrent use.
-type Object struct{}
-
-func (o *Object) Info() Info   { panic("stub") }
-func (o *Object) Path() string { panic("stub") }
-func (o *Object) Size() int64  { panic("stub") }
-
-// With returns the same object counting into s as well.
-func (o *Object) With(s *Stats) *Object { panic("stub") }
-
-// ReadAt fills p from offset off. Fewer bytes than len(p) only with io.EOF.
-func (o *Object) ReadAt(ctx context.Context, p []byte, off int64) (int, error) { panic("stub") }
-
-// Range is [Off, Off+Len).
-type Range struct{ Off, Len int64 }
-
-// Fetch reads ranges (any order, may overlap), coalesced and in parallel, into
-// memory from alloc. Release the result when done.
-func (o *Object) Fetch(ctx context.Context, rs []Range, alloc memory.Allocator) (*Fetched, error) {
-	panic("stub")
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	if err := b.checkKey(key); err != nil {
+		return err
+	}
+	if b.root != "" {
+		return b.deleteLocal(ctx, key)
+	}
+	err := b.try(ctx, key, func(ctx context.Context) error { return b.remote.Delete(ctx, key) })
+	if fault.CodeOf(err) == fault.NotFound {
+		return nil
+	}
+	return err
 }
 
-// Fetched holds ranges in memory.
-type Fetched struct{}
+// Close frees the bucket. Objects must not be used afterwards. Idempotent. Idle
+// connections belong to the driver, which drops them after a while.
+func (b *Bucket) Close() error {
+	if b.closed.Swap(true) || b.remote == nil || b.shared {
+		return nil
+	}
+	if err := b.remote.Close(); err != nil {
+		return fault.New(fault.Unknown, "close bucket %s: %w", b.base, err)
+	}
+	return nil
+}
 
-// Bytes returns the bytes of a range inside one of those fetched; valid until
-// Release. ok is false if they are not there.
-func (f *Fetched) Bytes(off, n int64) (b []byte, ok bool) { panic("stub") }
-func (f *Fetched) Release()                               { panic("stub") }
+func (b *Bucket) place(key string) fault.Place { return fault.Place{File: b.Path(key)} }
 
-// Stream reads from off to the end of [off, off+n) in order, with read-ahead of a
-// few MaxRequest pieces where the bucket is remote.
-func (o *Object) Stream(ctx context.Context, off, n int64) io.ReadCloser { panic("stub") }
+// checkKey rejects keys that no object can have.
+func (b *Bucket) checkKey(key string) error {
+	if key == "" || strings.HasSuffix(key, "/") || strings.IndexByte(key, 0) >= 0 {
+		return fault.New(fault.Invalid, "%q is not the key of an object", key).At(b.place(key))
+	}
+	return nil
+}
 
-// Map maps a local object into memory, read only; ok is false for other buckets
-// and empty files. unmap must be called once, when nothing refers to b any more.
-func (o *Object) Map() (b []byte, unmap func() error, ok bool, err error) { panic("stub") }
+// Stats counts requests. Safe for concurrent use; the zero value is ready.
+type Stats struct {
+	Bytes    atomic.Int64 // received, those of lost hedges included
+	Requests atomic.Int64 // reads sent, retries and hedges included
+	Retries  atomic.Int64 // of those, repeated after an error
+	Hedges   atomic.Int64 // of those, sent because another one was slow
+}
 
-// ReaderAt binds ctx to o for libraries without contexts.
-func ReaderAt(ctx context.Context, o *Object) io.ReaderAt { panic("stub") }
+func (s *Stats) String() string {
+	return fmt.Sprintf("bytes=%d requests=%d retries=%d hedges=%d",
+		s.Bytes.Load(), s.Requests.Load(), s.Retries.Load(), s.Hedges.Load())
+}

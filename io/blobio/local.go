@@ -1,0 +1,209 @@
+package blobio
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strconv"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"golang.org/x/sys/unix"
+)
+
+// Below this many bytes pieces of a local file are read one after another.
+const parallelLocal = 1 << 20
+
+// file is the path of key in the file system, absolute.
+func (b *Bucket) file(key string) string { return path.Join(b.root, key) }
+
+func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
+	if ctx.Err() != nil {
+		return Info{}, b.fail(ctx, key, ctx.Err())
+	}
+	fi, err := os.Stat(b.file(key))
+	if err != nil {
+		return Info{}, b.fail(ctx, key, err)
+	}
+	switch {
+	case fi.IsDir():
+		return Info{}, fault.New(fault.NotFound, "this is a directory, not a file").At(b.place(key))
+	case !fi.Mode().IsRegular():
+		return Info{}, fault.New(fault.Unsupported, "not a regular file (%s): copy it to one first", fi.Mode().Type()).At(b.place(key))
+	}
+	return Info{Key: key, Size: fi.Size(), ModTime: fi.ModTime()}, nil
+}
+
+// openLocal opens the file and checks that it is the version that was listed:
+// the same size and modification time. (The clock behind the latter ticks every
+// few milliseconds: a file rewritten within one tick at the same size goes unseen.)
+func (o *Object) openLocal(ctx context.Context) (*os.File, error) {
+	if ctx.Err() != nil {
+		return nil, o.b.fail(ctx, o.info.Key, ctx.Err())
+	}
+	f, err := os.Open(o.b.file(o.info.Key))
+	if err == nil {
+		if err = o.checkLocal(f); err == nil {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, o.b.fail(ctx, o.info.Key, err)
+}
+
+func (o *Object) checkLocal(f *os.File) error {
+	fi, err := f.Stat()
+	if err == nil && (fi.Size() != o.info.Size || !o.info.ModTime.IsZero() && !fi.ModTime().Equal(o.info.ModTime)) {
+		err = errChanged
+	}
+	return err
+}
+
+// pread fills dst from off, and looks again whether the file is still the same:
+// it may have been written to while it was read.
+func (o *Object) pread(ctx context.Context, f *os.File, dst []byte, off int64) error {
+	if ctx.Err() != nil {
+		return o.b.fail(ctx, o.info.Key, ctx.Err())
+	}
+	o.count(func(s *Stats) { s.Requests.Add(1); s.Bytes.Add(int64(len(dst))) })
+	_, err := f.ReadAt(dst, off)
+	if err == io.EOF {
+		err = errChanged // shorter than it was
+	}
+	if err == nil {
+		err = o.checkLocal(f)
+	}
+	return o.b.fail(ctx, o.info.Key, err)
+}
+
+func (b *Bucket) deleteLocal(ctx context.Context, key string) error {
+	if ctx.Err() != nil {
+		return b.fail(ctx, key, ctx.Err())
+	}
+	fi, err := os.Lstat(b.file(key))
+	if err == nil && !fi.IsDir() { // a directory is no object
+		err = os.Remove(b.file(key))
+	}
+	if err = b.fail(ctx, key, err); fault.CodeOf(err) == fault.NotFound {
+		return nil
+	}
+	return err
+}
+
+// tempPrefix begins the names of files that are being written; listings leave
+// them out. A process that is killed leaves its own behind.
+const tempPrefix = ".penstock-tmp-"
+
+// localSink writes a hidden file beside the target, which becomes the target at
+// once: by rename, or, where the target must not exist, by a rename that refuses
+// to replace (Linux) or a hard link.
+type localSink struct {
+	b      *Bucket
+	key    string
+	tmp    *os.File
+	target string
+	fresh  bool // must not exist
+	check  func() error
+}
+
+func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*localSink, error) {
+	check := func() error { return b.fail(ctx, key, ctx.Err()) }
+	if err := check(); err != nil {
+		return nil, err
+	}
+	target := b.file(key)
+	dir := path.Dir(target)
+	if err := os.MkdirAll(dir, 0o777); errors.Is(err, unix.ENOTDIR) {
+		return nil, fault.New(fault.Exists, "a file is where a directory must be: %w", err).At(b.place(key))
+	} else if err != nil {
+		return nil, b.fail(ctx, key, err)
+	}
+	for {
+		name := path.Join(dir, tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
+		tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if os.IsExist(err) {
+			continue
+		}
+		if err != nil {
+			return nil, b.fail(ctx, key, err)
+		}
+		return &localSink{b: b, key: key, tmp: tmp, target: target, fresh: o.IfNotExist, check: check}, nil
+	}
+}
+
+func (s *localSink) Write(p []byte) (int, error) {
+	if err := s.check(); err != nil {
+		return 0, err
+	}
+	n, err := s.tmp.Write(p)
+	return n, s.b.fail(context.Background(), s.key, err)
+}
+
+func (s *localSink) commit() error {
+	err := s.tmp.Sync()
+	if cerr := s.tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = s.check()
+	}
+	if err == nil {
+		if s.fresh {
+			err = renameNoReplace(s.tmp.Name(), s.target)
+		} else {
+			err = os.Rename(s.tmp.Name(), s.target)
+		}
+	}
+	if err != nil {
+		os.Remove(s.tmp.Name())
+		return s.b.fail(context.Background(), s.key, err)
+	}
+	// The name must survive a crash too. The object is there whatever happens now,
+	// so an error only says that it may not last.
+	dir, err := os.Open(path.Dir(s.target))
+	if err != nil {
+		return s.b.fail(context.Background(), s.key, err)
+	}
+	defer dir.Close()
+	if err = dir.Sync(); err == unix.EINVAL || err == unix.ENOTSUP {
+		err = nil // file systems that cannot sync directories
+	}
+	return s.b.fail(context.Background(), s.key, err)
+}
+
+func (s *localSink) abort() {
+	s.tmp.Close()
+	os.Remove(s.tmp.Name())
+}
+
+// linkNoReplace gives oldname's file the name newname unless that exists.
+func linkNoReplace(oldname, newname string) error {
+	if err := os.Link(oldname, newname); err != nil {
+		return err
+	}
+	return os.Remove(oldname)
+}
+
+// Map maps a local object into memory, read only; ok is false for other buckets
+// and empty files. unmap must be called once, when nothing refers to b any more.
+// A file that is truncated while it is mapped kills the process on access
+// (SIGBUS): replace files by rename, as Put and Create do.
+func (o *Object) Map() (b []byte, unmap func() error, ok bool, err error) {
+	if o.b.root == "" || o.info.Size == 0 {
+		return nil, nil, false, nil
+	}
+	ctx := context.Background()
+	f, err := o.openLocal(ctx)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	defer f.Close() // the mapping stays
+	b, err = unix.Mmap(int(f.Fd()), 0, int(o.info.Size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, false, o.b.fail(ctx, o.info.Key, err)
+	}
+	o.count(func(s *Stats) { s.Requests.Add(1) })
+	return b, func() error { return unix.Munmap(b) }, true, nil
+}
