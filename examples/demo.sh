@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# What `make demo` runs: the main job on the data that the repository ships. No server, no network.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
+say bin/penstock show -n 3 examples/data/flights/
+say bin/penstock explain examples/flights.yaml
+say bin/penstock run examples/flights.yaml
+say bin/penstock show -n 5 out/flights/
+printf '\nThe output is in out/flights/. Next: bin/penstock --help, README.md.\n'
