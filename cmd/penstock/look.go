@@ -1,0 +1,248 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/ops/expr"
+)
+
+// target is what show, schema, count and explain look at: a spec, or plain paths.
+type target struct {
+	sets   []string
+	format string
+}
+
+func (t *target) flags(c *cobra.Command) {
+	c.Flags().StringArrayVar(&t.sets, "set", nil, "override a key of the spec: `key=value`")
+	c.Flags().StringVar(&t.format, "format", "", "format of the paths: parquet, csv, json, ipc, text or binary; default: by extension")
+}
+
+func (t *target) open(cmd *cobra.Command, a []string) (*dataset.Dataset, dataset.RunOptions, error) {
+	if len(a) == 1 && t.format == "" && (strings.HasSuffix(a[0], ".yaml") || strings.HasSuffix(a[0], ".yml")) {
+		s, err := spec.Load(a[0], t.sets)
+		if err != nil {
+			return nil, dataset.RunOptions{}, err
+		}
+		ds, err := s.Dataset()
+		return ds, s.Options(), err
+	}
+	if len(t.sets) > 0 {
+		return nil, dataset.RunOptions{}, usageError{fault.New(fault.Invalid, "--set needs a spec")}
+	}
+	format := t.format
+	if format == "" {
+		var err error
+		if format, err = guess(cmd, a); err != nil {
+			return nil, dataset.RunOptions{}, err
+		}
+	}
+	read, ok := map[string]func(...string) *dataset.Dataset{"parquet": dataset.ReadParquet, "csv": dataset.ReadCSV, "json": dataset.ReadJSON,
+		"ipc": dataset.ReadIPC, "text": dataset.ReadText, "binary": dataset.ReadBinary}[format]
+	if !ok {
+		return nil, dataset.RunOptions{}, usageError{fault.New(fault.Invalid, "no format %q; have parquet, csv, json, ipc, text, binary", format)}
+	}
+	return read(a...), dataset.RunOptions{}, nil
+}
+
+var extensions = map[string]string{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+	".arrow": "ipc", ".ipc": "ipc", ".feather": "ipc", ".arrows": "ipc", ".txt": "text", ".text": "text", ".log": "text"}
+
+func formatOf(name string) string {
+	for _, z := range []string{".gz", ".zst", ".zstd"} {
+		name = strings.TrimSuffix(name, z)
+	}
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		return extensions[strings.ToLower(name[i:])]
+	}
+	return ""
+}
+
+// guess finds the format by the extension of the paths, or of the first file that they give.
+func guess(cmd *cobra.Command, paths []string) (string, error) {
+	path, _, _ := strings.Cut(paths[0], "?")
+	if f := formatOf(path); f != "" {
+		return f, nil
+	}
+	set, err := fileset.List(cmd.Context(), &fileset.Options{Paths: paths[:1], Extensions: []string{""}}, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	defer set.Close()
+	for _, f := range set.Files {
+		if f := formatOf(f.Rel); f != "" {
+			return f, nil
+		}
+	}
+	return "", usageError{fault.New(fault.Invalid, "%s: the extension does not tell the format: give --format parquet, csv, json, ipc, text or binary", paths[0])}
+}
+
+func showCommand() *cobra.Command {
+	var t target
+	var n int64
+	c := &cobra.Command{
+		Use:   "show [-n ROWS] SPEC | PATH...",
+		Short: "Print the first rows, reading no more than that takes",
+		Example: `  penstock show data/trips.parquet
+  penstock show -n 3 's3://bucket/logs/*.jsonl.gz'
+  penstock show taxi.yaml`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if n < 1 {
+				return usageError{fault.New(fault.Invalid, "-n must be at least 1")}
+			}
+			ds, o, err := t.open(cmd, a)
+			if err != nil {
+				return err
+			}
+			rec, err := ds.Take(cmd.Context(), n, &o)
+			if err != nil {
+				return err
+			}
+			defer rec.Release()
+			return dataset.Fprint(cmd.OutOrStdout(), rec)
+		},
+	}
+	t.flags(c)
+	c.Flags().Int64VarP(&n, "rows", "n", 10, "how many rows")
+	return c
+}
+
+func schemaCommand() *cobra.Command {
+	var t target
+	c := &cobra.Command{
+		Use:   "schema SPEC | PATH...",
+		Short: "Print the columns and their types, reading metadata only",
+		Example: `  penstock schema data/trips.parquet
+  penstock schema taxi.yaml          # of the rows that its last step gives`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			ds, _, err := t.open(cmd, a)
+			if err != nil {
+				return err
+			}
+			s, err := ds.Schema(cmd.Context())
+			if err != nil {
+				return err
+			}
+			width := 0
+			for _, f := range s.Fields() {
+				width = max(width, len(f.Name))
+			}
+			for _, f := range s.Fields() {
+				null := ""
+				if !f.Nullable {
+					null = " not null"
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%-*s  %s%s\n", width, f.Name, expr.TypeName(f.Type), null)
+			}
+			return nil
+		},
+	}
+	t.flags(c)
+	return c
+}
+
+func countCommand() *cobra.Command {
+	var t target
+	c := &cobra.Command{
+		Use:     "count SPEC | PATH...",
+		Short:   "Count rows; from metadata where it holds the number",
+		Example: `  penstock count 'data/**/*.parquet'`,
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			ds, o, err := t.open(cmd, a)
+			if err != nil {
+				return err
+			}
+			p := newProgress(os.Stderr, false)
+			o.Observe = p.start
+			n, err := ds.Count(cmd.Context(), &o)
+			p.stop()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), n)
+			return err
+		},
+	}
+	t.flags(c)
+	return c
+}
+
+func explainCommand() *cobra.Command {
+	var t target
+	var analyze bool
+	c := &cobra.Command{
+		Use:   "explain [--analyze] SPEC | PATH...",
+		Short: "Print the plan: what goes to the source, what runs, what it costs",
+		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
+go to the source, row groups kept of total, expected bytes and memory. With --analyze it also runs the
+plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
+		Example: `  penstock explain taxi.yaml
+  penstock explain --analyze taxi.yaml`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			ds, o, err := t.open(cmd, a)
+			if err != nil {
+				return err
+			}
+			p := newProgress(os.Stderr, false)
+			o.Observe = p.start
+			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})
+			p.stop()
+			fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	t.flags(c)
+	c.Flags().BoolVar(&analyze, "analyze", false, "run it and show what was measured")
+	return c
+}
+
+func validateCommand() *cobra.Command {
+	var sets []string
+	var schema bool
+	c := &cobra.Command{
+		Use:   "validate SPEC",
+		Short: "Check a spec, its columns and its types, without reading data",
+		Example: `  penstock validate taxi.yaml
+  penstock validate --json-schema > spec.schema.json   # for editors`,
+		Args: func(cmd *cobra.Command, a []string) error {
+			if schema {
+				return args(cobra.NoArgs)(cmd, a)
+			}
+			return args(cobra.ExactArgs(1))(cmd, a)
+		},
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if schema {
+				_, err := cmd.OutOrStdout().Write(spec.JSONSchema())
+				return err
+			}
+			s, err := spec.Load(a[0], sets)
+			if err != nil {
+				return err
+			}
+			ds, err := s.Dataset()
+			if err != nil {
+				return err
+			}
+			sch, err := ds.Schema(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d columns out\n", a[0], sch.NumFields())
+			return nil
+		},
+	}
+	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`")
+	c.Flags().BoolVar(&schema, "json-schema", false, "print the JSON Schema of specs instead")
+	return c
+}

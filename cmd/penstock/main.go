@@ -1,0 +1,108 @@
+// Command penstock runs pipeline specs and looks into data.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/internal/fault"
+
+	// The buckets that the stock binary opens. A program that uses the library
+	// imports those it wants.
+	_ "gocloud.dev/blob/azureblob"
+	_ "gocloud.dev/blob/gcsblob"
+	_ "gocloud.dev/blob/s3blob"
+)
+
+// version is set when the binary is built.
+var version = "dev"
+
+// Exit codes: part of the interface.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() {
+		// A second signal ends the process at once.
+		<-ctx.Done()
+		stop()
+	}()
+	err := root().ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "penstock: interrupted")
+		return exitInterrupted
+	}
+	fmt.Fprintln(os.Stderr, "penstock:", err)
+	var u usageError
+	if errors.As(err, &u) {
+		return exitUsage
+	}
+	if c := fault.CodeOf(err); c == fault.Invalid || c == fault.Unsupported {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a wrong command line.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "penstock",
+		Short: "Feed trainers: lazy Arrow datasets, run as a streaming graph within a memory budget",
+		Long: `Penstock reads Parquet, CSV, JSON, Arrow and text from disk or buckets, filters and maps it
+column by column within a fixed memory budget, and writes it or feeds it to training loops.`,
+		Example: `  penstock run taxi.yaml
+  penstock show -n 5 's3://bucket/taxi/**/*.parquet'
+  penstock explain --analyze taxi.yaml`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w\nsee: %s --help", err, cmd.CommandPath())}
+	})
+	c.AddCommand(runCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand())
+	c.CompletionOptions.HiddenDefaultCmd = true
+	return c
+}
+
+// args wraps cobra's checks of arguments, so that they exit as usage errors.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
+		}
+		return nil
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "penstock", version)
+			return err
+		},
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/penstock-data/penstock/exec"
+)
+
+// progress is a line on a terminal that says how a run goes; on anything else it
+// is silent.
+type progress struct {
+	out  *os.File
+	show bool
+
+	mu    sync.Mutex
+	stats func() exec.Stats
+	begin time.Time
+	quit  chan struct{}
+	done  sync.WaitGroup
+}
+
+func newProgress(out *os.File, quiet bool) *progress {
+	return &progress{out: out, show: !quiet && term.IsTerminal(int(out.Fd()))}
+}
+
+// start begins to draw; it is the run's Observe.
+func (p *progress) start(stats func() exec.Stats) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats, p.begin = stats, time.Now()
+	if !p.show {
+		return
+	}
+	quit := make(chan struct{})
+	p.quit = quit
+	p.done.Go(func() {
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				fmt.Fprint(p.out, "\r\x1b[K")
+				return
+			case <-t.C:
+				width, _, err := term.GetSize(int(p.out.Fd()))
+				if err != nil || width < 20 {
+					width = 80
+				}
+				l := line(stats(), time.Since(p.begin))
+				if r := []rune(l); len(r) >= width {
+					l = string(r[:width-1])
+				}
+				fmt.Fprint(p.out, "\r\x1b[K"+l)
+			}
+		}
+	})
+}
+
+// stop wipes the line.
+func (p *progress) stop() {
+	p.mu.Lock()
+	quit := p.quit
+	p.quit = nil
+	p.mu.Unlock()
+	if quit != nil {
+		close(quit)
+		p.done.Wait()
+	}
+}
+
+// last is the newest statistics.
+func (p *progress) last() exec.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stats == nil {
+		return exec.Stats{}
+	}
+	return p.stats()
+}
+
+// line is what the terminal shows: share, rows, rate, time left, memory, slowest stage.
+func line(st exec.Stats, took time.Duration) string {
+	var b strings.Builder
+	if st.Splits > 0 {
+		fmt.Fprintf(&b, "%3d%% ", 100*st.SplitsDone/st.Splits)
+	}
+	fmt.Fprintf(&b, "%s rows", count(st.RowsIn))
+	if s := took.Seconds(); s > 0 {
+		fmt.Fprintf(&b, ", %s rows/s, %s/s", count(int64(float64(st.RowsIn)/s)), size(int64(float64(st.BytesRead)/s)))
+	}
+	if st.SplitsDone > 0 && st.SplitsDone < st.Splits {
+		left := time.Duration(float64(took) / float64(st.SplitsDone) * float64(st.Splits-st.SplitsDone))
+		fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
+	}
+	fmt.Fprintf(&b, ", memory %s", size(st.HeldBytes))
+	if st.Bottleneck != "" {
+		fmt.Fprintf(&b, ", slowest: %s", st.Bottleneck)
+	}
+	return b.String()
+}
+
+// count groups digits: 1,234,567.
+func count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func size(n int64) string {
+	f, unit := float64(n), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if f < 1024 {
+			break
+		}
+		f, unit = f/1024, u
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", f, unit)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/spec"
+)
+
+func runCommand() *cobra.Command {
+	var sets []string
+	var asJSON, quiet bool
+	c := &cobra.Command{
+		Use:   "run SPEC",
+		Short: "Run a pipeline spec into its sink",
+		Long: `Run reads a spec, runs it and commits its output. A job that was killed and is run again
+goes on where it was; one that finished says so and changes nothing.
+
+Exit codes: 0 done, 1 the run failed, 2 the spec or the command line is wrong, 130 interrupted.`,
+		Example: `  penstock run taxi.yaml
+  penstock run taxi.yaml --set run.memory=1GiB --set sink.parquet.mode=overwrite
+  penstock run taxi.yaml --json | tail -n 1 | jq .rows_out`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			start := time.Now()
+			s, err := spec.Load(a[0], sets)
+			if err != nil {
+				return err
+			}
+			ds, err := s.Dataset()
+			if err != nil {
+				return err
+			}
+			o := s.Options()
+			p := newProgress(os.Stderr, quiet)
+			o.Observe = p.start
+			r, err := s.Write(cmd.Context(), ds, o)
+			p.stop()
+			if asJSON {
+				if jerr := printSummary(cmd, r, p.last(), err, time.Since(start)); jerr != nil && err == nil {
+					err = jerr
+				}
+				return err
+			}
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			name := s.Name
+			if name == "" {
+				name = a[0]
+			}
+			switch {
+			case r.Already:
+				fmt.Fprintf(out, "%s: finished before (job %s): %d rows in %d files; nothing to do\n", name, r.Job, r.Rows, r.Files)
+			case r.Job == "":
+				fmt.Fprintf(out, "%s: %s rows in, %s rows out in %s\n", name, count(r.Stats.RowsIn), count(r.Rows), seconds(time.Since(start)))
+			default:
+				fmt.Fprintf(out, "%s: %s rows in, %s rows in %d files (%s) written in %s, peak memory %s of the budget\n", name,
+					count(r.Stats.RowsIn), count(r.Rows), r.Files, size(r.Bytes), seconds(time.Since(start)), size(r.Stats.PeakBytes))
+			}
+			if r.Stats.Skipped > 0 {
+				fmt.Fprintf(out, "%s rows skipped by on_error\n", count(r.Stats.Skipped))
+			}
+			return nil
+		},
+	}
+	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.0.filter='x > 1'")
+	c.Flags().BoolVar(&asJSON, "json", false, "print a summary as one JSON object on the last line")
+	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
+	return c
+}
+
+// printSummary writes the JSON line of --json.
+func printSummary(cmd *cobra.Command, r *dataset.WriteResult, st exec.Stats, err error, took time.Duration) error {
+	out := map[string]any{"status": "ok"}
+	switch {
+	case cmd.Context().Err() != nil:
+		out["status"] = "interrupted"
+	case err != nil:
+		out["status"], out["error"] = "failed", err.Error()
+	case r.Already:
+		out["status"] = "already_done"
+	}
+	rows := st.RowsOut
+	if r != nil && err == nil {
+		st, rows = r.Stats, r.Rows
+		if r.Job != "" {
+			out["job"], out["files"] = r.Job, r.Files
+		}
+	}
+	out["rows_in"], out["rows_out"], out["bytes_read"] = st.RowsIn, rows, st.BytesRead
+	out["seconds"] = took.Seconds()
+	out["peak_budget_bytes"], out["peak_rss_bytes"] = st.PeakBytes, peakRSS()
+	out["retries"], out["skipped_rows"] = st.Retries, st.Skipped
+	b, jerr := json.Marshal(out)
+	if jerr != nil {
+		return jerr
+	}
+	_, jerr = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
+	return jerr
+}
+
+// peakRSS is the most memory that the process had resident.
+func peakRSS() int64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return u.Maxrss * 1024
+}

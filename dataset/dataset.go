@@ -1,0 +1,200 @@
+// Package dataset is what users build pipelines with: lazily built, immutable
+// plans over Arrow data, and the calls that run them.
+//
+//	ds := dataset.ReadParquet("s3://bucket/taxi/**/*.parquet").
+//		Filter("fare_amount > 0 && trip_distance < 100").
+//		WithColumns("tip_rate = tip_amount / fare_amount").
+//		Select("tip_rate", "passenger_count")
+//	for b, err := range ds.IterBatches(ctx, &dataset.BatchOptions{Rows: 1024}) { ... }
+//
+// Nothing is read until a call takes a context. A mistake in a verb (unknown
+// column, type error) sticks and surfaces at the first such call, with the verb's
+// position. Buckets need their driver imported by the program, e.g.
+// _ "gocloud.dev/blob/s3blob".
+package dataset
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/ops/expr"
+)
+
+// Dataset is a plan: a source and the verbs applied to it. Immutable, safe for
+// concurrent use; every verb returns a new one that shares what was already
+// found out (listings, footers, schemas). What was found stays as it was until
+// [Dataset.Refresh].
+type Dataset struct {
+	ins    []*Dataset
+	meta   ops.Meta
+	source driver.Source // of a leaf
+	step   stepFunc
+	filter *expr.Expr // of a filter by expression
+	err    error
+
+	mu     sync.Mutex
+	node   ops.Node       // once resolved
+	tables []driver.Table // opened for node
+}
+
+// Read starts a dataset from any source; the formats of this module have their
+// own functions ([ReadParquet], ...), which take paths only.
+func Read(src driver.Source) *Dataset {
+	return &Dataset{source: src, meta: ops.Meta{Verb: src.Kind()}}
+}
+
+// stepFunc makes the node of a verb; ctx is for steps that call a user's function once.
+type stepFunc func(ctx context.Context, in []ops.Node, m ops.Meta) (ops.Node, error)
+
+// then appends a verb.
+func (d *Dataset) then(verb string, step func(in ops.Node, m ops.Meta) (ops.Node, error)) *Dataset {
+	return &Dataset{
+		ins:  []*Dataset{d},
+		meta: ops.Meta{Verb: verb, Pos: d.meta.Pos + 1},
+		step: func(_ context.Context, in []ops.Node, m ops.Meta) (ops.Node, error) { return step(in[0], m) },
+	}
+}
+
+// fail makes a dataset whose verb is wrong by itself.
+func (d *Dataset) fail(verb string, err error) *Dataset {
+	n := d.then(verb, nil)
+	n.err = fault.Wrap(fault.WithCode(fault.Invalid, err), fault.Place{Step: n.meta.Step()})
+	return n
+}
+
+// plan resolves the dataset: it lists, reads footers, checks names and types.
+// Done once; a failure is tried again by the next call.
+func (d *Dataset) plan(ctx context.Context) (ops.Node, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.node != nil {
+		return d.node, nil
+	}
+	n, err := d.resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.node = n
+	return n, nil
+}
+
+func (d *Dataset) resolve(ctx context.Context) (ops.Node, error) {
+	if d.source != nil {
+		return d.read(ctx, d, nil)
+	}
+	if chain := d.filters(); len(chain) > 0 {
+		return d.filteredRead(ctx, chain)
+	}
+	in := make([]ops.Node, len(d.ins))
+	for i, p := range d.ins {
+		var err error
+		if in[i], err = p.plan(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return d.step(ctx, in, d.meta)
+}
+
+// filters are the datasets from the one behind the read to d, if all of them are
+// filters of which some may decide what is listed.
+func (d *Dataset) filters() []*Dataset {
+	var chain []*Dataset
+	var exprs []*expr.Expr
+	for n := d; n.source == nil; n = n.ins[0] {
+		if n.filter == nil {
+			return nil
+		}
+		chain = append(chain, n)
+		exprs = append(exprs, n.filter)
+	}
+	if len(ops.FilesPredicate(exprs)) == 0 {
+		return nil
+	}
+	slices.Reverse(chain)
+	return chain
+}
+
+// filteredRead resolves a read with the filters behind it: files that they
+// exclude by hive values are not listed.
+func (d *Dataset) filteredRead(ctx context.Context, chain []*Dataset) (ops.Node, error) {
+	exprs := make([]*expr.Expr, len(chain))
+	for i, f := range chain {
+		exprs[i] = f.filter
+	}
+	n, err := d.read(ctx, chain[0].ins[0], exprs)
+	for i := 0; i < len(chain) && err == nil; i++ {
+		n, err = chain[i].step(ctx, []ops.Node{n}, chain[i].meta)
+	}
+	return n, err
+}
+
+// read resolves the source of a leaf; d keeps the table until Close.
+func (d *Dataset) read(ctx context.Context, leaf *Dataset, filters []*expr.Expr) (ops.Node, error) {
+	r, err := ops.Resolve(ctx, leaf.source, filters, 0, leaf.meta, nil)
+	if err != nil {
+		return nil, err
+	}
+	d.tables = append(d.tables, r.Table)
+	return r, nil
+}
+
+// Schema resolves the dataset and returns the schema of its rows. It reads
+// listings and footers only.
+func (d *Dataset) Schema(ctx context.Context) (*arrow.Schema, error) {
+	n, err := d.plan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.Schema(), nil
+}
+
+// Err returns the mistake that can be seen without I/O, if there is one.
+func (d *Dataset) Err() error {
+	if d.err != nil {
+		return d.err
+	}
+	for _, p := range d.ins {
+		if err := p.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Refresh returns the same plan with everything to be looked up again.
+func (d *Dataset) Refresh() *Dataset {
+	n := &Dataset{meta: d.meta, source: d.source, step: d.step, filter: d.filter, err: d.err}
+	for _, p := range d.ins {
+		n.ins = append(n.ins, p.Refresh())
+	}
+	return n
+}
+
+// Close frees what resolving opened (listings, footers, connections), here and in the
+// datasets that this one was made from. Optional: a program that ends or drops the dataset need not. No run
+// may be under way; a later call resolves again.
+func (d *Dataset) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var first error
+	for _, t := range d.tables {
+		if err := t.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	d.tables, d.node = nil, nil
+	for _, p := range d.ins {
+		if err := p.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

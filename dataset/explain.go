@@ -1,0 +1,98 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/plan"
+	"github.com/penstock-data/penstock/ops"
+)
+
+// ExplainOptions of Explain; nil means defaults.
+type ExplainOptions struct {
+	RunOptions
+	// Analyze runs the plan, throws its rows away, and adds what was measured.
+	Analyze bool
+}
+
+// Explain describes the plan: as written, as rewritten (with the rules that did
+// it), and as it will run: what goes to the source, splits kept of total,
+// expected bytes and memory.
+func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error) {
+	if o == nil {
+		o = &ExplainOptions{}
+	}
+	n, err := d.plan(ctx)
+	if err != nil {
+		return "", err
+	}
+	off := map[string]bool{}
+	for _, r := range o.NoRules {
+		off[r] = true
+	}
+	opt, applied, err := ops.Optimize(n, off)
+	if err != nil {
+		return "", err
+	}
+	g, err := plan.Translate(ctx, opt)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "logical plan\n%s", indent(ops.Format(n)))
+	if len(applied) > 0 {
+		fmt.Fprintf(&b, "rewritten\n%s", indent(ops.Format(opt)))
+		for _, a := range applied {
+			fmt.Fprintf(&b, "  - %s\n", a)
+		}
+	}
+	fmt.Fprintf(&b, "physical plan\n%s", indent(plan.Describe(g)))
+	if o.Analyze {
+		st, err := d.Drain(ctx, &o.RunOptions)
+		if err != nil {
+			return b.String(), err
+		}
+		b.WriteString("measured\n")
+		WriteStats(&b, st)
+	}
+	return b.String(), nil
+}
+
+func indent(s string) string {
+	s = strings.TrimRight(s, "\n")
+	return "  " + strings.ReplaceAll(s, "\n", "\n  ") + "\n"
+}
+
+// WriteStats prints a run's statistics as a table, one line per operator, and
+// names the bottleneck.
+func WriteStats(w io.Writer, st exec.Stats) {
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  operator\trows in\trows out\tMiB out\tbusy\twait in\twait out\twait mem\t")
+	for _, o := range st.Ops {
+		fmt.Fprintf(t, "  %s\t%d\t%d\t%.1f\t%s\t%s\t%s\t%s\t\n", o.Name, o.RowsIn, o.RowsOut, float64(o.BytesOut)/(1<<20),
+			short(o.Busy), short(o.WaitIn), short(o.WaitOut), short(o.WaitMem))
+	}
+	t.Flush()
+	fmt.Fprintf(w, "  %d rows in, %d out, %.1f MiB read, %s, peak %.1f MiB of the budget, %d retries, %d rows skipped\n",
+		st.RowsIn, st.RowsOut, float64(st.BytesRead)/(1<<20), short(st.Elapsed), float64(st.PeakBytes)/(1<<20), st.Retries, st.Skipped)
+	if st.Bottleneck != "" {
+		fmt.Fprintf(w, "  bottleneck: %s\n", st.Bottleneck)
+	}
+}
+
+func short(d time.Duration) string {
+	switch {
+	case d == 0:
+		return "-"
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
+}

@@ -1,0 +1,179 @@
+package dataset
+
+import (
+	"context"
+	"io"
+	"iter"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// BatchOptions of IterBatches; nil means defaults.
+type BatchOptions struct {
+	RunOptions
+	// Rows of every batch but the last; 0: 1024.
+	Rows int
+	// DropLast leaves out a last batch that is not full.
+	DropLast bool
+	// Tensors asks for one contiguous array per column instead of Arrow records.
+	Tensors bool
+	// DTypes casts tensors, by column; others keep their own type.
+	DTypes map[string]shard.DType
+}
+
+// IterBatches runs the plan and gives its rows in batches of equal size, in
+// canonical order. A batch is valid until the next turn; Retain to keep it.
+// Leaving the loop ends the run and frees everything.
+func (d *Dataset) IterBatches(ctx context.Context, o *BatchOptions) iter.Seq2[*shard.Batch, error] {
+	return func(yield func(*shard.Batch, error) bool) {
+		if o == nil {
+			o = &BatchOptions{}
+		}
+		fail := func(err error) { yield(nil, err) }
+		rows := o.Rows
+		if rows == 0 {
+			rows = 1024
+		}
+		s, err := d.Stream(ctx, &o.RunOptions)
+		if err != nil {
+			fail(err)
+			return
+		}
+		defer s.Close()
+		a, err := shard.NewAssembler(s.Schema(), shard.AssembleOptions{Rows: rows, Tensors: o.Tensors, DTypes: o.DTypes}, allocOf(s))
+		if err != nil {
+			fail(err)
+			return
+		}
+		defer a.Close()
+		for last := false; !last; {
+			b, err := s.Next(ctx)
+			switch {
+			case err == io.EOF:
+				last = true
+			case err != nil:
+				fail(err)
+				return
+			default:
+				a.Add(b)
+			}
+			for {
+				batch, err := a.Next(last && !o.DropLast)
+				if err != nil {
+					fail(err)
+					return
+				}
+				if batch == nil {
+					break
+				}
+				more := yield(batch, nil)
+				batch.Release()
+				if !more {
+					return
+				}
+			}
+		}
+	}
+}
+
+// allocOf is the allocator for what a consumer makes of a stream's blocks: that
+// of the stream's budget, where it offers one.
+func allocOf(s exec.Stream) memory.Allocator {
+	if a, ok := s.(interface{ Alloc() memory.Allocator }); ok {
+		return a.Alloc()
+	}
+	return memory.DefaultAllocator
+}
+
+// Take returns the first n rows (fewer, if there are no more) as one record, in
+// canonical order, reading no more than it must. The caller releases it.
+func (d *Dataset) Take(ctx context.Context, n int64, o *RunOptions) (arrow.RecordBatch, error) {
+	t, err := d.Limit(n).Collect(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Release()
+	cols := make([]arrow.Array, t.NumCols())
+	defer func() {
+		for _, c := range cols {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i := range cols {
+		chunks := t.Column(i).Data().Chunks()
+		if len(chunks) == 0 {
+			cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, t.Schema().Field(i).Type, 0)
+		} else if cols[i], err = array.Concatenate(chunks, memory.DefaultAllocator); err != nil {
+			return nil, fault.New(fault.Internal, "joining chunks: %w", err)
+		}
+	}
+	return array.NewRecordBatch(t.Schema(), cols, t.NumRows()), nil
+}
+
+// Collect returns all rows as a table on the Go heap, outside the budget. The
+// caller releases it.
+func (d *Dataset) Collect(ctx context.Context, o *RunOptions) (arrow.Table, error) {
+	schema, err := d.Schema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var recs []arrow.RecordBatch
+	defer func() {
+		for _, r := range recs {
+			r.Release()
+		}
+	}()
+	for rec, err := range d.Records(ctx, o) {
+		if err != nil {
+			return nil, err
+		}
+		c, err := copyRecord(rec)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, c)
+	}
+	return array.NewTableFromRecords(schema, recs), nil
+}
+
+// copyRecord moves a record out of the budget's memory.
+func copyRecord(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+	cols := make([]arrow.Array, rec.NumCols())
+	defer func() {
+		for _, c := range cols {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i := range cols {
+		// Concatenate copies even a single array.
+		c, err := array.Concatenate([]arrow.Array{rec.Column(i)}, memory.DefaultAllocator)
+		if err != nil {
+			return nil, fault.New(fault.Internal, "copying a batch: %w", err)
+		}
+		cols[i] = c
+	}
+	return array.NewRecordBatch(rec.Schema(), cols, rec.NumRows()), nil
+}
+
+// Count is the number of rows. Where no step changes it and the source knows its
+// own, only metadata is read.
+func (d *Dataset) Count(ctx context.Context, o *RunOptions) (int64, error) {
+	n, err := d.plan(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if rows, ok := countFromMetadata(n); ok {
+		return rows, nil
+	}
+	st, err := d.Drain(ctx, o)
+	return st.RowsOut, err
+}

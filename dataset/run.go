@@ -1,0 +1,179 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/exec/plan"
+	"github.com/penstock-data/penstock/exec/sink"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/ops"
+)
+
+// RunOptions belong to every call that runs a plan; nil means defaults.
+type RunOptions struct {
+	// Memory is the byte budget of the run; 0: half of what is available, at most 4 GiB.
+	Memory int64
+	// CPUs is how many tasks compute at once; 0: GOMAXPROCS.
+	CPUs int
+	// Runner executes the plan; nil: this process.
+	Runner exec.Runner
+	// Seed and Epoch key random().
+	Seed, Epoch uint64
+	// Unordered gives rows as they are ready instead of in canonical order.
+	Unordered bool
+	// OnError is the policy of the source and of steps without their own; nil: fail.
+	OnError *ops.OnError
+	// DeadLetter is a folder or bucket URL for the rows that a skip policy leaves out.
+	DeadLetter string
+	// StallTimeout ends a run in which nothing moves; 0: 5 minutes, negative: never.
+	StallTimeout time.Duration
+	// CallTimeout bounds one call of a step's function or child; 0: none.
+	CallTimeout time.Duration
+	Events      *exec.Events
+	// Observe is called once, when the run starts, with a function that gives its
+	// statistics at any time, also after its end. For progress displays.
+	Observe func(stats func() exec.Stats)
+	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults.
+	NoRules []string
+}
+
+func (o *RunOptions) or() RunOptions {
+	if o == nil {
+		return RunOptions{}
+	}
+	return *o
+}
+
+func (o RunOptions) runner() exec.Runner {
+	if o.Runner == nil {
+		return local.New()
+	}
+	return o.Runner
+}
+
+func (o RunOptions) exec() (*exec.Options, error) {
+	p, err := plan.OnError(o.OnError)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{Step: "run options"})
+	}
+	e := &exec.Options{Memory: o.Memory, CPUs: o.CPUs, Unordered: o.Unordered, Seed: o.Seed, Epoch: o.Epoch,
+		StallTimeout: o.StallTimeout, CallTimeout: o.CallTimeout, Events: o.Events, Observe: o.Observe}
+	if p != nil {
+		e.OnError = *p
+	}
+	if o.Memory < 0 || o.CPUs < 0 {
+		return nil, fault.New(fault.Invalid, "run options: memory and cpus must not be negative")
+	}
+	return e, nil
+}
+
+// optimized resolves the plan, rewrites and translates it.
+func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.Graph, error) {
+	n, err := d.plan(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	off := map[string]bool{}
+	for _, r := range o.NoRules {
+		off[r] = true
+	}
+	n, _, err = ops.Optimize(n, off)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := plan.Translate(ctx, n)
+	return n, g, err
+}
+
+// Stream runs the plan and gives its blocks: the raw form of iteration, for
+// programs that build on the engine. The caller closes it.
+func (d *Dataset) Stream(ctx context.Context, o *RunOptions) (exec.Stream, error) {
+	run := o.or()
+	_, g, err := d.optimized(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	e, err := run.exec()
+	if err != nil {
+		return nil, err
+	}
+	if run.DeadLetter == "" {
+		return run.runner().Run(ctx, g, e)
+	}
+	job, err := d.job(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	dl, err := sink.NewDeadLetter(ctx, run.DeadLetter, job)
+	if err != nil {
+		return nil, err
+	}
+	e.DeadLetter = dl.Add
+	s, err := run.runner().Run(ctx, g, e)
+	if err != nil {
+		return nil, errors.Join(err, dl.Close(ctx, false))
+	}
+	return &deadLetterStream{Stream: s, letters: dl}, nil
+}
+
+// deadLetterStream makes the dead letter visible when the stream has ended.
+type deadLetterStream struct {
+	exec.Stream
+	letters *sink.DeadLetter
+	done    bool
+}
+
+func (s *deadLetterStream) Next(ctx context.Context) (*exec.Block, error) {
+	b, err := s.Stream.Next(ctx)
+	if err == io.EOF && !s.done {
+		s.done = true
+		if cerr := s.letters.Close(ctx, true); cerr != nil {
+			return nil, cerr
+		}
+	}
+	return b, err
+}
+
+func (s *deadLetterStream) Close() error {
+	err := s.Stream.Close()
+	if !s.done {
+		s.done = true
+		err = errors.Join(err, s.letters.Close(context.Background(), false))
+	}
+	return err
+}
+
+// Records iterates over the rows as Arrow record batches of any size, in
+// canonical order. A record is valid until the next turn; Retain to keep it.
+func (d *Dataset) Records(ctx context.Context, o *RunOptions) iter.Seq2[arrow.RecordBatch, error] {
+	return func(yield func(arrow.RecordBatch, error) bool) {
+		s, err := d.Stream(ctx, o)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer s.Close()
+		for {
+			b, err := s.Next(ctx)
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			more := b.Batch.NumRows() == 0 || yield(b.Batch, nil)
+			b.Release()
+			if !more {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/binio"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/ipcio"
+	"github.com/penstock-data/penstock/io/jsonio"
+	"github.com/penstock-data/penstock/io/memio"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/io/textio"
+	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/ops/expr"
+)
+
+// Dataset builds the plan: source and steps. No I/O.
+func (s *Spec) Dataset() (*dataset.Dataset, error) { return build(s.Source, s.Steps) }
+
+func build(src Source, steps []Step) (*dataset.Dataset, error) {
+	ds := dataset.Read(src.source())
+	for i, st := range steps {
+		var err error
+		if ds, err = st.apply(ds); err != nil {
+			return nil, fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)})
+		}
+		if st.OnError != nil {
+			ds = ds.OnError(*st.OnError.policy())
+		}
+	}
+	return ds, ds.Err()
+}
+
+func (s Source) source() driver.Source {
+	switch {
+	case s.Parquet != nil:
+		return parquetio.New(*s.Parquet)
+	case s.CSV != nil:
+		return csvio.New(*s.CSV)
+	case s.JSON != nil:
+		return jsonio.New(*s.JSON)
+	case s.IPC != nil:
+		return ipcio.New(*s.IPC)
+	case s.Text != nil:
+		return textio.New(*s.Text)
+	case s.Binary != nil:
+		return binio.New(*s.Binary)
+	}
+	return memio.NewRange(s.Range.N)
+}
+
+func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
+	switch {
+	case s.Filter != nil:
+		return ds.Filter(*s.Filter), nil
+	case s.WithColumns != nil:
+		entries := make([]string, len(s.WithColumns))
+		for i, e := range s.WithColumns {
+			entries[i] = strconv.Quote(e.Key) + " = " + e.Value
+		}
+		return ds.WithColumns(entries...), nil
+	case s.Select != nil:
+		return ds.Select(s.Select...), nil
+	case s.Drop != nil:
+		return ds.Drop(s.Drop...), nil
+	case s.Rename != nil:
+		return ds.Rename(s.Rename), nil
+	case s.Cast != nil:
+		return ds.Cast(s.Cast), nil
+	case s.Limit != nil:
+		return ds.Limit(*s.Limit), nil
+	case s.Explode != nil:
+		return ds.Explode(*s.Explode), nil
+	case s.Map != nil:
+		reg, err := ops.DefaultRegistry().Lookup(s.Map.Name)
+		if err != nil {
+			return nil, err
+		}
+		f, err := reg.Func(s.Map.Config)
+		if err != nil {
+			return nil, err
+		}
+		return ds.Apply(f, &dataset.MapOptions{BatchRows: s.Map.BatchRows}), nil
+	case s.Exec != nil:
+		var schema *arrow.Schema
+		if s.Exec.Schema != nil {
+			var fs []arrow.Field
+			for _, e := range s.Exec.Schema {
+				t, err := expr.ParseType(e.Value)
+				if err != nil {
+					return nil, fault.Wrap(err, fault.Place{Column: e.Key})
+				}
+				fs = append(fs, arrow.Field{Name: e.Key, Type: t, Nullable: true})
+			}
+			schema = arrow.NewSchema(fs, nil)
+		}
+		return ds.Exec(dataset.ExecOptions{Command: s.Exec.Command, Env: s.Exec.Env, Workers: s.Exec.Workers, BatchRows: s.Exec.BatchRows,
+			Timeout: time.Duration(s.Exec.Timeout), Flat: s.Exec.Flat, Schema: schema}), nil
+	case s.Sample != nil:
+		return ds.Sample(s.Sample.Fraction, s.Sample.Seed), nil
+	case s.Split != nil:
+		if s.Split.Take < 0 || s.Split.Take >= len(s.Split.Fractions) {
+			return nil, fault.New(fault.Invalid, "split: take %d of %d fractions: count from 0", s.Split.Take, len(s.Split.Fractions))
+		}
+		return ds.Split(dataset.SplitOptions{Fractions: s.Split.Fractions, Seed: s.Split.Seed, Key: s.Split.Key})[s.Split.Take], nil
+	}
+	others := make([]*dataset.Dataset, len(s.Union))
+	for i, b := range s.Union {
+		var err error
+		if others[i], err = build(b.Source, b.Steps); err != nil {
+			return nil, fault.New(fault.CodeOf(err), "union[%d]: %w", i, err)
+		}
+	}
+	return ds.Union(others...), nil
+}
+
+func (o *OnError) policy() *ops.OnError {
+	if o == nil {
+		return nil
+	}
+	return &ops.OnError{Policy: o.Policy, Retries: o.Retries, MaxRows: o.MaxRows, MaxRate: o.MaxRate}
+}
+
+// Options are the run's.
+func (s *Spec) Options() dataset.RunOptions {
+	r := s.Run
+	o := dataset.RunOptions{Memory: int64(r.Memory), CPUs: r.CPUs, Seed: r.Seed, Epoch: r.Epoch, Unordered: r.Ordered != nil && !*r.Ordered,
+		StallTimeout: time.Duration(r.StallTimeout), CallTimeout: time.Duration(r.CallTimeout), OnError: r.OnError.policy()}
+	if r.OnError != nil {
+		o.DeadLetter = r.OnError.DeadLetter
+	}
+	return o
+}
+
+// Write runs the spec into its sink. For the count sink only Rows and Stats are set.
+func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOptions) (*dataset.WriteResult, error) {
+	if s.Sink == nil {
+		return nil, fault.New(fault.Invalid, "the spec has no sink: add `sink: {count: {}}` to measure, or `sink: {parquet: {path: out/}}`")
+	}
+	if s.Sink.Count != nil {
+		st, err := ds.Drain(ctx, &o)
+		return &dataset.WriteResult{Rows: st.RowsOut, Stats: st}, err
+	}
+	out, enc, err := s.Sink.encoding()
+	if err != nil {
+		return nil, err
+	}
+	return ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
+		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})
+}
+
+func (s *Sink) encoding() (Output, driver.Encoding, error) {
+	switch {
+	case s.Parquet != nil:
+		e, err := parquetio.NewEncoding(s.Parquet.EncodingOptions)
+		return s.Parquet.Output, e, err
+	case s.CSV != nil:
+		e, err := csvio.NewEncoding(s.CSV.EncodingOptions)
+		return s.CSV.Output, e, err
+	case s.JSON != nil:
+		e, err := jsonio.NewEncoding(s.JSON.EncodingOptions)
+		return s.JSON.Output, e, err
+	}
+	e, err := ipcio.NewEncoding(s.IPC.EncodingOptions)
+	return s.IPC.Output, e, err
+}

@@ -1,0 +1,353 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// problem is one mistake in a spec.
+type problem struct {
+	line, col int
+	path      string
+	msg       string
+}
+
+type checker struct {
+	file     string
+	problems []problem
+}
+
+func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
+	c.problems = append(c.problems, problem{n.Line, n.Column, path, fmt.Sprintf(format, args...)})
+}
+
+// err lists all problems, one a line: file:line:col: path: what.
+func (c *checker) err() error {
+	if len(c.problems) == 0 {
+		return nil
+	}
+	lines := make([]string, len(c.problems))
+	for i, p := range c.problems {
+		at := ""
+		if p.path != "" {
+			at = p.path + ": "
+		}
+		lines[i] = fmt.Sprintf("%s:%d:%d: %s%s", c.file, p.line, p.col, at, p.msg)
+	}
+	return fault.New(fault.Invalid, "%s", strings.Join(lines, "\n"))
+}
+
+var (
+	orderedType  = reflect.TypeFor[Ordered]()
+	sizeType     = reflect.TypeFor[Size]()
+	durationType = reflect.TypeFor[Duration]()
+	rawType      = reflect.TypeFor[json.RawMessage]()
+)
+
+// decode checks n against t and returns it as something that encoding/json can
+// unmarshal into t.
+func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	switch t {
+	case orderedType:
+		return c.ordered(n, path)
+	case sizeType:
+		v, err := ParseSize(n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil {
+			c.add(n, path, "want a size such as 512MiB, not %s", show(n))
+		}
+		return int64(v)
+	case durationType:
+		v, err := time.ParseDuration(n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil {
+			c.add(n, path, "want a duration such as 90s or 5m, not %s", show(n))
+		}
+		return int64(v)
+	case rawType:
+		var v any
+		if err := n.Decode(&v); err != nil {
+			c.add(n, path, "%v", err)
+		}
+		return v
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return c.decode(n, t.Elem(), path)
+	case reflect.Struct:
+		return c.object(n, t, path)
+	case reflect.Slice:
+		if n.Kind != yaml.SequenceNode {
+			c.add(n, path, "want a list, not %s", show(n))
+			return nil
+		}
+		out := make([]any, len(n.Content))
+		for i, e := range n.Content {
+			out[i] = c.decode(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i))
+		}
+		return out
+	case reflect.Map:
+		if n.Kind != yaml.MappingNode {
+			c.add(n, path, "want a mapping, not %s", show(n))
+			return nil
+		}
+		out := map[string]any{}
+		for i := 0; i < len(n.Content); i += 2 {
+			k := n.Content[i]
+			if _, ok := out[k.Value]; ok {
+				c.add(k, path, "key %q appears twice", k.Value)
+			}
+			out[k.Value] = c.decode(n.Content[i+1], t.Elem(), path+"."+k.Value)
+		}
+		return out
+	}
+	if n.Kind != yaml.ScalarNode {
+		c.add(n, path, "want %s, not %s", kindName(t), show(n))
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.String:
+		// Numbers and booleans are fine as text: `filter: true`, `na: 0`.
+		if n.Tag == "!!null" {
+			c.add(n, path, "want text, not null")
+		}
+		return n.Value
+	case reflect.Bool:
+		var v bool
+		if n.Tag != "!!bool" || n.Decode(&v) != nil {
+			c.add(n, path, "want true or false, not %s", show(n))
+		}
+		return v
+	case reflect.Float32, reflect.Float64:
+		var v float64
+		if err := n.Decode(&v); err != nil || n.Tag == "!!str" || math.IsNaN(v) || math.IsInf(v, 0) {
+			c.add(n, path, "want a number, not %s", show(n))
+			return 0
+		}
+		return v
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v, err := strconv.ParseUint(strings.ReplaceAll(n.Value, "_", ""), 0, t.Bits())
+		if err != nil {
+			c.add(n, path, "want a whole number that is not negative, not %s", show(n))
+		}
+		return v
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v, err := strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, t.Bits())
+		if err != nil {
+			c.add(n, path, "want a whole number, not %s", show(n))
+		}
+		return v
+	}
+	c.add(n, path, "cannot be given in a spec")
+	return nil
+}
+
+// field is a key of a struct.
+type field struct {
+	name, doc, enum    string
+	required, embedded bool
+	typ                reflect.Type
+}
+
+// fieldsOf lists a struct's keys, embedded structs flattened, and whether it is a oneof.
+func fieldsOf(t reflect.Type) (fs []field, oneof bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Name == "_" {
+			oneof = oneof || f.Tag.Get("oneof") == "true"
+			continue
+		}
+		if f.Anonymous && f.Tag.Get("json") == "" {
+			inner, _ := fieldsOf(f.Type)
+			fs = append(fs, inner...)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !f.IsExported() || name == "" || name == "-" {
+			continue
+		}
+		fs = append(fs, field{name: name, doc: f.Tag.Get("doc"), enum: f.Tag.Get("enum"), required: f.Tag.Get("required") == "true", typ: f.Type})
+	}
+	return fs, oneof
+}
+
+func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		n = &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column}
+	}
+	if n.Kind != yaml.MappingNode {
+		c.add(n, path, "want a mapping, not %s", show(n))
+		return nil
+	}
+	fs, oneof := fieldsOf(t)
+	byName := map[string]field{}
+	var names, choices []string
+	for _, f := range fs {
+		byName[f.name] = f
+		names = append(names, f.name)
+		if f.name != "on_error" {
+			choices = append(choices, f.name)
+		}
+	}
+	out := map[string]any{}
+	var chosen []string
+	for i := 0; i < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		f, ok := byName[k.Value]
+		if !ok {
+			c.add(k, path, "unknown key %q%s", k.Value, suggest(k.Value, names))
+			continue
+		}
+		if _, twice := out[k.Value]; twice {
+			c.add(k, path, "key %q appears twice", k.Value)
+		}
+		sub := f.name
+		if path != "" {
+			sub = path + "." + f.name
+		}
+		out[f.name] = c.decode(v, f.typ, sub)
+		if f.enum != "" && v.Kind == yaml.ScalarNode {
+			if opts := strings.Split(f.enum, "|"); !contains(opts, v.Value) {
+				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, suggest(v.Value, opts))
+			}
+		}
+		if f.name != "on_error" {
+			chosen = append(chosen, f.name)
+		}
+	}
+	for _, f := range fs {
+		if _, ok := out[f.name]; f.required && !ok {
+			c.add(n, path, "key %q is missing: %s", f.name, f.doc)
+		}
+	}
+	if oneof && len(chosen) != 1 && len(c.problems) == 0 {
+		if len(chosen) == 0 {
+			c.add(n, path, "want exactly one of %s", strings.Join(choices, ", "))
+		} else {
+			c.add(n, path, "want exactly one of these keys, not %s", strings.Join(chosen, " and "))
+		}
+	}
+	return out
+}
+
+func (c *checker) ordered(n *yaml.Node, path string) any {
+	if n.Kind != yaml.MappingNode {
+		c.add(n, path, "want a mapping, not %s", show(n))
+		return nil
+	}
+	out := []map[string]string{}
+	seen := map[string]bool{}
+	for i := 0; i < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if seen[k.Value] {
+			c.add(k, path, "key %q appears twice", k.Value)
+		}
+		seen[k.Value] = true
+		if v.Kind != yaml.ScalarNode {
+			c.add(v, path+"."+k.Value, "want text, not %s", show(v))
+			continue
+		}
+		out = append(out, map[string]string{"Key": k.Value, "Value": v.Value})
+	}
+	return out
+}
+
+func contains(ss []string, s string) bool {
+	for _, x := range ss {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "text"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "a number"
+}
+
+func show(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	if n.Tag == "!!null" {
+		return "null"
+	}
+	v := n.Value
+	if len(v) > 40 {
+		v = v[:40] + "..."
+	}
+	return strconv.Quote(v)
+}
+
+// suggest names the nearest key, if one is near.
+func suggest(got string, have []string) string {
+	best, dist := "", 1+len(got)/3
+	for _, h := range have {
+		if d := distance(strings.ToLower(got), h); d <= dist {
+			best, dist = h, d-1
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf(": did you mean %q?", best)
+	}
+	return "; have " + strings.Join(have, ", ")
+}
+
+// distance is Levenshtein's, with a swap of neighbours as one edit.
+func distance(a, b string) int {
+	prev2, prev := []int(nil), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur := make([]int, len(b)+1)
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev = prev, cur
+	}
+	return prev[len(b)]
+}
+
+// ParseSize reads a number of bytes: 1024, 512MiB, 1.5GB.
+func ParseSize(s string) (Size, error) {
+	i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' && r != '_' })
+	num, unit := s, ""
+	if i >= 0 {
+		num, unit = s[:i], strings.TrimSpace(s[i:])
+	}
+	f, err := strconv.ParseFloat(strings.ReplaceAll(num, "_", ""), 64)
+	mult, ok := map[string]float64{"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+		"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[strings.ToUpper(unit)]
+	if err != nil || !ok || f*mult > 1<<60 {
+		return 0, fault.New(fault.Invalid, "%q is not a size; write 512MiB or 2GB", s)
+	}
+	return Size(f * mult), nil
+}

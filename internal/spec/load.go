@@ -1,0 +1,214 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const (
+	maxSpec  = 1 << 20 // bytes of a spec
+	maxNodes = 100_000 // values in one, aliases expanded
+	maxDepth = 64
+)
+
+// Load reads and checks a spec. sets are assignments "run.memory=1GiB" applied
+// before the check; ${env:NAME} and ${file:path} in values are replaced, so that secrets stay out of specs.
+func Load(path string, sets []string) (*Spec, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fault.WithCode(fault.CodeOf(err), err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: path})
+	}
+	return Parse(filepath.ToSlash(path), data, sets)
+}
+
+// Parse is Load for a spec in memory; file names it in messages.
+func Parse(file string, data []byte, sets []string) (*Spec, error) {
+	if len(data) > maxSpec {
+		return nil, fault.New(fault.Invalid, "%s: a spec has at most %d bytes", file, maxSpec)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, fault.New(fault.Invalid, "%s: the spec is empty", file)
+		}
+		return nil, fault.New(fault.Invalid, "%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := dec.Decode(new(yaml.Node)); err != io.EOF {
+		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
+	}
+	root := doc.Content[0]
+	c := &checker{file: file}
+	count := 0
+	if !c.bounded(root, 0, &count) {
+		return nil, c.err()
+	}
+	for _, s := range sets {
+		if err := set(root, s); err != nil {
+			return nil, err
+		}
+	}
+	c.references(root, map[*yaml.Node]bool{})
+	v := c.decode(root, reflect.TypeFor[Spec](), "")
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	j, err := json.Marshal(v)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "%s: %w", file, err)
+	}
+	var s Spec
+	if err := json.Unmarshal(j, &s); err != nil {
+		return nil, fault.New(fault.Invalid, "%s: %w", file, err)
+	}
+	if s.Version != 1 {
+		return nil, fault.New(fault.Invalid, "%s: version: this program reads version 1, not %d", file, s.Version)
+	}
+	return &s, nil
+}
+
+// bounded refuses documents that aliases or nesting blow up.
+func (c *checker) bounded(n *yaml.Node, depth int, count *int) bool {
+	if *count++; *count > maxNodes || depth > maxDepth {
+		c.add(n, "", "too large: at most %d values, nested at most %d deep", maxNodes, maxDepth)
+		return false
+	}
+	if n.Kind == yaml.AliasNode {
+		return c.bounded(n.Alias, depth+1, count)
+	}
+	for _, e := range n.Content {
+		if !c.bounded(e, depth+1, count) {
+			return false
+		}
+	}
+	return true
+}
+
+// set applies "a.b.0.c=value"; the value is YAML.
+func set(root *yaml.Node, assignment string) error {
+	path, value, ok := strings.Cut(assignment, "=")
+	if !ok || path == "" {
+		return fault.New(fault.Invalid, "--set %s: want key=value, such as run.memory=1GiB", assignment)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
+		return fault.New(fault.Invalid, "--set %s: %w", assignment, err)
+	}
+	val := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}
+	if len(doc.Content) > 0 {
+		val = doc.Content[0]
+	}
+	n := root
+	keys := strings.Split(path, ".")
+	for i, k := range keys {
+		last := i == len(keys)-1
+		if n.Kind == yaml.AliasNode {
+			return fault.New(fault.Invalid, "--set %s: %s is an alias; set what it stands for", assignment, strings.Join(keys[:i], "."))
+		}
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+			*n = yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column}
+		}
+		switch n.Kind {
+		case yaml.MappingNode:
+			at := -1
+			for j := 0; j < len(n.Content); j += 2 {
+				if n.Content[j].Value == k {
+					at = j + 1
+				}
+			}
+			if at < 0 {
+				n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: k, Line: n.Line, Column: n.Column},
+					&yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column})
+				at = len(n.Content) - 1
+			}
+			if last {
+				n.Content[at] = val
+			}
+			n = n.Content[at]
+		case yaml.SequenceNode:
+			j, err := strconv.Atoi(k)
+			if err != nil || j < 0 || j >= len(n.Content) {
+				return fault.New(fault.Invalid, "--set %s: %q is no index of a list of %d", assignment, k, len(n.Content))
+			}
+			if last {
+				n.Content[j] = val
+			}
+			n = n.Content[j]
+		default:
+			return fault.New(fault.Invalid, "--set %s: %s holds a value, not keys", assignment, strings.Join(keys[:i], "."))
+		}
+	}
+	return nil
+}
+
+// references replaces ${env:NAME} and ${file:path} in values.
+func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if seen[n] {
+		return
+	}
+	seen[n] = true
+	for _, e := range n.Content {
+		c.references(e, seen)
+	}
+	if n.Kind != yaml.ScalarNode || !strings.Contains(n.Value, "${") {
+		return
+	}
+	var b strings.Builder
+	rest := n.Value
+	for {
+		before, after, ok := strings.Cut(rest, "${")
+		if escaped, cut := strings.CutSuffix(before, "$"); ok && cut { // $${ stands for ${
+			b.WriteString(escaped + "${")
+			rest = after
+			continue
+		}
+		b.WriteString(before)
+		if !ok {
+			break
+		}
+		ref, tail, closed := strings.Cut(after, "}")
+		kind, name, _ := strings.Cut(ref, ":")
+		switch {
+		case !closed:
+			c.add(n, "", "${ without }: write $${ for the text itself")
+			return
+		case kind == "env":
+			v, ok := os.LookupEnv(name)
+			if !ok {
+				c.add(n, "", "environment variable %s is not set", name)
+			}
+			b.WriteString(v)
+		case kind == "file":
+			v, err := os.ReadFile(name)
+			if err != nil {
+				c.add(n, "", "reference to a file: %v", err)
+			} else if len(v) > 64<<10 {
+				c.add(n, "", "reference to a file: %s is larger than 64 KiB", name)
+			}
+			b.WriteString(strings.TrimRight(string(v), "\r\n"))
+		default:
+			c.add(n, "", "${%s}: references are ${env:NAME} and ${file:path}", ref)
+		}
+		rest = tail
+	}
+	n.Value = b.String()
+}

@@ -1,0 +1,116 @@
+package spec
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+)
+
+// JSONSchema describes the format for editors and other tools (JSON Schema
+// 2020-12). It is published as docs/spec.schema.json.
+func JSONSchema() []byte {
+	g := &generator{defs: map[string]any{}}
+	root := g.of(reflect.TypeFor[Spec]()).(map[string]any)
+	root = g.defs[strings.TrimPrefix(root["$ref"].(string), "#/$defs/")].(map[string]any)
+	delete(g.defs, "Spec")
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = "Penstock pipeline spec"
+	root["$defs"] = g.defs
+	b, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		panic(err) // maps of strings: cannot fail
+	}
+	return append(b, '\n')
+}
+
+type generator struct{ defs map[string]any }
+
+func (g *generator) of(t reflect.Type) any {
+	switch t {
+	case orderedType:
+		return map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
+	case sizeType:
+		return map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9._]+ *([KMGT]i?B?|B)?$`}
+	case durationType:
+		return map[string]any{"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`}
+	case rawType:
+		return map[string]any{}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return g.of(t.Elem())
+	case reflect.Struct:
+		return g.object(t)
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": g.of(t.Elem())}
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": g.of(t.Elem())}
+	case reflect.String:
+		return map[string]any{"type": []string{"string", "number", "boolean"}}
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Float32, reflect.Float64:
+		return map[string]any{"type": "number"}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return map[string]any{"type": "integer", "minimum": 0}
+	}
+	return map[string]any{"type": "integer"}
+}
+
+func (g *generator) object(t reflect.Type) any {
+	name := t.Name()
+	if pkg := t.PkgPath(); pkg != reflect.TypeFor[Spec]().PkgPath() && pkg != "" {
+		name = pkg[strings.LastIndex(pkg, "/")+1:] + "." + name
+	}
+	if name == "" {
+		return map[string]any{"type": "object", "additionalProperties": false}
+	}
+	ref := map[string]any{"$ref": "#/$defs/" + name}
+	if _, ok := g.defs[name]; ok {
+		return ref
+	}
+	def := map[string]any{}
+	g.defs[name] = def // before the fields: types may refer to themselves
+	fs, oneof := fieldsOf(t)
+	props := map[string]any{}
+	var required []string
+	var choices []any
+	for _, f := range fs {
+		p := g.of(f.typ).(map[string]any)
+		if f.doc != "" || f.enum != "" {
+			p = cloneMap(p)
+		}
+		if f.doc != "" {
+			p["description"] = f.doc
+		}
+		if f.enum != "" {
+			delete(p, "type")
+			p["enum"] = strings.Split(f.enum, "|")
+		}
+		props[f.name] = p
+		if f.required {
+			required = append(required, f.name)
+		}
+		if f.name != "on_error" {
+			choices = append(choices, map[string]any{"required": []string{f.name}})
+		}
+	}
+	def["type"] = "object"
+	def["properties"] = props
+	def["additionalProperties"] = false
+	if required != nil {
+		def["required"] = required
+	}
+	if oneof {
+		def["oneOf"] = choices
+	}
+	return ref
+}
+
+func cloneMap(m map[string]any) map[string]any {
+	c := make(map[string]any, len(m)+1)
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}

@@ -1,0 +1,174 @@
+// Package spec reads pipeline specs: YAML, checked key by key with line numbers,
+// built into datasets.
+//
+// The Go types below are the only description of the format: validation, the
+// published JSON Schema (docs/spec.schema.json) and decoding all follow them, by their
+// json and doc tags. A struct tagged oneof:"true" wants exactly one of its keys (on_error apart).
+package spec
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/penstock-data/penstock/io/binio"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/ipcio"
+	"github.com/penstock-data/penstock/io/jsonio"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/io/textio"
+)
+
+// Spec is a whole file.
+type Spec struct {
+	Version int    `json:"version" doc:"version of the format: 1" required:"true"`
+	Name    string `json:"name,omitempty" doc:"name of the job, for messages"`
+	Source  Source `json:"source" doc:"where rows come from" required:"true"`
+	Steps   []Step `json:"steps,omitempty" doc:"what happens to them, in order"`
+	Sink    *Sink  `json:"sink,omitempty" doc:"where they go; needed by penstock run"`
+	Run     Run    `json:"run,omitzero" doc:"how it runs"`
+}
+
+// Source is one of the formats.
+type Source struct {
+	_       struct{}           `oneof:"true"`
+	Parquet *parquetio.Options `json:"parquet,omitempty" doc:"Parquet files"`
+	CSV     *csvio.Options     `json:"csv,omitempty" doc:"CSV files"`
+	JSON    *jsonio.Options    `json:"json,omitempty" doc:"JSON lines or arrays of objects"`
+	IPC     *ipcio.Options     `json:"ipc,omitempty" doc:"Arrow IPC files or streams"`
+	Text    *textio.Options    `json:"text,omitempty" doc:"lines of text: column text"`
+	Binary  *binio.Options     `json:"binary,omitempty" doc:"whole files: columns path and bytes"`
+	Range   *RangeOptions      `json:"range,omitempty" doc:"the numbers 0 to n-1: column id"`
+}
+
+// RangeOptions of source range.
+type RangeOptions struct {
+	N int64 `json:"n" doc:"how many" required:"true"`
+}
+
+// Step is one verb, with the policy for rows that it cannot process.
+type Step struct {
+	_           struct{}          `oneof:"true"`
+	Filter      *string           `json:"filter,omitempty" doc:"keep the rows for which this expression is true"`
+	WithColumns Ordered           `json:"with_columns,omitempty" doc:"add or replace columns: name to expression"`
+	Select      []string          `json:"select,omitempty" doc:"keep these columns, in this order"`
+	Drop        []string          `json:"drop,omitempty" doc:"leave these columns out"`
+	Rename      map[string]string `json:"rename,omitempty" doc:"old name to new name"`
+	Cast        map[string]string `json:"cast,omitempty" doc:"column to type"`
+	Limit       *int64            `json:"limit,omitempty" doc:"the first n rows"`
+	Explode     *string           `json:"explode,omitempty" doc:"one row for every element of this list column"`
+	Map         *Function         `json:"map,omitempty" doc:"a function that this binary has registered by name"`
+	Exec        *Exec             `json:"exec,omitempty" doc:"a pool of child processes that speak Arrow IPC on stdin and stdout"`
+	Sample      *Sample           `json:"sample,omitempty" doc:"a fraction of the rows, by hash: the same ones in every run"`
+	Split       *Split            `json:"split,omitempty" doc:"one of several disjoint parts of the rows, by hash: train and test"`
+	Union       []Branch          `json:"union,omitempty" doc:"then the rows of these"`
+	OnError     *OnError          `json:"on_error,omitempty" doc:"for rows that this step cannot process; default: the run's"`
+}
+
+// Ordered is a mapping that keeps its order.
+type Ordered []Entry
+
+// Entry of an Ordered.
+type Entry struct{ Key, Value string }
+
+// Function names registered code.
+type Function struct {
+	Name      string          `json:"function" doc:"registered name" required:"true"`
+	Config    json.RawMessage `json:"config,omitempty" doc:"given to the function's constructor"`
+	BatchRows int             `json:"batch_rows,omitempty" doc:"most rows per call"`
+}
+
+// Exec is a step run by child processes.
+type Exec struct {
+	Command   []string `json:"command" doc:"program and arguments" required:"true"`
+	Env       []string `json:"env,omitempty" doc:"variables to pass on (NAME) or set (NAME=value)"`
+	Workers   int      `json:"workers,omitempty" doc:"processes; default: one per CPU"`
+	BatchRows int      `json:"batch_rows,omitempty" doc:"most rows per batch; default 1024"`
+	Timeout   Duration `json:"timeout,omitempty" doc:"per batch; default 5m"`
+	Flat      bool     `json:"flat,omitempty" doc:"the child may change the number of rows; it adds column __parent"`
+	Schema    Ordered  `json:"schema,omitempty" doc:"columns of what it returns: name to type; default: those of its input"`
+}
+
+// Sample is a fraction by hash.
+type Sample struct {
+	Fraction float64 `json:"fraction" doc:"of the rows, 0 to 1" required:"true"`
+	Seed     uint64  `json:"seed,omitempty" doc:"another seed, other rows"`
+}
+
+// Split is one part of a division by hash.
+type Split struct {
+	Fractions []float64 `json:"fractions" doc:"sizes of the parts, e.g. [0.9, 0.1]" required:"true"`
+	Take      int       `json:"take" doc:"which part, from 0" required:"true"`
+	Seed      uint64    `json:"seed,omitempty" doc:"another seed, another division"`
+	Key       []string  `json:"key,omitempty" doc:"rows with equal values here stay together"`
+}
+
+// Branch is another input of a union.
+type Branch struct {
+	Source Source `json:"source" doc:"where rows come from" required:"true"`
+	Steps  []Step `json:"steps,omitempty" doc:"what happens to them, in order"`
+}
+
+// OnError is a policy.
+type OnError struct {
+	Policy     string  `json:"policy,omitempty" doc:"fail (default), skip or retry" enum:"fail|skip|retry"`
+	Retries    int     `json:"retries,omitempty" doc:"how often a failed call is run again first"`
+	MaxRows    int64   `json:"max_rows,omitempty" doc:"more skipped rows than this fail the run"`
+	MaxRate    float64 `json:"max_rate,omitempty" doc:"a larger share of skipped rows fails the run"`
+	DeadLetter string  `json:"dead_letter,omitempty" doc:"folder or bucket URL for skipped rows (run.on_error only)"`
+}
+
+// Sink is one of the destinations.
+type Sink struct {
+	_       struct{}     `oneof:"true"`
+	Count   *struct{}    `json:"count,omitempty" doc:"decode and compute everything, keep nothing: for measuring"`
+	Parquet *ParquetSink `json:"parquet,omitempty" doc:"Parquet files"`
+	CSV     *CSVSink     `json:"csv,omitempty" doc:"CSV files"`
+	JSON    *JSONSink    `json:"json,omitempty" doc:"JSON lines"`
+	IPC     *IPCSink     `json:"ipc,omitempty" doc:"Arrow IPC files"`
+}
+
+// Output is common to sinks that write files.
+type Output struct {
+	Path        string   `json:"path" doc:"folder or bucket URL" required:"true"`
+	Mode        string   `json:"mode,omitempty" doc:"what to do with another job's output there: error (default), append or overwrite" enum:"error|append|overwrite"`
+	PartitionBy []string `json:"partition_by,omitempty" doc:"key=value folders of these columns"`
+	TargetSize  Size     `json:"target_size,omitempty" doc:"size of files to aim at; default 256MiB"`
+}
+
+type (
+	ParquetSink struct {
+		Output
+		parquetio.EncodingOptions
+	}
+	CSVSink struct {
+		Output
+		csvio.EncodingOptions
+	}
+	JSONSink struct {
+		Output
+		jsonio.EncodingOptions
+	}
+	IPCSink struct {
+		Output
+		ipcio.EncodingOptions
+	}
+)
+
+// Run is how a spec runs.
+type Run struct {
+	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data"`
+	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB; default: half of what is available, at most 4GiB"`
+	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
+	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`
+	Epoch        uint64   `json:"epoch,omitempty" doc:"keys random() too"`
+	Ordered      *bool    `json:"ordered,omitempty" doc:"false: rows as they are ready (plain output only); default true"`
+	StallTimeout Duration `json:"stall_timeout,omitempty" doc:"a run in which nothing moves for so long fails; default 5m"`
+	CallTimeout  Duration `json:"call_timeout,omitempty" doc:"bounds one call of a step; default none"`
+	OnError      *OnError `json:"on_error,omitempty" doc:"for rows that cannot be read, and for steps without their own"`
+}
+
+// Size is a number of bytes, written 512MiB, 1.5GB or 1024.
+type Size int64
+
+// Duration is written 90s, 5m, 1h30m.
+type Duration time.Duration
