@@ -260,7 +260,7 @@ func fromBuffers(t arrow.DataType, n, nulls int, bufs ...*memory.Buffer) arrow.A
 // repeat makes n times v, which is of a type that partitions may have, or null.
 func repeat(v value, t arrow.DataType, n int, alloc memory.Allocator) arrow.Array {
 	if v.v == nil {
-		return array.MakeArrayOfNull(alloc, t, n)
+		return array.MakeArrayOfNull(zeroed{alloc}, t, n)
 	}
 	b := array.NewBuilder(alloc, t)
 	defer b.Release()
@@ -275,6 +275,22 @@ func repeat(v value, t arrow.DataType, n int, alloc memory.Allocator) arrow.Arra
 		appendValue(b, v)
 	}
 	return b.NewArray()
+}
+
+// zeroed is what MakeArrayOfNull takes for granted.
+type zeroed struct{ memory.Allocator }
+
+func (z zeroed) Allocate(n int) []byte {
+	b := z.Allocator.Allocate(n)
+	clear(b)
+	return b
+}
+
+func (z zeroed) Reallocate(n int, b []byte) []byte {
+	old := len(b)
+	b = z.Allocator.Reallocate(n, b)
+	clear(b[min(old, len(b)):])
+	return b
 }
 
 func appendValue(b array.Builder, v value) {

@@ -20,7 +20,9 @@ import (
 // List lists files in parallel. No path, a path that does not exist, or no file
 // at all is a NotFound error naming it. Files that ro.Files excludes by partition
 // values are not listed, nor are folders below which all are excluded; if that
-// leaves none, the first file stays, for its schema ([Adapter.Never] is true for it).
+// leaves none, the first file stays, for its schema ([Adapter.Never] is true for it). Types of partitions
+// are guessed from all names seen, also excluded ones; of what is below an excluded folder nothing is seen,
+// so where values of one partition are of several kinds, PartitionTypes keeps the schema the same.
 // ext are the format's extensions, with the dot; nil means any.
 func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptions) (*Set, error) {
 	if err := o.Validate(); err != nil {
@@ -102,10 +104,7 @@ type root struct {
 const metas = "*?[{"
 
 func newRoot(p, url, key string, b *blobio.Bucket) *root {
-	r := &root{path: p, url: url, key: strings.TrimPrefix(path.Clean("/"+key), "/"), bucket: b}
-	if strings.HasSuffix(key, "/") && r.key != "" {
-		r.key += "/"
-	}
+	r := &root{path: p, url: url, key: key, bucket: b}
 	text := filepath.ToSlash(p)
 	if strings.Contains(text, "://") {
 		text = key
@@ -359,11 +358,8 @@ func commonDir(a, b string) string {
 func (r *root) notFound(c *count, ext []string) error {
 	at := fault.Place{File: r.path}
 	switch {
-	case c.others == 0 && c.dirs == 0 && r.pattern == "":
-		if c.exists {
-			return fault.New(fault.NotFound, "the folder has no files").At(at)
-		}
-		return fault.New(fault.NotFound, "no such file or folder").At(at)
+	case !c.exists && r.pattern == "":
+		return fault.New(fault.NotFound, "no such file or folder, or the folder is empty").At(at)
 	case c.others == 0 && c.hidden > 0:
 		return fault.New(fault.NotFound, "all of its %d files and folders are hidden (begin with _ or .); set hidden: true to read them", c.hidden).At(at)
 	case c.others == 0 && r.pattern != "":
@@ -372,7 +368,7 @@ func (r *root) notFound(c *count, ext []string) error {
 		}
 		return fault.New(fault.NotFound, "no file matches").At(at)
 	case c.others == 0:
-		return fault.New(fault.NotFound, "no files below this folder").At(at)
+		return fault.New(fault.NotFound, "the folder has no files").At(at)
 	}
 	more := ""
 	slices.Sort(c.sample)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -47,13 +46,6 @@ type count struct {
 type task struct {
 	root   *root
 	prefix string
-	real   *ancestors
-}
-
-// ancestors are the true paths of local folders above one, to see links that lead back.
-type ancestors struct {
-	path string
-	up   *ancestors
 }
 
 func (l *lister) run(ctx context.Context, roots []*root) ([]found, error) {
@@ -181,18 +173,6 @@ func (l *lister) take(f found) {
 // folder lists one folder.
 func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 	r := t.root
-	if p, ok := r.bucket.Local(t.prefix); ok {
-		real, err := filepath.EvalSymlinks(p)
-		if err == nil {
-			for a := t.real; a != nil; a = a.up {
-				if a.path == real {
-					return fault.New(fault.Invalid, "the folder is a symbolic link to %s above it; remove the link or name the folders to read", real).
-						At(fault.Place{File: r.bucket.Path(t.prefix)})
-				}
-			}
-			t.real = &ancestors{real, t.real}
-		}
-	}
 	depth := strings.Count(t.prefix[len(r.dir):], "/")
 	var files []found
 	var c count
@@ -226,7 +206,7 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 				c.pruned++
 				continue
 			}
-			q.push(task{r, strings.TrimSuffix(info.Key, "/") + "/", t.real})
+			q.push(task{r, strings.TrimSuffix(info.Key, "/") + "/"})
 			continue
 		}
 		if r.pattern != "" {

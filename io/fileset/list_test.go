@@ -1,0 +1,317 @@
+package fileset
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// tree makes files that hold their own name and returns the folder.
+func tree(t testing.TB, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, n := range names {
+		p := filepath.Join(dir, filepath.FromSlash(n))
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(n), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func rels(s *Set) string {
+	var rs []string
+	for _, f := range s.Files {
+		rs = append(rs, f.Rel)
+	}
+	return strings.Join(rs, " ")
+}
+
+func list(t testing.TB, o *Options, ext []string, p driver.Predicate) (*Set, error) {
+	t.Helper()
+	s, err := List(context.Background(), o, ext, &driver.ResolveOptions{Files: p})
+	if err == nil {
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return s, err
+}
+
+func TestList(t *testing.T) {
+	dir := tree(t, "a.csv", "b.csv", "b/z.csv", "b/a.CSV", "b/c/deep.csv", "c.txt", "_h/x.csv", ".h.csv", "b/_tmp.csv", "d-1/x.csv", "[x].csv", "e/f.csv.gz")
+	for _, c := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"folder", Options{Paths: []string{"."}}, "[x].csv a.csv b.csv b/a.CSV b/c/deep.csv b/z.csv d-1/x.csv e/f.csv.gz"},
+		{"slash", Options{Paths: []string{"b/"}}, "a.CSV c/deep.csv z.csv"},
+		{"hidden", Options{Paths: []string{"."}, Hidden: true}, ".h.csv [x].csv _h/x.csv a.csv b.csv b/_tmp.csv b/a.CSV b/c/deep.csv b/z.csv d-1/x.csv e/f.csv.gz"},
+		{"file", Options{Paths: []string{"b/z.csv"}}, "z.csv"},
+		{"files", Options{Paths: []string{"b/z.csv", "a.csv", "b/z.csv", "b/c/../z.csv"}}, "a.csv b/z.csv"},
+		{"outright", Options{Paths: []string{"c.txt", "_h"}}, "_h/x.csv c.txt"},
+		{"star", Options{Paths: []string{"*.csv"}}, "[x].csv a.csv b.csv"},
+		{"starstar", Options{Paths: []string{"**/*.csv"}}, "[x].csv a.csv b.csv b/c/deep.csv b/z.csv d-1/x.csv"},
+		{"inner", Options{Paths: []string{"b/**/deep.*"}}, "c/deep.csv"},
+		{"braces", Options{Paths: []string{"{b,d-1}/*.csv"}}, "b/z.csv d-1/x.csv"},
+		{"slash in braces", Options{Paths: []string{"{b/c,d-1}/*.csv"}}, "b/c/deep.csv d-1/x.csv"},
+		{"hidden in glob", Options{Paths: []string{"_*/*.csv", "b/_t*"}}, "_h/x.csv b/_tmp.csv"},
+		{"own extension", Options{Paths: []string{"*.txt"}}, "c.txt"},
+		{"extensions", Options{Paths: []string{"."}, Extensions: []string{"txt"}}, "c.txt"},
+		{"any", Options{Paths: []string{"*"}, Extensions: []string{""}}, "[x].csv a.csv b.csv c.txt"},
+		{"not a glob", Options{Paths: []string{"[x].csv"}}, "[x].csv"},
+		{"overlap", Options{Paths: []string{"b", "b/c", "b/*.csv"}}, "a.CSV c/deep.csv z.csv"},
+	} {
+		for _, abs := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/abs=%v", c.name, abs), func(t *testing.T) {
+				t.Chdir(dir)
+				o := c.o
+				if abs {
+					o.Paths = slices.Clone(o.Paths)
+					for i, p := range o.Paths {
+						o.Paths[i] = dir + "/" + p
+					}
+				}
+				s, err := list(t, &o, []string{".csv", ".csv.gz"}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := rels(s); got != c.want {
+					t.Errorf("got  %s\nwant %s", got, c.want)
+				}
+				for _, f := range s.Files {
+					want := !strings.HasPrefix(f.Path, "/")
+					if abs {
+						want = strings.HasPrefix(f.Path, dir+"/")
+					}
+					if !want {
+						t.Errorf("path %q", f.Path)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestListErrors(t *testing.T) {
+	dir := tree(t, "a.txt", "b.txt", "c/d.txt", "e.txt", "h/_x.csv", "p/year=1/a.csv")
+	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "loop/in"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("..", filepath.Join(dir, "loop/in/back")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for _, c := range []struct {
+		o    Options
+		code fault.Code
+		want string
+	}{
+		{Options{}, fault.Invalid, "at least one"},
+		{Options{Paths: []string{""}, Partitions: "hvie"}, fault.Invalid, "empty"},
+		{Options{Paths: []string{"nix"}}, fault.NotFound, "nix: no such file or folder"},
+		{Options{Paths: []string{"a.txt", "nix/x.csv"}}, fault.NotFound, "nix/x.csv: no such file or folder"},
+		{Options{Paths: []string{"empty"}}, fault.NotFound, "empty"},
+		{Options{Paths: []string{"c"}}, fault.NotFound, "no files with extension .csv (found 1 other: d.txt)"},
+		{Options{Paths: []string{"."}, Extensions: []string{".parquet"}}, fault.NotFound, "(found 5 others: "},
+		{Options{Paths: []string{"*.csv"}}, fault.NotFound, "no file matches"},
+		{Options{Paths: []string{"p/*"}}, fault.NotFound, "end it in /**"},
+		{Options{Paths: []string{"h"}}, fault.NotFound, "hidden"},
+		{Options{Paths: []string{"a[.txt"}}, fault.Invalid, "bad glob"},
+		{Options{Paths: []string{"loop"}}, fault.NotFound, "loop: the folder has no files"},
+		{Options{Paths: []string{"p"}, PartitionTypes: map[string]string{"yaer": "int"}}, fault.Invalid, `no folder gives a column "yaer"; have year`},
+		{Options{Paths: []string{"p"}, PartitionTypes: map[string]string{"year": "list<int>"}}, fault.Invalid, "not a type for partitions"},
+		{Options{Paths: []string{"p"}, PartitionTypes: map[string]string{"year": "date"}}, fault.Invalid, `"1" is no date`},
+		{Options{Paths: []string{"p"}, PathColumn: "x", RowColumn: "x"}, fault.Invalid, "both"},
+	} {
+		_, err := list(t, &c.o, []string{".csv"}, nil)
+		if fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: got %v (%v), want %v %q", c.o.Paths, err, fault.CodeOf(err), c.code, c.want)
+		}
+	}
+}
+
+func TestHive(t *testing.T) {
+	dir := tree(t,
+		"y=2020/m=01/a", "y=2020/m=12/a", "y=2021/m=__HIVE_DEFAULT_PARTITION__/a", "y=2021/m=02/b",
+		"d=2020-01-01/s=x%20y/a", "d=1969-12-31/s=7/a", "d=__HIVE_DEFAULT_PARTITION__/s=%zz/a")
+	t.Chdir(dir)
+	col := func(s *Set) string {
+		var b strings.Builder
+		for _, f := range s.Columns() {
+			fmt.Fprintf(&b, "%s %s; ", f.Name, typename.Name(f.Type))
+		}
+		for _, f := range s.Files {
+			fmt.Fprintf(&b, "%s:", f.Rel)
+			for _, p := range f.parts {
+				fmt.Fprintf(&b, " %v", p.v)
+			}
+			b.WriteString("; ")
+		}
+		return b.String()
+	}
+	for _, c := range []struct {
+		name string
+		o    Options
+		p    driver.Predicate
+		want string
+	}{
+		{"ints", Options{Paths: []string{"y=*/**"}}, nil, "y int64; m int64; y=2020/m=01/a: 2020 1; y=2020/m=12/a: 2020 12; y=2021/m=02/b: 2021 2; y=2021/m=__HIVE_DEFAULT_PARTITION__/a: 2021 <nil>; "},
+		{"date and string", Options{Paths: []string{"d=*/**"}}, nil, "d date; s string; d=1969-12-31/s=7/a: -1 7; d=2020-01-01/s=x%20y/a: 18262 x y; d=__HIVE_DEFAULT_PARTITION__/s=%zz/a: <nil> %zz; "},
+		{"named by the path", Options{Paths: []string{"y=2020"}}, nil, "y int64; m int64; m=01/a: 2020 1; m=12/a: 2020 12; "},
+		{"file", Options{Paths: []string{"y=2020/m=01/a"}}, nil, "y int64; m int64; a: 2020 1; "},
+		{"absolute", Options{Paths: []string{dir + "/y=2020/m=01/a"}}, nil, "y int64; m int64; a: 2020 1; "},
+		{"none", Options{Paths: []string{"y=2020"}, Partitions: "none"}, nil, "m=01/a:; m=12/a:; "},
+		{"typed", Options{Paths: []string{"y=2020"}, PartitionTypes: map[string]string{"m": "string"}}, nil, "y int64; m string; m=01/a: 2020 01; m=12/a: 2020 12; "},
+		{"missing is null", Options{Paths: []string{"y=2020/m=12/a", "d=1969-12-31/s=7/a"}}, nil, "d date; s int64; y int64; m int64; d=1969-12-31/s=7/a: -1 7 <nil> <nil>; y=2020/m=12/a: <nil> <nil> 2020 12; "},
+		{"predicate", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "y", Op: driver.Gt, Values: []any{int64(2020)}}, {Column: "zz", Op: driver.Eq, Values: []any{int64(1)}}},
+			"y int64; m int64; y=2021/m=02/b: 2021 2; y=2021/m=__HIVE_DEFAULT_PARTITION__/a: 2021 <nil>; "},
+		{"predicate in", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "m", Op: driver.In, Values: []any{int64(12), int64(2)}}},
+			"y int64; m int64; y=2020/m=12/a: 2020 12; y=2021/m=02/b: 2021 2; "},
+		{"predicate null", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "m", Op: driver.IsNull}},
+			"y int64; m int64; y=2021/m=__HIVE_DEFAULT_PARTITION__/a: 2021 <nil>; "},
+		{"predicate string", Options{Paths: []string{"d=*/**"}}, driver.Predicate{{Column: "s", Op: driver.Eq, Values: []any{"x y"}}},
+			"d date; s string; d=2020-01-01/s=x%20y/a: 18262 x y; "},
+		{"predicate date", Options{Paths: []string{"d=*/**"}}, driver.Predicate{{Column: "d", Op: driver.Lt, Values: []any{int64(0)}}},
+			"d date; s int64; d=1969-12-31/s=7/a: -1 7; "}, // the folders with other kinds of s are not seen
+		{"all excluded", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "y", Op: driver.Lt, Values: []any{int64(0)}}},
+			"y int64; m int64; y=2020/m=01/a: 2020 1; "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := list(t, &c.o, nil, c.p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := col(s); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+	twice := tree(t, "k=1/k=2/a")
+	if _, err := list(t, &Options{Paths: []string{twice}}, nil, nil); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("partition named twice: %v", err)
+	}
+}
+
+// A folder that the predicate excludes must not be opened.
+func TestPruneDoesNotList(t *testing.T) {
+	dir := tree(t, "y=1/a", "y=2/y=3/a") // an error if listed
+	if _, err := list(t, &Options{Paths: []string{dir}}, nil, nil); err == nil {
+		t.Fatal("a partition named twice is not seen")
+	}
+	s, err := list(t, &Options{Paths: []string{dir}}, nil, driver.Predicate{{Column: "y", Op: driver.Eq, Values: []any{int64(1)}}})
+	if err != nil || rels(s) != "y=1/a" {
+		t.Fatalf("%v %v", err, s)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	for _, c := range []struct {
+		a, b any
+		want string
+	}{
+		{int64(1), int64(2), "<"}, {int64(-1), uint64(0), "<"}, {uint64(1 << 63), int64(-5), ">"},
+		{int64(1<<53 + 1), float64(1 << 53), ">"}, {int64(1), 1.5, "<"}, {int64(-2), -1.5, "<"}, {int64(3), 3.0, "="},
+		{uint64(1<<64 - 1), 1e30, "<"}, {int64(-1 << 63), -1e30, ">"}, {"a", "b", "<"}, {false, true, "<"},
+		{int64(1), "1", "?"}, {int64(1), nan(), "NaN"},
+	} {
+		for _, flip := range []bool{false, true} {
+			a, b, want := c.a, c.b, c.want
+			if flip {
+				a, b = b, a
+				want = strings.NewReplacer("<", ">", ">", "<").Replace(want)
+			}
+			o, ordered, ok := compare(a, b)
+			got := map[int]string{-1: "<", 0: "=", 1: ">"}[o]
+			if !ok {
+				got = "?"
+			} else if !ordered {
+				got = "NaN"
+			}
+			if got != want {
+				t.Errorf("%v %s %v, want %s", a, got, b, want)
+			}
+		}
+	}
+}
+
+func nan() float64 { var z float64; return z / z }
+
+func TestFingerprint(t *testing.T) {
+	fp := func(dir string, cfg string) string {
+		s, err := list(t, &Options{Paths: []string{dir}}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := s.Fingerprint(t.Context(), "text", []byte(cfg), s.EdgeHash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	a, b := tree(t, "x/1", "x/2"), tree(t, "x/1", "x/2")
+	if fp(a, "") != fp(b, "") {
+		t.Error("equal data differs")
+	}
+	if fp(a, "") == fp(a, "1") || fp(a, "") == fp(a+"/x", "") || fp(a, "") == fp(tree(t, "x/1", "x/3"), "") {
+		t.Error("different data is equal")
+	}
+	if err := os.WriteFile(b+"/x/1", []byte("X/1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if fp(a, "") == fp(b, "") {
+		t.Error("content does not count")
+	}
+}
+
+func FuzzHive(f *testing.F) {
+	for _, s := range []string{"year=2020", "a=b=c", "=x", "k=%41%zz", "d=2020-02-30", "n=__HIVE_DEFAULT_PARTITION__"} {
+		f.Add(s, int64(3))
+	}
+	f.Fuzz(func(t *testing.T, s string, lit int64) {
+		k, v, null, ok := hivePart(s)
+		if !ok {
+			return
+		}
+		if k == "" {
+			t.Fatal("no key")
+		}
+		g := new(guess)
+		g.add(v, null)
+		if null {
+			return
+		}
+		val, err := parseAs(g.typ(), v)
+		if err != nil {
+			t.Fatalf("%q guessed as %v: %v", v, g.typ(), err)
+		}
+		// What prunes a folder by its raw name must agree with the typed value.
+		if g.typ().ID() == arrow.STRING {
+			return
+		}
+		for op := driver.Eq; op <= driver.NotNull; op++ {
+			term := driver.Term{Column: k, Op: op, Values: []any{lit}}
+			if excludes(term, v, false, nil) == holds(term, val) {
+				t.Fatalf("%q: %v: excluded and kept differ", v, term)
+			}
+		}
+	})
+}
