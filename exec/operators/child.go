@@ -1,0 +1,360 @@
+package operators
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const (
+	maxAnswer     = 1 << 30         // bytes of one message of a child
+	maxAnswerMeta = 64 << 20        // of its header
+	keepStderr    = 4 << 10         // of stderr, the last
+	graceExit     = 2 * time.Second // for a child to end after its stdin was closed, or to die after its stdout was
+)
+
+// child is one process. One goroutine at a time uses it.
+type child struct {
+	cmd    *command
+	proc   *osexec.Cmd
+	stdin  *os.File
+	stdout *os.File
+	stderr tail
+	mem    switching
+
+	out *bufio.Writer
+	w   *ipc.Writer
+	br  *bufio.Reader
+	r   *ipc.Reader // made at the first answer
+
+	gone chan struct{} // closed when the process was waited for
+	mu   sync.Mutex    // orders kill and the wait that frees the process id
+	dead bool
+}
+
+// start runs the command. Its process group dies with it, and with this process.
+func start(cmd *command) (*child, error) {
+	fail := func(err error) (*child, error) {
+		code := fault.Invalid // no such program, not executable
+		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			code = fault.Exhausted
+		}
+		return nil, fault.New(code, "%s: cannot start: %w", cmd, err)
+	}
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		inR.Close()
+		inW.Close()
+		return fail(err)
+	}
+	c := &child{cmd: cmd, stdin: inW, stdout: outR, gone: make(chan struct{})}
+	c.proc = osexec.Command(cmd.args[0], cmd.args[1:]...)
+	c.proc.Env = environment(cmd.env)
+	c.proc.Stdin, c.proc.Stdout, c.proc.Stderr = inR, outW, &c.stderr
+	c.proc.WaitDelay = time.Second // for stderr, should a grandchild hold it
+	c.proc.SysProcAttr = procAttr()
+
+	started := make(chan error, 1)
+	go c.run(started) // joined through gone
+	err = <-started
+	inR.Close()
+	outW.Close()
+	if err != nil {
+		inW.Close()
+		outR.Close()
+		return fail(err)
+	}
+	c.out = bufio.NewWriterSize(inW, 64<<10)
+	c.br = bufio.NewReaderSize(outR, 64<<10)
+	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in))
+	return c, nil
+}
+
+// run starts the process and waits for it, all on one thread: the kernel kills the child when the thread that
+// started it ends.
+func (c *child) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := c.proc.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	bury := func() {
+		c.mu.Lock()
+		c.dead = true
+		c.mu.Unlock()
+	}
+	if waitExit(c.proc.Process.Pid) {
+		c.kill() // what else is in its group, while the id still is ours
+		bury()
+	}
+	_ = c.proc.Wait() // ProcessState says it all
+	bury()
+	close(c.gone)
+}
+
+// kill kills the process group.
+func (c *child) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.dead {
+		killGroup(c.proc.Process)
+	}
+}
+
+func environment(names []string) []string {
+	env := []string{}
+	for _, n := range append([]string{"PATH", "HOME"}, names...) {
+		if strings.Contains(n, "=") {
+			env = append(env, n)
+		} else if v, ok := os.LookupEnv(n); ok {
+			env = append(env, n+"="+v)
+		}
+	}
+	return env
+}
+
+// call sends rec and returns the answer, whose schema is right. After an error the child is gone.
+func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+	deadline := time.Now().Add(c.cmd.timeout)
+	c.stdin.SetWriteDeadline(deadline)
+	c.stdout.SetReadDeadline(deadline)
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(fired)
+		c.kill()
+		c.stdin.SetWriteDeadline(time.Unix(1, 0)) // should another process hold the pipes
+		c.stdout.SetReadDeadline(time.Unix(1, 0))
+	})
+	out, err := c.exchange(rec, alloc)
+	if !stop() {
+		<-fired
+		if err == nil {
+			out.Release()
+			err = context.Cause(ctx)
+		}
+	}
+	if err == nil {
+		return out, nil
+	}
+	err = c.explain(ctx, err)
+	c.drop()
+	return nil, err
+}
+
+// errAnswer marks what a child wrote, as opposed to that it wrote.
+type errAnswer struct{ error }
+
+func (e errAnswer) Unwrap() error { return e.error }
+
+func (c *child) exchange(rec arrow.RecordBatch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+	if err := c.w.Write(rec); err != nil {
+		return nil, err
+	}
+	if err := c.out.Flush(); err != nil {
+		return nil, err
+	}
+	c.mem.use(alloc)
+	defer c.mem.use(nil)
+	if c.r == nil {
+		mr := ipc.NewMessageReader(c.br, ipc.WithAllocator(&c.mem), ipc.WithBodySizeLimit(maxAnswer), ipc.WithMetadataSizeLimit(maxAnswerMeta))
+		r, err := ipc.NewReaderFromMessageReader(mr, ipc.WithAllocator(&c.mem))
+		if err != nil {
+			return nil, err
+		}
+		c.r = r
+		if err := checkColumns(r.Schema(), c.cmd.answer); err != nil {
+			return nil, errAnswer{err}
+		}
+	}
+	if !c.r.Next() {
+		if err := c.r.Err(); err != nil {
+			return nil, err
+		}
+		return nil, io.EOF
+	}
+	out := c.r.RecordBatch()
+	if err := array.ValidateRecordFull(out); err != nil {
+		return nil, errAnswer{fmt.Errorf("a batch that is damaged: %w", err)}
+	}
+	out.Retain()
+	return out, nil
+}
+
+// explain says why an exchange failed, and ends the process.
+func (c *child) explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		c.kill()
+		return context.Cause(ctx)
+	}
+	if ea, ok := errors.AsType[errAnswer](err); ok {
+		c.kill()
+		return c.report(fault.UserCode, "answered with %v", ea.error)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.kill()
+		return c.report(fault.WorkerLost, "gave no answer for %v", c.cmd.timeout)
+	}
+	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE)
+	if !closed {
+		c.kill()
+		return c.report(fault.UserCode, "does not answer with an Arrow IPC stream (only that may be written to stdout): %v", err)
+	}
+	select { // its own way to die tells more than our kill
+	case <-c.gone:
+		return c.report(fault.WorkerLost, "died: %s", c.proc.ProcessState)
+	case <-time.After(graceExit):
+		c.kill()
+		return c.report(fault.WorkerLost, "closed its stdin or stdout without an answer")
+	}
+}
+
+// report waits for the process and adds what it said last.
+func (c *child) report(code fault.Code, format string, args ...any) error {
+	<-c.gone
+	text := fmt.Sprintf(format, args...)
+	if said := c.stderr.String(); said != "" {
+		text += "; stderr: " + said
+	}
+	return fault.New(code, "%s: %s", c.cmd, text)
+}
+
+// drop frees everything; the process was told to end.
+func (c *child) drop() {
+	c.kill()
+	<-c.gone
+	c.stdin.Close()
+	c.stdout.Close()
+	if c.r != nil {
+		c.r.Release()
+	}
+	c.mem.use(nil)
+}
+
+// finish ends an idle child: end of stream, then a grace, then by force.
+func (c *child) finish() {
+	c.stdin.SetWriteDeadline(time.Now().Add(graceExit))
+	if c.w.Close() == nil {
+		_ = c.out.Flush() // a child that is gone already has ended as wanted
+	}
+	c.stdin.Close()
+	select {
+	case <-c.gone:
+	case <-time.After(graceExit):
+	}
+	c.drop()
+}
+
+// tail keeps the end of what is written. Safe for concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+	cut bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(p)
+	if n > keepStderr {
+		p, t.cut = p[n-keepStderr:], true
+	}
+	if over := len(t.buf) + len(p) - keepStderr; over > 0 {
+		t.buf = t.buf[:copy(t.buf, t.buf[over:])]
+		t.cut = true
+	}
+	t.buf = append(t.buf, p...)
+	return n, nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
+	if t.cut {
+		s = "..." + s
+	}
+	return s
+}
+
+// switching charges each buffer of a child's stream to the task that it is for, and frees it
+// there. Safe for concurrent use, as buffers are freed anywhere.
+type switching struct {
+	mu   sync.Mutex
+	cur  memory.Allocator
+	from map[*byte]memory.Allocator
+}
+
+func (s *switching) use(a memory.Allocator) {
+	s.mu.Lock()
+	s.cur = a
+	s.mu.Unlock()
+}
+
+func (s *switching) Allocate(n int) []byte {
+	s.mu.Lock()
+	a := s.cur
+	s.mu.Unlock()
+	if a == nil {
+		a = memory.DefaultAllocator
+	}
+	b := a.Allocate(n) // may wait for memory: not under the lock
+	s.own(b, a)
+	return b
+}
+
+func (s *switching) own(b []byte, a memory.Allocator) {
+	if cap(b) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.from == nil {
+		s.from = map[*byte]memory.Allocator{}
+	}
+	s.from[&b[:1][0]] = a
+}
+
+func (s *switching) disown(b []byte) memory.Allocator {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cap(b) > 0 {
+		if a, ok := s.from[&b[:1][0]]; ok {
+			delete(s.from, &b[:1][0])
+			return a
+		}
+	}
+	if s.cur != nil {
+		return s.cur
+	}
+	return memory.DefaultAllocator
+}
+
+func (s *switching) Reallocate(n int, b []byte) []byte {
+	a := s.disown(b)
+	b = a.Reallocate(n, b)
+	s.own(b, a)
+	return b
+}
+
+func (s *switching) Free(b []byte) { s.disown(b).Free(b) }

@@ -1,0 +1,92 @@
+package operators
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+)
+
+// command is what the children of a pool have in common. Immutable.
+type command struct {
+	args    []string
+	env     []string
+	in      *arrow.Schema
+	answer  *arrow.Schema // what comes back
+	timeout time.Duration // for one batch
+}
+
+func (c *command) String() string {
+	s := strings.Join(c.args, " ")
+	if len(s) > 200 {
+		s = s[:200] + "..."
+	}
+	return s
+}
+
+// pool keeps children that are alive and idle. Safe for concurrent use.
+type pool struct {
+	cmd   *command
+	slots chan struct{} // one per child that may exist
+
+	mu   sync.Mutex
+	idle []*child
+}
+
+func newPool(workers int, c *command) *pool {
+	return &pool{cmd: c, slots: make(chan struct{}, workers)}
+}
+
+// call gives rec to a child, waiting for one if all are at work, and returns its
+// answer. A child that fails is killed before call returns.
+func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (arrow.RecordBatch, error) {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c := p.take()
+	if c == nil {
+		var err error
+		if c, err = start(p.cmd); err != nil {
+			return nil, err
+		}
+	}
+	out, err := c.call(ctx, rec, env.Alloc)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.idle = append(p.idle, c)
+	p.mu.Unlock()
+	return out, nil
+}
+
+func (p *pool) take() *child {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) == 0 {
+		return nil
+	}
+	c := p.idle[len(p.idle)-1]
+	p.idle = p.idle[:len(p.idle)-1]
+	return c
+}
+
+// close ends the idle children, at the same time, and waits for them. The pool
+// may be used again.
+func (p *pool) close() {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, c := range idle {
+		wg.Go(c.finish)
+	}
+	wg.Wait()
+}
