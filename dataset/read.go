@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/binio"
 	"github.com/penstock-data/penstock/io/csvio"
 	"github.com/penstock-data/penstock/io/driver"
@@ -11,6 +12,7 @@ import (
 	"github.com/penstock-data/penstock/io/memio"
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/io/textio"
+	"github.com/penstock-data/penstock/ops"
 )
 
 // The functions below take files, folders (read recursively), globs (with **)
@@ -48,11 +50,17 @@ func ReadBinary(paths ...string) *Dataset {
 }
 
 // Range makes the rows 0 to n-1: one column, id.
-func Range(n int64) *Dataset { return Read(memio.NewRange(n)) }
+func Range(n int64) *Dataset { return Read(memio.Range(n)) }
 
 // FromRecords reads records that are in memory; it retains them.
 func FromRecords(schema *arrow.Schema, recs ...arrow.RecordBatch) *Dataset {
-	return Read(memio.NewRecords(schema, recs))
+	src, err := memio.Records(schema, recs...)
+	if err != nil {
+		d := &Dataset{meta: ops.Meta{Verb: "records"}}
+		d.err = fault.Wrap(err, fault.Place{Step: d.meta.Step()})
+		return d
+	}
+	return Read(src)
 }
 
 // Formats rebuild sources of plans that were written down: all of this module.

@@ -36,7 +36,9 @@ type RunOptions struct {
 	StallTimeout time.Duration
 	// CallTimeout bounds one call of a step's function or child; 0: none.
 	CallTimeout time.Duration
-	Events      *exec.Events
+	// BatchRows is the most rows read at once; 0: 16384. The rows and their order do not depend on it.
+	BatchRows int
+	Events    *exec.Events
 	// Observe is called once, when the run starts, with a function that gives its
 	// statistics at any time, also after its end. For progress displays.
 	Observe func(stats func() exec.Stats)
@@ -64,7 +66,7 @@ func (o RunOptions) exec() (*exec.Options, error) {
 		return nil, fault.Wrap(err, fault.Place{Step: "run options"})
 	}
 	e := &exec.Options{Memory: o.Memory, CPUs: o.CPUs, Unordered: o.Unordered, Seed: o.Seed, Epoch: o.Epoch,
-		StallTimeout: o.StallTimeout, CallTimeout: o.CallTimeout, Events: o.Events, Observe: o.Observe}
+		StallTimeout: o.StallTimeout, CallTimeout: o.CallTimeout, Events: o.Events, Observe: o.Observe, BatchRows: o.BatchRows}
 	if p != nil {
 		e.OnError = *p
 	}

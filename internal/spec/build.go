@@ -53,7 +53,7 @@ func (s Source) source() driver.Source {
 	case s.Binary != nil:
 		return binio.New(*s.Binary)
 	}
-	return memio.NewRange(s.Range.N)
+	return memio.Range(s.Range.N)
 }
 
 func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {

@@ -1,0 +1,183 @@
+// Command core holds the workloads by which the streaming core is measured;
+// bench/run.sh runs them and writes bench/results/core.md.
+//
+//	core gen DIR [ROWS]      taxi-like Parquet, two files
+//	core engine FILE...      filter, two columns, batches of 1024 float32 rows, through the engine with one task
+//	core bare FILE...        the same kernels called in a bare loop
+//	core scan CPUS FILE...   the engine with that many tasks
+//	core inflate BYTES       rows of up to BYTES, a map that inflates 20 times, a consumer that is too slow
+//	core many DIR [make]     1,000 files of 10 row groups: time to the first batch
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/shard"
+)
+
+const (
+	filterText = "distance < 30.0 && passengers > 1"
+	colA       = "tip_rate = tip / fare"
+	colB       = "log_dist = log1p(distance)"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) < 3 {
+		log.Fatal("usage: core gen|engine|bare|scan|inflate|many ...; see the comment in bench/core/main.go")
+	}
+	args := os.Args[2:]
+	var err error
+	switch os.Args[1] {
+	case "gen":
+		err = generate(args)
+	case "engine":
+		err = engine(1, args)
+	case "bare":
+		err = bare(args)
+	case "scan":
+		var cpus int
+		if cpus, err = strconv.Atoi(args[0]); err == nil {
+			err = engine(cpus, args[1:])
+		}
+	case "inflate":
+		err = inflate(args)
+	case "many":
+		err = many(args)
+	default:
+		err = fmt.Errorf("no workload %q", os.Args[1])
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// report prints one JSON object.
+func report(kv map[string]any) {
+	b, err := json.Marshal(kv)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(b))
+}
+
+func generate(args []string) error {
+	rows := int64(2_000_000)
+	if len(args) > 1 {
+		n, err := strconv.ParseInt(args[1], 10, 64)
+		if err != nil {
+			return err
+		}
+		rows = n
+	}
+	enc, err := parquetio.NewEncoding(parquetio.EncodingOptions{Compression: "snappy"})
+	if err != nil {
+		return err
+	}
+	for i := range 2 {
+		ds := dataset.Range(rows/2).WithColumns(
+			"distance = -3.0 * log(1.0 - random())",
+			"fare = 2.5 + 40.0 * random()",
+			"passengers = int(random() * 6.0)",
+			"pickup = id * 7 + int(random() * 1000.0)",
+			"vendor = random() < 0.5 ? 1 : 2",
+		).WithColumns("tip = fare * 0.3 * random()", "total = fare * 1.1", `flag = passengers > 3 ? "Y" : "N"`)
+		_, err := ds.Write(context.Background(), filepath.Join(args[0], fmt.Sprintf("part%d", i)), enc,
+			&dataset.WriteOptions{RunOptions: dataset.RunOptions{Seed: uint64(i)}, Mode: "overwrite", TargetBytes: 1 << 30})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func engine(cpus int, paths []string) error {
+	start := time.Now()
+	ds := dataset.ReadParquet(paths...).Filter(filterText).WithColumns(colA, colB).Select("tip_rate", "log_dist")
+	rows, sum := 0, 0.0
+	for b, err := range ds.IterBatches(context.Background(), &dataset.BatchOptions{
+		RunOptions: dataset.RunOptions{CPUs: cpus, Memory: 256 << 20}, Rows: 1024, Tensors: true,
+		DTypes: map[string]shard.DType{"tip_rate": shard.Float32, "log_dist": shard.Float32}}) {
+		if err != nil {
+			return err
+		}
+		sum += consume(b)
+		rows += b.Rows()
+	}
+	report(map[string]any{"rows": rows, "sum": sum, "seconds": time.Since(start).Seconds()})
+	return nil
+}
+
+// consume looks at one value per column, so that both forms do the same little work.
+func consume(b *shard.Batch) float64 {
+	s := 0.0
+	for _, t := range b.Tensors() {
+		s += float64(shard.Values[float32](t)[0])
+	}
+	return s
+}
+
+func many(args []string) error {
+	dir := args[0]
+	if len(args) > 1 {
+		enc, err := parquetio.NewEncoding(parquetio.EncodingOptions{RowGroupRows: 100, Compression: "snappy"})
+		if err != nil {
+			return err
+		}
+		one := filepath.Join(dir, "one")
+		if _, err := dataset.Range(1000).WithColumns("x = random()", "y = id * 2", `s = "abc"`).Write(context.Background(), one, enc,
+			&dataset.WriteOptions{Mode: "overwrite"}); err != nil {
+			return err
+		}
+		src, err := filepath.Glob(filepath.Join(one, "*.parquet"))
+		if err != nil || len(src) != 1 {
+			return fmt.Errorf("one file expected, have %d: %w", len(src), err)
+		}
+		data, err := os.ReadFile(src[0])
+		if err != nil {
+			return err
+		}
+		for i := range 1000 {
+			if err := os.MkdirAll(filepath.Join(dir, "many"), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, "many", fmt.Sprintf("f%04d.parquet", i)), data, 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	start := time.Now()
+	first, rows := time.Duration(0), 0
+	for b, err := range dataset.ReadParquet(filepath.Join(dir, "many")).IterBatches(context.Background(), nil) {
+		if err != nil {
+			return err
+		}
+		if rows == 0 {
+			first = time.Since(start)
+		}
+		rows += b.Rows()
+	}
+	report(map[string]any{"rows": rows, "first_batch_seconds": first.Seconds(), "seconds": time.Since(start).Seconds(), "goroutines_after": runtime.NumGoroutine()})
+	return nil
+}
+
+// sizes draws row sizes from 1 KiB to limit, most of them small.
+func sizes(rng *rand.Rand, limit int) int {
+	n := 1 << 10
+	for n < limit && rng.IntN(3) != 0 {
+		n *= 2
+	}
+	return min(n, limit)
+}
