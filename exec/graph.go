@@ -92,6 +92,9 @@ type Options struct {
 	BatchBytes int64
 	Retry      RetryBudget
 	Events     *Events
+	// Observe is called once, when the run starts, with a function that gives its
+	// statistics at any time, also after its end.
+	Observe func(stats func() Stats)
 }
 
 // RetryBudget bounds attempts of one task beyond the first, by cause.
