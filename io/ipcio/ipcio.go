@@ -1,0 +1,164 @@
+// Package ipcio reads and writes Arrow IPC: the file format (also known as
+// Feather version 2) and the stream format, told apart by their first bytes.
+//
+// A split is one record batch of a file, or a whole stream. Local files are
+// mapped into memory, and batches point into the mapping, which lives until the
+// last of them is released; remote ones are read by range, only the buffers of
+// the columns that a scan wants. A mapped file that another program cuts short
+// while it is read kills the process, as any mapping does: set NoMap where files
+// are rewritten in place.
+//
+// Columns are handed out in plain types: dictionaries as their values, views as
+// strings and binaries, extension types as their storage. Unions, run-end
+// encoding, list views and big-endian files are Unsupported errors. Every length
+// and offset in a file is checked against the file before it is used, so that
+// damage is a Corrupt error, whatever the damage is.
+package ipcio
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/strict"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+	"golang.org/x/sync/errgroup"
+)
+
+// Options of a source.
+type Options struct {
+	fileset.Options
+	// NoMap reads local files into memory instead of mapping them.
+	NoMap bool `json:"no_map,omitempty"`
+}
+
+// Format rebuilds sources from their configuration.
+var Format = driver.Format{Kind: "ipc", Open: func(config json.RawMessage) (driver.Source, error) {
+	var o Options
+	if err := strict.JSON("ipc", config, &o); err != nil {
+		return nil, err
+	}
+	return New(&o), nil
+}}
+
+var extensions = []string{".arrow", ".arrows", ".ipc", ".feather"}
+
+// New returns a source of files. Options are checked by Resolve. It takes a copy.
+func New(o *Options) driver.Source { return &source{o: *o} }
+
+type source struct{ o Options }
+
+func (*source) Kind() string                       { return "ipc" }
+func (s *source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
+
+func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	set, err := fileset.List(ctx, &s.o.Options, extensions, ro)
+	if err != nil {
+		return nil, err
+	}
+	t := &data{o: s.o, set: set, files: make([]*file, len(set.Files))}
+	if err := t.resolve(ctx, ro); err != nil {
+		set.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// data is the table.
+type data struct {
+	o      Options
+	set    *fileset.Set
+	files  []*file
+	schema *arrow.Schema
+	splits []driver.Split
+	at     []place
+}
+
+// place of a split: a frame of a file.
+type place struct {
+	file, frame int
+	row         int64 // number of its first row in the file
+}
+
+// file is what was learned about a file.
+type file struct {
+	stream bool
+	raw    *arrow.Schema // as in the file
+	plain  *arrow.Schema // as handed out
+	fields []field       // beside raw
+	frames []block       // of record batches; a stream has none here
+	dicts  []block       // of dictionaries
+	start  int64         // stream: first message after the schema
+	sum    [sha256.Size]byte
+}
+
+// block is where a message lies in a file.
+type block struct {
+	off, meta, body int64
+	rows            int64
+}
+
+func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
+	limit := 32
+	if ro != nil && ro.Concurrency > 0 {
+		limit = ro.Concurrency
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(limit)
+	for i := range t.files {
+		g.Go(func() error {
+			f, err := t.open(gctx, i, limit)
+			t.files[i] = f
+			return driver.Wrap(err, driver.Place{File: t.set.Files[i].Path})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	schemas := make([]*arrow.Schema, len(t.files))
+	for i, f := range t.files {
+		schemas[i] = f.plain
+		name := t.set.Files[i]
+		if f.stream {
+			t.at = append(t.at, place{file: i})
+			t.splits = append(t.splits, driver.Split{ID: name.Rel + "#0", File: name.Path, Rows: -1, Bytes: name.Info.Size})
+			continue
+		}
+		var row int64
+		for k, b := range f.frames {
+			t.at = append(t.at, place{i, k, row})
+			t.splits = append(t.splits, driver.Split{ID: fmt.Sprintf("%s#%d", name.Rel, k), File: name.Path, Index: int64(k), Rows: b.rows, Bytes: b.meta + b.body})
+			row += b.rows
+		}
+	}
+	var err error
+	t.schema, err = t.set.Schema(schemas)
+	return err
+}
+
+func (t *data) Schema() *arrow.Schema  { return t.schema }
+func (t *data) Splits() []driver.Split { return t.splits }
+func (t *data) Close() error           { return t.set.Close() }
+
+func (t *data) Fingerprint(ctx context.Context) (string, error) {
+	return t.set.Fingerprint(ctx, "ipc", nil, func(ctx context.Context, i int) ([]byte, error) {
+		if t.files[i].stream {
+			return t.set.EdgeHash(ctx, i)
+		}
+		return t.files[i].sum[:], nil
+	})
+}
+
+// Size implements driver.Sizer: columns are taken to be of equal size, as the
+// metadata that was read does not say.
+func (t *data) Size(i int, columns []string) (fetch, decoded int64) {
+	n := t.splits[i].Bytes
+	if columns != nil {
+		n = int64(math.Ceil(float64(n) * float64(len(columns)) / float64(max(1, t.schema.NumFields()))))
+	}
+	return n, n
+}

@@ -1,0 +1,356 @@
+package ipcio_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/datatest"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/drivertest"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/io/ipcio"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func write(t testing.TB, w io.Writer, o *ipcio.WriteOptions, recs []arrow.RecordBatch) {
+	t.Helper()
+	e, err := ipcio.NewEncoding(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alloc := memtest.New(t)
+	enc, err := e.NewEncoder(w, recs[0].Schema(), alloc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recs {
+		if err := enc.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	alloc.AssertSize(t, 0)
+}
+
+func writeFile(t testing.TB, path string, o *ipcio.WriteOptions, recs []arrow.RecordBatch) {
+	t.Helper()
+	var b bytes.Buffer
+	write(t, &b, o, recs)
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func source(noMap bool) func(paths ...string) driver.Source {
+	return func(paths ...string) driver.Source {
+		return ipcio.New(&ipcio.Options{Options: fileset.Options{Paths: paths}, NoMap: noMap})
+	}
+}
+
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		o     ipcio.WriteOptions
+		noMap bool
+	}{
+		{"file", ipcio.WriteOptions{}, false},
+		{"file/read", ipcio.WriteOptions{}, true},
+		{"file/zstd", ipcio.WriteOptions{Compression: "zstd"}, false},
+		{"file/lz4/read", ipcio.WriteOptions{Compression: "lz4"}, true},
+		{"stream", ipcio.WriteOptions{Layout: "stream"}, false},
+		{"stream/zstd/read", ipcio.WriteOptions{Layout: "stream", Compression: "zstd"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			drivertest.Run(t, drivertest.Harness{
+				Ext:       ".arrow",
+				Write:     func(t testing.TB, path string, recs []arrow.RecordBatch) { writeFile(t, path, &c.o, recs) },
+				Source:    source(c.noMap),
+				Open:      ipcio.Format.Open,
+				KnownRows: c.o.Layout != "stream",
+				Shortens:  c.o.Layout == "stream",
+			}, 0)
+		})
+	}
+}
+
+// encoded makes a record whose columns are dictionaries and views, also nested,
+// and the plain record that must be read.
+func encoded(t testing.TB, seed uint64, rows int64) (rec, want arrow.RecordBatch) {
+	t.Helper()
+	word := arrow.Field{Name: "word", Type: arrow.BinaryTypes.String, Nullable: true}
+	words := arrow.Field{Name: "words", Type: arrow.ListOf(arrow.BinaryTypes.String), Nullable: true}
+	pair := arrow.Field{Name: "pair", Type: arrow.StructOf(word, arrow.Field{Name: "n", Type: arrow.PrimitiveTypes.Int32, Nullable: true}), Nullable: true}
+	view := arrow.Field{Name: "view", Type: arrow.BinaryTypes.String, Nullable: true}
+	want = drivertest.Records(arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, word, words, pair, view}, nil), seed, 0, rows)
+	t.Cleanup(want.Release)
+
+	dict := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int16, ValueType: arrow.BinaryTypes.String}
+	s := arrow.NewSchema([]arrow.Field{
+		{Name: "id", Type: arrow.PrimitiveTypes.Int64},
+		{Name: "word", Type: dict, Nullable: true},
+		{Name: "words", Type: arrow.ListOf(dict), Nullable: true},
+		{Name: "pair", Type: arrow.StructOf(arrow.Field{Name: "word", Type: dict, Nullable: true}, pair.Type.(*arrow.StructType).Field(1)), Nullable: true},
+		{Name: "view", Type: arrow.BinaryTypes.StringView, Nullable: true},
+	}, nil)
+	js, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, _, err = array.RecordFromJSON(memory.DefaultAllocator, s, bytes.NewReader(js))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rec.Release)
+	return rec, want
+}
+
+func TestDictionariesAndViews(t *testing.T) {
+	for _, layout := range []string{"file", "stream"} {
+		for _, codec := range []string{"", "zstd"} {
+			rec, want := encoded(t, 3, 500)
+			path := filepath.Join(t.TempDir(), "x.arrow")
+			writeFile(t, path, &ipcio.WriteOptions{Layout: layout, Compression: codec}, []arrow.RecordBatch{rec})
+			for _, o := range []driver.ScanOptions{{}, {BatchRows: 7, FromRow: 3}, {BatchBytes: 300}, {Columns: []string{"words", "id"}}, {Columns: []string{"pair"}}} {
+				compare(t, source(o.FromRow > 0)(path), o, want)
+			}
+		}
+	}
+}
+
+// compare reads the source and checks every batch against want.
+func compare(t *testing.T, src driver.Source, o driver.ScanOptions, want arrow.RecordBatch) {
+	t.Helper()
+	tab, err := src.Resolve(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tab.Close()
+	alloc := memtest.New(t)
+	o.Alloc = alloc
+	var base int64
+	for i := range tab.Splits() {
+		r, err := tab.Open(t.Context(), i, &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		row := o.FromRow
+		for {
+			b, err := r.Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range b.Record.Schema().Fields() {
+				got, w := b.Record.Column(b.Record.Schema().FieldIndices(f.Name)[0]), want.Column(want.Schema().FieldIndices(f.Name)[0])
+				if !arrow.TypeEqual(got.DataType(), w.DataType()) || !array.SliceEqual(got, 0, int64(got.Len()), w, base+row, base+row+int64(got.Len())) {
+					t.Fatalf("%+v, column %q from row %d: %v, want %v of type %v", o, f.Name, row, got, w, w.DataType())
+				}
+			}
+			row += b.Record.NumRows()
+			b.Record.Release()
+		}
+		base += row
+	}
+	if base != want.NumRows() {
+		t.Fatalf("%d rows, want %d", base, want.NumRows())
+	}
+}
+
+// A stream may add to its dictionaries, and replace them.
+func TestStreamDictionaryDeltas(t *testing.T) {
+	dict := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
+	s := arrow.NewSchema([]arrow.Field{{Name: "w", Type: dict}}, nil)
+	plain := arrow.NewSchema([]arrow.Field{{Name: "w", Type: arrow.BinaryTypes.String}}, nil)
+	for _, deltas := range []bool{true, false} {
+		var buf bytes.Buffer
+		w := ipc.NewWriter(&buf, ipc.WithSchema(s), ipc.WithDictionaryDeltas(deltas))
+		db, pb := array.NewDictionaryBuilder(memory.DefaultAllocator, dict).(*array.BinaryDictionaryBuilder), array.NewStringBuilder(memory.DefaultAllocator)
+		for _, words := range [][]string{{"a", "b"}, {"a", "c", "d"}, {"d", "a", "e"}} {
+			for _, x := range words {
+				if err := db.AppendString(x); err != nil {
+					t.Fatal(err)
+				}
+				pb.Append(x)
+			}
+			a := db.NewDictionaryArray()
+			rec := array.NewRecordBatch(s, []arrow.Array{a}, int64(a.Len()))
+			if !deltas {
+				db.ResetFull()
+			}
+			if err := w.Write(rec); err != nil {
+				t.Fatal(err)
+			}
+			rec.Release()
+			a.Release()
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		db.Release()
+		col := pb.NewArray()
+		want := array.NewRecordBatch(plain, []arrow.Array{col}, int64(col.Len()))
+		path := filepath.Join(t.TempDir(), "x.arrows")
+		if err := os.WriteFile(path, buf.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, noMap := range []bool{false, true} {
+			compare(t, source(noMap)(path), driver.ScanOptions{BatchRows: 2}, want)
+		}
+		want.Release()
+		col.Release()
+		pb.Release()
+	}
+}
+
+func TestFlights(t *testing.T) {
+	path := datatest.Dir(t, "flights", "flights-200k.arrow")
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var first [6]byte
+	if _, err := f.ReadAt(first[:], 0); err != nil {
+		t.Fatal(err)
+	}
+	tab, err := source(false)(path).Resolve(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tab.Close()
+	var rows int64
+	for i := range tab.Splits() {
+		r, err := tab.Open(t.Context(), i, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for {
+			b, err := r.Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows += b.Record.NumRows()
+			b.Record.Release()
+		}
+	}
+	if rows != 200000 {
+		t.Errorf("%d rows of %v, want 200000", rows, tab.Schema())
+	}
+	// The same rows as the library's own reader gives.
+	var recs []arrow.RecordBatch
+	if string(first[:]) == "ARROW1" {
+		lib, err := ipc.NewFileReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lib.Close()
+		for i := range lib.NumRecords() {
+			rec, err := lib.RecordBatchAt(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rec.Release()
+			recs = append(recs, rec)
+		}
+	} else {
+		lib, err := ipc.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lib.Release()
+		for lib.Next() {
+			rec := lib.RecordBatch()
+			rec.Retain()
+			defer rec.Release()
+			recs = append(recs, rec)
+		}
+	}
+	if len(recs) == 1 {
+		compare(t, source(false)(path), driver.ScanOptions{}, recs[0])
+	}
+}
+
+func TestEncoding(t *testing.T) {
+	for _, o := range []ipcio.WriteOptions{{Layout: "parquet"}, {Compression: "gzip"}} {
+		if _, err := ipcio.NewEncoding(&o); fault.CodeOf(err) != fault.Invalid {
+			t.Errorf("%+v gives %v", o, err)
+		}
+	}
+	e, err := ipcio.NewEncoding(&ipcio.WriteOptions{Layout: "stream", Compression: "lz4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ipcio.OpenEncoding(e.Config())
+	if err != nil || !bytes.Equal(e.Config(), again.Config()) || again.Extension() != ".arrows" || again.Kind() != "ipc" {
+		t.Errorf("%s became %v, %v", e.Config(), again, err)
+	}
+	rec := drivertest.Records(drivertest.Schema(), 1, 0, 100)
+	defer rec.Release()
+	var a, b bytes.Buffer
+	write(t, &a, nil, []arrow.RecordBatch{rec})
+	write(t, &b, nil, []arrow.RecordBatch{rec})
+	if !bytes.Equal(a.Bytes(), b.Bytes()) {
+		t.Error("the same batches give other bytes")
+	}
+	alloc := memtest.New(t)
+	enc, err := e.NewEncoder(io.Discard, rec.Schema(), alloc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := enc.Write(rec); err != nil || enc.Size() == 0 {
+		t.Errorf("%v, size %d", err, enc.Size())
+	}
+	enc.Abort()
+	broken, err := e.NewEncoder(brokenWriter{}, rec.Schema(), alloc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broken.Write(rec); err != io.ErrClosedPipe {
+		t.Errorf("the writer's error became %v", err)
+	}
+	broken.Abort()
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func TestUnsupported(t *testing.T) {
+	for _, typ := range []arrow.DataType{
+		arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String),
+		arrow.SparseUnionOf([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int32}}, []arrow.UnionTypeCode{0}),
+		arrow.ListViewOf(arrow.PrimitiveTypes.Int32),
+	} {
+		b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{{Name: "odd", Type: typ}}, nil))
+		rec := b.NewRecordBatch()
+		path := filepath.Join(t.TempDir(), "x.arrow")
+		writeFile(t, path, nil, []arrow.RecordBatch{rec})
+		rec.Release()
+		b.Release()
+		_, err := source(false)(path).Resolve(t.Context(), nil)
+		if fault.CodeOf(err) != fault.Unsupported || fault.PlaceOf(err).Column != "odd" {
+			t.Errorf("%v gives %v", typ, err)
+		}
+	}
+}

@@ -1,0 +1,358 @@
+package ipcio
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// supported reports whether columns of type t are read.
+func supported(t arrow.DataType, f field) error {
+	if f.dict >= 0 {
+		d, ok := t.(*arrow.DictionaryType)
+		if !ok {
+			return driver.Errorf(driver.Unsupported, "a dictionary of type %v", t)
+		}
+		return supported(d.ValueType, field{dict: -1, children: f.children})
+	}
+	switch t := t.(type) {
+	case arrow.ExtensionType:
+		return supported(t.StorageType(), f)
+	case *arrow.StructType, *arrow.ListType, *arrow.LargeListType, *arrow.FixedSizeListType, *arrow.MapType:
+		fs := t.(arrow.NestedType).Fields()
+		if len(fs) != len(f.children) {
+			return driver.Errorf(driver.Corrupt, "a %s with %d children", t.Name(), len(f.children))
+		}
+		for i, c := range fs {
+			if err := supported(c.Type, f.children[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType, *arrow.NullType:
+		return nil
+	case *arrow.FixedSizeBinaryType:
+		if t.ByteWidth < 0 {
+			return driver.Errorf(driver.Corrupt, "a width of %d bytes", t.ByteWidth)
+		}
+		return nil
+	case *arrow.DictionaryType, arrow.UnionType, *arrow.RunEndEncodedType, *arrow.ListViewType, *arrow.LargeListViewType:
+	case arrow.FixedWidthDataType:
+		return nil
+	}
+	return driver.Errorf(driver.Unsupported, "the type %v is not read; cast the column before writing the file", t)
+}
+
+// layout is where a column begins in a batch's lists, and what it takes.
+type layout struct{ node, buf, vari int }
+
+// layouts computes the layout of every column and the end. Only the number of
+// variadic buffers differs from batch to batch.
+func layouts(s *arrow.Schema, m *batch) []layout {
+	at := make([]layout, s.NumFields()+1)
+	for i, f := range s.Fields() {
+		at[i+1] = at[i]
+		at[i+1].skip(f.Type, m)
+	}
+	return at
+}
+
+func (l *layout) skip(t arrow.DataType, m *batch) {
+	if e, ok := t.(arrow.ExtensionType); ok {
+		l.skip(e.StorageType(), m)
+		return
+	}
+	l.node++
+	switch t := t.(type) {
+	case *arrow.NullType:
+	case *arrow.DictionaryType:
+		l.buf += 2
+	case *arrow.StructType, *arrow.FixedSizeListType:
+		l.buf++
+		for _, f := range t.(arrow.NestedType).Fields() {
+			l.skip(f.Type, m)
+		}
+	case *arrow.ListType, *arrow.LargeListType, *arrow.MapType:
+		l.buf += 2
+		l.skip(t.(arrow.NestedType).Fields()[0].Type, m)
+	case *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType:
+		l.buf += 3
+	case *arrow.StringViewType, *arrow.BinaryViewType:
+		n := i64(m.variadic, 8*l.vari)
+		if n < 0 || n > int64(len(m.buffers)/16) {
+			panic(fmt.Errorf("a column claims %d buffers", n))
+		}
+		l.vari++
+		l.buf += 2 + int(n)
+	default:
+		l.buf += 2
+	}
+}
+
+// loader builds the columns of one batch. Everything that a kernel relies on is
+// checked: lengths against rows, offsets against what they point into, dictionary
+// indices against the dictionary.
+type loader struct {
+	batch
+	layout
+	body   body
+	dicts  map[int64]arrow.Array
+	codecs *codecs
+	alloc  memory.Allocator
+	ctx    context.Context // of the call that loads; a loader does not outlive it
+}
+
+// column returns a reference to the column of type t with n rows.
+func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, error) {
+	if e, ok := t.(arrow.ExtensionType); ok {
+		return l.column(e.StorageType(), f, n)
+	}
+	rows, claimed := i64(l.nodes, 16*l.node), i64(l.nodes, 16*l.node+8)
+	l.node++
+	if rows < n || rows > maxRows {
+		return nil, driver.Errorf(driver.Corrupt, "%d rows of %v where %d are needed", rows, t, n)
+	}
+	n = rows
+	if _, ok := t.(*arrow.NullType); ok {
+		return array.NewData(t, int(n), []*memory.Buffer{nil}, nil, int(n), 0), nil
+	}
+	bufs := make([]*memory.Buffer, 0, 4)
+	defer func() { memory.ReleaseBuffers(bufs) }()
+	next := func() (*memory.Buffer, error) {
+		b, err := l.buffer()
+		if err == nil {
+			bufs = append(bufs, b)
+		}
+		return b, err
+	}
+	// Validity. The nulls are counted: what is claimed may be wrong.
+	nulls := 0
+	if claimed == 0 {
+		l.buf++
+		bufs = append(bufs, nil)
+	} else if b, err := next(); err != nil {
+		return nil, err
+	} else if b.Len() > 0 {
+		if int64(b.Len()) < (n+7)/8 {
+			return nil, driver.Errorf(driver.Corrupt, "validity of %d rows in %d bytes", n, b.Len())
+		}
+		nulls = int(n) - bitutil.CountSetBits(b.Bytes(), 0, int(n))
+	} else if claimed > 0 {
+		return nil, driver.Errorf(driver.Corrupt, "%d nulls and no validity", claimed)
+	} else {
+		bufs[0] = nil
+	}
+	var kids []arrow.ArrayData
+	defer func() {
+		for _, k := range kids {
+			k.Release()
+		}
+	}()
+	child := func(t arrow.DataType, f field, n int64) error {
+		k, err := l.column(t, f, n)
+		if err == nil {
+			kids = append(kids, k)
+		}
+		return err
+	}
+	switch t := t.(type) {
+	case *arrow.DictionaryType:
+		b, err := next()
+		if err != nil {
+			return nil, err
+		}
+		if err := width(b, n, t.IndexType); err != nil {
+			return nil, err
+		}
+		d, ok := l.dicts[f.dict]
+		if !ok {
+			return nil, driver.Errorf(driver.Corrupt, "dictionary %d comes after the batch that needs it, or not at all", f.dict)
+		}
+		if !arrow.TypeEqual(d.DataType(), plain(t.ValueType)) {
+			return nil, driver.Errorf(driver.Corrupt, "dictionary %d holds %v, not %v", f.dict, d.DataType(), t.ValueType)
+		}
+		idx := array.NewData(t.IndexType, int(n), bufs, nil, nulls, 0)
+		defer idx.Release()
+		if err := indices(idx, int64(d.Len())); err != nil {
+			return nil, err
+		}
+		return array.NewDataWithDictionary(&arrow.DictionaryType{IndexType: t.IndexType, ValueType: d.DataType(), Ordered: t.Ordered}, int(n), bufs, nulls, 0, d.Data().(*array.Data)), nil
+	case *arrow.StructType:
+		for i, c := range t.Fields() {
+			if err := child(c.Type, f.children[i], n); err != nil {
+				return nil, err
+			}
+		}
+	case *arrow.FixedSizeListType:
+		if t.Len() < 0 || int64(t.Len())*n > maxRows {
+			return nil, driver.Errorf(driver.Corrupt, "%d lists of %d", n, t.Len())
+		}
+		if err := child(t.Elem(), f.children[0], n*int64(t.Len())); err != nil {
+			return nil, err
+		}
+	case *arrow.ListType, *arrow.MapType:
+		b, err := next()
+		if err != nil {
+			return nil, err
+		}
+		end, err := offsets[int32](b, n)
+		if err == nil {
+			err = child(t.(arrow.NestedType).Fields()[0].Type, f.children[0], end)
+		}
+		if err != nil {
+			return nil, err
+		}
+	case *arrow.LargeListType:
+		b, err := next()
+		if err != nil {
+			return nil, err
+		}
+		end, err := offsets[int64](b, n)
+		if err == nil {
+			err = child(t.Elem(), f.children[0], end)
+		}
+		if err != nil {
+			return nil, err
+		}
+	case *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType:
+		o, err := next()
+		if err != nil {
+			return nil, err
+		}
+		v, err := next()
+		if err != nil {
+			return nil, err
+		}
+		var end int64
+		if t.ID() == arrow.STRING || t.ID() == arrow.BINARY {
+			end, err = offsets[int32](o, n)
+		} else {
+			end, err = offsets[int64](o, n)
+		}
+		if err == nil && end > int64(v.Len()) {
+			err = driver.Errorf(driver.Corrupt, "text ends at %d of %d bytes", end, v.Len())
+		}
+		if err != nil {
+			return nil, err
+		}
+	case *arrow.StringViewType, *arrow.BinaryViewType:
+		h, err := next()
+		if err != nil {
+			return nil, err
+		}
+		more := int(i64(l.variadic, 8*l.vari))
+		l.vari++
+		for range more {
+			if _, err := next(); err != nil {
+				return nil, err
+			}
+		}
+		if err := views(h, bufs[2:], bufs[0], n); err != nil {
+			return nil, err
+		}
+	default:
+		b, err := next()
+		if err != nil {
+			return nil, err
+		}
+		if err := width(b, n, t); err != nil {
+			return nil, err
+		}
+	}
+	return array.NewData(t, int(n), bufs, kids, nulls, 0), nil
+}
+
+// width checks that b holds n values of t.
+func width(b *memory.Buffer, n int64, t arrow.DataType) error {
+	bits := int64(t.(arrow.FixedWidthDataType).BitWidth())
+	if (n*bits+7)/8 > int64(b.Len()) {
+		return driver.Errorf(driver.Corrupt, "%d rows of %v in %d bytes", n, t, b.Len())
+	}
+	return nil
+}
+
+// offsets checks n+1 offsets and returns the last.
+func offsets[T int32 | int64](b *memory.Buffer, n int64) (int64, error) {
+	if n == 0 {
+		return 0, nil
+	}
+	o := arrow.GetData[T](b.Bytes())
+	if int64(len(o)) < n+1 {
+		return 0, driver.Errorf(driver.Corrupt, "%d rows with %d offsets", n, len(o))
+	}
+	bad := o[0] < 0
+	for i := range n {
+		bad = bad || o[i+1] < o[i]
+	}
+	if bad {
+		return 0, driver.Errorf(driver.Corrupt, "offsets that do not ascend")
+	}
+	return int64(o[n]), nil
+}
+
+// views checks n view headers.
+func views(h *memory.Buffer, data []*memory.Buffer, valid *memory.Buffer, n int64) error {
+	if int64(h.Len()) < 16*n {
+		return driver.Errorf(driver.Corrupt, "%d views in %d bytes", n, h.Len())
+	}
+	for i, v := range arrow.ViewHeaderTraits.CastFromBytes(h.Bytes())[:n] {
+		if valid != nil && !bitutil.BitIsSet(valid.Bytes(), i) {
+			continue
+		}
+		if v.Len() < 0 {
+			return driver.Errorf(driver.Corrupt, "a view of %d bytes", v.Len())
+		}
+		if !v.IsInline() {
+			k, off := int(v.BufferIndex()), int64(v.BufferOffset())
+			if k < 0 || k >= len(data) || off < 0 || off+int64(v.Len()) > int64(data[k].Len()) {
+				return driver.Errorf(driver.Corrupt, "a view outside its buffers")
+			}
+		}
+	}
+	return nil
+}
+
+// indices checks that every valid index is below n.
+func indices(d arrow.ArrayData, n int64) error {
+	a := array.MakeFromData(d)
+	defer a.Release()
+	ok := true
+	switch a := a.(type) {
+	case *array.Int8:
+		ok = below(a.Values(), a, n)
+	case *array.Int16:
+		ok = below(a.Values(), a, n)
+	case *array.Int32:
+		ok = below(a.Values(), a, n)
+	case *array.Int64:
+		ok = below(a.Values(), a, n)
+	case *array.Uint8:
+		ok = below(a.Values(), a, n)
+	case *array.Uint16:
+		ok = below(a.Values(), a, n)
+	case *array.Uint32:
+		ok = below(a.Values(), a, n)
+	case *array.Uint64:
+		ok = below(a.Values(), a, n)
+	default:
+		return driver.Errorf(driver.Corrupt, "dictionary indices of type %v", a.DataType())
+	}
+	if !ok {
+		return driver.Errorf(driver.Corrupt, "an index beyond the %d values of its dictionary", n)
+	}
+	return nil
+}
+
+func below[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64](v []T, a arrow.Array, n int64) bool {
+	for i, x := range v {
+		if uint64(x) >= uint64(n) && a.IsValid(i) {
+			return false
+		}
+	}
+	return true
+}
