@@ -146,7 +146,13 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 		c.stdin.SetWriteDeadline(time.Unix(1, 0)) // should another process hold the pipes
 		c.stdout.SetReadDeadline(time.Unix(1, 0))
 	})
-	out, err := c.exchange(rec, alloc)
+	c.mem.use(alloc, func() { // waiting for memory is not the child's silence
+		if ctx.Err() == nil {
+			c.stdout.SetReadDeadline(time.Now().Add(c.cmd.timeout))
+		}
+	})
+	out, err := c.exchange(rec)
+	c.mem.use(nil, nil)
 	if !stop() {
 		<-fired
 		if err == nil {
@@ -167,15 +173,13 @@ type errAnswer struct{ error }
 
 func (e errAnswer) Unwrap() error { return e.error }
 
-func (c *child) exchange(rec arrow.RecordBatch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+func (c *child) exchange(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 	if err := c.w.Write(rec); err != nil {
 		return nil, err
 	}
 	if err := c.out.Flush(); err != nil {
 		return nil, err
 	}
-	c.mem.use(alloc)
-	defer c.mem.use(nil)
 	if c.r == nil {
 		mr := ipc.NewMessageReader(c.br, ipc.WithAllocator(&c.mem), ipc.WithBodySizeLimit(maxAnswer), ipc.WithMetadataSizeLimit(maxAnswerMeta))
 		r, err := ipc.NewReaderFromMessageReader(mr, ipc.WithAllocator(&c.mem))
@@ -248,7 +252,6 @@ func (c *child) drop() {
 	if c.r != nil {
 		c.r.Release()
 	}
-	c.mem.use(nil)
 }
 
 // finish ends an idle child: end of stream, then a grace, then by force.
@@ -302,24 +305,28 @@ func (t *tail) String() string {
 type switching struct {
 	mu   sync.Mutex
 	cur  memory.Allocator
+	did  func() // called after every allocation; may be nil
 	from map[*byte]memory.Allocator
 }
 
-func (s *switching) use(a memory.Allocator) {
+func (s *switching) use(a memory.Allocator, did func()) {
 	s.mu.Lock()
-	s.cur = a
+	s.cur, s.did = a, did
 	s.mu.Unlock()
 }
 
 func (s *switching) Allocate(n int) []byte {
 	s.mu.Lock()
-	a := s.cur
+	a, did := s.cur, s.did
 	s.mu.Unlock()
 	if a == nil {
 		a = memory.DefaultAllocator
 	}
 	b := a.Allocate(n) // may wait for memory: not under the lock
 	s.own(b, a)
+	if did != nil {
+		did()
+	}
 	return b
 }
 

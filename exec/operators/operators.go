@@ -27,7 +27,7 @@ type Step struct {
 	Name string // one line for Explain
 	Step string // `step 3 (filter)`
 	// Site is the place of the step that keys random numbers: the same for one step
-	// of the user's plan, whatever the rules made of it.
+	// of the user's plan, whatever the rules made of it. Its low 32 bits are 0.
 	Site int
 }
 

@@ -43,14 +43,14 @@ func NewProject(step Step, in *arrow.Schema, items []ops.Named, schema *arrow.Sc
 	return p, nil
 }
 
-// ItemSite is the site of one computed column: by its name, so that columns left out by a
-// rule move no other's random numbers.
+// ItemSite is the site of one computed column of a step, whose low 32 bits are 0: by its name,
+// so that columns left out by a rule move no other's random numbers.
 func ItemSite(site int, name string) int {
 	h := uint32(2166136261) // FNV-1a
 	for i := range len(name) {
 		h = (h ^ uint32(name[i])) * 16777619
 	}
-	return site<<32 | int(h)
+	return site | int(h)
 }
 
 // NeedsRows: random() is keyed by positions.

@@ -1,0 +1,139 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// Describe shows a graph: its cuts and scans, below each the operators that run
+// on its blocks, how many splits are read, and what that is expected to fetch and decode.
+func Describe(g *exec.Graph) string {
+	var b strings.Builder
+	describe(&b, g.Root, 0)
+	return b.String()
+}
+
+func describe(b *strings.Builder, s *exec.Stage, depth int) {
+	line := func(format string, args ...any) {
+		fmt.Fprintf(b, "%s%s\n", strings.Repeat("  ", depth), strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	}
+	switch {
+	case s.Scan != nil:
+		scan(line, s.Scan)
+	case s.Limit >= 0:
+		line("first %d rows of %s, in order", s.Limit, stages(len(s.Inputs)))
+	default:
+		line("rows of %s, in order", stages(len(s.Inputs)))
+	}
+	for _, op := range s.Ops {
+		policy := ""
+		if e := op.OnError; e != nil {
+			policy = "  on_error: fail"
+			if e.Policy == exec.Skip {
+				policy = "  on_error: skip"
+			}
+			if e.Retries > 0 {
+				policy += fmt.Sprintf(" after %d retries", e.Retries)
+			}
+		}
+		parallel := ""
+		if p, ok := op.Operator.(exec.Parallel); ok {
+			parallel = fmt.Sprintf("  up to %d at once", p.Tasks())
+		}
+		line("  -> %s    [%s]%s%s", op.Name(), op.Step(), parallel, policy)
+	}
+	for _, in := range s.Inputs {
+		describe(b, in, depth+1)
+	}
+}
+
+func stages(n int) string {
+	if n == 1 {
+		return "1 stage"
+	}
+	return fmt.Sprintf("%d stages", n)
+}
+
+func scan(line func(string, ...any), s *exec.Scan) {
+	c := Cost(s)
+	line("scan %d    [%s]", s.Source, s.Step)
+	line("  splits: %d of %d%s", c.Splits, c.Of, rows(c))
+	if s.Columns == nil {
+		line("  columns: all %d", s.Table.Schema().NumFields())
+	} else {
+		line("  columns: %d of %d [%s]", len(s.Columns), s.Table.Schema().NumFields(), strings.Join(s.Columns, ", "))
+	}
+	if s.Predicate != nil {
+		line("  where: %s", s.Predicate)
+	}
+	if s.Limit > 0 {
+		line("  at most %d rows per split", s.Limit)
+	}
+	switch {
+	case c.Sized:
+		line("  expected: fetch %s, decode %s; memory per task: about %s (largest split %s)", Bytes(c.Fetch), Bytes(c.Decoded),
+			Bytes(min(c.Largest, driver.DefaultBatchBytes)), Bytes(c.Largest))
+	case c.Fetch > 0:
+		line("  expected: fetch %s at most; memory per task: about %s", Bytes(c.Fetch), Bytes(driver.DefaultBatchBytes))
+	}
+}
+
+func rows(c ScanCost) string {
+	if c.Rows < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d rows", c.Rows)
+}
+
+// ScanCost is what a scan is expected to cost.
+type ScanCost struct {
+	Splits, Of int   // splits read, of all
+	Rows       int64 // in the splits read; -1 unknown
+	Fetch      int64 // bytes from storage
+	Decoded    int64 // bytes of Arrow memory, if Sized
+	Largest    int64 // decoded bytes of the largest split, if Sized
+	Sized      bool  // the table knows the cost of the columns; otherwise Fetch is that of all columns
+}
+
+// Cost estimates a scan from metadata. Limits and page indexes may make it cheaper.
+func Cost(s *exec.Scan) ScanCost {
+	splits := s.Table.Splits()
+	c := ScanCost{Of: len(splits)}
+	sizer, sized := s.Table.(driver.Sizer)
+	c.Sized = sized
+	for i, sp := range splits {
+		if s.Keep != nil && !s.Keep[i] {
+			continue
+		}
+		c.Splits++
+		if sp.Rows < 0 || c.Rows < 0 {
+			c.Rows = -1
+		} else {
+			c.Rows += sp.Rows
+		}
+		if !sized {
+			c.Fetch += sp.Bytes
+			continue
+		}
+		fetch, decoded := sizer.Size(i, s.Columns)
+		c.Fetch += fetch
+		c.Decoded += decoded
+		c.Largest = max(c.Largest, decoded)
+	}
+	return c
+}
+
+// Bytes writes a size as "1.5 MiB".
+func Bytes(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, unit := float64(n)/1024, 0
+	for f >= 1024 && unit < 4 {
+		f, unit = f/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %s", f, [...]string{"KiB", "MiB", "GiB", "TiB", "PiB"}[unit])
+}
