@@ -1,0 +1,349 @@
+package sink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+)
+
+// maxTries bounds the commits of other jobs that one commit waits out.
+const maxTries = 100
+
+// decision is what decides a commit: `_penstock/000N.pending`, create-only, the
+// first wins, never removed. It says all that is to be done, so any process can do it.
+type decision struct {
+	Version  int      `json:"version"`
+	Manifest Manifest `json:"manifest"`
+	Moves    []move   `json:"moves"`
+	Dead     *struct {
+		deadRecord
+		Moves []move `json:"moves"`
+	} `json:"dead,omitempty"`
+}
+
+func decodeDecision(data []byte) (*decision, error) {
+	d := new(decision)
+	if err := decode(data, d); err != nil {
+		return nil, err
+	}
+	if d.Manifest.Version != Version {
+		return nil, fault.New(fault.Corrupt, "bad manifest version")
+	}
+	if err := d.Manifest.check(); err != nil {
+		return nil, err
+	}
+	check := func(ms []move) error {
+		for _, m := range ms {
+			if err := errors.Join(checkPath(m.From), checkPath(m.To)); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(m.From, jobsDir) || hidden(m.To) || m.Bytes < 0 {
+				return fault.New(fault.Corrupt, "bad move of %q to %q", m.From, m.To)
+			}
+		}
+		return nil
+	}
+	if d.Dead != nil {
+		if !isHex(d.Dead.Tag, 4) {
+			return nil, fault.New(fault.Corrupt, "bad tag")
+		}
+		if err := check(d.Dead.Moves); err != nil {
+			return nil, err
+		}
+	}
+	return d, check(d.Moves)
+}
+
+func (r *root) decision(ctx context.Context, n int) (*decision, error) {
+	name := metaDir + numbered(n, "pending")
+	data, err := r.b.ReadAll(ctx, r.prefix+name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	d, err := decodeDecision(data)
+	if err == nil && d.Manifest.Number != n {
+		err = fault.New(fault.Corrupt, "it says to be number %d", d.Manifest.Number)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: r.path(name)})
+	}
+	return d, nil
+}
+
+// settle carries out what is decided but not done, whoever decided it, and
+// returns the newest manifest, nil if there is none.
+func settle(ctx context.Context, r *root, o *blobio.Options) (*Manifest, error) {
+	st, err := r.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if st.pending {
+		if err := carryOut(ctx, r, o, st.newest+1); err != nil {
+			return nil, err
+		}
+		if st, err = r.state(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if st.newest == 0 {
+		return nil, nil
+	}
+	if !st.tidy {
+		if err := tidy(ctx, r, o, st.newest); err != nil {
+			return nil, err
+		}
+	}
+	return r.manifest(ctx, st.newest)
+}
+
+// carryOut makes decided commit n visible: first its files, then the manifest.
+func carryOut(ctx context.Context, r *root, o *blobio.Options, n int) error {
+	d, err := r.decision(ctx, n)
+	if err != nil {
+		return err
+	}
+	err = r.publish(ctx, d.Moves)
+	if err == nil && d.Dead != nil && len(d.Dead.Moves) > 0 {
+		var dead *root
+		if dead, err = reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o); err == nil {
+			err = dead.publish(ctx, d.Dead.Moves)
+			dead.b.Close()
+		}
+	}
+	name := metaDir + numbered(n, "json")
+	if err != nil {
+		// Another process may have been faster, and have removed what we missed.
+		if done, herr := r.has(ctx, name); herr == nil && done {
+			return nil
+		}
+		return fmt.Errorf("commit %d of job %q is decided, but its files are not all in place yet (run a job on this output again): %w", n, d.Manifest.Job, err)
+	}
+	data, err := json.MarshalIndent(&d.Manifest, "", " ")
+	if err != nil {
+		return fault.New(fault.Internal, "manifest: %w", err)
+	}
+	_, err = r.putNew(ctx, name, data) // existing: written by another process from the same decision
+	return err
+}
+
+// tidy removes what commit n made superfluous: the files it replaced and the
+// job's own records. It may be repeated and run by several processes.
+func tidy(ctx context.Context, r *root, o *blobio.Options, n int) error {
+	d, err := r.decision(ctx, n)
+	if err != nil {
+		return err
+	}
+	m := &d.Manifest
+	if m.Mode == ModeOverwrite && n > 1 {
+		prev, err := r.manifest(ctx, n-1)
+		if err != nil {
+			return err
+		}
+		keep := make(map[string]struct{}, len(m.Files))
+		for _, f := range m.Files {
+			keep[f.Path] = struct{}{}
+		}
+		var gone []string
+		for _, f := range prev.Files {
+			if _, ok := keep[f.Path]; !ok {
+				gone = append(gone, f.Path)
+			}
+		}
+		if err := r.remove(ctx, gone); err != nil {
+			return err
+		}
+	}
+	job := &jobRecord{Job: m.Job}
+	if d.Dead != nil {
+		dead, err := reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o)
+		if err != nil {
+			return err
+		}
+		defer dead.b.Close()
+		job.DeadLetter = &d.Dead.deadRecord
+		if err := dead.removeTree(ctx, job.deadDir()); err != nil {
+			return err
+		}
+	}
+	if err := r.removeTree(ctx, job.dir()); err != nil {
+		return err
+	}
+	_, err = r.putNew(ctx, metaDir+numbered(n, "tidy"), []byte("{}\n"))
+	return err
+}
+
+// Commit implements exec.Sink: it decides the job's commit, or finds that
+// another process did, and makes it visible.
+func (s *Files) Commit(ctx context.Context) error {
+	if s.result != nil {
+		return nil
+	}
+	if s.out == nil || s.job == nil {
+		return fault.New(fault.Internal, "Commit without Begin")
+	}
+	defer s.close()
+	for part, r := range s.receipts {
+		if r == nil {
+			return fault.New(fault.Internal, "Commit with part %d unfinished", part)
+		}
+	}
+	for try := range maxTries {
+		if try > 0 {
+			if err := pause(ctx, time.Duration(try)*20*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		m, err := settle(ctx, s.out, s.o.Blob)
+		if err != nil {
+			return err
+		}
+		if m != nil && m.has(s.o.Job) {
+			s.result = s.resultOf(m)
+			return nil
+		}
+		if m != nil && m.Number != s.begun {
+			if err := s.checkMode(ctx, m); err != nil { // another job was faster
+				return err
+			}
+		}
+		d, err := s.decide(ctx, m)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(d)
+		if err != nil {
+			return fault.New(fault.Internal, "commit: %w", err)
+		}
+		if len(data) > maxManifest {
+			return fault.New(fault.Unsupported, "the manifest would take %d bytes: write to another folder, or fewer and larger files", len(data))
+		}
+		if _, err := s.out.putNew(ctx, metaDir+numbered(d.Manifest.Number, "pending"), data); err != nil {
+			return err
+		}
+		// Won or lost, what is decided is carried out at the top of the loop.
+	}
+	return fault.New(fault.Unavailable, "other jobs commit to %s all the time; run again", s.out.path(""))
+}
+
+// pause waits a random time up to d.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// decide writes down the commit that follows newest manifest prev (nil: none).
+// Everything it refers to is there.
+func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
+	d := &decision{Version: Version, Manifest: Manifest{Version: Version, Number: 1, Job: s.o.Job, Mode: s.mode, Format: s.o.Encoding.Kind(),
+		PartitionBy: s.o.PartitionBy, Metadata: s.o.Metadata}}
+	m := &d.Manifest
+	taken := make(map[string]struct{})
+	if prev != nil {
+		m.Number = prev.Number + 1
+		for _, f := range prev.Files {
+			taken[f.Path] = struct{}{}
+		}
+		if s.mode == ModeAppend {
+			m.Jobs = append(m.Jobs, prev.Jobs...)
+			m.Files = append(m.Files, prev.Files...)
+			m.Rows, m.Bytes = prev.Rows, prev.Bytes
+		}
+	}
+	m.Jobs = append(m.Jobs, s.o.Job)
+	stage := s.job.dir() + "stage/"
+	add := func(attempt string, f partFile) error {
+		if _, ok := taken[f.Path]; ok {
+			return fault.New(fault.Exists, "another job has a file of this name: run this job under another id").At(fault.Place{File: s.out.path(f.Path)})
+		}
+		m.Files = append(m.Files, File{Path: f.Path, Job: s.o.Job, Rows: f.Rows, Bytes: f.Bytes})
+		m.Rows, m.Bytes = m.Rows+f.Rows, m.Bytes+f.Bytes
+		d.Moves = append(d.Moves, move{From: stage + attempt + "/" + f.Path, To: f.Path, Bytes: f.Bytes})
+		return nil
+	}
+	var dead []move
+	for _, r := range s.receipts {
+		for _, f := range r.Files {
+			if err := add(r.Attempt, f); err != nil {
+				return nil, err
+			}
+		}
+		m.Skipped += r.Skipped
+		if r.Dead != nil {
+			dead = append(dead, move{From: s.job.deadDir() + "stage/" + r.Attempt + "/" + r.Dead.Path, To: r.Dead.Path, Bytes: r.Dead.Bytes})
+		}
+	}
+	if len(m.Files) == 0 && s.split == nil {
+		f, attempt, err := s.writeEmpty(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := add(attempt, f); err != nil {
+			return nil, err
+		}
+	}
+	if len(m.Files) > maxFiles {
+		return nil, fault.New(fault.Unsupported, "%d files in one output, more than %d: write to another folder, or larger files", len(m.Files), maxFiles)
+	}
+	if err := s.out.staged(ctx, stage, d.Moves); err != nil {
+		return nil, err
+	}
+	if s.job.DeadLetter != nil {
+		d.Dead = &struct {
+			deadRecord
+			Moves []move `json:"moves"`
+		}{*s.job.DeadLetter, dead}
+		if err := s.dead.staged(ctx, s.job.deadDir()+"stage/", dead); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// staged checks that everything to be moved is there.
+func (r *root) staged(ctx context.Context, stage string, moves []move) error {
+	have := make(map[string]int64)
+	for info, err := range r.list(ctx, stage) {
+		if err != nil {
+			return err
+		}
+		have[strings.TrimPrefix(info.Key, r.prefix)] = info.Size
+	}
+	for _, m := range moves {
+		if n, ok := have[m.From]; !ok || n != m.Bytes {
+			return fault.New(fault.Corrupt, "a finished file of the job is missing or has changed: remove %s and run the job again",
+				r.path(path.Dir(path.Clean(stage)))).At(fault.Place{File: r.path(m.From)})
+		}
+	}
+	return nil
+}
+
+// writeEmpty stages a file without rows: an output has at least one file, from
+// which readers know its schema.
+func (s *Files) writeEmpty(ctx context.Context) (partFile, string, error) {
+	w := newPartFiles(ctx, s, 0, memory.DefaultAllocator)
+	defer w.end()
+	f, err := w.open("")
+	if err == nil {
+		err = w.closeFile(f)
+	}
+	if err != nil {
+		w.discard(ctx)
+		return partFile{}, "", err
+	}
+	return w.done[0], w.attempt, nil
+}

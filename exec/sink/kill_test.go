@@ -1,0 +1,3 @@
+package sink
+
+func child(cfg string) {}

@@ -1,0 +1,367 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// hiveNull is the folder value of null. A string that looks like it is escaped.
+const hiveNull = "__HIVE_DEFAULT_PARTITION__"
+
+// maxSegment is what file systems allow for the name of a folder.
+const maxSegment = 255
+
+// partitioning says which columns become folders. Immutable.
+type partitioning struct {
+	cols []int    // partition columns
+	name []string // escaped, with '='
+	rest []int    // columns that stay
+	file *arrow.Schema
+}
+
+func newPartitioning(ctx context.Context, schema *arrow.Schema, by []string) (*partitioning, error) {
+	p := new(partitioning)
+	for _, name := range by {
+		at := schema.FieldIndices(name)
+		switch {
+		case len(at) == 0:
+			return nil, fault.New(fault.Invalid, "partition by: there is no column %q", name).At(fault.Place{Column: name})
+		case len(at) > 1:
+			return nil, fault.New(fault.Invalid, "partition by: %d columns have the name %q", len(at), name).At(fault.Place{Column: name})
+		case slices.Contains(p.cols, at[0]):
+			return nil, fault.New(fault.Invalid, "partition by: column %q is named twice", name).At(fault.Place{Column: name})
+		case name == "":
+			return nil, fault.New(fault.Invalid, "partition by: a column without a name cannot name a folder")
+		}
+		if t := schema.Field(at[0]).Type; !partitionType(t) {
+			return nil, fault.New(fault.Unsupported, "partition by a column of type %s: use integers, booleans, strings, dates or timestamps, or cast it", t).
+				At(fault.Place{Column: name})
+		}
+		p.cols = append(p.cols, at[0])
+		p.name = append(p.name, escape(name, true)+"=")
+	}
+	var fields []arrow.Field
+	for i, f := range schema.Fields() {
+		if !slices.Contains(p.cols, i) {
+			p.rest = append(p.rest, i)
+			fields = append(fields, f)
+		}
+	}
+	if len(fields) == 0 {
+		return nil, fault.New(fault.Invalid, "partition by: no column would be left for the files")
+	}
+	meta := schema.Metadata()
+	p.file = arrow.NewSchema(fields, &meta)
+	for _, f := range fields { // can rows of this type be picked?
+		b := array.NewBuilder(memory.DefaultAllocator, f.Type)
+		a := b.NewArray()
+		b.Release()
+		t, err := take(ctx, memory.DefaultAllocator, a, nil)
+		a.Release()
+		if err != nil {
+			return nil, fault.New(fault.Unsupported, "rows with a column of type %s cannot be partitioned: %w", f.Type, err).At(fault.Place{Column: f.Name})
+		}
+		t.Release()
+	}
+	return p, nil
+}
+
+func partitionType(t arrow.DataType) bool {
+	switch t.ID() {
+	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
+		arrow.BOOL, arrow.STRING, arrow.LARGE_STRING, arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP, arrow.NULL:
+		return true
+	case arrow.DICTIONARY:
+		return partitionType(t.(*arrow.DictionaryType).ValueType)
+	}
+	return false
+}
+
+// escape makes s the part of a file name: letters, digits, '-', '.' and '_' stay, all else
+// becomes %XX. first also escapes what would hide the folder.
+func escape(s string, first bool) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_'
+		if plain && !(first && i == 0 && (c == '.' || c == '_')) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func escapeValue(v string) string { return escape(v, v == hiveNull) }
+
+// grouped are rows in order of their partition: those of keys[i] end before ends[i].
+type grouped struct {
+	rec  arrow.RecordBatch // without the partition columns
+	keys []string          // folders, "a=1/b=x/"
+	ends []int64
+}
+
+// group sorts the rows of rec by partition; within one they keep their order. The
+// record of the result is a reference; its memory is a copy if that was needed, or copied is set.
+func (p *partitioning) group(ctx context.Context, alloc memory.Allocator, rec arrow.RecordBatch) (g grouped, copied bool, err error) {
+	n := int(rec.NumRows())
+	ids, keys, err := p.assign(rec)
+	if err != nil {
+		return g, false, err
+	}
+	ends := make([]int64, len(keys)+1)
+	runs := 1
+	for i, id := range ids {
+		ends[id+1]++
+		if i > 0 && id != ids[i-1] {
+			runs++
+		}
+	}
+	used := 0
+	for _, c := range ends {
+		if c > 0 {
+			used++
+		}
+	}
+	if runs == used { // every partition is one run: the rows stay where they are
+		for i, id := range ids {
+			if i+1 == n || ids[i+1] != id {
+				g.keys, g.ends = append(g.keys, keys[id]), append(g.ends, int64(i)+1)
+			}
+		}
+		g.rec = p.pick(rec)
+		return g, false, nil
+	}
+	for i := 1; i < len(ends); i++ {
+		ends[i] += ends[i-1]
+	}
+	order := make([]int32, n)
+	next := slices.Clone(ends)
+	for i, id := range ids {
+		order[next[id]] = int32(i)
+		next[id]++
+	}
+	for id, k := range keys {
+		if ends[id+1] > ends[id] {
+			g.keys, g.ends = append(g.keys, k), append(g.ends, ends[id+1])
+		}
+	}
+	body := p.pick(rec)
+	defer body.Release()
+	g.rec, err = takeRecord(ctx, alloc, body, order)
+	return g, true, err
+}
+
+// pick drops the partition columns.
+func (p *partitioning) pick(rec arrow.RecordBatch) arrow.RecordBatch {
+	cols := make([]arrow.Array, len(p.rest))
+	for i, c := range p.rest {
+		cols[i] = rec.Column(c)
+	}
+	return array.NewRecordBatch(p.file, cols, rec.NumRows())
+}
+
+// copyRows gives g memory of its own.
+func (g *grouped) copyRows(ctx context.Context, alloc memory.Allocator) error {
+	order := make([]int32, g.rec.NumRows())
+	for i := range order {
+		order[i] = int32(i)
+	}
+	rec, err := takeRecord(ctx, alloc, g.rec, order)
+	if err != nil {
+		return err
+	}
+	g.rec.Release()
+	g.rec = rec
+	return nil
+}
+
+func takeRecord(ctx context.Context, alloc memory.Allocator, rec arrow.RecordBatch, order []int32) (arrow.RecordBatch, error) {
+	cols := make([]arrow.Array, 0, rec.NumCols())
+	defer func() {
+		for _, c := range cols {
+			c.Release()
+		}
+	}()
+	for i, c := range rec.Columns() {
+		t, err := take(ctx, alloc, c, order)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Place{Column: rec.ColumnName(i)})
+		}
+		cols = append(cols, t)
+	}
+	return array.NewRecordBatch(rec.Schema(), cols, int64(len(order))), nil
+}
+
+func take(ctx context.Context, alloc memory.Allocator, a arrow.Array, order []int32) (arrow.Array, error) {
+	buf := memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(order))
+	data := array.NewData(arrow.PrimitiveTypes.Int32, len(order), []*memory.Buffer{nil, buf}, nil, 0, 0)
+	defer data.Release()
+	idx := array.NewInt32Data(data)
+	defer idx.Release()
+	return compute.TakeArrayOpts(compute.WithAllocator(ctx, alloc), a, idx, compute.TakeOptions{BoundsCheck: false})
+}
+
+// assign gives every row the number of its partition, in order of first
+// appearance (dictionaries: of their entries), and the folders of each.
+func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string, err error) {
+	n := int(rec.NumRows())
+	ids = make([]int32, n) // all in partition 0, whose folder is the root
+	keys = []string{""}
+	codes := make([]int32, n)
+	for c, col := range p.cols {
+		values := encode(rec.Column(col), codes)
+		segments := make([]string, len(values)) // made when used: a dictionary may have long entries that no row has
+		type pair struct{ id, code int32 }
+		seen := make(map[pair]int32)
+		var next []string
+		last, lastID := pair{-1, -1}, int32(0)
+		for i, code := range codes {
+			at := pair{ids[i], code}
+			if at != last {
+				id, ok := seen[at]
+				if !ok {
+					if segments[code] == "" {
+						seg := p.name[c] + values[code] + "/"
+						if len(seg) > maxSegment+1 {
+							return nil, nil, fault.New(fault.Invalid, "partition by: the value %.50q... is too long for the name of a folder", values[code]).
+								At(fault.Place{Column: rec.ColumnName(col)})
+						}
+						segments[code] = seg
+					}
+					id = int32(len(next))
+					seen[at] = id
+					next = append(next, keys[at.id]+segments[code])
+				}
+				last, lastID = at, id
+			}
+			ids[i] = lastID
+		}
+		keys = next
+	}
+	return ids, keys, nil
+}
+
+// encode numbers the distinct values of a and fills codes with each row's; it
+// returns the values as folders spell them.
+func encode(a arrow.Array, codes []int32) []string {
+	switch a := a.(type) {
+	case *array.Int8:
+		return encodeSlice(a, a.Int8Values(), codes, signed)
+	case *array.Int16:
+		return encodeSlice(a, a.Int16Values(), codes, signed)
+	case *array.Int32:
+		return encodeSlice(a, a.Int32Values(), codes, signed)
+	case *array.Int64:
+		return encodeSlice(a, a.Int64Values(), codes, signed)
+	case *array.Uint8:
+		return encodeSlice(a, a.Uint8Values(), codes, unsigned)
+	case *array.Uint16:
+		return encodeSlice(a, a.Uint16Values(), codes, unsigned)
+	case *array.Uint32:
+		return encodeSlice(a, a.Uint32Values(), codes, unsigned)
+	case *array.Uint64:
+		return encodeSlice(a, a.Uint64Values(), codes, unsigned)
+	case *array.Date32:
+		return encodeSlice(a, a.Date32Values(), codes, func(v arrow.Date32) string { return v.ToTime().Format(time.DateOnly) })
+	case *array.Date64:
+		days := make([]int64, a.Len()) // equal days are one partition, whatever their milliseconds
+		for i, v := range a.Date64Values() {
+			days[i] = int64(v) / 86_400_000
+			if int64(v)%86_400_000 < 0 {
+				days[i]--
+			}
+		}
+		return encodeSlice(a, days, codes, func(v int64) string { return time.Unix(v*86400, 0).UTC().Format(time.DateOnly) })
+	case *array.Timestamp:
+		unit := a.DataType().(*arrow.TimestampType).Unit
+		return encodeSlice(a, a.TimestampValues(), codes, func(v arrow.Timestamp) string {
+			return escapeValue(v.ToTime(unit).UTC().Format(time.RFC3339Nano))
+		})
+	case *array.Boolean:
+		vs := make([]bool, a.Len())
+		for i := range vs {
+			vs[i] = a.Value(i)
+		}
+		return encodeSlice(a, vs, codes, strconv.FormatBool)
+	case *array.String:
+		vs := make([]string, a.Len())
+		for i := range vs {
+			vs[i] = a.Value(i)
+		}
+		return encodeSlice(a, vs, codes, escapeValue)
+	case *array.LargeString:
+		vs := make([]string, a.Len())
+		for i := range vs {
+			vs[i] = a.Value(i)
+		}
+		return encodeSlice(a, vs, codes, escapeValue)
+	case *array.Dictionary:
+		return encodeDictionary(a, codes)
+	}
+	clear(codes) // *array.Null: newPartitioning lets nothing else through
+	return []string{hiveNull}
+}
+
+func signed[T int8 | int16 | int32 | int64](v T) string { return strconv.FormatInt(int64(v), 10) }
+func unsigned[T uint8 | uint16 | uint32 | uint64](v T) string {
+	return strconv.FormatUint(uint64(v), 10)
+}
+
+func encodeSlice[T comparable](a arrow.Array, vs []T, codes []int32, text func(T) string) (values []string) {
+	seen := make(map[T]int32)
+	null := int32(-1)
+	nulls := a.NullN() > 0
+	var last T
+	lastCode := int32(-1)
+	for i, v := range vs {
+		if nulls && a.IsNull(i) {
+			if null < 0 {
+				null = int32(len(values))
+				values = append(values, hiveNull)
+			}
+			codes[i] = null
+			continue
+		}
+		if lastCode < 0 || v != last {
+			code, ok := seen[v]
+			if !ok {
+				code = int32(len(values))
+				seen[v] = code
+				values = append(values, text(v))
+			}
+			last, lastCode = v, code
+		}
+		codes[i] = lastCode
+	}
+	return values
+}
+
+func encodeDictionary(a *array.Dictionary, codes []int32) []string {
+	entries := make([]int32, a.Dictionary().Len())
+	values := encode(a.Dictionary(), entries) // equal entries get one number
+	null := int32(slices.Index(values, hiveNull))
+	for i := range codes {
+		if a.IsNull(i) {
+			if null < 0 {
+				null = int32(len(values))
+				values = append(values, hiveNull)
+			}
+			codes[i] = null
+			continue
+		}
+		codes[i] = entries[a.GetValueIndex(i)]
+	}
+	return values
+}

@@ -1,0 +1,295 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// cleanupTimeout bounds the removal of what a failed run leaves.
+const cleanupTimeout = 10 * time.Second
+
+// inFlight bounds parallel requests for small objects.
+const inFlight = 16
+
+// root is a folder in a bucket; names below are relative to it.
+type root struct {
+	b      *blobio.Bucket
+	url    string // of the bucket
+	prefix string // "" or ending in '/'
+	// hook is called around every step that changes something; tests die in it.
+	hook func(step, rel string)
+}
+
+func (r *root) at(step, rel string) {
+	if r.hook != nil {
+		r.hook(step, rel)
+	}
+}
+
+func openRoot(ctx context.Context, p string, o *blobio.Options) (*root, error) {
+	url, key, err := blobio.Split(p)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" && !strings.HasSuffix(key, "/") {
+		key += "/"
+	}
+	return reopenRoot(ctx, url, key, o)
+}
+
+func reopenRoot(ctx context.Context, url, prefix string, o *blobio.Options) (*root, error) {
+	b, err := blobio.Open(ctx, url, o)
+	if err != nil {
+		return nil, err
+	}
+	return &root{b: b, url: url, prefix: prefix}, nil
+}
+
+// id names the folder whatever the working directory.
+func (r *root) id() string {
+	if p, ok := r.b.Local(r.prefix); ok {
+		return "file://" + p + "/"
+	}
+	return strings.TrimSuffix(r.b.Path(r.prefix), "?")
+}
+
+// inside reports whether r is q or lies in it.
+func (r *root) inside(q *root) bool { return strings.HasPrefix(r.id(), q.id()) }
+
+// path is how a user would write rel.
+func (r *root) path(rel string) string { return r.b.Path(r.prefix + rel) }
+
+func (r *root) list(ctx context.Context, rel string) iter.Seq2[blobio.Info, error] {
+	return r.b.List(ctx, r.prefix+rel)
+}
+
+func (r *root) listDir(ctx context.Context, rel string) iter.Seq2[blobio.Info, error] {
+	return r.b.ListDir(ctx, r.prefix+rel)
+}
+
+func (r *root) has(ctx context.Context, rel string) (bool, error) {
+	_, err := r.b.Stat(ctx, r.prefix+rel)
+	if fault.CodeOf(err) == fault.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// putNew writes a small object that must not exist; won is false if it does.
+func (r *root) putNew(ctx context.Context, rel string, data []byte) (won bool, err error) {
+	r.at("put", rel)
+	defer r.at("was put", rel)
+	err = r.b.Put(ctx, r.prefix+rel, data, &blobio.PutOptions{IfNotExist: true, ContentType: "application/json"})
+	if fault.CodeOf(err) == fault.Exists {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// removeTree deletes all below rel, which ends in '/'.
+func (r *root) removeTree(ctx context.Context, rel string) error {
+	r.at("remove tree", rel)
+	if p, ok := r.b.Local(r.prefix + rel); ok {
+		if err := os.RemoveAll(p); err != nil {
+			return fault.Wrap(err, fault.Place{File: r.path(rel)})
+		}
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
+	for info, err := range r.list(ctx, rel) {
+		if err != nil {
+			g.Go(func() error { return err })
+			break
+		}
+		g.Go(func() error { return r.b.Delete(ctx, info.Key) })
+	}
+	return g.Wait()
+}
+
+// remove deletes files, and local folders that it emptied.
+func (r *root) remove(ctx context.Context, files []string) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
+	for _, f := range files {
+		g.Go(func() error {
+			r.at("remove", f)
+			return r.b.Delete(gctx, r.prefix+f)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	dirs := make(map[string]struct{})
+	for _, f := range files {
+		if d := path.Dir(f); d != "." {
+			dirs[d] = struct{}{}
+		}
+	}
+	for d := range dirs {
+		for ; d != "."; d = path.Dir(d) {
+			p, ok := r.b.Local(r.prefix + d)
+			if !ok || os.Remove(p) != nil { // not empty, or gone: either is fine
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// move is one file to be made visible.
+type move struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Bytes int64  `json:"bytes"`
+}
+
+var errMissing = errors.New("the staged file is missing")
+
+// publish makes staged files visible under their names. It may be repeated, and
+// run by several processes at once: what From holds never changes, and nothing else is ever
+// written to To.
+func (r *root) publish(ctx context.Context, moves []move) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
+	for _, m := range moves {
+		g.Go(func() error {
+			r.at("publish", m.To)
+			err := r.publishOne(gctx, m)
+			return fault.Wrap(err, fault.Place{File: r.path(m.To)})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return r.syncDirs(moves)
+}
+
+func (r *root) publishOne(ctx context.Context, m move) error {
+	if from, ok := r.b.Local(r.prefix + m.From); ok {
+		to, _ := r.b.Local(r.prefix + m.To)
+		err := r.rename(ctx, from, to, m)
+		if !errors.Is(err, unix.EXDEV) { // a folder of the output may be a link to another file system
+			return err
+		}
+	} else if err := r.published(ctx, m); !errors.Is(err, errMissing) {
+		return err
+	}
+	err := r.copy(ctx, m)
+	if fault.CodeOf(err) == fault.NotFound {
+		return r.published(ctx, m)
+	}
+	return err
+}
+
+func (r *root) rename(ctx context.Context, from, to string, m move) error {
+	for try := 0; ; try++ {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := os.MkdirAll(path.Dir(to), 0o777)
+		if err == nil {
+			err = os.Rename(from, to)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := r.published(ctx, m); !errors.Is(err, errMissing) {
+			return err
+		}
+		// Either From is gone, or another job's clean-up took the empty folder.
+		if _, err := os.Stat(from); err != nil || try == 3 {
+			return r.published(ctx, m)
+		}
+	}
+}
+
+// published reports nil if m.To is there, and errMissing if not.
+func (r *root) published(ctx context.Context, m move) error {
+	info, err := r.b.Stat(ctx, r.prefix+m.To)
+	switch {
+	case fault.CodeOf(err) == fault.NotFound:
+		return fault.New(fault.Corrupt, "%w", errMissing)
+	case err != nil:
+		return err
+	case info.Size != m.Bytes:
+		return fault.New(fault.Exists, "a file of this name with other contents is in the way: move it away and run the job again")
+	}
+	return nil
+}
+
+// copier is what a bucket has that copies without moving the bytes through here.
+type copier interface {
+	Copy(ctx context.Context, dst, src string) error
+}
+
+func (r *root) copy(ctx context.Context, m move) error {
+	if c, ok := any(r.b).(copier); ok {
+		return c.Copy(ctx, r.prefix+m.To, r.prefix+m.From)
+	}
+	info, err := r.b.Stat(ctx, r.prefix+m.From)
+	if err != nil {
+		return err
+	}
+	w, err := r.b.Create(ctx, r.prefix+m.To, nil)
+	if err != nil {
+		return err
+	}
+	src := r.b.Object(info, nil).Stream(ctx, 0, info.Size)
+	n, err := io.Copy(w, src)
+	src.Close()
+	if err == nil && n != m.Bytes {
+		err = fault.New(fault.Corrupt, "the staged file %s has %d bytes, not %d", r.path(m.From), n, m.Bytes)
+	}
+	if err != nil {
+		w.Abort()
+		return err
+	}
+	return w.Close()
+}
+
+// syncDirs makes local renames durable: the manifest must not outlive them.
+func (r *root) syncDirs(moves []move) error {
+	dirs := make(map[string]struct{})
+	for _, m := range moves {
+		for d := path.Dir(r.prefix + m.To); ; d = path.Dir(d) {
+			if _, ok := dirs[d]; ok {
+				break
+			}
+			dirs[d] = struct{}{}
+			if d+"/" == r.prefix || d == "." || d == "/" {
+				break
+			}
+		}
+	}
+	for d := range dirs {
+		p, ok := r.b.Local(d)
+		if !ok {
+			return nil
+		}
+		f, err := os.Open(p)
+		if err == nil {
+			err = f.Sync()
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+				err = nil // file systems that cannot sync directories
+			}
+			f.Close()
+		}
+		if err != nil {
+			return fault.Wrap(err, fault.Place{File: r.b.Path(d)})
+		}
+	}
+	return nil
+}

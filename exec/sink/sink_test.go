@@ -1,0 +1,365 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
+)
+
+var small = data{Splits: 12, Rows: 300, Bad: -1}
+
+func TestUndisturbed(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		o    Options
+		d    data
+	}{
+		{"plain", Options{}, small},
+		{"parts", Options{TargetBytes: 3 << 20}, small},
+		{"rolls", Options{TargetBytes: 4000}, small},
+		{"own encoding", Options{TargetBytes: 1 << 20, Encoding: idEncoding{}}, small},
+		{"partition", Options{TargetBytes: 3 << 20, PartitionBy: []string{"p"}}, small},
+		{"partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k", "p"}, BufferBytes: 1 << 14}, data{Splits: 4, Rows: 300, Bad: -1}},
+		{"many partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k"}}, small},
+		{"empty", Options{}, data{Splits: 3, Rows: 0, Bad: -1}},
+		{"no splits", Options{}, data{Bad: -1}},
+		{"no splits, partitioned", Options{PartitionBy: []string{"p"}}, data{Bad: -1}},
+	} {
+		for _, place := range []string{"local", "mem"} {
+			t.Run(tc.name+"/"+place, func(t *testing.T) {
+				o := tc.o
+				if o.Path = filepath.Join(t.TempDir(), "deep", "out"); place == "mem" {
+					o.Path = "mem://" + strings.ReplaceAll(strings.ReplaceAll(t.Name(), "/", "-"), ",", "") + "/deep/out"
+				}
+				s := newFiles(t, o)
+				if err := (runSpec{Data: tc.d, Workers: 3, Batch: 77, Alloc: memtest.New(t)}).run(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				exact(t, o.Path, tc.d)
+				r := s.Result()
+				if r.Rows != int64(tc.d.Splits*tc.d.Rows) || r.Already || r.Manifest != 1 || int64(len(r.List)) != r.Files {
+					t.Errorf("result %+v", r)
+				}
+				if o.PartitionBy == nil && r.Files == 0 {
+					t.Error("an output without any file has no schema")
+				}
+				before := visible(t, o.Path)
+				// Again: nothing is done, nothing changes.
+				s = newFiles(t, o)
+				plan, err := s.Begin(t.Context(), dataSchema, tc.d.splits())
+				if err != nil || !plan.Committed || !s.Result().Already || s.Result().Rows != r.Rows {
+					t.Fatalf("second run: %+v, %v", plan, err)
+				}
+				if after := visible(t, o.Path); !slices.Equal(before, after) {
+					t.Errorf("files changed: %v, %v", before, after)
+				}
+				leftovers(t, o.Path)
+			})
+		}
+	}
+}
+
+// leftovers fails if anything but manifests is below _penstock.
+func leftovers(t *testing.T, path string) {
+	t.Helper()
+	r, err := openRoot(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.b.Close()
+	for info, err := range r.list(t.Context(), jobsDir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("left over: %s", info.Key)
+	}
+	if dir, ok := r.b.Local(r.prefix + jobsDir); ok {
+		if es, _ := os.ReadDir(dir); len(es) > 0 {
+			t.Errorf("left over: %v", es)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	dir := t.TempDir()
+	job := "0123456789abcdef0123456789abcdef"
+	s := newFiles(t, Options{Path: dir, Job: job, TargetBytes: 6 << 20})
+	if err := (runSpec{Data: small, Workers: 1, Batch: 1000}).run(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"part-01234567-00000-000.arrow", "part-01234567-00001-000.arrow"}
+	if got := visible(t, dir); !slices.Equal(got, want) {
+		t.Errorf("files %v, want %v", got, want)
+	}
+	es, _ := os.ReadDir(filepath.Join(dir, "_penstock"))
+	var names []string
+	for _, e := range es {
+		names = append(names, e.Name())
+	}
+	if want := []string{"0001.json", "0001.pending", "0001.tidy", "jobs"}; !slices.Equal(names, want) {
+		t.Errorf("_penstock has %v, want %v", names, want)
+	}
+}
+
+func TestModes(t *testing.T) {
+	for _, place := range []string{"local", "mem"} {
+		t.Run(place, func(t *testing.T) {
+			path := t.TempDir()
+			if place == "mem" {
+				path = "mem://TestModes/x"
+			}
+			run := func(o Options) error {
+				o.Path, o.TargetBytes = path, 4<<20
+				return (runSpec{Data: small, Workers: 2, Batch: 100}).run(t.Context(), newFiles(t, o))
+			}
+			wantErr := func(err error, code fault.Code, texts ...string) {
+				t.Helper()
+				if fault.CodeOf(err) != code {
+					t.Fatalf("error %v, want code %v", err, code)
+				}
+				for _, s := range texts {
+					if !strings.Contains(err.Error(), s) {
+						t.Errorf("error %q lacks %q", err, s)
+					}
+				}
+			}
+			if err := run(Options{Job: "a"}); err != nil {
+				t.Fatal(err)
+			}
+			wantErr(run(Options{Job: "b"}), fault.Exists, `"a"`, "error", "append", "overwrite")
+			exact(t, path, small)
+			if err := run(Options{Job: "b", Mode: ModeAppend}); err != nil {
+				t.Fatal(err)
+			}
+			exact(t, path, small, small)
+			if err := run(Options{Job: "a"}); err != nil { // it is there: nothing to do
+				t.Fatal(err)
+			}
+			wantErr(run(Options{Job: "c", Mode: ModeAppend, Encoding: idEncoding{}}), fault.Invalid, "ids")
+			wantErr(run(Options{Job: "c", Mode: ModeAppend, PartitionBy: []string{"p"}}), fault.Invalid, "partitioned")
+			exact(t, path, small, small)
+			if err := run(Options{Job: "c", Mode: ModeOverwrite, PartitionBy: []string{"p"}}); err != nil {
+				t.Fatal(err)
+			}
+			exact(t, path, small)
+			if err := run(Options{Job: "a", Mode: ModeOverwrite}); err != nil { // it was replaced: it runs again
+				t.Fatal(err)
+			}
+			exact(t, path, small)
+			m, err := ReadManifest(t.Context(), path, nil)
+			if err != nil || m.Number != 4 || m.Job != "a" || len(m.Jobs) != 1 {
+				t.Fatalf("manifest %+v, %v", m, err)
+			}
+			leftovers(t, path)
+		})
+	}
+}
+
+func TestForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, "old.ids")
+	os.WriteFile(foreign, []byte("1000000\n"), 0o666)
+	run := func(job, mode string) error {
+		return (runSpec{Data: small, Workers: 2, Batch: 100}).run(t.Context(), newFiles(t, Options{Path: dir, Job: job, Mode: mode, Encoding: idEncoding{}}))
+	}
+	for _, mode := range []string{ModeError, ModeOverwrite} {
+		if err := run("a", mode); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "old.ids") {
+			t.Fatalf("mode %s: %v", mode, err)
+		}
+	}
+	if err := run("a", ModeAppend); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(rows(t, dir, true)); n != small.Splits*small.Rows+1 {
+		t.Errorf("%d rows", n)
+	}
+	if err := run("b", ModeOverwrite); fault.CodeOf(err) != fault.Exists {
+		t.Fatal(err)
+	}
+	os.Rename(foreign, filepath.Join(dir, "old.txt")) // no reader of this format sees it
+	if err := run("b", ModeOverwrite); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "old.txt")); err != nil {
+		t.Error(err)
+	}
+	os.Remove(filepath.Join(dir, "old.txt"))
+	exact(t, dir, small)
+	// A manifest lost, its files still there.
+	dir = t.TempDir()
+	if err := run("b", ModeError); err != nil {
+		t.Fatal(err)
+	}
+	os.RemoveAll(filepath.Join(dir, "_penstock"))
+	if err := run("b", ModeAppend); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "part-") {
+		t.Fatal(err)
+	}
+}
+
+var errTest = errors.New("test")
+
+func TestFailAndResume(t *testing.T) {
+	for _, by := range [][]string{nil, {"p"}, {"k"}} {
+		t.Run(fmt.Sprint(by), func(t *testing.T) {
+			dir := t.TempDir()
+			o := Options{Path: dir, TargetBytes: 2 << 20, PartitionBy: by}
+			s := newFiles(t, o)
+			err := (runSpec{Data: small, Workers: 1, Batch: 50, Alloc: memtest.New(t), Fail: func(part, split, row int) error {
+				if split == 5 && row >= 100 {
+					return errTest
+				}
+				return nil
+			}}).run(t.Context(), s)
+			if !errors.Is(err, errTest) {
+				t.Fatal(err)
+			}
+			if got := visible(t, dir); len(got) > 0 {
+				t.Fatalf("visible after a failure: %v", got)
+			}
+			// Another job in mode error hears of it; in mode append it does not mind.
+			err = (runSpec{Data: small, Workers: 1, Batch: 50}).run(t.Context(), newFiles(t, Options{Path: dir, Job: "other"}))
+			if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), `"job"`) {
+				t.Fatal(err)
+			}
+			// The same id for something else.
+			err = (runSpec{Data: data{Splits: 3, Rows: 1}, Workers: 1, Batch: 50}).run(t.Context(), newFiles(t, o))
+			if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "another data") {
+				t.Fatal(err)
+			}
+			o.TargetBytes = 100 << 20
+			s = newFiles(t, o)
+			done := 0
+			err = (runSpec{Data: small, Workers: 2, Batch: 33, Alloc: memtest.New(t), Fail: func(part, split, row int) error {
+				if split < 4 {
+					done++
+				}
+				return nil
+			}}).run(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if done > 0 {
+				t.Error("finished splits were run again")
+			}
+			exact(t, dir, small)
+			leftovers(t, dir)
+		})
+	}
+}
+
+func TestAbortLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	err := (runSpec{Data: small, Workers: 2, Batch: 50, Fail: func(part, split, row int) error { return errTest }}).run(t.Context(), newFiles(t, Options{Path: dir}))
+	if !errors.Is(err, errTest) {
+		t.Fatal(err)
+	}
+	leftovers(t, dir)
+	if err := (runSpec{Data: small, Workers: 2, Batch: 50}).run(t.Context(), newFiles(t, Options{Path: dir, Job: "other"})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	err := (runSpec{Data: small, Workers: 2, Batch: 50, Alloc: memtest.New(t), Fail: func(part, split, row int) error {
+		if split == 3 {
+			cancel(errTest)
+		}
+		return nil
+	}}).run(ctx, newFiles(t, Options{Path: dir, TargetBytes: 2 << 20}))
+	if fault.CodeOf(err) != fault.Canceled {
+		t.Fatalf("%v", err)
+	}
+	if got := visible(t, dir); len(got) > 0 {
+		t.Fatalf("visible: %v", got)
+	}
+	if err := (runSpec{Data: small, Workers: 2, Batch: 50}).run(t.Context(), newFiles(t, Options{Path: dir, TargetBytes: 2 << 20})); err != nil {
+		t.Fatal(err)
+	}
+	exact(t, dir, small)
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, o := range map[string]Options{
+		"path":     {Encoding: ipcEncoding{}, Job: "a"},
+		"encoding": {Path: "x", Job: "a"},
+		"job id":   {Path: "x", Encoding: ipcEncoding{}, Job: "a/b"},
+		"mode":     {Path: "x", Encoding: ipcEncoding{}, Job: "a", Mode: "replace"},
+		"glob":     {Path: "x/*", Encoding: ipcEncoding{}, Job: "a"},
+		"negative": {Path: "x", Encoding: ipcEncoding{}, Job: "a", TargetBytes: -1},
+	} {
+		if _, err := New(o); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dir := t.TempDir()
+	for name, o := range map[string]Options{
+		"no column":        {PartitionBy: []string{"nope"}},
+		"named twice":      {PartitionBy: []string{"p", "p"}},
+		"no column would":  {PartitionBy: []string{"p", "id", "k", "text"}},
+		"must lie apart":   {DeadLetter: filepath.Join(dir, "x", "bad")},
+		"must lie apart ":  {DeadLetter: dir},
+		`"p" is no int64`:  {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
+		"the driver of s3": {DeadLetter: "s3://nope/x"},
+	} {
+		o.Path = filepath.Join(dir, "x")
+		s := newFiles(t, o)
+		if _, err := s.Begin(t.Context(), dataSchema, small.splits()); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestGroup(t *testing.T) {
+	mb := func(ns ...int64) (s []exec.SinkSplit) {
+		for i, n := range ns {
+			s = append(s, exec.SinkSplit{ID: fmt.Sprint(i), Bytes: n << 20})
+		}
+		return s
+	}
+	for _, tc := range []struct {
+		splits []exec.SinkSplit
+		target int64
+		want   []int
+	}{
+		{nil, 0, nil},
+		{mb(1), 0, []int{0}},
+		{mb(10, 10, 10, 10), 20 << 20, []int{0, 2}},
+		{mb(10, 10, 10, 10), 1 << 20, []int{0, 1, 2, 3}},
+		{mb(1, 1, 1000, 1, 1), 20 << 20, []int{0, 2, 3}},
+		{mb(0, 0, 0, 0), 64 << 20, []int{0, 2}},
+		{mb(16, 16, 16, 16), 0, []int{0, 2}},
+	} {
+		if got := group(tc.splits, tc.target); !slices.Equal(got, tc.want) {
+			t.Errorf("%v by %d: %v, want %v", tc.splits, tc.target, got, tc.want)
+		}
+	}
+	many := make([]exec.SinkSplit, 1_000_000)
+	for i := range many {
+		many[i].Bytes = int64(i % 1000 * 1e6)
+	}
+	if n := len(group(many, 1)); n > maxParts || n < maxParts/8 {
+		t.Errorf("%d parts", n)
+	}
+}
+
+func TestCount(t *testing.T) {
+	d := data{Splits: 5, Rows: 200, Bad: 7}
+	c := NewCount()
+	if err := (runSpec{Data: d, Workers: 2, Batch: 64, Alloc: memtest.New(t)}).run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Result(); r.Rows != 990 || r.Skipped != 10 || r.Bytes < 990*(8+4+4+4) {
+		t.Errorf("%+v", r)
+	}
+}
