@@ -1,0 +1,15 @@
+// Package parquetio reads and writes Apache Parquet.
+//
+// [New] makes a source: its splits are row groups, its schema comes from the
+// footers, which are read once and kept in a compact form. Row groups are left
+// out by statistics and bloom filters, pages by the page index; only the pages
+// that are needed are fetched. [NewEncoding] makes the writing side.
+//
+// Types are those of the file's Arrow schema if it stores one, else those that
+// the Parquet types suggest. Dictionary types are read as their value type, so
+// that files written with and without dictionaries are alike. INT96 is
+// timestamp[ns].
+//
+// The pages are read, checked (sizes, CRC), decompressed and bounded here; their
+// values are decoded by arrow-go behind the seam of decode.go.
+package parquetio

@@ -1,0 +1,266 @@
+package parquetio
+
+import (
+	"context"
+	"io"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+)
+
+// blob is what is read: *fileset.Object, or a test's bytes.
+type blob interface {
+	Size() int64
+	// ReadAt fills p; fewer bytes only with io.EOF or an error.
+	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
+}
+
+// fetcher is a blob that reads ranges together.
+type fetcher interface {
+	Fetch(ctx context.Context, rs []blobio.Range, alloc memory.Allocator) (*blobio.Fetched, error)
+}
+
+// input is an open file. fetch is nil for local files: they are read where and
+// when bytes are needed.
+type input struct {
+	blob
+	fetch fetcher
+}
+
+// readFull reads all of p; a file that is shorter is Corrupt.
+func readFull(ctx context.Context, f blob, p []byte, off int64) error {
+	n, err := f.ReadAt(ctx, p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		return fault.New(fault.Corrupt, "truncated: %d bytes at offset %d, not %d", n, off, len(p))
+	}
+	return err
+}
+
+// readRanges reads small ranges into Go memory.
+func (f *input) readRanges(ctx context.Context, rs []blobio.Range) (map[blobio.Range][]byte, error) {
+	out := make(map[blobio.Range][]byte, len(rs))
+	if f.fetch != nil && len(rs) > 1 {
+		got, err := f.fetch.Fetch(ctx, rs, memory.DefaultAllocator)
+		if err != nil {
+			return nil, err
+		}
+		defer got.Release()
+		for _, r := range rs {
+			b, _ := got.Bytes(r.Off, r.Len)
+			out[r] = slices.Clone(b)
+		}
+		return out, nil
+	}
+	for _, r := range rs {
+		b := make([]byte, r.Len)
+		if err := readFull(ctx, f, b, r.Off); err != nil {
+			return nil, err
+		}
+		out[r] = b
+	}
+	return out, nil
+}
+
+// window serves the bytes of one column chunk in order, out of bounded reads.
+// Of a remote file the next read is under way while this one is used.
+type window struct {
+	f     *input
+	alloc memory.Allocator
+	runs  []blobio.Range // what will be read, in order
+	step  int64          // bytes of one read; more if one page needs it
+
+	off  int64 // file offset of buf[0]
+	buf  []byte
+	mem  []byte // buf is inside
+	next *readAhead
+
+	first      *firstFetch // remote: what was fetched for all columns at once
+	firstRange blobio.Range
+}
+
+// readAhead is one read under way.
+type readAhead struct {
+	off  int64
+	buf  []byte
+	done chan error // buffered
+
+	cancel context.CancelFunc
+}
+
+// bytes returns [off, off+n), valid until the next call. It reads to the end of
+// the run that holds off, or step bytes, and never beyond the run.
+func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
+	if off >= w.off && off+n <= w.off+int64(len(w.buf)) {
+		return w.buf[off-w.off : off-w.off+n], nil
+	}
+	if off < w.off || off > w.off+int64(len(w.buf)) {
+		w.buf, w.off = w.buf[:0], off
+	} else {
+		w.buf, w.off = w.buf[off-w.off:], off
+	}
+	end := w.runEnd(off)
+	if off+n > end {
+		return nil, fault.New(fault.Internal, "%d bytes at offset %d were not planned", n, off)
+	}
+	want := min(max(n, w.step), end-off)
+	have := int64(len(w.buf))
+	if int64(cap(w.mem)) < want {
+		mem := w.alloc.Allocate(int(want))
+		copy(mem, w.buf)
+		if w.mem != nil {
+			w.alloc.Free(w.mem)
+		}
+		w.mem = mem
+	} else {
+		copy(w.mem[:have], w.buf)
+	}
+	w.buf = w.mem[:have]
+	for have < want {
+		k, err := w.read(ctx, w.mem[have:want], off+have)
+		if err != nil {
+			return nil, err
+		}
+		have += k
+		w.buf = w.mem[:have]
+		if have >= n && w.f.fetch != nil {
+			break
+		}
+	}
+	return w.buf[:n], nil
+}
+
+// runEnd is the end of the run that holds off; off where none does.
+func (w *window) runEnd(off int64) int64 {
+	for _, r := range w.runs {
+		if off >= r.Off && off < r.Off+r.Len {
+			return r.Off + r.Len
+		}
+	}
+	return off
+}
+
+// read fills some of p.
+func (w *window) read(ctx context.Context, p []byte, off int64) (int64, error) {
+	if w.f.fetch == nil {
+		return int64(len(p)), readFull(ctx, w.f, p, off)
+	}
+	if r := w.firstRange; w.first != nil && off >= r.Off && off < r.Off+r.Len {
+		b, ok := w.first.got.Bytes(off, min(int64(len(p)), r.Off+r.Len-off))
+		if ok {
+			k := int64(copy(p, b))
+			if off+k == r.Off+r.Len {
+				w.dropFirst()
+				w.start(ctx, off+k)
+			}
+			return k, nil
+		}
+	}
+	if a := w.next; a != nil && off >= a.off && off < a.off+int64(len(a.buf)) {
+		select {
+		case err := <-a.done:
+			a.done <- err
+			if err != nil {
+				return 0, err
+			}
+		case <-ctx.Done():
+			return 0, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+		k := copy(p, a.buf[off-a.off:])
+		if off+int64(k) == a.off+int64(len(a.buf)) {
+			w.drop()
+			w.start(ctx, off+int64(k))
+		}
+		return int64(k), nil
+	}
+	w.drop()
+	if err := readFull(ctx, w.f, p, off); err != nil {
+		return 0, err
+	}
+	w.start(ctx, off+int64(len(p)))
+	return int64(len(p)), nil
+}
+
+// start begins to read what follows off, in this run or the next. The read
+// outlives ctx, until drop ends it.
+func (w *window) start(ctx context.Context, off int64) {
+	for _, r := range w.runs {
+		if off >= r.Off+r.Len {
+			continue
+		}
+		off = max(off, r.Off)
+		a := &readAhead{off: off, buf: w.alloc.Allocate(int(min(w.step, r.Off+r.Len-off))), done: make(chan error, 1)}
+		ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		w.next = a
+		go func() { a.done <- readFull(ctx, w.f, a.buf, a.off) }()
+		return
+	}
+}
+
+// drop ends the read under way and frees it.
+func (w *window) drop() {
+	if a := w.next; a != nil {
+		a.cancel()
+		<-a.done
+		w.alloc.Free(a.buf)
+		w.next = nil
+	}
+}
+
+func (w *window) dropFirst() {
+	if w.first != nil {
+		w.first.release()
+		w.first = nil
+	}
+}
+
+func (w *window) close() {
+	w.drop()
+	w.dropFirst()
+	if w.mem != nil {
+		w.alloc.Free(w.mem)
+	}
+	w.mem, w.buf, w.off = nil, nil, 0
+}
+
+// firstFetch is what the windows of a row group begin with, fetched together.
+type firstFetch struct {
+	got  *blobio.Fetched
+	refs int
+}
+
+func (f *firstFetch) release() {
+	if f.refs--; f.refs == 0 {
+		f.got.Release()
+	}
+}
+
+// fetchFirst fills the windows of a remote file with one set of requests.
+func fetchFirst(ctx context.Context, f *input, ws []*window, alloc memory.Allocator) error {
+	var rs []blobio.Range
+	var live []*window
+	for _, w := range ws {
+		if len(w.runs) > 0 {
+			w.firstRange = blobio.Range{Off: w.runs[0].Off, Len: min(w.step, w.runs[0].Len)}
+			rs = append(rs, w.firstRange)
+			live = append(live, w)
+		}
+	}
+	if len(rs) == 0 {
+		return nil
+	}
+	got, err := f.fetch.Fetch(ctx, rs, alloc)
+	if err != nil {
+		return err
+	}
+	first := &firstFetch{got, len(live)}
+	for _, w := range live {
+		w.first = first
+	}
+	return nil
+}

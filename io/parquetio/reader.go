@@ -1,0 +1,412 @@
+package parquetio
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+const (
+	localAhead   = 8 << 20  // bytes read at once, all columns together
+	remoteAhead  = 16 << 20 // the same; twice that is held
+	minStep      = 64 << 10
+	maxBatchGrow = 8       // a batch may take this many times BatchBytes before it is cut
+	maxRowBytes  = 2 << 30 // of one row, decoded
+)
+
+// reader is a pass over one row group.
+type reader struct {
+	place  fault.Place
+	o      driver.ScanOptions
+	s      *fileSchema
+	g      *rowGroup
+	fields []int
+	ranges []rowRange // left to read
+	dec    decoder    // nil until the first row is needed
+	start  func(ctx context.Context) (decoder, error)
+	finish func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
+	done   func()
+	batch  int64          // rows of a batch by estimate
+	cut    []driver.Batch // decoded, to be handed out
+	err    error
+}
+
+// scan is what a pass over a row group needs to know.
+type scan struct {
+	in     *input
+	s      *fileSchema
+	g      *rowGroup
+	fields []int // of the schema, in its order
+	terms  driver.Predicate
+	o      driver.ScanOptions // with defaults; Columns and Predicate are not looked at
+	never  bool
+}
+
+// newReader plans the pass; it reads the page index, if that can help, and no data.
+func newReader(ctx context.Context, c scan) (*reader, error) {
+	r := &reader{o: c.o, s: c.s, g: c.g, fields: c.fields}
+	from := max(c.o.FromRow, 0)
+	to := c.g.rows
+	if c.o.Limit > 0 && len(c.terms) == 0 {
+		to = min(to, from+c.o.Limit)
+	}
+	if from >= to {
+		return r, nil
+	}
+	r.ranges = []rowRange{{from, to}}
+	for _, i := range c.fields {
+		for _, l := range c.s.fields[i].leaves {
+			if err := c.g.chunks[l].readable(); err != nil {
+				return nil, fault.Wrap(err, fault.Place{Column: c.s.leaves[l].name})
+			}
+		}
+	}
+	pages, err := r.prune(ctx, &c)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.ranges) == 0 {
+		return r, nil
+	}
+	r.batch = c.batchRows()
+	if len(c.fields) > 0 {
+		ranges := slices.Clone(r.ranges)
+		r.start = func(ctx context.Context) (decoder, error) { return c.open(ctx, ranges, pages) }
+	}
+	return r, nil
+}
+
+// readable reports why a column chunk cannot be read.
+func (c *chunk) readable() error {
+	switch {
+	case c.flags&encrypted != 0:
+		return fault.New(fault.Unsupported, "encrypted columns are not supported")
+	case c.flags&external != 0:
+		return fault.New(fault.Unsupported, "columns in other files are not supported")
+	}
+	return checkCodec(c.codec)
+}
+
+// term finds the leaf whose statistics a term can be held against.
+func (s *fileSchema) term(t *driver.Term) (leaf int, ok bool) {
+	is := s.arrow.FieldIndices(t.Column)
+	if len(is) != 1 || len(s.fields[is[0]].leaves) != 1 {
+		return 0, false
+	}
+	leaf = s.fields[is[0]].leaves[0]
+	return leaf, s.leaves[leaf].kind != kindNone
+}
+
+// keepGroup judges by the statistics of the row group.
+func (s *fileSchema) keepGroup(g *rowGroup, p driver.Predicate) bool {
+	for i := range p {
+		if l, ok := s.term(&p[i]); ok {
+			b := g.chunks[l].bounds(s.leaves[l].kind)
+			if !b.keep(&p[i]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// prune narrows the ranges, and returns the offset indexes for them.
+func (r *reader) prune(ctx context.Context, c *scan) (map[int][]pageLoc, error) {
+	before := r.ranges[0].to - r.ranges[0].from
+	defer func() {
+		for _, x := range r.ranges {
+			before -= x.to - x.from
+		}
+		c.o.Stats.Pruned.Add(before)
+	}()
+	if c.never || !c.s.keepGroup(c.g, c.terms) {
+		r.ranges = nil
+		return nil, nil
+	}
+	var terms []int
+	for i := range c.terms {
+		if l, ok := c.s.term(&c.terms[i]); ok && c.g.chunks[l].ciLen > 0 && !slices.Contains(terms, l) {
+			terms = append(terms, l)
+		}
+	}
+	known := map[int][]pageLoc{}
+	if len(terms) > 0 {
+		ois, cis, err := c.g.indexes(ctx, c.in, terms, true)
+		if err != nil {
+			return nil, err
+		}
+		known = ois
+		for i := range c.terms {
+			if l, ok := c.s.term(&c.terms[i]); ok && cis[l] != nil {
+				r.ranges = intersect(r.ranges, matching(&c.terms[i], c.s.leaves[l].kind, c.g.rows, ois[l], cis[l]))
+			}
+		}
+	}
+	if len(r.ranges) == 0 || len(r.ranges) == 1 && r.ranges[0] == (rowRange{0, c.g.rows}) {
+		return nil, nil
+	}
+	var missing []int
+	for _, i := range c.fields {
+		for _, l := range c.s.fields[i].leaves {
+			if _, ok := known[l]; !ok {
+				missing = append(missing, l)
+			}
+		}
+	}
+	ois, _, err := c.g.indexes(ctx, c.in, missing, false)
+	for l, ps := range ois {
+		known[l] = ps
+	}
+	return known, err
+}
+
+// batchRows estimates how many rows make BatchBytes.
+func (c *scan) batchRows() int64 {
+	n := int64(c.o.BatchRows)
+	if per := c.s.decodedBytes(c.g, c.fields) / max(c.g.rows, 1); per > 0 {
+		n = min(n, c.o.BatchBytes/per)
+	}
+	return max(n, 1)
+}
+
+// open makes the decoder: windows over what the ranges need.
+func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]pageLoc) (decoder, error) {
+	wins := map[int]*window{}
+	var order []*window
+	var total int64
+	for _, i := range c.fields {
+		f := &c.s.fields[i]
+		indexed := true
+		for _, l := range f.leaves {
+			indexed = indexed && pages[l] != nil
+		}
+		for _, l := range f.leaves {
+			ch := &c.g.chunks[l]
+			w := &window{f: c.in, alloc: c.o.Alloc}
+			if indexed {
+				w.runs = neededRuns(c.g, f, l, ranges, pages)
+			} else if ch.size > 0 {
+				w.runs = []blobio.Range{{Off: ch.start, Len: ch.size}}
+			}
+			for _, r := range w.runs {
+				total += r.Len
+			}
+			wins[l] = w
+			order = append(order, w)
+		}
+	}
+	// Columns are used up at about the same rate of rows, so that windows in
+	// proportion to their bytes are refilled together.
+	budget := int64(localAhead)
+	if c.in.fetch != nil {
+		budget = remoteAhead
+	}
+	for _, w := range order {
+		var sum int64
+		for _, r := range w.runs {
+			sum += r.Len
+		}
+		w.step = sum
+		if total > budget {
+			w.step = min(sum, max(minStep, sum*budget/total))
+		}
+	}
+	if c.o.Limit > 0 && len(c.terms) == 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
+		// Little may be wanted of what could not be narrowed.
+		rows := ranges[len(ranges)-1].to
+		for _, w := range order {
+			w.step = min(w.step, max(minStep, w.step*rows/max(c.g.rows, 1)))
+		}
+	}
+	if c.in.fetch != nil {
+		if err := fetchFirst(ctx, c.in, order, c.o.Alloc); err != nil {
+			return nil, err
+		}
+	}
+	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, c.o.Alloc)
+	if err != nil {
+		for _, w := range order {
+			w.close()
+		}
+		return nil, err
+	}
+	return d, nil
+}
+
+// neededRuns are the bytes of leaf l that ranges need: the dictionary and pages.
+func neededRuns(g *rowGroup, f *field, l int, ranges []rowRange, pages map[int][]pageLoc) []blobio.Range {
+	ps := pages[l]
+	var out []blobio.Range
+	add := func(from, to int64) {
+		if from >= to {
+			return
+		}
+		if n := len(out); n > 0 && out[n-1].Off+out[n-1].Len >= from {
+			out[n-1].Len = max(out[n-1].Len, to-out[n-1].Off)
+			return
+		}
+		out = append(out, blobio.Range{Off: from, Len: to - from})
+	}
+	add(g.chunks[l].start, ps[0].off)
+	for _, r := range ranges {
+		from := r.from
+		if f.repeated {
+			from = commonStart(f.leaves, pages, from)
+		}
+		for i := pageOf(ps, from); i < len(ps) && ps[i].row < r.to; i++ {
+			add(ps[i].off, ps[i].off+int64(ps[i].size))
+		}
+	}
+	return out
+}
+
+// commonStart is the last row, not after row, at which every leaf begins a page.
+func commonStart(leaves []int, pages map[int][]pageLoc, row int64) int64 {
+	for again := true; again; {
+		again = false
+		for _, l := range leaves {
+			if at := pages[l][pageOf(pages[l], row)].row; at < row {
+				row, again = at, true
+			}
+		}
+	}
+	return row
+}
+
+// Next implements driver.Reader.
+func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
+	if r.err != nil {
+		return driver.Batch{}, r.err
+	}
+	b, err := r.next(ctx)
+	if err != nil {
+		if err != io.EOF {
+			err = fault.Wrap(err, r.place)
+		}
+		r.err = err
+		return driver.Batch{}, err
+	}
+	r.o.Stats.Rows.Add(b.Record.NumRows())
+	return b, nil
+}
+
+func (r *reader) next(ctx context.Context) (driver.Batch, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Batch{}, fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	for {
+		if len(r.cut) > 0 {
+			b := r.cut[0]
+			r.cut = r.cut[1:]
+			return b, nil
+		}
+		if len(r.ranges) == 0 {
+			return driver.Batch{}, io.EOF
+		}
+		x := &r.ranges[0]
+		n := min(x.to-x.from, r.batch)
+		rec, n, err := r.decode(ctx, x.from, n)
+		if err != nil {
+			return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(x.from)})
+		}
+		row := x.from
+		if x.from += n; x.from == x.to {
+			r.ranges = r.ranges[1:]
+		}
+		r.slice(rec, row)
+		rec.Release()
+	}
+}
+
+// decode reads n rows, or fewer if they take too much memory.
+func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, int64, error) {
+	if r.start == nil { // no column: rows that only count
+		rec := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, n)
+		defer rec.Release()
+		out, err := r.finish(rec, row)
+		return out, n, err
+	}
+	if r.dec == nil {
+		d, err := r.start(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		r.dec = d
+	}
+	for {
+		limit := max(maxBatchGrow*r.o.BatchBytes, 64<<20)
+		if n == 1 {
+			limit = maxRowBytes
+		}
+		cols, err := r.dec.read(ctx, row, int(n), limit)
+		if large, ok := errors.AsType[errTooLarge](err); ok {
+			if n == 1 {
+				return nil, 0, fault.New(fault.Unsupported, "one row takes more than %d bytes: %w", maxRowBytes, large)
+			}
+			n = max(n/4, 1)
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		fields := make([]arrow.Field, len(cols))
+		for i, f := range r.fields {
+			fields[i] = r.s.arrow.Field(f)
+		}
+		rec := array.NewRecordBatch(arrow.NewSchema(fields, nil), cols, n)
+		for _, c := range cols {
+			c.Release()
+		}
+		out, err := r.finish(rec, row)
+		rec.Release()
+		return out, n, err
+	}
+}
+
+// slice queues rec in pieces of at most BatchBytes, by average; a piece has at
+// least one row.
+func (r *reader) slice(rec arrow.RecordBatch, row int64) {
+	rows := rec.NumRows()
+	var size int64
+	for _, c := range rec.Columns() {
+		size += int64(c.Data().SizeInBytes())
+	}
+	pieces := (size + r.o.BatchBytes - 1) / r.o.BatchBytes
+	if pieces <= 1 {
+		rec.Retain()
+		r.cut = append(r.cut, driver.Batch{Record: rec, Row: row})
+		return
+	}
+	per := max(rows/pieces, 1)
+	for at := int64(0); at < rows; at += per {
+		r.cut = append(r.cut, driver.Batch{Record: rec.NewSlice(at, min(at+per, rows)), Row: row + at})
+	}
+}
+
+// Close implements driver.Reader.
+func (r *reader) Close() error {
+	for _, b := range r.cut {
+		b.Record.Release()
+	}
+	r.cut, r.ranges = nil, nil
+	if r.dec != nil {
+		r.dec.close()
+		r.dec = nil
+	}
+	if r.done != nil {
+		r.done()
+		r.done = nil
+	}
+	if r.err == nil {
+		r.err = io.EOF
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package parquetio
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const arrowSchemaKey = "ARROW:schema"
+
+// fileSchema is what files of one schema share. Immutable.
+type fileSchema struct {
+	base     *metadata.FileMetaData // without row groups
+	manifest *pqarrow.SchemaManifest
+	arrow    *arrow.Schema // dictionaries replaced by their values
+	fields   []field       // top-level columns
+	leaves   []leaf
+}
+
+// field is a top-level column.
+type field struct {
+	leaves   []int // in order
+	repeated bool  // some leaf is in a list
+}
+
+// leaf is a Parquet column.
+type leaf struct {
+	name     string // dotted path
+	physical parquet.Type
+	width    int  // of FIXED_LEN_BYTE_ARRAY
+	maxDef   int16
+	maxRep   int16
+	kind     kind // how statistics compare; kindNone unless a top-level column
+	arrow    arrow.DataType
+}
+
+// schemaKey is the part of a footer that decides the schema.
+type schemaKey struct {
+	schema, arrow, orders string
+	cut                   func() []byte // a footer without row groups
+}
+
+// schemaCache shares schemas between the files of a table. Safe for concurrent use.
+type schemaCache struct {
+	mu sync.Mutex
+	m  map[[3]string]*fileSchema
+}
+
+func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
+	key := [3]string{k.schema, k.arrow, k.orders}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.m[key]; s != nil {
+		return s, nil
+	}
+	s, err := newFileSchema(k.cut(), k.arrow)
+	if err != nil {
+		return nil, err
+	}
+	if c.m == nil {
+		c.m = map[[3]string]*fileSchema{}
+	}
+	c.m[key] = s
+	return s, nil
+}
+
+func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
+	defer recovered(&err, "the schema cannot be read")
+	md, err := metadata.NewFileMetaData(raw, nil)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+	}
+	kv, err := plainSchema(stored)
+	if err != nil {
+		return nil, err
+	}
+	man, err := pqarrow.NewSchemaManifest(md.Schema, kv, nil)
+	if err != nil {
+		return nil, fault.New(fault.Unsupported, "the schema has no Arrow equivalent: %w", err)
+	}
+	md.FileMetaData.KeyValueMetadata = nil // may be large, and is used up
+	s = &fileSchema{base: md, manifest: man}
+	seen := map[string]bool{}
+	fields := make([]arrow.Field, len(man.Fields))
+	for i := range man.Fields {
+		mf := &man.Fields[i]
+		fields[i] = arrow.Field{Name: mf.Field.Name, Type: mf.Field.Type, Nullable: mf.Field.Nullable}
+		if seen[mf.Field.Name] {
+			return nil, fault.New(fault.Unsupported, "two columns have the name %q", mf.Field.Name)
+		}
+		seen[mf.Field.Name] = true
+		f := field{}
+		if err := s.walk(mf, &f, 0); err != nil {
+			return nil, err
+		}
+		if len(f.leaves) == 1 && len(mf.Children) == 0 {
+			l := &s.leaves[f.leaves[0]]
+			l.kind = kindOf(l, mf.Field.Type, md.Schema.Column(f.leaves[0]))
+		}
+		s.fields = append(s.fields, f)
+	}
+	if len(s.leaves) != md.Schema.NumColumns() {
+		return nil, fault.New(fault.Corrupt, "the schema has %d columns, not %d", md.Schema.NumColumns(), len(s.leaves))
+	}
+	s.arrow = arrow.NewSchema(fields, nil)
+	return s, nil
+}
+
+// walk collects leaves, and refuses trees on which arrow-go would panic.
+func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
+	if len(mf.Children) == 0 {
+		if mf.ColIndex != len(s.leaves) {
+			return fault.New(fault.Unsupported, "column %q has no values", mf.Field.Name)
+		}
+		d := s.base.Schema.Column(mf.ColIndex)
+		s.leaves = append(s.leaves, leaf{
+			name: d.Path(), physical: d.PhysicalType(), width: d.TypeLength(),
+			maxDef: d.MaxDefinitionLevel(), maxRep: d.MaxRepetitionLevel(), arrow: mf.Field.Type,
+		})
+		if d.PhysicalType() == parquet.Types.FixedLenByteArray && d.TypeLength() <= 0 {
+			return fault.New(fault.Corrupt, "column %q has values of %d bytes", d.Path(), d.TypeLength())
+		}
+		f.leaves = append(f.leaves, mf.ColIndex)
+		f.repeated = f.repeated || d.MaxRepetitionLevel() > 0
+		return nil
+	}
+	for i := range mf.Children {
+		if err := s.walk(&mf.Children[i], f, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plainSchema decodes a stored Arrow schema and returns it, as arrow-go takes
+// it, with dictionary types replaced by their value types.
+func plainSchema(stored string) (kv metadata.KeyValueMetadata, err error) {
+	if stored == "" {
+		return nil, nil
+	}
+	defer recovered(&err, "the stored Arrow schema is damaged")
+	raw, err := base64.StdEncoding.DecodeString(stored)
+	if err != nil {
+		raw, err = base64.RawStdEncoding.DecodeString(stored)
+	}
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+	}
+	rd, err := ipc.NewReader(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+	}
+	defer rd.Release()
+	fields := rd.Schema().Fields()
+	for i := range fields {
+		fields[i] = plainField(fields[i])
+	}
+	kv = metadata.NewKeyValueMetadata()
+	var plain bytes.Buffer
+	w := ipc.NewWriter(&plain, ipc.WithSchema(arrow.NewSchema(fields, nil)))
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	err = kv.Append(arrowSchemaKey, base64.StdEncoding.EncodeToString(plain.Bytes()))
+	return kv, err
+}
+
+func plainField(f arrow.Field) arrow.Field {
+	f.Type = plainType(f.Type)
+	f.Metadata = arrow.Metadata{}
+	return f
+}
+
+func plainType(t arrow.DataType) arrow.DataType {
+	switch t := t.(type) {
+	case *arrow.DictionaryType:
+		return plainType(t.ValueType)
+	case *arrow.ListType:
+		return arrow.ListOfField(plainField(t.ElemField()))
+	case *arrow.LargeListType:
+		return arrow.LargeListOfField(plainField(t.ElemField()))
+	case *arrow.FixedSizeListType:
+		return arrow.FixedSizeListOfField(t.Len(), plainField(t.ElemField()))
+	case *arrow.MapType:
+		m := arrow.MapOfFields(plainField(t.KeyField()), plainField(t.ItemField()))
+		m.KeysSorted = t.KeysSorted
+		return m
+	case *arrow.StructType:
+		fields := t.Fields()
+		for i := range fields {
+			fields[i] = plainField(fields[i])
+		}
+		return arrow.StructOf(fields...)
+	}
+	return t
+}
+
+// recovered turns a panic of arrow-go into a Corrupt error.
+func recovered(err *error, what string) {
+	switch p := recover().(type) {
+	case nil:
+	case errTooLarge:
+		*err = p
+	case *fault.Error:
+		*err = p
+	case error:
+		*err = fault.New(fault.Corrupt, "%s: %w", what, p)
+	default:
+		*err = fault.New(fault.Corrupt, "%s: %v", what, fmt.Sprint(p))
+	}
+}

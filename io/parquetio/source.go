@@ -1,0 +1,128 @@
+package parquetio
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// Kind is the name of the format in specs and plans.
+const Kind = "parquet"
+
+// Options of a source.
+type Options struct {
+	fileset.Options
+	// Columns are the columns that the table has, in this order; nil means all.
+	// Partition, path and row columns are among those that can be named.
+	Columns []string `json:"columns,omitempty"`
+}
+
+// Source reads Parquet files. It implements driver.Source.
+type Source struct{ o Options }
+
+// New checks the options; it does no I/O.
+func New(o *Options) (*Source, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	for i, c := range o.Columns {
+		if slices.Contains(o.Columns[:i], c) {
+			return nil, fault.New(fault.Invalid, "columns: %q is there twice", c)
+		}
+	}
+	return &Source{*o}, nil
+}
+
+// Format rebuilds sources of this package.
+var Format = driver.Format{Kind: Kind, Open: func(config json.RawMessage) (driver.Source, error) {
+	var o Options
+	if err := unmarshal(config, &o); err != nil {
+		return nil, err
+	}
+	return New(&o)
+}}
+
+func unmarshal(config json.RawMessage, to any) error {
+	d := json.NewDecoder(bytes.NewReader(config))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return fault.New(fault.Invalid, "parquet: %w", err)
+	}
+	return nil
+}
+
+// Kind is "parquet".
+func (s *Source) Kind() string { return Kind }
+
+// Config returns the options.
+func (s *Source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
+
+// Resolve lists the files and reads their footers, in parallel.
+func (s *Source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	set, err := fileset.List(ctx, &s.o.Options, []string{".parquet", ".parq", ".pq"}, ro)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{set: set, o: s.o, footers: make([]*footer, len(set.Files))}
+	if err := t.resolve(ctx, ro); err != nil {
+		return nil, errorsJoin(err, set.Close())
+	}
+	return t, nil
+}
+
+func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
+	limit := 32
+	if ro != nil && ro.Concurrency > 0 {
+		limit = ro.Concurrency
+	}
+	// Every worker has one buffer, and takes the next file.
+	var cache schemaCache
+	limit = min(limit, len(t.footers))
+	g, gctx := errgroup.WithContext(ctx)
+	for w := range limit {
+		g.Go(func() error {
+			buf := make([]byte, tailBytes)
+			for i := w; i < len(t.footers); i += limit {
+				f, err := readFooter(gctx, t.set.Object(i, nil), buf, &cache)
+				if err != nil {
+					return fault.Wrap(err, fault.Place{File: t.set.Files[i].Path})
+				}
+				t.footers[i] = f
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	files := make([]*arrow.Schema, len(t.footers))
+	for i, f := range t.footers {
+		files[i] = f.schema.arrow
+	}
+	full, err := t.set.Schema(files)
+	if err != nil {
+		return err
+	}
+	idx, err := fileset.Select(full, t.o.Columns)
+	if err != nil {
+		return err
+	}
+	fields := make([]arrow.Field, len(idx))
+	for k, i := range idx {
+		fields[k] = full.Field(i)
+	}
+	t.full, t.schema = full, arrow.NewSchema(fields, nil)
+	t.list()
+	return nil
+}

@@ -1,0 +1,283 @@
+package parquetio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/parquet"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// table is a resolved source. Immutable but for what it remembers of pruning.
+type table struct {
+	set     *fileset.Set
+	o       Options
+	footers []*footer
+	full    *arrow.Schema // of the files together
+	schema  *arrow.Schema // of the columns chosen in the options
+	splits  []driver.Split
+	at      []place // of every split
+
+	mu     sync.Mutex
+	blooms map[string][]bool // splits that bloom filters exclude, by predicate
+}
+
+// place is where a split is.
+type place struct {
+	file, group int
+	row         int64 // first row, in the file
+}
+
+func (t *table) list() {
+	for i, f := range t.footers {
+		var row int64
+		for g := range f.groups {
+			rg := &f.groups[g]
+			var size int64
+			for c := range rg.chunks {
+				size += rg.chunks[c].size
+			}
+			t.splits = append(t.splits, driver.Split{
+				ID:   t.set.Files[i].Rel + "#" + strconv.Itoa(g),
+				File: t.set.Files[i].Path, Index: int64(g), Rows: rg.rows, Bytes: size,
+			})
+			t.at = append(t.at, place{i, g, row})
+			row += rg.rows
+		}
+	}
+}
+
+func (t *table) Schema() *arrow.Schema  { return t.schema }
+func (t *table) Splits() []driver.Split { return t.splits }
+func (t *table) Close() error           { return t.set.Close() }
+
+func errorsJoin(err, other error) error {
+	if other == nil {
+		return err
+	}
+	return errors.Join(err, other)
+}
+
+// columns resolves the columns of a scan to names of the full schema.
+func (t *table) columns(want []string) ([]string, error) {
+	idx, err := fileset.Select(t.schema, want)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(idx))
+	for k, i := range idx {
+		names[k] = t.schema.Field(i).Name
+	}
+	return names, nil
+}
+
+// Open implements driver.Table.
+func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
+	if i < 0 || i >= len(t.splits) {
+		return nil, fault.New(fault.Invalid, "split %d of %d", i, len(t.splits))
+	}
+	at := t.at[i]
+	where := fault.Place{File: t.set.Files[at.file].Path, RowGroup: fault.N(int64(at.group))}
+	c := scan{o: o.WithDefaults()}
+	names, err := t.columns(c.o.Columns)
+	if err != nil {
+		return nil, err
+	}
+	f := t.footers[at.file]
+	a, err := t.set.Adapter(at.file, t.full, f.schema.arrow, names, c.o.Predicate, at.row)
+	if err != nil {
+		return nil, fault.Wrap(err, where)
+	}
+	c.s, c.g, c.terms, c.never = f.schema, &f.groups[at.group], a.Predicate, a.Never
+	for _, n := range a.FileColumns {
+		c.fields = append(c.fields, f.schema.arrow.FieldIndices(n)[0])
+	}
+	c.in = t.input(at.file, c.o.Stats)
+	if len(c.terms) > 0 && !c.never {
+		if c.never, err = t.bloomed(ctx, i, &c); err != nil {
+			a.Release()
+			return nil, fault.Wrap(err, where)
+		}
+	}
+	// A limit is of rows after the predicate, of which only parts may be known here.
+	if len(c.o.Predicate) > 0 {
+		c.o.Limit = 0
+	}
+	r, err := newReader(ctx, c)
+	if err != nil {
+		a.Release()
+		return nil, fault.Wrap(err, where)
+	}
+	r.place, r.done = where, a.Release
+	r.finish = func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error) {
+		return a.Apply(rec, row, c.o.Alloc)
+	}
+	return r, nil
+}
+
+// input opens file i. Local files are read on demand, others ahead.
+func (t *table) input(i int, st *driver.ScanStats) *input {
+	o := t.set.Object(i, st)
+	in := &input{blob: o}
+	if t.set.Files[i].Info.ETag != "" {
+		in.fetch = o
+	}
+	return in
+}
+
+// bloomed reports whether bloom filters exclude split i, from memory if Keep was
+// called with this predicate.
+func (t *table) bloomed(ctx context.Context, i int, c *scan) (bool, error) {
+	if !c.s.keepGroup(c.g, c.terms) {
+		return true, nil
+	}
+	t.mu.Lock()
+	known, ok := t.blooms[c.o.Predicate.String()]
+	t.mu.Unlock()
+	if ok {
+		return known[i], nil
+	}
+	return c.s.bloomExcludes(ctx, c.in, c.g, c.terms)
+}
+
+// maxRemembered bounds the predicates whose pruning is remembered.
+const maxRemembered = 16
+
+// Keep implements driver.Pruner: partition values, statistics, bloom filters.
+func (t *table) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
+	keep := make([]bool, len(t.splits))
+	byBloom := make([]bool, len(t.splits))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	adapted := -1
+	var a *fileset.Adapter
+	for i, at := range t.at {
+		if gctx.Err() != nil {
+			break
+		}
+		f := t.footers[at.file]
+		if at.file != adapted {
+			var err error
+			if a, err = t.set.Adapter(at.file, t.full, f.schema.arrow, []string{}, p, 0); err != nil {
+				_ = g.Wait()
+				return nil, err
+			}
+			a.Release()
+			adapted = at.file
+		}
+		rg := &f.groups[at.group]
+		keep[i] = rg.rows > 0 && !a.Never && f.schema.keepGroup(rg, a.Predicate)
+		if !keep[i] || !f.schema.hasBloom(rg, a.Predicate) {
+			continue
+		}
+		terms := a.Predicate
+		g.Go(func() error {
+			out, err := f.schema.bloomExcludes(gctx, t.input(at.file, new(driver.ScanStats)), rg, terms)
+			if err != nil {
+				return fault.Wrap(err, fault.Place{File: t.set.Files[at.file].Path, RowGroup: fault.N(int64(at.group))})
+			}
+			keep[i], byBloom[i] = !out, out
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	t.mu.Lock()
+	if t.blooms == nil || len(t.blooms) >= maxRemembered {
+		t.blooms = map[string][]bool{}
+	}
+	t.blooms[p.String()] = byBloom
+	t.mu.Unlock()
+	return keep, nil
+}
+
+// Size implements driver.Sizer.
+func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
+	names, err := t.columns(columns)
+	if err != nil {
+		return 0, 0
+	}
+	at := t.at[i]
+	f := t.footers[at.file]
+	g := &f.groups[at.group]
+	var fields []int
+	for _, n := range names {
+		if is := f.schema.arrow.FieldIndices(n); len(is) > 0 {
+			fields = append(fields, is[0])
+			for _, l := range f.schema.fields[is[0]].leaves {
+				fetch += g.chunks[l].size
+			}
+		} else {
+			decoded += 8 * g.rows // partition, path, row number or null
+		}
+	}
+	return fetch, decoded + f.schema.decodedBytes(g, fields)
+}
+
+// decodedBytes estimates Arrow memory of whole columns of a row group.
+func (s *fileSchema) decodedBytes(g *rowGroup, fields []int) (n int64) {
+	for _, i := range fields {
+		for _, l := range s.fields[i].leaves {
+			c, leaf := &g.chunks[l], &s.leaves[l]
+			n += c.values / 8 // validity
+			if leaf.maxRep > 0 {
+				n += 4 * g.rows
+			}
+			switch leaf.physical {
+			case parquet.Types.ByteArray:
+				n += 4*c.values + c.textBytes()
+			case parquet.Types.FixedLenByteArray:
+				w := int64(leaf.width)
+				if t, ok := leaf.arrow.(arrow.FixedWidthDataType); ok {
+					w = int64(t.BitWidth()) / 8
+				}
+				n += w * c.values
+			default:
+				w := int64(64)
+				if t, ok := leaf.arrow.(arrow.FixedWidthDataType); ok {
+					w = int64(t.BitWidth())
+				}
+				n += w * c.values / 8
+			}
+		}
+	}
+	return n
+}
+
+// textBytes is what is said or, of a column with a dictionary, guessed.
+func (c *chunk) textBytes() int64 {
+	switch {
+	case c.text >= 0:
+		return c.text
+	case c.flags&hasDict != 0:
+		return max(c.raw, c.values*int64(max(len(c.min), len(c.max), 8)))
+	}
+	return c.raw
+}
+
+// Fingerprint implements driver.Table: the footer stands for a local file.
+func (t *table) Fingerprint(ctx context.Context) (string, error) {
+	config, err := json.Marshal(struct {
+		Columns    []string `json:"columns,omitempty"`
+		PathColumn string   `json:"path_column,omitempty"`
+		RowColumn  string   `json:"row_column,omitempty"`
+	}{t.o.Columns, t.o.PathColumn, t.o.RowColumn})
+	if err != nil {
+		return "", err
+	}
+	return t.set.Fingerprint(ctx, Kind, config, func(_ context.Context, i int) ([]byte, error) {
+		return t.footers[i].hash[:], nil
+	})
+}
