@@ -28,27 +28,27 @@ type Options struct {
 	// Paths are files, folders (read recursively) and globs (with **), local or
 	// bucket URLs. Together they are read in byte order of path, each file once.
 	// A glob gives files only, not what is below folders that it matches.
-	Paths []string `json:"paths"`
+	Paths []string `json:"paths" doc:"files, folders (read recursively) and globs (with **), local or bucket URLs" required:"true"`
 	// Extensions of the files that folders and globs give, case ignored; nil means
 	// the format's, [""] any. A file named outright is always read, and so are the
 	// files of a glob that ends in an extension of its own ("x/*.dat").
-	Extensions []string `json:"extensions,omitempty"`
+	Extensions []string `json:"extensions,omitempty" doc:"of the files that folders and globs give; default: the format's; [\"\"] means any"`
 	// Partitions is "hive" (default: key=value folders become columns) or "none".
 	// Folders that the user's path itself names count too. A column of the files
 	// that has the name of a partition is not read: the partition's value stands for it.
-	Partitions string `json:"partitions,omitempty"`
+	Partitions string `json:"partitions,omitempty" doc:"key=value folders: hive (default) makes columns of them, none does not" enum:"hive|none"`
 	// PartitionTypes overrides what values suggest (int64, date32 or string), by
 	// column, in the names of expressions: "int", "string", "date", ...
-	PartitionTypes map[string]string `json:"partition_types,omitempty"`
+	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns, where the values suggest another"`
 	// PathColumn and RowColumn, if set, name extra columns: the file's path
 	// (string) and the row's number in its file (int64; where splits of unknown
 	// rows precede it, an Unsupported error at plan time).
-	PathColumn string `json:"path_column,omitempty"`
-	RowColumn  string `json:"row_column,omitempty"`
+	PathColumn string `json:"path_column,omitempty" doc:"name of an extra column: the file's path"`
+	RowColumn  string `json:"row_column,omitempty" doc:"name of an extra column: the row's number in its file"`
 	// Hidden includes files and folders that begin with '_' or '.'. Otherwise only
 	// those are read that a path or a part of a glob names with its first byte;
 	// "_key=value" folders are never hidden.
-	Hidden bool `json:"hidden,omitempty"`
+	Hidden bool `json:"hidden,omitempty" doc:"read files and folders that begin with _ or ., too"`
 }
 
 // File is one listed file.
