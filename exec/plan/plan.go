@@ -52,7 +52,7 @@ type part struct {
 // then appends an operator to every stage. The stages share it.
 func (p *part) then(op exec.Operator, e *ops.OnError) {
 	for _, s := range p.stages {
-		s.Ops = append(s.Ops, exec.Fused{Operator: op, OnError: onError(e)})
+		s.Ops = append(s.Ops, exec.Fused{Operator: op, OnError: OnError(e)})
 	}
 	p.schema = op.Schema()
 }
@@ -256,7 +256,8 @@ func passes(n *ops.Project) bool {
 // retries is how often a policy "retry" tries again when it does not say.
 const retries = 3
 
-func onError(e *ops.OnError) *exec.OnError {
+// OnError is the engine's form of a policy; nil for nil.
+func OnError(e *ops.OnError) *exec.OnError {
 	if e == nil {
 		return nil
 	}
