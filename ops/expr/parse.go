@@ -1,0 +1,282 @@
+package expr
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/parser"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Parse reads an expression. An Invalid error shows the text with a mark under
+// the place.
+func Parse(text string) (*Expr, error) {
+	switch {
+	case len(text) > maxText:
+		return nil, fault.New(fault.Invalid, "expression of %d bytes; at most %d", len(text), maxText)
+	case !utf8.ValidString(text):
+		return nil, fault.New(fault.Invalid, "expression is not valid UTF-8")
+	case strings.TrimSpace(text) == "":
+		return nil, fault.New(fault.Invalid, "expression is empty")
+	}
+	// The parser counts grammar rules, several for each level of the tree: its own
+	// limit only guards the stack, convert has the exact one.
+	p, err := parser.NewParser(parser.MaxRecursionDepth(4*maxDepth), parser.ExpressionSizeCodePointLimit(maxText),
+		parser.ErrorRecoveryLimit(1), parser.ErrorReportingLimit(1))
+	if err != nil {
+		return nil, fault.New(fault.Internal, "expression parser: %w", err)
+	}
+	tree, errs := p.Parse(common.NewTextSource(text))
+	if list := errs.GetErrors(); len(list) > 0 {
+		e := list[0]
+		if e.Location.Line() < 1 {
+			return nil, fault.New(fault.Invalid, "expression: %s", tidy(e.Message))
+		}
+		return nil, syntaxError(text, e.Location.Line(), e.Location.Column(), tidy(e.Message))
+	}
+	c := &converter{text: text, info: tree.SourceInfo()}
+	root := c.convert(tree.Expr(), 0)
+	if c.err != nil {
+		return nil, c.err
+	}
+	return &Expr{root}, nil
+}
+
+// MustParse is Parse for texts known to be right; it panics on others.
+func MustParse(text string) *Expr {
+	e, err := Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return e
+}
+
+// syntaxError shows one line of text with a mark under a column (from 0, in code points).
+func syntaxError(text string, line, col int, msg string) error {
+	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+	show := []rune(lines[min(line, len(lines))-1])
+	col = min(max(col, 0), len(show))
+	const before, after = 60, 40 // of a long line, only what is around the place
+	end := min(len(show), col+after)
+	head, tail := "", ""
+	if end < len(show) {
+		tail = "..."
+	}
+	start := max(0, col-before)
+	if start > 0 {
+		head = "..."
+	}
+	shown := strings.ReplaceAll(string(show[start:end]), "\t", " ")
+	return fault.New(fault.Invalid, "expression: %s\n  %s%s%s\n  %s^", msg, head, shown, tail, strings.Repeat(" ", len(head)+col-start))
+}
+
+var (
+	reWord      = regexp.MustCompile(`^(?:mismatched|extraneous) input '(in|true|false|null)' expecting .*$`)
+	reExpecting = regexp.MustCompile(`^(?:mismatched|extraneous) input (.*) expecting .*$`)
+	reNoViable  = regexp.MustCompile(`^no viable alternative at input (.*)$`)
+	reToken     = regexp.MustCompile(`^token recognition error at: (.*)$`)
+	reMissing   = regexp.MustCompile(`^missing (.*) at (.*)$`)
+)
+
+// tidy says in plain words what the parser generator says in its own.
+func tidy(msg string) string {
+	msg = strings.ReplaceAll(strings.TrimPrefix(msg, "Syntax error: "), "'<EOF>'", "end of expression")
+	if len(msg) > 200 {
+		msg = msg[:200]
+		for !utf8.ValidString(msg) {
+			msg = msg[:len(msg)-1]
+		}
+	}
+	for _, r := range []struct {
+		re *regexp.Regexp
+		to string
+	}{{reWord, `unexpected '$1'; for a column of that name write col("$1")`}, {reExpecting, "unexpected $1"}, {reNoViable, "cannot read $1"}, {reToken, "unexpected character $1"}, {reMissing, "missing $1 at $2"}} {
+		if r.re.MatchString(msg) {
+			return r.re.ReplaceAllString(msg, r.to)
+		}
+	}
+	if id, ok := strings.CutPrefix(msg, "reserved identifier: "); ok {
+		return fmt.Sprintf("%s is a reserved word: write col(%q) for a column of that name", id, id)
+	}
+	return msg
+}
+
+type converter struct {
+	text string
+	info *ast.SourceInfo
+	err  error
+}
+
+// fail keeps the first error and returns a node that nobody will see.
+func (c *converter) fail(e ast.Expr, format string, args ...any) *node {
+	if c.err == nil {
+		loc := c.info.GetStartLocation(e.ID())
+		col := loc.Column()
+		if e.Kind() == ast.CallKind && isIdent(e.AsCall().FunctionName()) {
+			col -= len(e.AsCall().FunctionName()) // a call's place is its parenthesis
+		}
+		c.err = syntaxError(c.text, max(loc.Line(), 1), col, fmt.Sprintf(format, args...))
+	}
+	return litNode(nil)
+}
+
+var symbols = map[string]string{
+	"_&&_": "&&", "_||_": "||", "!_": "!", "_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">=",
+	"_+_": "+", "_-_": "-", "_*_": "*", "_/_": "/", "_%_": "%", "-_": "neg", "_[_]": "[]", "@in": "in", "_?_:_": "?:",
+}
+
+// convert makes our tree of the parser's. depth counts levels of the latter, whose
+// && and || are nested; it is bounded by the parser.
+func (c *converter) convert(e ast.Expr, depth int) *node {
+	if c.err != nil {
+		return litNode(nil)
+	}
+	var n *node
+	switch e.Kind() {
+	case ast.IdentKind:
+		name := e.AsIdent()
+		if strings.HasPrefix(name, ".") {
+			return c.fail(e, "unexpected '.'")
+		}
+		n = newNode(kColumn, name)
+	case ast.LiteralKind:
+		n = c.literal(e)
+	case ast.ListKind:
+		n = newNode(kList, "", c.all(e.AsList().Elements(), depth)...)
+	case ast.SelectKind:
+		s := e.AsSelect()
+		n = newNode(kField, s.FieldName(), c.convert(s.Operand(), depth+1))
+	case ast.CallKind:
+		n = c.call(e, depth)
+	case ast.MapKind, ast.StructKind:
+		return c.fail(e, "map and message literals are not part of the language")
+	default:
+		return c.fail(e, "unsupported syntax")
+	}
+	if n.depth >= maxDepth {
+		return c.fail(e, "expression nests deeper than %d", maxDepth)
+	}
+	return n
+}
+
+func (c *converter) all(es []ast.Expr, depth int) []*node {
+	out := make([]*node, len(es))
+	for i, e := range es {
+		out[i] = c.convert(e, depth+1)
+	}
+	return out
+}
+
+func (c *converter) literal(e ast.Expr) *node {
+	switch v := e.AsLiteral().Value().(type) {
+	case bool, int64, uint64, float64, string:
+		return litNode(v)
+	case []byte:
+		return litNode(blob(v))
+	}
+	return litNode(nil) // the only other literal of the grammar is null
+}
+
+func (c *converter) call(e ast.Expr, depth int) *node {
+	ce := e.AsCall()
+	name := ce.FunctionName()
+	var args []*node
+	if ce.IsMemberFunction() {
+		args = append(args, c.convert(ce.Target(), depth+1))
+	}
+	args = append(args, c.all(ce.Args(), depth)...)
+	if c.err != nil {
+		return litNode(nil)
+	}
+	if sym, ok := symbols[name]; ok {
+		return operator(sym, args)
+	}
+	if name == "col" {
+		if s, ok := stringArg(args, 0); ok && len(args) == 1 {
+			return newNode(kColumn, s)
+		}
+		return c.fail(e, `col takes one string literal: col("name")`)
+	}
+	if _, ok := functions[name]; !ok {
+		msg := fmt.Sprintf("unknown function %s", name)
+		if near := nearest(name, functionNames()); near != "" {
+			msg += fmt.Sprintf("; did you mean %s?", near)
+		}
+		return c.fail(e, "%s", msg)
+	}
+	return call(name, args...)
+}
+
+// operator gives every way to write the same thing one tree.
+func operator(sym string, args []*node) *node {
+	switch sym {
+	case "&&", "||":
+		return junction(sym, args...)
+	case "neg":
+		if a := args[0]; a.kind == kLiteral {
+			switch v := a.val.(type) {
+			case int64:
+				if v != -v || v == 0 { // not the smallest
+					return litNode(-v)
+				}
+			case float64:
+				return litNode(-v)
+			}
+		}
+	case "[]":
+		if s, ok := stringArg(args, 1); ok {
+			return newNode(kField, s, args[0])
+		}
+	}
+	return call(sym, args...)
+}
+
+// stringArg is args[i] where that is a string literal.
+func stringArg(args []*node, i int) (string, bool) {
+	if i >= len(args) || args[i].kind != kLiteral {
+		return "", false
+	}
+	s, ok := args[i].val.(string)
+	return s, ok
+}
+
+// nearest is the name closest to s by edit distance, "" if none is close.
+func nearest(s string, names []string) string {
+	best, at := "", max(1, len(s)/3)+1
+	if len(s) > 64 {
+		return ""
+	}
+	for _, n := range names {
+		if len(n) > 64 {
+			continue
+		}
+		if d := distance(strings.ToLower(s), strings.ToLower(n)); d < at {
+			best, at = n, d
+		}
+	}
+	return best
+}
+
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := prev
+			if a[i] != b[j] {
+				d++
+			}
+			prev = row[j+1]
+			row[j+1] = min(d, row[j]+1, prev+1)
+		}
+	}
+	return row[len(b)]
+}
