@@ -45,7 +45,7 @@ type Bucket struct {
 
 // Options of a bucket; nil means defaults.
 type Options struct {
-	Concurrency int           // parallel requests of the bucket; 0 means 64
+	Concurrency int           // parallel requests of the bucket (local: of a call); 0 means 64
 	Retries     int           // per request, beyond the first; 0 means 5, negative none
 	Gap         int64         // ranges closer than this are fetched together; 0 means 1 MiB (local: 64 KiB), negative none
 	MaxRequest  int64         // larger ranges are fetched in pieces, in parallel; 0 means 8 MiB
@@ -160,7 +160,9 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 			return nil, fault.New(fault.Unsupported, "unknown scheme %q: use a path, s3://, gs://, azblob:// or mem://", u.Scheme).
 				At(fault.Place{File: bucketURL})
 		}
-		if q := u.Query(); u.Scheme == "s3" && !q.Has("response_checksum_validation") {
+		if q := u.Query(); q.Has("prefix") || q.Has("key") {
+			return bad("write prefixes and keys as a path, not as a parameter")
+		} else if u.Scheme == "s3" && !q.Has("response_checksum_validation") {
 			// The checksum of an object cannot be checked on a range of it; asked to
 			// try, the SDK says so on stderr for every request.
 			q.Set("response_checksum_validation", "when_required")

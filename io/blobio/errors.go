@@ -27,7 +27,23 @@ func (b *Bucket) fail(ctx context.Context, key string, err error) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fault.New(fault.Canceled, "%w", context.Cause(ctx)).At(b.place(key))
+		return b.canceled(ctx, key)
+	}
+	return b.wrap(key, err)
+}
+
+// canceled returns an error if ctx has ended.
+func (b *Bucket) canceled(ctx context.Context, key string) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fault.New(fault.Canceled, "%w", context.Cause(ctx)).At(b.place(key))
+}
+
+// wrap is fail where no context matters.
+func (b *Bucket) wrap(key string, err error) error {
+	if err == nil {
+		return nil
 	}
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return fault.Wrap(err, b.place(key))

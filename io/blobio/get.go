@@ -70,7 +70,7 @@ func watched(ctx context.Context, limit time.Duration, f func(context.Context, *
 	defer dog.Stop()
 	err := f(ctx, dog)
 	if err != nil && context.Cause(ctx) == errStalled {
-		err = fmt.Errorf("%w (%s)", errStalled, limit)
+		err = fmt.Errorf("%w (%s): %v", errStalled, limit, err)
 	}
 	return err
 }

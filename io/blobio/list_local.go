@@ -159,14 +159,14 @@ func (b *Bucket) listLocalDir(ctx context.Context, prefix string) iter.Seq2[Info
 	return func(yield func(Info, error) bool) {
 		d := b.rootNode(prefix)
 		if b.load(d, ""); d.err != nil {
-			if err := b.fail(ctx, prefix, d.err); fault.CodeOf(err) != fault.NotFound {
+			if err := b.wrap(prefix, d.err); fault.CodeOf(err) != fault.NotFound {
 				yield(Info{}, err)
 			}
 			return
 		}
 		for _, e := range d.entries {
-			if ctx.Err() != nil {
-				yield(Info{}, b.fail(ctx, prefix, ctx.Err()))
+			if err := b.canceled(ctx, prefix); err != nil {
+				yield(Info{}, err)
 				return
 			}
 			if !yield(e.Info, nil) {
@@ -179,7 +179,7 @@ func (b *Bucket) listLocalDir(ctx context.Context, prefix string) iter.Seq2[Info
 func (b *Bucket) listLocal(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		dir, base := path.Split(prefix)
-		w := walk{b: b, yield: yield, ctxErr: func() error { return b.fail(ctx, prefix, ctx.Err()) }}
+		w := walk{b: b, yield: yield, ctxErr: func() error { return b.canceled(ctx, prefix) }}
 		w.cond.L = &w.mu
 		defer w.stop()
 		w.dir(b.rootNode(dir), base)
@@ -211,7 +211,7 @@ func (w *walk) dir(d *dirNode, base string) bool {
 	}
 	w.mu.Unlock()
 	if w.b.load(d, base); d.err != nil {
-		err := w.b.fail(context.Background(), d.key, d.err)
+		err := w.b.wrap(d.key, d.err)
 		if fault.CodeOf(err) == fault.NotFound { // never was, or is gone since
 			return true
 		}

@@ -20,12 +20,12 @@ const parallelLocal = 1 << 20
 func (b *Bucket) file(key string) string { return path.Join(b.root, key) }
 
 func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
-	if ctx.Err() != nil {
-		return Info{}, b.fail(ctx, key, ctx.Err())
+	if err := b.canceled(ctx, key); err != nil {
+		return Info{}, err
 	}
 	fi, err := os.Stat(b.file(key))
 	if err != nil {
-		return Info{}, b.fail(ctx, key, err)
+		return Info{}, b.wrap(key, err)
 	}
 	switch {
 	case fi.IsDir():
@@ -39,10 +39,7 @@ func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
 // openLocal opens the file and checks that it is the version that was listed:
 // the same size and modification time. (The clock behind the latter ticks every
 // few milliseconds: a file rewritten within one tick at the same size goes unseen.)
-func (o *Object) openLocal(ctx context.Context) (*os.File, error) {
-	if ctx.Err() != nil {
-		return nil, o.b.fail(ctx, o.info.Key, ctx.Err())
-	}
+func (o *Object) openLocal() (*os.File, error) {
 	f, err := os.Open(o.b.file(o.info.Key))
 	if err == nil {
 		if err = o.checkLocal(f); err == nil {
@@ -50,7 +47,7 @@ func (o *Object) openLocal(ctx context.Context) (*os.File, error) {
 		}
 		f.Close()
 	}
-	return nil, o.b.fail(ctx, o.info.Key, err)
+	return nil, o.b.wrap(o.info.Key, err)
 }
 
 func (o *Object) checkLocal(f *os.File) error {
@@ -64,8 +61,8 @@ func (o *Object) checkLocal(f *os.File) error {
 // pread fills dst from off, and looks again whether the file is still the same:
 // it may have been written to while it was read.
 func (o *Object) pread(ctx context.Context, f *os.File, dst []byte, off int64) error {
-	if ctx.Err() != nil {
-		return o.b.fail(ctx, o.info.Key, ctx.Err())
+	if err := o.b.canceled(ctx, o.info.Key); err != nil {
+		return err
 	}
 	o.count(func(s *Stats) { s.Requests.Add(1); s.Bytes.Add(int64(len(dst))) })
 	_, err := f.ReadAt(dst, off)
@@ -75,18 +72,18 @@ func (o *Object) pread(ctx context.Context, f *os.File, dst []byte, off int64) e
 	if err == nil {
 		err = o.checkLocal(f)
 	}
-	return o.b.fail(ctx, o.info.Key, err)
+	return o.b.wrap(o.info.Key, err)
 }
 
 func (b *Bucket) deleteLocal(ctx context.Context, key string) error {
-	if ctx.Err() != nil {
-		return b.fail(ctx, key, ctx.Err())
+	if err := b.canceled(ctx, key); err != nil {
+		return err
 	}
 	fi, err := os.Lstat(b.file(key))
 	if err == nil && !fi.IsDir() { // a directory is no object
 		err = os.Remove(b.file(key))
 	}
-	if err = b.fail(ctx, key, err); fault.CodeOf(err) == fault.NotFound {
+	if err = b.wrap(key, err); fault.CodeOf(err) == fault.NotFound {
 		return nil
 	}
 	return err
@@ -109,7 +106,7 @@ type localSink struct {
 }
 
 func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*localSink, error) {
-	check := func() error { return b.fail(ctx, key, ctx.Err()) }
+	check := func() error { return b.canceled(ctx, key) }
 	if err := check(); err != nil {
 		return nil, err
 	}
@@ -118,7 +115,7 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 	if err := os.MkdirAll(dir, 0o777); errors.Is(err, unix.ENOTDIR) {
 		return nil, fault.New(fault.Exists, "a file is where a directory must be: %w", err).At(b.place(key))
 	} else if err != nil {
-		return nil, b.fail(ctx, key, err)
+		return nil, b.wrap(key, err)
 	}
 	for {
 		name := path.Join(dir, tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
@@ -127,7 +124,7 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 			continue
 		}
 		if err != nil {
-			return nil, b.fail(ctx, key, err)
+			return nil, b.wrap(key, err)
 		}
 		return &localSink{b: b, key: key, tmp: tmp, target: target, fresh: o.IfNotExist, check: check}, nil
 	}
@@ -138,7 +135,7 @@ func (s *localSink) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.tmp.Write(p)
-	return n, s.b.fail(context.Background(), s.key, err)
+	return n, s.b.wrap(s.key, err)
 }
 
 func (s *localSink) commit() error {
@@ -158,19 +155,19 @@ func (s *localSink) commit() error {
 	}
 	if err != nil {
 		os.Remove(s.tmp.Name())
-		return s.b.fail(context.Background(), s.key, err)
+		return s.b.wrap(s.key, err)
 	}
 	// The name must survive a crash too. The object is there whatever happens now,
 	// so an error only says that it may not last.
 	dir, err := os.Open(path.Dir(s.target))
 	if err != nil {
-		return s.b.fail(context.Background(), s.key, err)
+		return s.b.wrap(s.key, err)
 	}
 	defer dir.Close()
 	if err = dir.Sync(); err == unix.EINVAL || err == unix.ENOTSUP {
 		err = nil // file systems that cannot sync directories
 	}
-	return s.b.fail(context.Background(), s.key, err)
+	return s.b.wrap(s.key, err)
 }
 
 func (s *localSink) abort() {
@@ -194,15 +191,14 @@ func (o *Object) Map() (b []byte, unmap func() error, ok bool, err error) {
 	if o.b.root == "" || o.info.Size == 0 {
 		return nil, nil, false, nil
 	}
-	ctx := context.Background()
-	f, err := o.openLocal(ctx)
+	f, err := o.openLocal()
 	if err != nil {
 		return nil, nil, false, err
 	}
 	defer f.Close() // the mapping stays
 	b, err = unix.Mmap(int(f.Fd()), 0, int(o.info.Size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		return nil, nil, false, o.b.fail(ctx, o.info.Key, err)
+		return nil, nil, false, o.b.wrap(o.info.Key, err)
 	}
 	o.count(func(s *Stats) { s.Requests.Add(1) })
 	return b, func() error { return unix.Munmap(b) }, true, nil

@@ -70,15 +70,18 @@ func (o *Object) cut(ps []piece, dst []byte, off int64) []piece {
 
 // fill reads pieces, in parallel; all or an error.
 func (o *Object) fill(ctx context.Context, ps []piece) error {
+	if err := o.b.canceled(ctx, o.info.Key); err != nil {
+		return err
+	}
 	read := o.get
 	if o.b.root != "" && len(ps) > 0 {
-		f, err := o.openLocal(ctx)
+		f, err := o.openLocal()
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		read = func(ctx context.Context, dst []byte, off int64) error { return o.pread(ctx, f, dst, off) }
-		if total := totalOf(ps); total < parallelLocal {
+		if totalOf(ps) < parallelLocal {
 			for _, p := range ps {
 				if err := read(ctx, p.dst, p.off); err != nil {
 					return err
@@ -89,7 +92,7 @@ func (o *Object) fill(ctx context.Context, ps []piece) error {
 	}
 	switch len(ps) {
 	case 0:
-		return o.b.fail(ctx, o.info.Key, ctx.Err())
+		return nil
 	case 1:
 		return read(ctx, ps[0].dst, ps[0].off)
 	}
@@ -104,7 +107,7 @@ func (o *Object) fill(ctx context.Context, ps []piece) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return o.b.fail(ctx, o.info.Key, ctx.Err())
+	return o.b.canceled(ctx, o.info.Key)
 }
 
 func totalOf(ps []piece) (n int64) {

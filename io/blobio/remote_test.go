@@ -1,9 +1,17 @@
 package blobio_test
 
 import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/testserver"
+	"github.com/penstock-data/penstock/io/blobio"
 	_ "gocloud.dev/blob/azureblob"
 	_ "gocloud.dev/blob/gcsblob"
 	_ "gocloud.dev/blob/s3blob"
@@ -18,3 +26,115 @@ func bucketURL(t *testing.T, s *testserver.Server) string {
 func TestS3(t *testing.T)    { suite(t, bucketURL(t, testserver.S3(t)), 9<<20) }
 func TestGCS(t *testing.T)   { suite(t, bucketURL(t, testserver.GCS(t)), 9<<20) }
 func TestAzure(t *testing.T) { suite(t, bucketURL(t, testserver.Azure(t)), 9<<20) }
+
+// isRead picks ranged reads, the requests that blobio repairs by itself.
+func isRead(r *http.Request) bool { return r.Method == "GET" && r.Header.Get("Range") != "" }
+
+// Under every kind of fault, reads give the same bytes.
+func TestFaults(t *testing.T) {
+	const size = 2 << 20
+	want := randomBytes(2, size)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for name, start := range map[string]func(testing.TB) *testserver.Server{"s3": testserver.S3, "gcs": testserver.GCS} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			info := put(t, open(t, bucketURL(t, s), nil), "k", want)
+			t.Run("reads", func(t *testing.T) {
+				for _, c := range []struct {
+					name  string
+					f     testserver.Faults
+					fired func(*testserver.Proxy) *atomic.Int64
+				}{
+					{"slow", testserver.Faults{Slow: 0.1, Latency: 100 * time.Millisecond}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Slow }},
+					{"503", testserver.Faults{Error: 0.2}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Errors }},
+					{"reset", testserver.Faults{Reset: 0.2}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Resets }},
+					{"truncate", testserver.Faults{Truncate: 0.3}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Truncated }},
+					{"stall", testserver.Faults{Stall: 0.2}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Stalled }},
+					{"hang", testserver.Faults{Hang: 0.1}, func(p *testserver.Proxy) *atomic.Int64 { return &p.Hung }},
+					{"all", testserver.Faults{Slow: 0.05, Latency: 50 * time.Millisecond, Error: 0.05, Reset: 0.05, Truncate: 0.1, Stall: 0.05, Hang: 0.05},
+						func(p *testserver.Proxy) *atomic.Int64 { return &p.Requests }},
+				} {
+					c.f.Seed, c.f.Only = seed, isRead
+					p := testserver.NewProxy(t, s, c.f)
+					b := open(t, s.Via(p).URL("penstock-test"), &blobio.Options{MaxRequest: 1 << 18, Retries: 30, Timeout: 500 * time.Millisecond})
+					t.Run(c.name, func(t *testing.T) {
+						t.Parallel() // they mostly wait
+						var st blobio.Stats
+						readAll(t, b.Object(info, &st), want, seed)
+						t.Logf("%d faults; %v", c.fired(p).Load(), &st)
+						if c.fired(p).Load() == 0 {
+							t.Error("no fault happened")
+						}
+					})
+				}
+			})
+			// A server that hangs is left within a second.
+			p := testserver.NewProxy(t, s, testserver.Faults{Hang: 1})
+			b := open(t, s.Via(p).URL("penstock-test"), &blobio.Options{Timeout: time.Hour})
+			for name, f := range map[string]func(context.Context) error{
+				"read": func(ctx context.Context) error {
+					_, err := b.Object(info, nil).ReadAt(ctx, make([]byte, size), 0)
+					return err
+				},
+				"stat": func(ctx context.Context) error { _, err := b.Stat(ctx, "k"); return err },
+				"list": func(ctx context.Context) error {
+					for _, err := range b.List(ctx, "") {
+						return err
+					}
+					return nil
+				},
+				"put":    func(ctx context.Context) error { return b.Put(ctx, "new", want, nil) },
+				"delete": func(ctx context.Context) error { return b.Delete(ctx, "k") },
+				"create": func(ctx context.Context) error {
+					w, err := b.Create(ctx, "new", nil)
+					if err != nil {
+						return err
+					}
+					defer w.Abort()
+					if _, err := w.Write(make([]byte, 10<<20)); err != nil {
+						return err
+					}
+					return w.Close()
+				},
+			} {
+				ctx, cancel := context.WithCancel(t.Context())
+				hung := p.Hung.Load()
+				var canceled time.Time
+				go func() {
+					for p.Hung.Load() == hung && t.Context().Err() == nil {
+						runtime.Gosched()
+					}
+					canceled = time.Now()
+					cancel()
+				}()
+				err := f(ctx)
+				t.Logf("%s: ended %v after it was canceled", name, time.Since(canceled))
+				if took := time.Since(canceled); fault.CodeOf(err) != fault.Canceled || took > time.Second {
+					t.Errorf("%s: %v after %v", name, err, took)
+				}
+			}
+		})
+	}
+}
+
+// A service that is down is Unavailable. (The SDK retries too; the limit on time
+// without progress covers that.)
+func TestDown(t *testing.T) {
+	s := testserver.S3(t)
+	p := testserver.NewProxy(t, s, testserver.Faults{Error: 1})
+	b := open(t, s.Via(p).URL("penstock-test"), &blobio.Options{Retries: 1, Timeout: 200 * time.Millisecond})
+	_, err := b.Stat(t.Context(), "k")
+	wantCode(t, err, fault.Unavailable, "s3://penstock-test/k")
+	if n := p.Errors.Load(); n < 2 {
+		t.Errorf("%d requests", n)
+	}
+	b = open(t, s.URL("penstock-test"), nil)
+	for _, err := range b.List(t.Context(), "") { // the bucket was never made
+		wantCode(t, err, fault.NotFound, "s3://penstock-test/")
+	}
+	s.CreateBucket(t, "penstock-test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+	_, err = open(t, s.URL("penstock-test"), nil).ReadAll(t.Context(), "k", 1)
+	wantCode(t, err, fault.Invalid, "s3://penstock-test/k")
+}

@@ -20,7 +20,8 @@ func (o *Object) Stream(ctx context.Context, off, n int64) io.ReadCloser {
 		return &failedStream{fault.New(fault.Invalid, "stream of [%d, +%d)", off, n).At(o.b.place(o.info.Key))}
 	}
 	if o.b.root != "" {
-		return &localStream{o: o, check: func() error { return o.b.fail(ctx, o.info.Key, ctx.Err()) }, off: off, end: end}
+		read := func(f *os.File, p []byte, off int64) error { return o.pread(ctx, f, p, off) }
+		return &localStream{o: o, read: read, off: off, end: end}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	return &stream{o: o, cancel: cancel, next: off, end: end, size: min(1<<20, o.b.o.MaxRequest),
@@ -35,18 +36,15 @@ func (s *failedStream) Close() error             { return nil }
 // localStream reads a file; the kernel reads ahead.
 type localStream struct {
 	o        *Object
-	check    func() error // of the context
+	read     func(f *os.File, p []byte, off int64) error
 	f        *os.File
 	off, end int64
 	err      error
 }
 
 func (s *localStream) Read(p []byte) (int, error) {
-	if s.err == nil {
-		s.err = s.check()
-	}
 	if s.err == nil && s.f == nil {
-		s.f, s.err = s.o.openLocal(context.Background())
+		s.f, s.err = s.o.openLocal()
 	}
 	if s.err == nil && s.off >= s.end {
 		s.err = io.EOF
@@ -55,7 +53,7 @@ func (s *localStream) Read(p []byte) (int, error) {
 		return 0, s.err
 	}
 	p = p[:min(int64(len(p)), s.end-s.off, s.o.b.o.MaxRequest)]
-	if s.err = s.o.pread(context.Background(), s.f, p, s.off); s.err != nil {
+	if s.err = s.read(s.f, p, s.off); s.err != nil {
 		return 0, s.err
 	}
 	s.off += int64(len(p))

@@ -75,8 +75,8 @@ func (b *Bucket) Create(ctx context.Context, key string, o *PutOptions) (*Writer
 	o = o.withDefaults()
 	var s sink
 	if b.root == "" {
-		if err := ctx.Err(); err != nil {
-			return nil, b.fail(ctx, key, err)
+		if err := b.canceled(ctx, key); err != nil {
+			return nil, err
 		}
 		s = b.createRemote(ctx, key, o)
 	} else {
