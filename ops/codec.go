@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 
@@ -109,8 +108,9 @@ type funcJSON struct {
 // Unsupported error that names the step.
 func Encode(n Node) ([]byte, error) { return encode(n, false) }
 
-// Fingerprint identifies what a plan does, not what the rules make of it nor the data
-// that is there: SHA-256, in hex. Plans that cannot be encoded have none.
+// Fingerprint identifies what a plan does, not the data that is there nor how fast it goes
+// (workers, batch sizes, what rules fill in): SHA-256, in hex. Take it of the plan as written: rules may
+// merge steps. Plans that cannot be encoded have none.
 func Fingerprint(n Node) (string, error) {
 	b, err := encode(n, true)
 	if err != nil {
@@ -368,9 +368,6 @@ func (d *decoder) decode(ctx context.Context, data []byte) (Node, error) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&doc); err != nil {
 		return nil, fault.New(fault.Corrupt, "plan: %w", err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, fault.New(fault.Corrupt, "plan: data after the end")
 	}
 	if len(doc.Plan) == 0 || len(doc.Plan) > maxPlanNodes {
 		return nil, fault.New(fault.Corrupt, "plan: %d nodes; must be 1 to %d", len(doc.Plan), maxPlanNodes)
