@@ -80,8 +80,8 @@ func (r *root) decision(ctx context.Context, n int) (*decision, error) {
 }
 
 // settle carries out what is decided but not done, whoever decided it, and
-// returns the newest manifest, nil if there is none.
-func settle(ctx context.Context, r *root, o *blobio.Options) (*Manifest, error) {
+// returns the newest manifest, nil if there is none. own is this process's stage folder, for removeJob.
+func settle(ctx context.Context, r *root, o *blobio.Options, own string) (*Manifest, error) {
 	st, err := r.state(ctx)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func settle(ctx context.Context, r *root, o *blobio.Options) (*Manifest, error) 
 		return nil, nil
 	}
 	if !st.tidy {
-		if err := tidy(ctx, r, o, st.newest); err != nil {
+		if err := tidy(ctx, r, o, st.newest, own); err != nil {
 			return nil, err
 		}
 	}
@@ -137,7 +137,7 @@ func carryOut(ctx context.Context, r *root, o *blobio.Options, n int) error {
 
 // tidy removes what commit n made superfluous: the files it replaced and the
 // job's own records. It may be repeated and run by several processes.
-func tidy(ctx context.Context, r *root, o *blobio.Options, n int) error {
+func tidy(ctx context.Context, r *root, o *blobio.Options, n int, own string) error {
 	d, err := r.decision(ctx, n)
 	if err != nil {
 		return err
@@ -163,18 +163,15 @@ func tidy(ctx context.Context, r *root, o *blobio.Options, n int) error {
 		}
 	}
 	job := &jobRecord{Job: m.Job}
+	var dead *root
 	if d.Dead != nil {
-		dead, err := reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o)
-		if err != nil {
+		job.DeadLetter = &d.Dead.deadRecord
+		if dead, err = reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o); err != nil {
 			return err
 		}
 		defer dead.b.Close()
-		job.DeadLetter = &d.Dead.deadRecord
-		if err := dead.removeTree(ctx, job.deadDir()); err != nil {
-			return err
-		}
 	}
-	if err := r.removeTree(ctx, job.dir()); err != nil {
+	if err := removeJob(ctx, r, dead, job, own); err != nil {
 		return err
 	}
 	_, err = r.putNew(ctx, metaDir+numbered(n, "tidy"), []byte("{}\n"))
@@ -202,13 +199,20 @@ func (s *Files) Commit(ctx context.Context) error {
 				return err
 			}
 		}
-		m, err := settle(ctx, s.out, s.o.Blob)
+		m, err := settle(ctx, s.out, s.o.Blob, s.proc)
 		if err != nil {
 			return err
 		}
-		if m != nil && m.has(s.o.Job) {
-			s.result = s.resultOf(m)
-			return nil
+		mine, err := s.committed(ctx, m)
+		if err != nil {
+			return err
+		}
+		if mine != nil {
+			s.result = s.resultOf(mine)
+			if !m.has(s.o.Job) {
+				return nil // replaced by another job already: what is there may be a new life of this one
+			}
+			return removeJob(ctx, s.out, s.dead, s.job, s.proc)
 		}
 		if m != nil && m.Number != s.begun {
 			if err := s.checkMode(ctx, m); err != nil { // another job was faster
@@ -232,6 +236,24 @@ func (s *Files) Commit(ctx context.Context) error {
 		// Won or lost, what is decided is carried out at the top of the loop.
 	}
 	return fault.New(fault.Unavailable, "other jobs commit to %s all the time; run again", s.out.path(""))
+}
+
+// committed looks for the manifest that the job became part of since it began; nil
+// if there is none up to m, the newest.
+func (s *Files) committed(ctx context.Context, m *Manifest) (*Manifest, error) {
+	if m == nil || m.Job == s.o.Job {
+		return m, nil
+	}
+	for n := m.Number - 1; n > s.job.Base; n-- {
+		old, err := s.out.manifest(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		if old.Job == s.o.Job {
+			return old, nil
+		}
+	}
+	return nil, nil
 }
 
 // pause waits a random time up to d.

@@ -47,6 +47,7 @@ type receipt struct {
 	Version int        `json:"version"`
 	Job     string     `json:"job"`
 	Digest  string     `json:"digest"` // of the job's splits
+	Tag     string     `json:"tag"`    // the job's
 	Part    int        `json:"part"`
 	First   int        `json:"first"` // splits
 	End     int        `json:"end"`
@@ -129,12 +130,12 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 			return fault.Wrap(err, fault.Place{File: s.out.path(name)})
 		}
 		s.job = have
-		stale, err := s.stale(ctx, have)
+		old, err := s.committed(ctx, m)
 		if err != nil {
 			return err
 		}
-		if stale {
-			if err := s.forget(ctx); err != nil {
+		if old != nil { // and replaced since: this run is a new life of the job
+			if err := removeJob(ctx, s.out, s.dead, have, ""); err != nil {
 				return err
 			}
 			s.job = nil
@@ -175,30 +176,6 @@ func (j *jobRecord) agrees(have *jobRecord) error {
 	return fault.New(fault.Exists, "an unfinished run of job %q had another %s: give this one another id, or remove the folder to start over", j.Job, differ)
 }
 
-// stale reports whether the job behind a record was committed and has been replaced since.
-func (s *Files) stale(ctx context.Context, j *jobRecord) (bool, error) {
-	for n := j.Base + 1; n <= s.begun; n++ {
-		m, err := s.out.manifest(ctx, n)
-		if err != nil {
-			return false, err
-		}
-		if m.Job == j.Job {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// forget removes all that is known of the unfinished job.
-func (s *Files) forget(ctx context.Context) error {
-	if s.job.DeadLetter != nil && s.dead != nil {
-		if err := s.dead.removeTree(ctx, s.job.deadDir()); err != nil {
-			return err
-		}
-	}
-	return s.out.removeTree(ctx, s.job.dir())
-}
-
 func (s *Files) loadReceipts(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(inFlight)
@@ -218,7 +195,7 @@ func (s *Files) loadReceipts(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			r, err := s.readReceipt(gctx, part)
-			if err == nil {
+			if err == nil && r != nil {
 				s.won(r)
 			}
 			return err
@@ -227,13 +204,21 @@ func (s *Files) loadReceipts(ctx context.Context) error {
 	return g.Wait()
 }
 
+// readReceipt returns nil if there is none. One of an earlier life of the job, committed and
+// replaced since, comes from a process that was late to notice: it is removed.
 func (s *Files) readReceipt(ctx context.Context, part int) (*receipt, error) {
 	name := s.job.dir() + receiptName(part)
 	data, err := s.out.b.ReadAll(ctx, s.out.prefix+name, maxSmall)
+	if fault.CodeOf(err) == fault.NotFound {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	r, err := decodeReceipt(data)
+	if err == nil && r.Tag != s.job.Tag {
+		return nil, s.out.b.Delete(ctx, s.out.prefix+name)
+	}
 	if pr := s.job.ranges()[part]; err == nil && (r.Job != s.job.Job || r.Part != part || r.Digest != s.job.Digest || r.First != pr.First || r.End != pr.End) {
 		err = fault.New(fault.Corrupt, "it is of another part (%d of job %q)", r.Part, r.Job)
 	}
@@ -254,17 +239,17 @@ func (s *Files) cleanStage(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		proc := path.Base(strings.TrimSuffix(info.Key, "/"))
+		proc := path.Base(info.Key)
 		if !info.Dir || proc == s.proc {
 			continue
 		}
 		p, _ := s.out.b.Local(s.out.prefix + stage + proc + "/lock")
-		l, err := tryLock(p, 0)
+		l, _, err := tryLock(p, 0)
 		if err != nil {
 			return fault.Wrap(err, fault.Place{File: s.out.path(stage + proc)})
 		}
 		if l == nil {
-			continue // at work, or not to be told
+			continue // at work
 		}
 		err = s.cleanProc(ctx, proc)
 		l.unlock()
@@ -284,7 +269,7 @@ func (s *Files) cleanProc(ctx context.Context, proc string) error {
 			if err != nil {
 				return err
 			}
-			attempt := path.Base(strings.TrimSuffix(info.Key, "/"))
+			attempt := path.Base(info.Key)
 			num, _, _ := strings.Cut(attempt, "-")
 			part, err := strconv.Atoi(num)
 			if !info.Dir || err != nil || part < 0 || part >= len(s.receipts) {
@@ -292,10 +277,10 @@ func (s *Files) cleanProc(ctx context.Context, proc string) error {
 			}
 			// It may have finished after receipts were loaded, just before it died.
 			rc, err := s.readReceipt(ctx, part)
-			if err != nil && fault.CodeOf(err) != fault.NotFound {
+			if err != nil {
 				return err
 			}
-			if err == nil {
+			if rc != nil {
 				s.won(rc)
 				if rc.Attempt == proc+"/"+attempt {
 					kept = true
@@ -351,7 +336,7 @@ func decodeReceipt(data []byte) (*receipt, error) {
 	bad := func(what string) (*receipt, error) { return nil, fault.New(fault.Corrupt, "bad %s", what) }
 	proc, attempt, _ := strings.Cut(r.Attempt, "/")
 	num, rnd, _ := strings.Cut(attempt, "-")
-	if !isHex(proc, 8) || num != pad5(r.Part) || !isHex(rnd, 8) {
+	if !isHex(r.Tag, 4) || !isHex(proc, 8) || num != pad5(r.Part) || !isHex(rnd, 8) {
 		return bad("attempt")
 	}
 	if r.Part < 0 || r.Part >= maxParts || r.First < 0 || r.End <= r.First || r.Skipped < 0 || len(r.Files) > maxPartFiles {

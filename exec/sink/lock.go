@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"os"
+	"path"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"golang.org/x/sys/unix"
@@ -26,7 +27,7 @@ func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, erro
 		if err := os.MkdirAll(p, 0o777); err != nil {
 			return nil, fault.Wrap(err, fault.Place{File: r.path(dir)})
 		}
-		l, err := tryLock(p+"/lock", os.O_CREATE)
+		l, _, err := tryLock(p+"/lock", os.O_CREATE)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Place{File: r.path(dir)})
 		}
@@ -37,36 +38,36 @@ func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, erro
 	return nil, fault.New(fault.Unavailable, "the folder is being removed by another process").At(fault.Place{File: r.path(dir + proc)})
 }
 
-// tryLock locks the file without waiting; nil if another process has it or it was
-// removed meanwhile. A file system without locks gives a lock that locks nothing.
-func tryLock(name string, flag int) (*stageLock, error) {
+// tryLock locks the file without waiting. No lock and not held: the file is not
+// there (any more). On a file system without locks one's own lock locks nothing, and
+// others always count as held.
+func tryLock(name string, flag int) (l *stageLock, held bool, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|flag, 0o666)
 	if os.IsNotExist(err) {
-		return nil, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err {
 	case nil:
 	case unix.ENOLCK, unix.ENOTSUP, unix.ENOSYS, unix.EINVAL:
-		if flag&os.O_CREATE == 0 { // cannot tell whether its owner lives
-			f.Close()
-			return nil, nil
+		if flag&os.O_CREATE != 0 {
+			return &stageLock{f}, false, nil
 		}
-		return &stageLock{f}, nil
+		fallthrough
 	default:
 		f.Close()
-		return nil, nil
+		return nil, true, nil
 	}
 	a, err := f.Stat()
 	if err == nil {
 		if b, berr := os.Stat(name); berr == nil && os.SameFile(a, b) {
-			return &stageLock{f}, nil
+			return &stageLock{f}, false, nil
 		}
 	}
-	f.Close()
-	return nil, nil
+	f.Close() // removed meanwhile
+	return nil, false, err
 }
 
 func (l *stageLock) unlock() {
@@ -74,4 +75,78 @@ func (l *stageLock) unlock() {
 		l.f.Close()
 		l.f = nil
 	}
+}
+
+// atWork lists the processes whose stage folders below dir are locked. Not own's.
+func atWork(ctx context.Context, r *root, dir, own string) (map[string]bool, error) {
+	live := make(map[string]bool)
+	if _, ok := r.b.Local(r.prefix + dir); !ok {
+		return live, nil
+	}
+	for info, err := range r.listDir(ctx, dir) {
+		if err != nil {
+			return nil, err
+		}
+		proc := path.Base(info.Key)
+		if !info.Dir || proc == own {
+			continue
+		}
+		p, _ := r.b.Local(r.prefix + dir + proc + "/lock")
+		l, held, err := tryLock(p, 0)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: r.path(dir + proc)})
+		}
+		l.unlock()
+		if held {
+			live[proc] = true
+		}
+	}
+	return live, nil
+}
+
+// removeJob removes the records of a job and what it staged, but not the stage
+// folders of processes still at work on it, own's excepted: they find out by
+// themselves. dead may be nil.
+func removeJob(ctx context.Context, out, dead *root, job *jobRecord, own string) error {
+	live, err := atWork(ctx, out, job.dir()+"stage/", own)
+	if err != nil {
+		return err
+	}
+	if dead != nil && job.DeadLetter != nil {
+		if err := dead.removeStage(ctx, job.deadDir(), live); err != nil {
+			return err
+		}
+	}
+	return out.removeStage(ctx, job.dir(), live)
+}
+
+func (r *root) removeStage(ctx context.Context, dir string, live map[string]bool) error {
+	p, ok := r.b.Local(r.prefix + dir)
+	if !ok {
+		return r.removeTree(ctx, dir)
+	}
+	for info, err := range r.listDir(ctx, dir+"stage/") {
+		if err != nil {
+			return err
+		}
+		if proc := path.Base(info.Key); !live[proc] {
+			if err := r.removeTree(ctx, dir+"stage/"+proc+"/"); err != nil {
+				return err
+			}
+		}
+	}
+	for info, err := range r.listDir(ctx, dir) {
+		if err != nil {
+			return err
+		}
+		if !info.Dir {
+			if err := r.b.Delete(ctx, info.Key); err != nil {
+				return err
+			}
+		}
+	}
+	// Only if they are empty: a process may have begun meanwhile.
+	_ = os.Remove(p + "/stage")
+	_ = os.Remove(p)
+	return nil
 }

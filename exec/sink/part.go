@@ -83,7 +83,7 @@ func (w *partWriter) Write(ctx context.Context, b *exec.Block) error {
 func (w *partWriter) Finish(ctx context.Context) error {
 	defer w.files.end()
 	s := w.files.s
-	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: w.skipped}
+	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Tag: s.job.Tag, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: w.skipped}
 	pr := s.job.ranges()[r.Part]
 	r.First, r.End = pr.First, pr.End
 	err := w.close(ctx)
@@ -105,14 +105,21 @@ func (w *partWriter) Finish(ctx context.Context) error {
 	// that they do not. A cancelled run still waits for the answer.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiptTimeout)
 	defer cancel()
-	won, err := s.out.putNew(ctx, s.job.dir()+receiptName(r.Part), data)
-	if err != nil {
-		return err
-	}
-	if !won {
+	for range 3 {
+		won, err := s.out.putNew(ctx, s.job.dir()+receiptName(r.Part), data)
+		if err != nil {
+			return err
+		}
+		if won {
+			s.won(r)
+			return nil
+		}
 		have, err := s.readReceipt(ctx, r.Part)
 		if err != nil {
 			return err
+		}
+		if have == nil {
+			continue // it was removed: the job was committed, or it was of an earlier one
 		}
 		if have.Attempt != r.Attempt {
 			w.files.discard(ctx)
@@ -121,10 +128,10 @@ func (w *partWriter) Finish(ctx context.Context) error {
 					"the job is not a function of its data (a random function without seed, or data that changed?)", r.Part, s.job.Job, have.Rows, have.Skipped, r.Rows, r.Skipped)
 			}
 		}
-		r = have
+		s.won(have)
+		return nil
 	}
-	s.won(r)
-	return nil
+	return fault.New(fault.Unavailable, "part %d: its receipt comes and goes", r.Part)
 }
 
 func (w *partWriter) close(ctx context.Context) error {

@@ -189,7 +189,7 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			return nil, fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", s.dead.path(""), s.out.path(""))
 		}
 	}
-	m, err := settle(ctx, s.out, s.o.Blob)
+	m, err := settle(ctx, s.out, s.o.Blob, "")
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +199,19 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			s.result = s.resultOf(m)
 			s.result.Already = true
 			s.plan = &exec.SinkPlan{Committed: true}
-			s.close()
-			return s.plan, nil
+			defer s.close()
+			// What a process left that was late to notice.
+			job := &jobRecord{Job: s.o.Job}
+			if s.dead != nil && m.Job == s.o.Job {
+				d, err := s.out.decision(ctx, m.Number)
+				if err != nil {
+					return nil, err
+				}
+				if d.Dead != nil {
+					job.DeadLetter = &d.Dead.deadRecord
+				}
+			}
+			return s.plan, removeJob(ctx, s.out, s.dead, job, "")
 		}
 	}
 	if err := s.checkMode(ctx, m); err != nil {
@@ -253,7 +264,7 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 		if err != nil {
 			return err
 		}
-		job := path.Base(strings.TrimSuffix(info.Key, "/"))
+		job := path.Base(info.Key)
 		if !info.Dir || job == s.o.Job {
 			continue
 		}
@@ -343,12 +354,11 @@ func (s *Files) Abort(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	for info, err := range s.out.listDir(ctx, s.job.dir()+"stage/") {
-		if err != nil || path.Base(strings.TrimSuffix(info.Key, "/")) != s.proc {
-			return err // another process is at the same job
-		}
+	live, err := atWork(ctx, s.out, s.job.dir()+"stage/", s.proc)
+	if err != nil || len(live) > 0 {
+		return err // another process is at the same job
 	}
-	return s.forget(ctx)
+	return removeJob(ctx, s.out, s.dead, s.job, s.proc)
 }
 
 // Result is what was committed; nil before Commit (or Begin, for a job that was
