@@ -49,6 +49,11 @@ type virtual struct {
 	body []byte
 	gen  uint64 // of the decompressor, when body was made
 	from int64  // file offset of the page
+
+	// After a seek the dictionary is read in between: where data pages go on.
+	resumeAt     int64
+	resumePos    int64
+	resumeValues int64
 }
 
 // pqDecoder decodes with arrow-go's pqarrow. arrow-go opens a file that exists
@@ -389,10 +394,14 @@ func (d *pqDecoder) ReadAt(p []byte, off int64) (int, error) {
 func (v *virtual) readAt(d *pqDecoder, p []byte, off int64) (n int, err error) {
 	end := v.at + int64(len(v.head)+len(v.body))
 	if off < v.at || off >= end {
-		if off == end && len(v.head) > 0 && len(p) < bufBytes {
+		next := off == end && len(v.head) > 0
+		if !next && off == v.resumeAt {
+			next, v.pos, v.values = true, v.resumePos, v.resumeValues
+		}
+		if next && len(p) < bufBytes {
 			return 0, io.EOF
 		}
-		if err := v.load(d, off, off == end && len(v.head) > 0); err != nil {
+		if err := v.load(d, off, next); err != nil {
 			return 0, err
 		}
 	} else if v.gen != d.dec.gen && off >= v.at+int64(len(v.head)) {
@@ -425,6 +434,7 @@ func (v *virtual) load(d *pqDecoder, off int64, next bool) error {
 		case off != v.base+slot<<slotBits:
 			return fault.New(fault.Internal, "read at offset %d inside a page", off-v.base)
 		case slot == 0:
+			v.resumeAt, v.resumePos, v.resumeValues = v.at+int64(len(v.head)+len(v.body)), v.pos, v.values
 			v.pos, v.values = v.c.start, 0
 		case v.pages != nil:
 			v.pos, v.values = v.pages[slot-v.dict].off, -1

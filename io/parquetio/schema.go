@@ -36,7 +36,7 @@ type field struct {
 type leaf struct {
 	name     string // dotted path
 	physical parquet.Type
-	width    int  // of FIXED_LEN_BYTE_ARRAY
+	width    int // of FIXED_LEN_BYTE_ARRAY
 	maxDef   int16
 	maxRep   int16
 	kind     kind // how statistics compare; kindNone unless a top-level column

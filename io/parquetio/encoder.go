@@ -1,0 +1,290 @@
+package parquetio
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
+)
+
+// encoder writes one file. The writer is made with the first batch, which
+// decides on dictionaries.
+type encoder struct {
+	o      *EncodingOptions
+	schema *arrow.Schema
+	arena  *arena
+	out    countingWriter
+	fw     *pqarrow.FileWriter
+	rows   int64 // of the open row group
+	err    error // after it nothing works
+	done   bool
+}
+
+// countingWriter hides io.Closer. before, if set, runs ahead of every write.
+type countingWriter struct {
+	w      io.Writer
+	n      int64
+	before func()
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	if c.before != nil {
+		c.before()
+	}
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// writeError gives a panic or error of the writer a code.
+func writeError(err *error) {
+	switch p := recover().(type) {
+	case nil:
+		if *err != nil {
+			*err = fault.WithCode(fault.CodeOf(*err), *err)
+		}
+	case error:
+		*err = fault.New(fault.Internal, "parquet: %w", p)
+	default:
+		*err = fault.New(fault.Internal, "parquet: %v", p)
+	}
+}
+
+// Write implements driver.Encoder.
+func (e *encoder) Write(rec arrow.RecordBatch) error {
+	if e.err == nil && e.done {
+		e.err = fault.New(fault.Internal, "write to a closed file")
+	}
+	if e.err == nil {
+		e.err = e.write(rec)
+	}
+	return e.err
+}
+
+func (e *encoder) write(rec arrow.RecordBatch) (err error) {
+	defer writeError(&err)
+	if rec.NumRows() == 0 {
+		return nil
+	}
+	if int(rec.NumCols()) != e.schema.NumFields() {
+		return fault.New(fault.Invalid, "a batch has %d columns, the file %d", rec.NumCols(), e.schema.NumFields())
+	}
+	var size int64
+	for i, f := range e.schema.Fields() {
+		c := rec.Column(i)
+		if !arrow.TypeEqual(c.DataType(), f.Type) {
+			return fault.New(fault.Invalid, "type is %s, the file has %s", typename.Name(c.DataType()), typename.Name(f.Type)).
+				At(fault.Place{Column: f.Name})
+		}
+		if !f.Nullable && c.NullN() > 0 {
+			return fault.New(fault.Invalid, "a null where none is allowed").At(fault.Place{Column: f.Name})
+		}
+		size += int64(c.Data().SizeInBytes())
+	}
+	if e.fw == nil {
+		if err := e.start(rec); err != nil {
+			return err
+		}
+	}
+	// Large batches go in pieces, so that row groups end where they should.
+	rows := rec.NumRows()
+	step := max(rows*maxWriteBytes/max(size, maxWriteBytes), 1)
+	for at := int64(0); at < rows; {
+		n := min(step, rows-at)
+		if e.o.RowGroupRows > 0 {
+			n = min(n, e.o.RowGroupRows-e.rows)
+		}
+		if err := e.piece(rec, at, at+n); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
+}
+
+func (e *encoder) piece(rec arrow.RecordBatch, from, to int64) error {
+	cols := make([]arrow.Array, rec.NumCols())
+	for i := range cols {
+		cols[i] = array.NewSlice(rec.Column(i), from, to)
+		defer cols[i].Release()
+	}
+	part := array.NewRecordBatch(e.schema, cols, to-from)
+	defer part.Release()
+	if e.rows == 0 {
+		if err := e.fw.NewBufferedRowGroupChecked(); err != nil {
+			return err
+		}
+	}
+	if err := e.fw.WriteBuffered(part); err != nil {
+		return err
+	}
+	e.rows += to - from
+	if e.buffered() >= e.o.RowGroupBytes || e.rows == e.o.RowGroupRows {
+		e.rows = 0
+	}
+	return nil
+}
+
+// buffered is the encoded size of the open row group.
+func (e *encoder) buffered() int64 {
+	if e.fw == nil || e.rows == 0 {
+		return 0
+	}
+	return e.fw.RowGroupTotalCompressedBytes()
+}
+
+// start makes the writer, by what the first batch looks like.
+func (e *encoder) start(first arrow.RecordBatch) (err error) {
+	pq, err := pqarrow.ToParquet(e.schema, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
+	if err != nil {
+		return err
+	}
+	props := []parquet.WriterProperty{
+		parquet.WithAllocator(e.arena),
+		parquet.WithCreatedBy("penstock"),
+		parquet.WithVersion(parquet.V2_LATEST),
+		parquet.WithCompression(codecs[e.o.Compression]),
+		parquet.WithDataPageSize(e.o.PageBytes),
+		parquet.WithDictionaryPageSizeLimit(max(e.o.PageBytes, 1<<20)),
+		parquet.WithMaxRowGroupLength(1 << 60),
+		parquet.WithStats(!e.o.NoStatistics),
+		parquet.WithMaxStatsSize(256),
+		parquet.WithPageIndexEnabled(true),
+	}
+	level := e.o.Level
+	if level == 0 {
+		level = compress.DefaultCompressionLevel
+	}
+	props = append(props, parquet.WithCompressionLevel(level))
+	var lens []int64
+	if first != nil {
+		for _, c := range first.Columns() {
+			lens = leafLengths(lens, c)
+		}
+	}
+	widest := int64(8)
+	for i := range pq.NumColumns() {
+		d := pq.Column(i)
+		var avg int64
+		if len(lens) == pq.NumColumns() {
+			avg = lens[i]
+		}
+		widest = max(widest, avg)
+		top, _, _ := strings.Cut(d.Path(), ".")
+		text := d.PhysicalType() == parquet.Types.ByteArray && d.ConvertedType().String() == "UTF8"
+		switch d.PhysicalType() {
+		case parquet.Types.Float, parquet.Types.Double:
+			props = append(props, parquet.WithDictionaryFor(d.Path(), false))
+		case parquet.Types.ByteArray, parquet.Types.FixedLenByteArray:
+			if !text || avg > maxPlainText {
+				props = append(props, parquet.WithDictionaryFor(d.Path(), false))
+			}
+		}
+		if slices.Contains(e.o.Bloom, top) && d.PhysicalType() != parquet.Types.Boolean {
+			props = append(props, parquet.WithBloomFilterEnabledFor(d.Path(), true),
+				parquet.WithAdaptiveBloomFilterEnabledFor(d.Path(), true))
+		}
+	}
+	// A page ends between batches of values.
+	props = append(props, parquet.WithBatchSize(min(max(e.o.PageBytes/widest, 1), 1024)))
+	arrowProps := []pqarrow.WriterOption{pqarrow.WithAllocator(e.arena)}
+	if stored(e.schema) {
+		arrowProps = append(arrowProps, pqarrow.WithStoreSchema())
+	}
+	e.fw, err = pqarrow.NewFileWriter(e.schema, &e.out, parquet.NewWriterProperties(props...), pqarrow.NewArrowWriterProperties(arrowProps...))
+	return err
+}
+
+// leafLengths appends the average bytes of a value of every leaf of a, 0 where
+// they have a fixed width.
+func leafLengths(to []int64, a arrow.Array) []int64 {
+	switch a := a.(type) {
+	case *array.Struct:
+		for i := range a.NumField() {
+			to = leafLengths(to, a.Field(i))
+		}
+		return to
+	case *array.Map:
+		return leafLengths(leafLengths(to, a.Keys()), a.Items())
+	case array.ListLike:
+		return leafLengths(to, a.ListValues())
+	case array.ExtensionArray:
+		return leafLengths(to, a.Storage())
+	case *array.Dictionary:
+		return leafLengths(to, a.Dictionary())
+	case interface { // text and binary
+		Len() int
+		ValueBytes() []byte
+	}:
+		if n := int64(a.Len()); n > 0 {
+			return append(to, int64(len(a.ValueBytes()))/n)
+		}
+	case *array.FixedSizeBinary:
+		return append(to, int64(a.DataType().(*arrow.FixedSizeBinaryType).ByteWidth))
+	}
+	return append(to, 0)
+}
+
+// Size implements driver.Encoder.
+func (e *encoder) Size() int64 {
+	const footer = 1 << 10
+	return e.out.n + e.buffered() + footer
+}
+
+// Close implements driver.Encoder.
+func (e *encoder) Close() (err error) {
+	defer e.arena.close()
+	if e.done {
+		return e.err
+	}
+	e.done = true
+	if e.err != nil {
+		return e.err
+	}
+	defer func() { e.err = err }()
+	defer writeError(&err)
+	if e.fw == nil {
+		if err := e.start(nil); err != nil {
+			return err
+		}
+	}
+	// arrow-go lists the encodings of a chunk in the order of a map; the page index
+	// is written before the footer is made.
+	e.out.before = e.order
+	return e.fw.Close()
+}
+
+// order sorts what is in no order, so that equal batches give equal bytes.
+func (e *encoder) order() {
+	md, err := e.fw.FileMetadata()
+	if err != nil {
+		return // Close will find it, too
+	}
+	for _, g := range md.RowGroups {
+		for _, c := range g.Columns {
+			if c != nil && c.MetaData != nil {
+				st := c.MetaData.EncodingStats
+				sort.Slice(st, func(i, j int) bool {
+					return cmp.Or(cmp.Compare(st[i].PageType, st[j].PageType), cmp.Compare(st[i].Encoding, st[j].Encoding)) < 0
+				})
+			}
+		}
+	}
+}
+
+// Abort implements driver.Encoder.
+func (e *encoder) Abort() {
+	e.done = true
+	e.fw = nil
+	e.arena.close()
+}
