@@ -69,6 +69,41 @@ func (b *Block) Release() {
 	}
 }
 
+// OnRelease adds a function for Release to call, after the batch was released.
+// For runners.
+func (b *Block) OnRelease(f func()) {
+	if g := b.free; g != nil {
+		b.free = func() { g(); f() }
+		return
+	}
+	b.free = f
+}
+
+// Lends reports whether Release gives back more than the batch.
+func (b *Block) Lends() bool { return b.free != nil }
+
+// Slice returns rows [i, j) as a block with a reference of its own. Its span
+// begins where the rows before it end, so that the spans of successive slices
+// follow each other and together are that of b. Skipped stays with b.
+func (b *Block) Slice(i, j int) *Block {
+	n := int(b.Batch.NumRows())
+	from, to := b.Row, b.Row+b.Span
+	if i > 0 {
+		from = b.RowAt(i)
+	}
+	if j < n {
+		to = b.RowAt(j)
+	}
+	s := &Block{Batch: b.Batch.NewSlice(int64(i), int64(j)), Origin: b.Origin, Row: from, Span: to - from}
+	if b.Rows != nil {
+		s.Rows = b.Rows[i:j]
+	}
+	if b.Ords != nil {
+		s.Ords = b.Ords[i:j]
+	}
+	return s
+}
+
 // NextOrd is the ordinal of the j-th row that a row of ordinal o becomes.
 func NextOrd(o uint64, j int) uint64 { return (o+1)*0x9E3779B97F4A7C15 + uint64(j) }
 

@@ -101,6 +101,9 @@ func (b *Budget) Close() { b.pool.Close() }
 // of less than 4 KiB are not told apart from other memory.
 func (b *Budget) Owns(p []byte) bool { return b.pool.Owns(p) }
 
+// OffHeap reports whether accounts allocate outside the Go heap, so that Owns can tell.
+func (b *Budget) OffHeap() bool { return b.pool.OffHeap() }
+
 // Holders says how much is held, and by whom, the largest first:
 // `412 MiB of 512 MiB held by scan taxi.parquet#3 (300 MiB), sort (100 MiB), 3 others`.
 func (b *Budget) Holders() string {
@@ -426,6 +429,22 @@ func (a *Account) charge(n int64) {
 	<-w.ready // closed too when a.ctx is done
 	a.waiting.Add(-1)
 	a.waited.Add(int64(time.Since(start)))
+}
+
+// Borrow charges n bytes that do not come from the allocator, waiting like
+// Allocate, and returns what gives them back.
+func (a *Account) Borrow(n int64) (release func()) {
+	a.charge(n)
+	b := a.b
+	b.mu.Lock()
+	b.leased += n
+	b.mu.Unlock()
+	return func() {
+		b.mu.Lock()
+		b.leased -= n
+		b.mu.Unlock()
+		a.refund(n)
+	}
 }
 
 // hold needs b.mu.

@@ -1,0 +1,348 @@
+package local
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// attempt is one go at a task. Its goroutine alone uses it, but for the fields
+// below "shared".
+type attempt struct {
+	r      *run
+	work   *work
+	stage  *stage
+	n      int // 1 is the first
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	acct   *exec.Account
+	origin exec.Origin // of the split being read
+	read   int64       // rows read
+
+	op     *opStats // whose code runs, nil: the engine's
+	since  time.Time
+	waited time.Duration // of acct, when op began
+	calls  *time.Timer   // CallTimeout
+
+	// shared
+	room   chan struct{}               // closed by Resume; guarded by run.mu
+	where  atomic.Pointer[exec.Origin] // origin, for reports
+	at     atomic.Pointer[opStats]     // op, for reports
+	atTime atomic.Int64                // since, for reports
+	parked atomic.Bool
+	ended  atomic.Bool // finish was called, by whoever was first
+}
+
+func (r *run) newAttempt(w *work, n int) *attempt {
+	a := &attempt{r: r, work: w, stage: w.stage, n: n}
+	a.ctx, a.cancel = context.WithCancelCause(r.ctx)
+	switch s := w.stage; {
+	case w.input != nil:
+		a.origin = w.input.Origin
+	case s.parts != nil:
+		if p := s.parts[s.partOf[w.N]]; p.First < len(s.splits) {
+			a.origin = s.origin(p.First)
+		}
+	default:
+		a.origin = s.origin(w.N)
+	}
+	a.setOrigin(a.origin)
+	a.acct = r.budget.Account(a.ctx, w.stage.account(a.origin, w.N))
+	return a
+}
+
+func (a *attempt) setOrigin(o exec.Origin) {
+	a.origin = o
+	a.where.Store(&o)
+}
+
+func (s *stage) origin(split int) exec.Origin {
+	p := s.splits[split]
+	return exec.Origin{Source: s.scan.Source, Split: p.ID, File: p.File, Index: p.Index}
+}
+
+func (a *attempt) info() exec.TaskInfo {
+	return exec.TaskInfo{Stage: a.stage.id, Task: a.work.N, Attempt: a.n, Origin: *a.where.Load()}
+}
+
+// attempt runs a, from start to finish; the body of its goroutine.
+func (r *run) attempt(a *attempt) {
+	ev := r.opt.Events
+	if f := ev.TaskStarted; f != nil {
+		f(a.info())
+	}
+	a.since = time.Now()
+	err := safely(func() error {
+		switch {
+		case a.stage.parts != nil:
+			return a.writePart()
+		case a.work.input != nil:
+			return a.runBlock()
+		}
+		return a.runSplit()
+	})
+	a.enter(nil)
+	if a.calls != nil {
+		a.calls.Stop()
+	}
+	switch cause := context.Cause(a.ctx).(type) {
+	case *timeout:
+		err = cause.err
+	default:
+		if err != nil && cause == exec.ErrDone {
+			err = cause // told to stop: whatever came of it
+		}
+	}
+	err = a.place(err)
+	a.cancel(exec.ErrDone)
+	a.acct.Close()
+	if f := ev.TaskFinished; f != nil {
+		f(a.info(), err)
+	}
+	if a.ended.CompareAndSwap(false, true) && r.finish(a, err) && ev.TaskRetried != nil {
+		ev.TaskRetried(a.info(), err)
+	}
+}
+
+// place says where err happened.
+func (a *attempt) place(err error) error {
+	if err == nil || err == exec.ErrDone {
+		return err
+	}
+	p := fault.Place{File: a.origin.File, Attempt: a.n}
+	if p.File == "" {
+		p.File = a.origin.Split
+	} else {
+		p.RowGroup = fault.N(a.origin.Index)
+	}
+	return fault.Wrap(err, p)
+}
+
+// safely turns a panic into an error: a *fault.Error that was thrown keeps its
+// code (the allocator's when memory is out), anything else is UserCode with its
+// stack. The one place that recovers.
+func safely(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *fault.Error:
+			err = p
+		default:
+			err = fault.New(fault.UserCode, "panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// timeout is the cause of an attempt that was ended by CallTimeout.
+type timeout struct{ err *fault.Error }
+
+func (t *timeout) Error() string { return t.err.Error() }
+
+// enter notes whose code runs from now on, and returns whose did.
+func (a *attempt) enter(op *opStats) (before *opStats) {
+	now := time.Now()
+	before = a.op
+	if before != nil {
+		w := a.acct.Waited()
+		mem := w - a.waited
+		a.waited = w
+		before.waitMem.Add(int64(mem))
+		before.busy.Add(int64(max(now.Sub(a.since)-mem, 0)))
+		before.sawPeak(a.acct.TakePeak())
+	}
+	a.op, a.since = op, now
+	a.at.Store(op)
+	a.atTime.Store(now.UnixNano())
+	a.watch(op, before)
+	return before
+}
+
+// watch arms the timer that ends a call that takes too long.
+func (a *attempt) watch(op, before *opStats) {
+	limit := func(op *opStats) time.Duration {
+		switch {
+		case op == nil:
+			return 0
+		case a.r.opt.CallTimeout == 0 && op == a.stage.scanOp:
+			return readTimeout
+		}
+		return max(a.r.opt.CallTimeout, 0)
+	}
+	switch l := limit(op); {
+	case l > 0 && a.calls == nil:
+		a.calls = time.AfterFunc(l, a.giveUp)
+	case l > 0:
+		a.calls.Reset(l)
+	case a.calls != nil && limit(before) > 0:
+		a.calls.Stop()
+	}
+}
+
+// giveUp ends an attempt stuck in a call: by its context, and if it does not
+// obey that, by leaving it behind.
+func (a *attempt) giveUp() {
+	op := a.at.Load()
+	if op == nil {
+		return
+	}
+	e := fault.New(fault.Unavailable, "%s took longer than %v", op.name, time.Since(time.Unix(0, a.atTime.Load())).Round(time.Millisecond))
+	e.Step = op.step
+	if a.stage.parts != nil {
+		e.Code = fault.Stalled // its writer may still be at work: no other may begin
+	}
+	a.cancel(&timeout{e})
+	time.AfterFunc(closeGrace, func() {
+		if a.ended.CompareAndSwap(false, true) {
+			err := a.place(e)
+			if a.r.finish(a, err) && a.r.opt.Events.TaskRetried != nil {
+				a.r.opt.Events.TaskRetried(a.info(), err)
+			}
+		}
+	})
+}
+
+// park waits for room in the queue.
+func (a *attempt) park(room chan struct{}) error {
+	start := time.Now()
+	op := a.enter(nil)
+	a.parked.Store(true)
+	select {
+	case <-room:
+	case <-a.ctx.Done():
+	}
+	a.parked.Store(false)
+	a.r.progress.Add(1)
+	if op == nil {
+		op = a.stage.lastOp()
+	}
+	op.waitOut.Add(int64(time.Since(start)))
+	a.enter(op)
+	return context.Cause(a.ctx)
+}
+
+// runSplit reads the task's split through the chain.
+func (a *attempt) runSplit() error {
+	return a.readSplit(a.work.N, func(b *exec.Block) error { return a.r.emit(a, b) })
+}
+
+// readSplit reads split i through the chain into out, which takes blocks over.
+func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
+	s := a.stage
+	a.setOrigin(s.origin(i))
+	c, err := a.newChain(out)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	defer a.enter(a.enter(s.scanOp))
+	s.scanOp.tasks.Add(1)
+	o := &driver.ScanOptions{
+		Columns: s.scan.Columns, Predicate: s.scan.Predicate, Limit: s.scan.Limit,
+		BatchRows: a.r.opt.BatchRows, BatchBytes: a.r.opt.BatchBytes,
+		Alloc: a.acct, Stats: &s.scanned,
+	}
+	if a.r.opt.OnError.Policy == exec.Skip {
+		o.OnBadRow = c.badRow
+	}
+	rd, err := s.scan.Table.Open(a.ctx, i, o)
+	if err != nil {
+		return a.scanErr(err)
+	}
+	defer func() {
+		if e := rd.Close(); e != nil && err == nil {
+			err = a.scanErr(e)
+		}
+	}()
+	for {
+		if err := context.Cause(a.ctx); err != nil {
+			return err
+		}
+		batch, err := rd.Next(a.ctx)
+		if err == io.EOF {
+			return c.cover(max(s.splits[i].Rows, c.next))
+		}
+		if err != nil {
+			return a.scanErr(err)
+		}
+		n := batch.Record.NumRows()
+		a.r.progress.Add(1)
+		a.countRead(n)
+		s.scanOp.count(n, batch.Record)
+		b := &exec.Block{Batch: batch.Record, Origin: a.origin, Row: batch.Row, Span: n}
+		if err := c.feed(b); err != nil {
+			return err
+		}
+	}
+}
+
+// countRead counts rows once, however many attempts read them.
+func (a *attempt) countRead(n int64) {
+	a.read += n
+	if w := a.work; a.read > w.counted && !a.ended.Load() {
+		a.r.rowsIn.Add(a.read - w.counted)
+		w.counted = a.read
+	}
+}
+
+func (a *attempt) scanErr(err error) error {
+	if c := context.Cause(a.ctx); c != nil {
+		return c
+	}
+	return fault.Wrap(err, fault.Place{Step: a.stage.scan.Step})
+}
+
+// runBlock runs the task's input block through the chain.
+func (a *attempt) runBlock() error {
+	c, err := a.newChain(func(b *exec.Block) error { return a.r.emit(a, b) })
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	in := a.work.input
+	for i := range in.Skipped { // carried along; a later attempt finds them again
+		sk := in.Skipped[i]
+		if sk.Record != nil {
+			sk.Record.Retain()
+		}
+		c.pending = append(c.pending, sk)
+	}
+	c.next = in.Row
+	in.Batch.Retain() // a reference of the attempt: it may outlive the task when it is left behind
+	if err := c.feed(in.With(in.Batch, in.Rows, in.Ords)); err != nil {
+		return err
+	}
+	return c.cover(in.Row + in.Span)
+}
+
+// describe is the attempt's state for reports.
+func (a *attempt) describe() string {
+	switch op := a.at.Load(); {
+	case a.acct.Waiting():
+		return "waiting for memory: " + a.r.budget.Holders()
+	case a.parked.Load():
+		return "waiting for room in its queue"
+	case op == nil:
+		return "running"
+	case op == a.stage.scanOp:
+		return "reading"
+	default:
+		return op.name
+	}
+}
+
+// freed notes memory of the Go heap that blocks gave up, and has it collected
+// before it amounts to much of the budget.
+func (r *run) freed(n int64) {
+	if r.garbage.Add(n) > r.opt.Memory/8 {
+		r.garbage.Store(0)
+		runtime.GC()
+	}
+}

@@ -1,0 +1,513 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/internal/sched"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// run is a Stream. Locks: mu, then those of the budget; mu is never held while
+// user code runs.
+type run struct {
+	opt       settings
+	log       *slog.Logger
+	schema    *arrow.Schema
+	stages    []*stage
+	cfg       sched.Config
+	budget    *exec.Budget
+	ownBudget bool
+	sink      exec.Sink
+	ctx       context.Context // of all attempts
+	cancel    context.CancelCauseFunc
+	unwatch   func() bool
+	started   time.Time
+
+	ops       []*opStats
+	consumer  *opStats
+	policies  map[string]*policy // of steps with their own, by step
+	runPolicy *policy
+	rowsSeen  int64 // spans delivered; consumer only
+	rowsIn    atomic.Int64
+	rowsOut   atomic.Int64
+	skipped   atomic.Int64
+	splits    atomic.Int64 // done inside parts
+	progress  atomic.Int64
+	garbage   atomic.Int64 // bytes of released memory that the collector has to find
+	live      sync.WaitGroup
+
+	mu         sync.Mutex
+	sched      *sched.Sched
+	work       map[sched.Task]*work
+	head       sched.Task
+	prio       exec.Priority
+	out        *exec.Block // delivered, not yet taken
+	pulled     bool        // Pull is on its way
+	end        bool
+	err        error // first failure
+	closed     bool
+	closeError error // of operators; read after done
+	active     map[*attempt]struct{}
+	wake       chan struct{} // room 1: something changed for the consumer
+	done       chan struct{} // closed once every goroutine is gone and all is freed; made by Close
+
+	lastReturn time.Time // consumer only
+	elapsed    atomic.Int64
+}
+
+// work is a task with its queue.
+type work struct {
+	sched.Task
+	stage   *stage
+	input   *exec.Block // of a cut
+	queue   []*exec.Block
+	current *attempt
+	timer   *time.Timer // of a Sleep
+	ratio   int64       // inflation assumed at the first attempt; kept for later ones
+	counted int64       // rows read that are in the statistics
+	err     error       // of the last attempt
+	over    bool        // finished; forgotten once queue is empty
+}
+
+func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, parts *partition) (*run, error) {
+	opt, err := withDefaults(o)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{
+		opt: opt, log: n.log, budget: opt.Budget, started: time.Now(),
+		work: make(map[sched.Task]*work), active: make(map[*attempt]struct{}),
+		wake: make(chan struct{}, 1),
+	}
+	if err := r.layout(g); err != nil {
+		return nil, err
+	}
+	if parts != nil {
+		r.partition(parts)
+	} else {
+		r.consumer = r.addOp("consumer", "")
+	}
+	if r.budget == nil {
+		r.budget, r.ownBudget = exec.NewBudget(opt.Memory), true
+	}
+	r.sched = sched.New(r.cfg)
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	r.lastReturn = r.started
+	r.unwatch = context.AfterFunc(ctx, func() {
+		r.fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))
+	})
+	return r, nil
+}
+
+func (r *run) Schema() *arrow.Schema { return r.schema }
+
+// Next implements exec.Stream. Blocks have rows, or rows that were skipped, or both.
+func (r *run) Next(ctx context.Context) (*exec.Block, error) {
+	now := time.Now()
+	r.consumer.busy.Add(int64(now.Sub(r.lastReturn)))
+	b, err := r.next(ctx)
+	r.lastReturn = time.Now()
+	r.consumer.waitIn.Add(int64(r.lastReturn.Sub(now)))
+	return b, err
+}
+
+func (r *run) next(ctx context.Context) (*exec.Block, error) {
+	for {
+		b, err := r.pull(ctx)
+		if err == io.EOF {
+			err = r.judge(true)
+			if err != nil {
+				r.fail(err)
+				return nil, err
+			}
+			r.elapsed.CompareAndSwap(0, int64(time.Since(r.started)))
+			return nil, io.EOF
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := r.deliver(ctx, b); err != nil {
+			b.Release()
+			r.fail(err)
+			return nil, err
+		}
+		if b.Batch.NumRows() > 0 || len(b.Skipped) > 0 {
+			return b, nil
+		}
+		b.Release()
+	}
+}
+
+// deliver accounts for a block in canonical order.
+func (r *run) deliver(ctx context.Context, b *exec.Block) error {
+	r.rowsSeen += b.Span
+	n := b.Batch.NumRows()
+	r.rowsOut.Add(n)
+	r.consumer.rowsIn.Add(n)
+	r.consumer.batches.Add(1)
+	for i := range b.Skipped {
+		s := &b.Skipped[i]
+		r.skipped.Add(1)
+		r.policyOf(s).skipped++
+		if err := r.judge(false); err != nil {
+			return err
+		}
+		if f := r.opt.Events.RowSkipped; f != nil {
+			f(s)
+		}
+		if r.opt.DeadLetter != nil {
+			if err := r.opt.DeadLetter(ctx, s); err != nil {
+				return fmt.Errorf("dead letter: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) policyOf(s *exec.Skipped) *policy {
+	if p := r.policies[fault.PlaceOf(s.Err).Step]; p != nil {
+		return p
+	}
+	return r.runPolicy
+}
+
+// judge compares what was skipped with the limits; it sees the same numbers in
+// every run, as it is called in canonical order.
+func (r *run) judge(end bool) error {
+	check := func(name string, p *policy) error {
+		if p.MaxRows > 0 && p.skipped > p.MaxRows {
+			return fault.New(fault.Exhausted, "on_error: %d rows skipped%s, more than max_rows %d", p.skipped, name, p.MaxRows)
+		}
+		if p.MaxRate > 0 && (end || r.rowsSeen >= 1000) && float64(p.skipped) > p.MaxRate*float64(r.rowsSeen) {
+			return fault.New(fault.Exhausted, "on_error: %d of %d rows skipped%s, more than max_rate %v", p.skipped, r.rowsSeen, name, p.MaxRate)
+		}
+		return nil
+	}
+	if err := check("", r.runPolicy); err != nil {
+		return err
+	}
+	for _, st := range r.stages {
+		for i := range st.ops {
+			if p := st.ops[i].policy; p != r.runPolicy {
+				if err := check(" by "+st.ops[i].Step(), p); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// pull returns the next block of the scheduler, io.EOF, or the run's failure.
+func (r *run) pull(ctx context.Context) (*exec.Block, error) {
+	var stall *time.Timer
+	var stalled <-chan time.Time
+	seen := r.progress.Load()
+	for {
+		r.mu.Lock()
+		switch {
+		case r.out != nil:
+			b := r.out
+			r.out, r.pulled = nil, false
+			r.mu.Unlock()
+			return b, nil
+		case r.err != nil:
+			r.mu.Unlock()
+			return nil, r.err
+		case r.closed:
+			r.mu.Unlock()
+			return nil, fault.New(fault.Canceled, "the stream is closed")
+		case r.end:
+			r.mu.Unlock()
+			return nil, io.EOF
+		case !r.pulled:
+			r.pulled = true
+			r.step(sched.Event{Kind: sched.Pull})
+			r.mu.Unlock()
+			continue
+		}
+		r.mu.Unlock()
+		if stall == nil && r.opt.StallTimeout > 0 {
+			stall = time.NewTimer(r.opt.StallTimeout)
+			defer stall.Stop()
+			stalled = stall.C
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		case <-stalled:
+			if now := r.progress.Load(); now != seen {
+				seen = now
+				stall.Reset(r.opt.StallTimeout)
+				break
+			}
+			report := r.report()
+			if f := r.opt.Events.Stalled; f != nil {
+				f(report)
+			}
+			r.fail(fault.New(fault.Stalled, "no progress for %v:\n%s", r.opt.StallTimeout, report))
+		}
+	}
+}
+
+// fail ends the run with err unless it has ended.
+func (r *run) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failLocked(err)
+}
+
+func (r *run) failLocked(err error) {
+	if r.err != nil || r.closed {
+		return
+	}
+	r.err = err
+	r.elapsed.CompareAndSwap(0, int64(time.Since(r.started)))
+	r.step(sched.Event{Kind: sched.Stop})
+	r.cancel(err)
+	r.signal()
+}
+
+func (r *run) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// step feeds the scheduler and does what it says; it needs mu. emitted is the
+// block of an Emit.
+func (r *run) step(e sched.Event, emitted ...*exec.Block) {
+	for _, a := range r.sched.Step(e) {
+		w := r.work[a.Task]
+		switch a.Kind {
+		case sched.Start:
+			r.start(a)
+		case sched.Queue:
+			w.queue = append(w.queue, emitted[0])
+		case sched.Drop:
+			emitted[0].Release()
+		case sched.Park:
+			w.current.room = make(chan struct{})
+		case sched.Resume:
+			close(w.current.room)
+			w.current.room = nil
+		case sched.Cancel:
+			w.current.cancel(exec.ErrDone)
+		case sched.Discard:
+			for _, b := range w.queue {
+				b.Release()
+			}
+			w.queue = nil
+			r.forget(w)
+		case sched.Sleep:
+			w.timer = time.AfterFunc(backoff(a.Attempt), func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.step(sched.Event{Kind: sched.Timer, Task: a.Task, Attempt: a.Attempt})
+			})
+		case sched.Head:
+			r.setPriority(r.head, exec.Ahead)
+			r.head, r.prio = a.Task, exec.First
+			if a.Starved {
+				r.prio = exec.Overdraw
+			}
+			r.setPriority(r.head, r.prio)
+		case sched.Deliver:
+			r.out = cut(r.shift(a.From), a.Take, a.Cut)
+			r.signal()
+		case sched.End:
+			r.end = true
+			r.signal()
+		case sched.Abort:
+			err := w.err
+			switch a.Reason {
+			case sched.Poison:
+				err = fault.Wrap(fmt.Errorf("gave up after losing %d workers: %w", a.Attempt, err), fault.Place{})
+			case sched.Unstable:
+				err = w.place(fault.New(fault.UserCode, "a new attempt made other rows than the one before: a step depends on something else than its rows"))
+			}
+			if r.err == nil && !r.closed {
+				r.err = err
+				r.elapsed.CompareAndSwap(0, int64(time.Since(r.started)))
+				r.cancel(err)
+				r.signal()
+			}
+		}
+	}
+}
+
+func (r *run) setPriority(t sched.Task, p exec.Priority) {
+	if w := r.work[t]; w != nil && w.current != nil {
+		w.current.acct.SetPriority(p)
+	}
+}
+
+// shift takes the first block of a queue.
+func (r *run) shift(t sched.Task) *exec.Block {
+	w := r.work[t]
+	b := w.queue[0]
+	w.queue = w.queue[1:]
+	r.forget(w)
+	return b
+}
+
+func (w *work) place(err error) error {
+	if w.current != nil {
+		return w.current.place(err)
+	}
+	return err
+}
+
+// forget drops what is finished and empty.
+func (r *run) forget(w *work) {
+	if w.over && len(w.queue) == 0 {
+		delete(r.work, w.Task)
+	}
+}
+
+// cut returns the first take rows of b, whose reference it takes over. Where a
+// limit was reached with them, what was skipped behind them is left out, so that
+// it does not depend on where a block ends.
+func cut(b *exec.Block, take int64, last bool) *exec.Block {
+	if !last {
+		return b
+	}
+	c := b.Slice(0, int(take))
+	end := c.Row
+	if take > 0 {
+		end = c.RowAt(int(take) - 1)
+		c.Span = end - c.Row + 1
+	}
+	for _, s := range b.Skipped {
+		if s.Row < end {
+			c.Skipped = append(c.Skipped, s)
+		} else if s.Record != nil {
+			s.Record.Release()
+		}
+	}
+	b.Skipped = nil
+	c.OnRelease(b.Release)
+	return c
+}
+
+// start begins an attempt; it needs mu.
+func (r *run) start(a sched.Action) {
+	w := r.work[a.Task]
+	if w == nil {
+		w = &work{Task: a.Task, stage: r.stages[a.Task.Stage]}
+		w.ratio = w.stage.inflated.Load()
+		r.work[a.Task] = w
+	}
+	if a.From != a.Task {
+		w.input = cut(r.shift(a.From), a.Take, a.Cut)
+	}
+	at := r.newAttempt(w, a.Attempt)
+	if r.head == a.Task && r.prio != exec.Ahead {
+		at.acct.SetPriority(r.prio)
+	}
+	w.current = at
+	r.active[at] = struct{}{}
+	r.live.Go(func() { r.attempt(at) })
+}
+
+// finish tells the scheduler how an attempt ended. Called once per attempt, by
+// its own goroutine, or by the timer that gave it up.
+func (r *run) finish(a *attempt, err error) (retried bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.active, a)
+	w := a.work
+	e := sched.Event{Kind: sched.Finish, Task: w.Task, Attempt: a.n}
+	if err != nil && err != exec.ErrDone {
+		e.Kind, e.Class = sched.Fail, classOf(fault.CodeOf(err))
+		w.err = err
+	}
+	before := r.sched.Retries()
+	r.step(e)
+	if w.current == a {
+		w.current = nil
+	}
+	if e.Kind == sched.Finish {
+		if w.input != nil {
+			w.input.Release()
+			w.input = nil
+		}
+		w.over = true
+		r.forget(w)
+	}
+	return r.sched.Retries() > before
+}
+
+// emit hands a block to the scheduler, taking it over, and waits for room.
+func (r *run) emit(a *attempt, b *exec.Block) error {
+	m := sched.Meta{Row: b.Row, Span: b.Span, Rows: b.Batch.NumRows(), Bytes: max(exec.SizeOf(b.Batch), 1<<10)}
+	r.progress.Add(1)
+	r.mu.Lock()
+	r.step(sched.Event{Kind: sched.Emit, Task: a.work.Task, Attempt: a.n, Block: m}, b)
+	room := a.room
+	r.mu.Unlock()
+	if room != nil {
+		return a.park(room)
+	}
+	return context.Cause(a.ctx)
+}
+
+// Close implements exec.Stream.
+func (r *run) Close() error {
+	r.mu.Lock()
+	if !r.closed {
+		r.closed = true
+		r.elapsed.CompareAndSwap(0, int64(time.Since(r.started)))
+		r.unwatch()
+		r.step(sched.Event{Kind: sched.Stop})
+		r.cancel(exec.ErrDone)
+		for _, w := range r.work {
+			if w.timer != nil {
+				w.timer.Stop()
+			}
+		}
+		if r.out != nil {
+			r.out.Release()
+			r.out = nil
+		}
+		r.signal()
+		r.done = make(chan struct{})
+		go r.drain()
+	}
+	done := r.done
+	r.mu.Unlock()
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return r.closeErr()
+	case <-grace.C:
+		return fault.New(fault.Stalled, "closed, but code that does not obey its context still runs and holds its memory:\n%s", r.report())
+	}
+}
+
+// drain waits for all attempts and frees what they share; Close joins it.
+func (r *run) drain() {
+	defer close(r.done)
+	r.live.Wait()
+	for _, w := range r.work {
+		if w.input != nil {
+			w.input.Release()
+			w.input = nil
+		}
+	}
+	r.closeOps()
+	if r.ownBudget {
+		r.budget.Close()
+	}
+}

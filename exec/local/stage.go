@@ -1,0 +1,184 @@
+package local
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/internal/sched"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// stage is what all tasks of a stage share.
+type stage struct {
+	id       int
+	scan     *exec.Scan
+	splits   []driver.Split
+	scanOp   *opStats
+	sinkOp   *opStats // of parts
+	scanned  driver.ScanStats
+	ops      []stageOp
+	schema   *arrow.Schema // of what comes out
+	parts    []exec.PartRange
+	partOf   []int        // task -> part, parts only
+	inflated atomic.Int64 // bytes out per 1024 bytes in, as last seen; 0 unknown
+
+	none func() arrow.RecordBatch // a batch of schema without rows, borrowed
+}
+
+type stageOp struct {
+	exec.Fused
+	stats  *opStats
+	policy *policy
+	track  bool // a later step needs Block.Rows
+}
+
+// policy is an OnError with what it has counted. Used by the consumer alone,
+// but for the immutable first part.
+type policy struct {
+	exec.OnError
+	skipped int64
+}
+
+// guarded reports whether a failed Process must leave nothing behind.
+func (p *policy) guarded() bool { return p.Policy == exec.Skip || p.Retries > 0 }
+
+// layout flattens the tree, inputs first.
+func (r *run) layout(g *exec.Graph) error {
+	if g == nil || g.Root == nil {
+		return fault.New(fault.Invalid, "run: the graph has no stage")
+	}
+	r.runPolicy = &policy{OnError: r.opt.OnError}
+	r.policies = map[string]*policy{}
+	var stages []sched.Stage
+	var walk func(st *exec.Stage, need bool) (int, error)
+	walk = func(st *exec.Stage, need bool) (int, error) {
+		if (st.Scan == nil) == (st.Inputs == nil) {
+			return 0, fault.New(fault.Internal, "stage must have either a scan or inputs")
+		}
+		s := &stage{}
+		c := sched.Stage{Limit: -1}
+		ops := make([]stageOp, len(st.Ops))
+		for i := len(st.Ops) - 1; i >= 0; i-- {
+			f := st.Ops[i]
+			ops[i] = stageOp{Fused: f, track: need, policy: r.runPolicy}
+			if f.OnError != nil {
+				ops[i].policy = &policy{OnError: *f.OnError}
+				r.policies[f.Step()] = ops[i].policy
+			}
+			if t, ok := f.Operator.(exec.Tracks); ok && t.NeedsRows() || ops[i].policy.Policy == exec.Skip {
+				need = true
+			}
+			if p, ok := f.Operator.(exec.Parallel); ok {
+				c.Max = max(c.Max, p.Tasks())
+			}
+		}
+		s.ops = ops
+		if st.Scan != nil {
+			s.scan, s.splits = st.Scan, st.Scan.Table.Splits()
+			if k := st.Scan.Keep; k != nil && len(k) != len(s.splits) {
+				return 0, fault.New(fault.Internal, "scan keeps %d of %d splits", len(k), len(s.splits))
+			}
+			s.schema = projected(st.Scan.Table.Schema(), st.Scan.Columns)
+			c.Tasks = len(s.splits)
+			if st.Scan.Keep != nil {
+				c.Empty = make([]bool, len(s.splits))
+				for i, k := range st.Scan.Keep {
+					c.Empty[i] = !k
+				}
+			}
+		} else {
+			c.Limit, c.Chain = st.Limit, len(st.Ops) > 0
+			c.Inputs = []int{}
+			for _, in := range st.Inputs {
+				i, err := walk(in, need)
+				if err != nil {
+					return 0, err
+				}
+				c.Inputs = append(c.Inputs, i)
+				s.schema = r.stages[i].schema
+			}
+			if len(c.Inputs) == 0 {
+				return 0, fault.New(fault.Internal, "cut without inputs")
+			}
+		}
+		if n := len(st.Ops); n > 0 {
+			s.schema = st.Ops[n-1].Schema()
+		}
+		s.none = sync.OnceValue(func() arrow.RecordBatch { return emptyBatch(s.schema) })
+		s.id = len(r.stages)
+		r.stages = append(r.stages, s)
+		stages = append(stages, c)
+		return s.id, nil
+	}
+	if _, err := walk(g.Root, r.opt.trackAll); err != nil {
+		return err
+	}
+	r.schema = g.Schema
+	if r.schema == nil {
+		r.schema = r.stages[len(r.stages)-1].schema
+	}
+	r.cfg = sched.Config{
+		Stages: stages, CPUs: r.opt.CPUs, Unordered: r.opt.Unordered,
+		OwnBytes:   max(r.opt.Memory/16, 1),
+		AheadBytes: max(r.opt.Memory/2, 1),
+		AheadTasks: max(aheadTasks, 8*r.opt.CPUs),
+		Retry:      retryBudget(r.opt.Retry),
+	}
+	for _, s := range r.stages {
+		if s.scan != nil {
+			name := "scan"
+			if f := s.splits; len(f) > 0 && f[0].File != "" {
+				name = "scan " + f[0].File
+				if f[len(f)-1].File != f[0].File {
+					name += ", ..."
+				}
+			}
+			s.scanOp = r.addOp(name, s.scan.Step)
+		}
+	}
+	for _, s := range r.stages {
+		for i := range s.ops {
+			s.ops[i].stats = r.addOp(s.ops[i].Name(), s.ops[i].Step())
+		}
+	}
+	return nil
+}
+
+// projected returns the fields of schema named by columns; nil means all.
+func projected(schema *arrow.Schema, columns []string) *arrow.Schema {
+	if columns == nil {
+		return schema
+	}
+	fields := []arrow.Field{}
+	for _, c := range columns {
+		if at := schema.FieldIndices(c); len(at) > 0 {
+			fields = append(fields, schema.Field(at[0]))
+		}
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+func emptyBatch(schema *arrow.Schema) arrow.RecordBatch {
+	b := array.NewRecordBuilder(memory.NewGoAllocator(), schema)
+	defer b.Release()
+	return b.NewRecordBatch()
+}
+
+// account names an attempt's account: `scan taxi.parquet#3`.
+func (s *stage) account(o exec.Origin, task int) string {
+	switch {
+	case s.parts != nil:
+		return fmt.Sprintf("write part %d", s.partOf[task])
+	case s.scan == nil && len(s.ops) > 0:
+		return s.ops[0].Name()
+	case o.Split != "":
+		return "scan " + o.Split
+	}
+	return fmt.Sprintf("scan %d", task)
+}

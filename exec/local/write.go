@@ -1,0 +1,343 @@
+package local
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/internal/sched"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// abortTime is what Abort of a sink or a part has after the run's context ended.
+const abortTime = 10 * time.Second
+
+// partition makes a run of parts out of a run of splits: a task writes a part
+// and emits one empty block, with what was skipped.
+type partition struct {
+	sink  exec.Sink
+	parts []exec.PartRange
+}
+
+// Write implements exec.Runner.
+func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *exec.Options) (exec.Stats, error) {
+	probe := &run{}
+	var err error
+	if probe.opt, err = withDefaults(o); err != nil {
+		return exec.Stats{}, err
+	}
+	if err := probe.layout(g); err != nil {
+		return exec.Stats{}, err
+	}
+	root := probe.stages[len(probe.stages)-1]
+	var splits []exec.SinkSplit
+	if root.scan != nil {
+		for i, s := range root.splits {
+			if k := root.scan.Keep; k != nil && !k[i] {
+				s.Rows = 0
+			}
+			splits = append(splits, exec.SinkSplit{ID: s.ID, Rows: s.Rows, Bytes: root.expect(i)})
+		}
+	} else {
+		splits = []exec.SinkSplit{{ID: "all", Rows: -1}}
+	}
+	var plan *exec.SinkPlan
+	err = safely(func() (err error) {
+		plan, err = sink.Begin(ctx, probe.schema, splits)
+		return err
+	})
+	if err != nil {
+		return exec.Stats{}, err
+	}
+	if plan.Committed {
+		return exec.Stats{Splits: len(splits), SplitsDone: len(splits)}, nil
+	}
+	stats, err := exec.Stats{}, error(nil)
+	if root.scan != nil {
+		stats, err = n.writeParts(ctx, g, o, &partition{sink, plan.Parts})
+	} else {
+		stats, err = n.writeStream(ctx, g, o, sink, plan.Parts)
+	}
+	if err == nil {
+		err = safely(func() error { return sink.Commit(ctx) })
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
+		defer cancel()
+		_ = safely(func() error { return sink.Abort(ctx) }) // err says more
+		return stats, err
+	}
+	return stats, nil
+}
+
+// partition replaces the scan's splits by parts as the tasks of the run.
+func (r *run) partition(p *partition) {
+	s := r.stages[0]
+	r.sink = p.sink
+	s.parts = p.parts
+	s.sinkOp = r.addOp("write", "")
+	r.consumer = s.sinkOp
+	c := &r.cfg.Stages[0]
+	for i, pt := range p.parts {
+		if !pt.Done {
+			s.partOf = append(s.partOf, i)
+		} else {
+			r.splits.Add(int64(pt.End - pt.First))
+		}
+	}
+	c.Tasks, c.Empty = len(s.partOf), nil
+	r.cfg.AheadTasks = max(c.Tasks, 1) // nothing is queued but skipped rows
+}
+
+func (n *Runner) writeParts(ctx context.Context, g *exec.Graph, o *exec.Options, p *partition) (exec.Stats, error) {
+	r, err := n.newRun(ctx, g, o, p)
+	if err != nil {
+		return exec.Stats{}, err
+	}
+	for {
+		b, err := r.next(ctx)
+		if err == nil {
+			b.Release()
+			continue
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		if e := r.Close(); err == nil {
+			err = e
+		}
+		return r.Stats(), err
+	}
+}
+
+// writePart reads the splits of the task's part and writes what comes out.
+func (a *attempt) writePart() (err error) {
+	r, s := a.r, a.stage
+	part := s.partOf[a.work.N]
+	env := &exec.Env{
+		Alloc: a.acct, Seed: r.opt.Seed, Epoch: r.opt.Epoch, Origin: a.origin,
+		Attempt: a.n, TrackRows: r.opt.trackAll, Log: r.log,
+	}
+	a.enter(s.sinkOp)
+	s.sinkOp.tasks.Add(1)
+	pw, err := r.sink.NewPart(a.ctx, part, env)
+	if err != nil {
+		return a.sinkErr(err)
+	}
+	open := true
+	defer func() {
+		if !open {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), abortTime)
+		defer cancel()
+		_ = safely(func() error { return pw.Abort(ctx) }) // what failed before says more
+	}()
+	done := &exec.Block{Origin: a.origin}
+	defer func() {
+		if done != nil {
+			done.Release()
+		}
+	}()
+	var rows int64
+	for i := s.parts[part].First; i < s.parts[part].End; i++ {
+		if k := s.scan.Keep; k != nil && !k[i] {
+			continue
+		}
+		err := a.readSplit(i, func(b *exec.Block) error {
+			defer b.Release()
+			done.Span += b.Span
+			done.Skipped = append(done.Skipped, b.Skipped...)
+			b.Skipped = nil
+			n := b.Batch.NumRows()
+			if n == 0 {
+				return nil
+			}
+			before := a.enter(s.sinkOp)
+			s.sinkOp.rowsIn.Add(n)
+			s.sinkOp.batches.Add(1)
+			err := pw.Write(a.ctx, b)
+			a.enter(before)
+			r.progress.Add(1)
+			rows += n
+			return a.sinkErr(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	a.enter(s.sinkOp)
+	open = false
+	if err := pw.Finish(a.ctx); err != nil {
+		return a.sinkErr(err)
+	}
+	s.sinkOp.rowsOut.Add(rows)
+	r.rowsOut.Add(rows)
+	r.splits.Add(int64(s.parts[part].End - s.parts[part].First))
+	r.progress.Add(1)
+	b := done
+	done = nil
+	b.Batch = s.none()
+	b.Batch.Retain()
+	return r.emit(a, b)
+}
+
+func (a *attempt) sinkErr(err error) error {
+	if c := context.Cause(a.ctx); err != nil && c != nil {
+		return c
+	}
+	return err
+}
+
+// expect is how many bytes of memory split i will take, decoded; 0 if unknown.
+func (s *stage) expect(i int) int64 {
+	if z, ok := s.scan.Table.(interface {
+		Size(i int, columns []string) (fetch, decoded int64)
+	}); ok {
+		_, decoded := z.Size(i, s.scan.Columns)
+		return decoded
+	}
+	return 0
+}
+
+// writeStream writes the one part of a run whose root is a cut, fed by the
+// ordered stream. A part that fails for a transient reason is written again
+// from the start of the run.
+func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, parts []exec.PartRange) (exec.Stats, error) {
+	if len(parts) != 1 {
+		return exec.Stats{}, fault.New(fault.Internal, "sink made %d parts of one split", len(parts))
+	}
+	if parts[0].Done {
+		return exec.Stats{Splits: 1, SplitsDone: 1}, nil
+	}
+	var opt exec.Options
+	if o != nil {
+		opt = *o
+	}
+	letters, reported := 0, 0 // of this attempt; of all: a dead letter is sent once
+	if send := opt.DeadLetter; send != nil {
+		opt.DeadLetter = func(ctx context.Context, s *exec.Skipped) error {
+			if letters++; letters <= reported {
+				return nil
+			}
+			reported = letters
+			return send(ctx, s)
+		}
+	}
+	opt.Unordered = false
+	budget := retryBudget(opt.Retry)
+	var fails [sched.NumClasses]int
+	for attempt := 1; ; attempt++ {
+		letters = 0
+		stats, err := n.writeOnce(ctx, g, &opt, sink, attempt)
+		stats.Retries += int64(attempt - 1)
+		c := classOf(fault.CodeOf(err))
+		fails[c]++
+		if err == nil || fails[c] > budget[c] || ctx.Err() != nil {
+			return stats, err
+		}
+		t := time.NewTimer(backoff(attempt + 1))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return stats, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+	}
+}
+
+// writeOnce runs g into one attempt at the one part.
+func (n *Runner) writeOnce(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, attempt int) (exec.Stats, error) {
+	r, err := n.newRun(ctx, g, o, nil)
+	if err != nil {
+		return exec.Stats{}, err
+	}
+	r.consumer.name = "write"
+	w := &partLoop{r: r, sink: sink, attempt: attempt, result: make(chan error, 1)}
+	go func() { w.result <- safely(w.run) }()
+	select {
+	case err = <-w.result:
+	case <-r.ctx.Done():
+		grace := time.NewTimer(closeGrace)
+		defer grace.Stop()
+		select {
+		case err = <-w.result:
+		case <-grace.C: // left behind: its call does not obey the context
+			err = context.Cause(r.ctx)
+		}
+	}
+	if e := r.Close(); err == nil {
+		err = e
+	}
+	return r.Stats(), err
+}
+
+type partLoop struct {
+	r       *run
+	sink    exec.Sink
+	attempt int
+	result  chan error
+}
+
+// run moves the stream into a PartWriter. A call of it that takes longer than
+// StallTimeout fails the run.
+func (w *partLoop) run() (err error) {
+	r := w.r
+	acct := r.budget.Account(r.ctx, "write")
+	acct.SetPriority(exec.Overdraw) // what it gives out frees what waits for it
+	defer acct.Close()
+	env := &exec.Env{Alloc: acct, Seed: r.opt.Seed, Epoch: r.opt.Epoch, Attempt: w.attempt, TrackRows: r.opt.trackAll, Log: r.log}
+	call := func(what string, f func() error) error {
+		if d := r.opt.StallTimeout; d > 0 {
+			t := time.AfterFunc(d, func() {
+				report := what + " took longer than " + d.String()
+				if f := r.opt.Events.Stalled; f != nil {
+					f(report)
+				}
+				r.fail(fault.New(fault.Stalled, "no progress: %s", report))
+			})
+			defer t.Stop()
+		}
+		err := f()
+		if c := context.Cause(r.ctx); err != nil && c != nil {
+			return c
+		}
+		return err
+	}
+	var pw exec.PartWriter
+	err = call("opening the output", func() (err error) {
+		pw, err = w.sink.NewPart(r.ctx, 0, env)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	open := true
+	defer func() {
+		if !open {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), abortTime)
+		defer cancel()
+		_ = safely(func() error { return pw.Abort(ctx) }) // err says more
+	}()
+	for {
+		b, err := r.Next(r.ctx)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if b.Batch.NumRows() > 0 {
+			err = call("writing", func() error { return pw.Write(r.ctx, b) })
+		}
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	open = false
+	return call("finishing the output", func() error { return pw.Finish(r.ctx) })
+}
