@@ -43,10 +43,11 @@ type table struct {
 
 func root(b []byte) table { return table{b, u32(b, 0)} }
 
-// at is the position of field id, 0 if it is absent.
+// at is the position of field id, 0 if it is absent. It must find whatever the
+// library's own reader finds.
 func (t table) at(id int) int {
 	vt := t.pos - int(int32(u32(t.b, t.pos)))
-	if o := 4 + 2*id; o+2 <= u16(t.b, vt) {
+	if o := 4 + 2*id; o < u16(t.b, vt) {
 		if v := u16(t.b, vt+o); v != 0 {
 			return t.pos + v
 		}
