@@ -38,6 +38,7 @@ var DeadSchema = arrow.NewSchema([]arrow.Field{
 const (
 	deadRows    = 1024
 	deadBytes   = 4 << 20
+	deadGroup   = 16 << 20
 	maxDeadText = 16 << 20
 )
 
@@ -51,13 +52,15 @@ type deadFile struct {
 	pq      *pqarrow.FileWriter
 	b       *array.RecordBuilder
 	pending int64 // bytes of text in b
+	group   int64 // and in the row group, which is held in memory
 }
 
 // newDeadFile takes over w.
 func newDeadFile(w *blobio.Writer, name string, alloc memory.Allocator) (*deadFile, error) {
 	d := &deadFile{file: partFile{Path: name}, w: w}
 	d.n.w = w
-	props := parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd), parquet.WithAllocator(alloc))
+	// No dictionaries: arrow-go asserts (tag assert) when it compresses an empty one, of a column of nulls.
+	props := parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd), parquet.WithDictionaryDefault(false), parquet.WithAllocator(alloc))
 	pq, err := pqarrow.NewFileWriter(DeadSchema, &d.n, props, pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(alloc)))
 	if err != nil {
 		w.Abort()
@@ -155,6 +158,10 @@ func (d *deadFile) flush() error {
 	}
 	rec := d.b.NewRecordBatch()
 	defer rec.Release()
+	if d.group += d.pending; d.group > deadGroup {
+		d.pq.NewBufferedRowGroup()
+		d.group = d.pending
+	}
 	d.pending = 0
 	if err := d.pq.WriteBuffered(rec); err != nil {
 		return fmt.Errorf("dead letter: %w", err)
