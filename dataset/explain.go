@@ -39,7 +39,7 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if err != nil {
 		return "", err
 	}
-	g, err := plan.Translate(ctx, opt)
+	g, err := plan.Translate(ctx, opt, nil)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if len(applied) > 0 {
 		fmt.Fprintf(&b, "rewritten\n%s", indent(ops.Format(opt)))
 		for _, a := range applied {
-			fmt.Fprintf(&b, "  - %s\n", a)
+			fmt.Fprintf(&b, "  - %s: %s\n", a.Rule, a.What)
 		}
 	}
 	fmt.Fprintf(&b, "physical plan\n%s", indent(plan.Describe(g)))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -45,12 +46,22 @@ func TestMetamorphic(t *testing.T) {
 	}
 	dir := t.TempDir()
 	writeInputs(t, dir)
+	nonempty := 0
+	before := faultsFired.Load()
 	for _, seed := range seeds {
-		metamorphic(t, dir, seed)
+		if metamorphic(t, dir, seed) > 0 {
+			nonempty++
+		}
+	}
+	if len(seeds) > 10 && (nonempty < len(seeds)/2 || faultsFired.Load() == before) {
+		t.Errorf("of %d plans %d gave rows, %d faults fired: the test sees too little", len(seeds), nonempty, faultsFired.Load()-before)
 	}
 }
 
-func metamorphic(t *testing.T, dir string, seed uint64) {
+// faultsFired counts injected faults.
+var faultsFired atomic.Int64
+
+func metamorphic(t *testing.T, dir string, seed uint64) int {
 	t.Helper()
 	plan := func(faults bool) (*dataset.Dataset, string) {
 		g := &planner{rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, faults: faults, seed: seed}
@@ -61,7 +72,7 @@ func metamorphic(t *testing.T, dir string, seed uint64) {
 	want, err := rowsOf(ds, dataset.RunOptions{Seed: seed})
 	if err != nil {
 		if fault.CodeOf(err) == fault.RowError {
-			return // an overflow: which row is met first is not part of the promise
+			return 0 // an overflow: which row is met first is not part of the promise
 		}
 		t.Fatalf("seed %d: %s: %v", seed, text, err)
 	}
@@ -95,6 +106,7 @@ func metamorphic(t *testing.T, dir string, seed uint64) {
 			}
 		}
 	}
+	return len(want)
 }
 
 // rowsOf renders every row.
@@ -437,6 +449,7 @@ type flakyReader struct {
 
 func (r *flakyReader) Next(ctx context.Context) (driver.Batch, error) {
 	if r.left == 0 {
+		faultsFired.Add(1)
 		return driver.Batch{}, fault.New(fault.Unavailable, "injected fault")
 	}
 	r.left--

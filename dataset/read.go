@@ -21,7 +21,8 @@ import (
 
 // ReadParquet reads Parquet files.
 func ReadParquet(paths ...string) *Dataset {
-	return Read(parquetio.New(parquetio.Options{Options: fileset.Options{Paths: paths}}))
+	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: paths}})
+	return readOr("parquet", src, err)
 }
 
 // ReadCSV reads CSV files with a header line; types are found from a sample.
@@ -36,7 +37,7 @@ func ReadJSON(paths ...string) *Dataset {
 
 // ReadIPC reads Arrow IPC files and streams.
 func ReadIPC(paths ...string) *Dataset {
-	return Read(ipcio.New(ipcio.Options{Options: fileset.Options{Paths: paths}}))
+	return Read(ipcio.New(&ipcio.Options{Options: fileset.Options{Paths: paths}}))
 }
 
 // ReadText reads lines: one column, text.
@@ -55,8 +56,13 @@ func Range(n int64) *Dataset { return Read(memio.Range(n)) }
 // FromRecords reads records that are in memory; it retains them.
 func FromRecords(schema *arrow.Schema, recs ...arrow.RecordBatch) *Dataset {
 	src, err := memio.Records(schema, recs...)
+	return readOr("records", src, err)
+}
+
+// readOr reads src; a mistake in its options sticks.
+func readOr(kind string, src driver.Source, err error) *Dataset {
 	if err != nil {
-		d := &Dataset{meta: ops.Meta{Verb: "records"}}
+		d := &Dataset{meta: ops.Meta{Verb: kind}}
 		d.err = fault.Wrap(err, fault.Place{Step: d.meta.Step()})
 		return d
 	}
@@ -65,5 +71,5 @@ func FromRecords(schema *arrow.Schema, recs ...arrow.RecordBatch) *Dataset {
 
 // Formats rebuild sources of plans that were written down: all of this module.
 func Formats() []driver.Format {
-	return []driver.Format{parquetio.Format(), csvio.Format(), jsonio.Format(), ipcio.Format(), textio.Format(), binio.Format(), memio.Format()}
+	return []driver.Format{parquetio.Format, csvio.Format(), jsonio.Format(), ipcio.Format, textio.Format(), binio.Format(), memio.RangeFormat}
 }

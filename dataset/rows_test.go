@@ -22,7 +22,11 @@ import (
 )
 
 func parquetSource(path string) driver.Source {
-	return parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{path}}})
+	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: []string{path}}})
+	if err != nil {
+		panic(err)
+	}
+	return src
 }
 
 type trip struct {

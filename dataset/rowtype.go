@@ -188,12 +188,9 @@ func (f *rowField) decode(col arrow.Array, at unsafe.Pointer, stride uintptr) {
 	case *array.Binary:
 		vs := make([][]byte, c.Len())
 		all := append([]byte(nil), c.ValueBytes()...)
-		first := int64(0)
-		if c.Len() > 0 {
-			first = c.ValueOffset64(0)
-		}
+		offs := c.ValueOffsets()
 		for i := range vs {
-			lo, hi := c.ValueOffset64(i)-first, c.ValueOffset64(i+1)-first
+			lo, hi := offs[i]-offs[0], offs[i+1]-offs[0]
 			vs[i] = all[lo:hi:hi]
 		}
 		scatter(f, c, vs, at, stride)
@@ -208,10 +205,9 @@ func heapStrings(c *array.String) []string {
 	if len(vs) == 0 {
 		return vs
 	}
-	first := c.ValueOffset(0)
-	all := string(c.ValueBytes())
+	offs, all := c.ValueOffsets(), string(c.ValueBytes())
 	for i := range vs {
-		vs[i] = all[c.ValueOffset(i)-first : c.ValueOffset(i+1)-first]
+		vs[i] = all[offs[i]-offs[0] : offs[i+1]-offs[0]]
 	}
 	return vs
 }

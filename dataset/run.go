@@ -55,19 +55,18 @@ func (o *RunOptions) or() RunOptions {
 
 func (o RunOptions) runner() exec.Runner {
 	if o.Runner == nil {
-		return local.New()
+		return local.New(nil)
 	}
 	return o.Runner
 }
 
 func (o RunOptions) exec() (*exec.Options, error) {
-	p, err := plan.OnError(o.OnError)
-	if err != nil {
+	if err := o.OnError.Check(); err != nil {
 		return nil, fault.Wrap(err, fault.Place{Step: "run options"})
 	}
 	e := &exec.Options{Memory: o.Memory, CPUs: o.CPUs, Unordered: o.Unordered, Seed: o.Seed, Epoch: o.Epoch,
 		StallTimeout: o.StallTimeout, CallTimeout: o.CallTimeout, Events: o.Events, Observe: o.Observe, BatchRows: o.BatchRows}
-	if p != nil {
+	if p := plan.OnError(o.OnError); p != nil {
 		e.OnError = *p
 	}
 	if o.Memory < 0 || o.CPUs < 0 {
@@ -90,7 +89,7 @@ func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := plan.Translate(ctx, n)
+	g, err := plan.Translate(ctx, n, nil)
 	return n, g, err
 }
 

@@ -114,9 +114,9 @@ func (s *summary) add(col arrow.Array) error {
 		}
 		p.minI, p.maxI = b2i(t == p.count), b2i(t > 0)
 	case *array.String:
-		strings(&p, c, c.Value)
+		texts(&p, c, c.Value)
 	case *array.LargeString:
-		strings(&p, c, c.Value)
+		texts(&p, c, c.Value)
 	default: // only counted
 	}
 	nulls, p.nulls = p.nulls, 0
@@ -221,7 +221,7 @@ func (s *summary) addFloat(x float64) {
 	s.sumF = t
 }
 
-func strings(p *summary, c arrow.Array, value func(int) string) {
+func texts(p *summary, c arrow.Array, value func(int) string) {
 	first := true
 	for i := range c.Len() {
 		if c.IsNull(i) {

@@ -83,22 +83,22 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 // WriteParquet writes Parquet files (zstd, page index). For other options: Write
 // with parquetio.NewEncoding.
 func (d *Dataset) WriteParquet(ctx context.Context, path string, o *WriteOptions) (*WriteResult, error) {
-	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return parquetio.NewEncoding(parquetio.EncodingOptions{}) })
+	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return parquetio.NewEncoding(nil) })
 }
 
 // WriteCSV writes CSV files with a header.
 func (d *Dataset) WriteCSV(ctx context.Context, path string, o *WriteOptions) (*WriteResult, error) {
-	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return csvio.NewEncoding(csvio.EncodingOptions{}) })
+	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return csvio.NewEncoding(nil) })
 }
 
 // WriteJSON writes JSON lines.
 func (d *Dataset) WriteJSON(ctx context.Context, path string, o *WriteOptions) (*WriteResult, error) {
-	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return jsonio.NewEncoding(jsonio.EncodingOptions{}) })
+	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return jsonio.NewEncoding(nil) })
 }
 
 // WriteIPC writes Arrow IPC files.
 func (d *Dataset) WriteIPC(ctx context.Context, path string, o *WriteOptions) (*WriteResult, error) {
-	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return ipcio.NewEncoding(ipcio.EncodingOptions{}) })
+	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return ipcio.NewEncoding(nil) })
 }
 
 func writeAs(ctx context.Context, d *Dataset, path string, o *WriteOptions, enc func() (driver.Encoding, error)) (*WriteResult, error) {

@@ -27,7 +27,11 @@ func bare(paths []string) error {
 	defer budget.Close()
 	alloc := budget.Account(ctx, "bare")
 	defer alloc.Close()
-	t, err := parquetio.New(parquetio.Options{Options: fileset.Options{Paths: paths}}).Resolve(ctx, nil)
+	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: paths}})
+	if err != nil {
+		return err
+	}
+	t, err := src.Resolve(ctx, nil)
 	if err != nil {
 		return err
 	}

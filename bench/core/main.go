@@ -81,7 +81,7 @@ func generate(args []string) error {
 		}
 		rows = n
 	}
-	enc, err := parquetio.NewEncoding(parquetio.EncodingOptions{Compression: "snappy"})
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{Compression: "snappy"})
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func consume(b *shard.Batch) float64 {
 func many(args []string) error {
 	dir := args[0]
 	if len(args) > 1 {
-		enc, err := parquetio.NewEncoding(parquetio.EncodingOptions{RowGroupRows: 100, Compression: "snappy"})
+		enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{RowGroupRows: 100, Compression: "snappy"})
 		if err != nil {
 			return err
 		}

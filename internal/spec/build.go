@@ -25,7 +25,11 @@ import (
 func (s *Spec) Dataset() (*dataset.Dataset, error) { return build(s.Source, s.Steps) }
 
 func build(src Source, steps []Step) (*dataset.Dataset, error) {
-	ds := dataset.Read(src.source())
+	from, err := src.source()
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{Step: "source"})
+	}
+	ds := dataset.Read(from)
 	for i, st := range steps {
 		var err error
 		if ds, err = st.apply(ds); err != nil {
@@ -38,22 +42,22 @@ func build(src Source, steps []Step) (*dataset.Dataset, error) {
 	return ds, ds.Err()
 }
 
-func (s Source) source() driver.Source {
+func (s Source) source() (driver.Source, error) {
 	switch {
 	case s.Parquet != nil:
-		return parquetio.New(*s.Parquet)
+		return parquetio.New(s.Parquet)
 	case s.CSV != nil:
-		return csvio.New(*s.CSV)
+		return csvio.New(*s.CSV), nil
 	case s.JSON != nil:
-		return jsonio.New(*s.JSON)
+		return jsonio.New(*s.JSON), nil
 	case s.IPC != nil:
-		return ipcio.New(*s.IPC)
+		return ipcio.New(s.IPC), nil
 	case s.Text != nil:
-		return textio.New(*s.Text)
+		return textio.New(*s.Text), nil
 	case s.Binary != nil:
-		return binio.New(*s.Binary)
+		return binio.New(*s.Binary), nil
 	}
-	return memio.Range(s.Range.N)
+	return memio.Range(s.Range.N), nil
 }
 
 func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
@@ -159,15 +163,15 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 func (s *Sink) encoding() (Output, driver.Encoding, error) {
 	switch {
 	case s.Parquet != nil:
-		e, err := parquetio.NewEncoding(s.Parquet.EncodingOptions)
+		e, err := parquetio.NewEncoding(&s.Parquet.EncodingOptions)
 		return s.Parquet.Output, e, err
 	case s.CSV != nil:
-		e, err := csvio.NewEncoding(s.CSV.EncodingOptions)
+		e, err := csvio.NewEncoding(&s.CSV.EncodingOptions)
 		return s.CSV.Output, e, err
 	case s.JSON != nil:
-		e, err := jsonio.NewEncoding(s.JSON.EncodingOptions)
+		e, err := jsonio.NewEncoding(&s.JSON.EncodingOptions)
 		return s.JSON.Output, e, err
 	}
-	e, err := ipcio.NewEncoding(s.IPC.EncodingOptions)
+	e, err := ipcio.NewEncoding(&s.IPC.WriteOptions)
 	return s.IPC.Output, e, err
 }

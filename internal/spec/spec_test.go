@@ -169,26 +169,31 @@ func TestJSONSchema(t *testing.T) {
 	}
 }
 
-// The reference names every key.
-func TestReferenceIsComplete(t *testing.T) {
-	text, err := os.ReadFile("../../docs/spec.md")
+// The tables of docs/spec.md are those of the code.
+func TestReference(t *testing.T) {
+	const file, mark = "../../docs/spec.md", "<!-- From here on generated: go test ./internal/spec -update -->\n"
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v map[string]any
-	if err := json.Unmarshal(JSONSchema(), &v); err != nil {
-		t.Fatal(err)
+	head, tail, ok := strings.Cut(string(text), mark)
+	if !ok {
+		t.Fatalf("%s has no line %s", file, mark)
 	}
-	check := func(where string, o any) {
-		for key := range o.(map[string]any)["properties"].(map[string]any) {
-			if !strings.Contains(string(text), "`"+key+"`") {
-				t.Errorf("docs/spec.md does not name %s of %s", key, where)
-			}
+	got := string(Reference())
+	if *update {
+		if err := os.WriteFile(file, []byte(head+mark+got), 0o644); err != nil {
+			t.Fatal(err)
 		}
+		tail = got
 	}
-	check("the spec", v)
-	for name, d := range v["$defs"].(map[string]any) {
-		check(name, d)
+	if got != tail {
+		t.Errorf("%s is not up to date: go test ./internal/spec -update", file)
+	}
+	for line := range strings.Lines(got) {
+		if strings.HasPrefix(line, "| `") && strings.HasSuffix(line, "|  |\n") {
+			t.Errorf("no doc tag: %s", line)
+		}
 	}
 }
 

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The tests run the real program: this binary, which is penstock when asked to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("PENSTOCK_TEST_MAIN") == "1" {
+		os.Exit(run())
+	}
+	os.Exit(m.Run())
+}
+
+type result struct {
+	out, err string
+	code     int
+}
+
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(self, args...)
+	c.Env = append(os.Environ(), "PENSTOCK_TEST_MAIN=1")
+	c.Dir = "../.."
+	return c
+}
+
+func penstock(t *testing.T, args ...string) result {
+	t.Helper()
+	c := command(t, args...)
+	var out, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &out, &stderr
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{out.String(), stderr.String(), c.ProcessState.ExitCode()}
+}
+
+const flights = "examples/data/flights/"
+
+func writeSpec(t *testing.T, text string) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "s.yaml")
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRunTheExample(t *testing.T) {
+	out := t.TempDir()
+	set := []string{"--set", "sink.parquet.path=" + out, "--set", "sink.parquet.mode=error"}
+	r := penstock(t, append([]string{"run", "examples/flights.yaml", "--json"}, set...)...)
+	if r.code != 0 || r.err != "" {
+		t.Fatalf("exit %d: %s", r.code, r.err)
+	}
+	lines := strings.Split(strings.TrimSpace(r.out), "\n")
+	var sum map[string]any
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"status", "rows_in", "rows_out", "bytes_read", "seconds", "peak_budget_bytes", "peak_rss_bytes", "retries", "skipped_rows"} {
+		if _, ok := sum[key]; !ok {
+			t.Errorf("the summary has no %s: %v", key, sum)
+		}
+	}
+	if sum["status"] != "ok" || sum["rows_in"].(float64) < 20000 || sum["peak_budget_bytes"].(float64) <= 0 || sum["bytes_read"].(float64) <= 0 {
+		t.Errorf("summary %v", sum)
+	}
+	c := penstock(t, "count", out)
+	if c.code != 0 || strings.TrimSpace(c.out) != jsonInt(sum["rows_out"]) {
+		t.Errorf("count says %q, the run %v (%s)", c.out, sum["rows_out"], c.err)
+	}
+	again := penstock(t, append([]string{"run", "examples/flights.yaml", "--json"}, set...)...)
+	if again.code != 0 || !strings.Contains(again.out, `"status":"already_done"`) {
+		t.Errorf("again: exit %d, %s%s", again.code, again.out, again.err)
+	}
+	other := penstock(t, append([]string{"run", "examples/flights.yaml", "--set", "steps.0.filter=delay > 60"}, set...)...)
+	if other.code != 1 || !strings.Contains(other.err, "overwrite") {
+		t.Errorf("another job: exit %d, %s", other.code, other.err)
+	}
+}
+
+func jsonInt(v any) string {
+	b, _ := json.Marshal(int64(v.(float64)))
+	return string(b)
+}
+
+func TestLook(t *testing.T) {
+	if r := penstock(t, "count", flights); r.out != "20000\n" || r.code != 0 {
+		t.Errorf("count: %+v", r)
+	}
+	r := penstock(t, "schema", flights)
+	if r.code != 0 || !strings.Contains(r.out, "delay") || !strings.Contains(r.out, "month") || !strings.Contains(r.out, "timestamp") {
+		t.Errorf("schema: %+v", r)
+	}
+	r = penstock(t, "show", "-n", "2", flights)
+	if lines := strings.Split(strings.TrimSpace(r.out), "\n"); r.code != 0 || len(lines) != 5 {
+		t.Errorf("show: %+v", r)
+	}
+	r = penstock(t, "explain", "--analyze", "examples/flights.yaml")
+	for _, want := range []string{"logical plan", "physical plan", "measured", "delay > 15", "bottleneck"} {
+		if r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("explain has no %q: %+v", want, r)
+		}
+	}
+	if r := penstock(t, "validate", "examples/flights.yaml"); r.code != 0 || !strings.Contains(r.out, "is valid") {
+		t.Errorf("validate: %+v", r)
+	}
+	if r := penstock(t, "version"); r.code != 0 || !strings.HasPrefix(r.out, "penstock ") {
+		t.Errorf("version: %+v", r)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	misspelt := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{filtr: id > 1}]\nsink: {count: {}}\n")
+	column := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{filter: idd > 1}]\nsink: {count: {}}\n")
+	overflow := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{with_columns: {x: id + 9223372036854775807}}]\nsink: {count: {}}\n")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"run"}, 2, "usage: penstock run"},
+		{[]string{"run", "nosuch.yaml"}, 1, "nosuch.yaml"},
+		{[]string{"run", misspelt}, 2, `did you mean "filter"`},
+		{[]string{"run", column}, 2, `step 1 (filter)`},
+		{[]string{"run", overflow}, 1, "row 1"},
+		{[]string{"run", overflow, "--set", "run.on_error.policy=skip"}, 0, ""},
+		{[]string{"run", "--nosuch"}, 2, "--help"},
+		{[]string{"nosuch"}, 2, "nosuch"},
+		{[]string{"count", "no/such/file.parquet"}, 1, "no/such/file.parquet"},
+		{[]string{"show", "-n", "0", flights}, 2, "at least 1"},
+	} {
+		if r := penstock(t, c.args...); r.code != c.code || !strings.Contains(r.err, c.want) {
+			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.err)
+		}
+	}
+}
+
+// A signal ends a run within a second, with code 130.
+func TestInterrupt(t *testing.T) {
+	s := writeSpec(t, "version: 1\nsource: {range: {n: 100000000000}}\nsteps: [{filter: id % 7 == 3}]\nsink: {count: {}}\n")
+	c := command(t, "run", s)
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(time.Second, func() { _ = c.Process.Signal(syscall.SIGINT) })
+	defer timer.Stop()
+	start := time.Now()
+	_ = c.Wait()
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if c.ProcessState.ExitCode() != 130 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("exit %d: %s", c.ProcessState.ExitCode(), stderr.String())
+	}
+}
+
+func TestHelpHasExamples(t *testing.T) {
+	for _, c := range root().Commands() {
+		if c.Name() == "version" || c.Name() == "completion" || c.Name() == "help" {
+			continue
+		}
+		if c.Example == "" {
+			t.Errorf("%s has no example", c.Name())
+		}
+	}
+}
