@@ -25,7 +25,7 @@ type EncodingOptions struct {
 	// rows (default no limit).
 	RowGroupBytes int64 `json:"row_group_bytes,omitempty"`
 	RowGroupRows  int64 `json:"row_group_rows,omitempty"`
-	// PageBytes is the size of a page before compression; default 128 KiB. Readers
+	// PageBytes is the size of a page before compression; default 64 KiB. Readers
 	// skip whole pages.
 	PageBytes int64 `json:"page_bytes,omitempty"`
 	// NoStatistics leaves out minima and maxima, of row groups and of pages.
@@ -36,7 +36,7 @@ type EncodingOptions struct {
 
 const (
 	defaultRowGroupBytes = 64 << 20
-	defaultPageBytes     = 128 << 10
+	defaultPageBytes     = 64 << 10
 	maxPlainText         = 64 // average bytes from which text gets no dictionary
 	maxWriteBytes        = 8 << 20
 )
