@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/internal/sched"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -25,6 +26,7 @@ type run struct {
 	cfg       sched.Config
 	budget    *exec.Budget
 	ownBudget bool
+	batches   *exec.Account // of the consumer
 	sink      exec.Sink
 	ctx       context.Context // of all attempts
 	cancel    context.CancelCauseFunc
@@ -104,8 +106,18 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	r.unwatch = context.AfterFunc(ctx, func() {
 		r.fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))
 	})
+	r.batches = r.budget.Account(r.ctx, "consumer")
+	r.batches.SetPriority(exec.Overdraw)
+	if opt.Observe != nil {
+		opt.Observe(r.Stats)
+	}
 	return r, nil
 }
+
+// Alloc gives memory of the budget for what the consumer makes of blocks. It
+// never waits, since only the consumer frees what it waited for; what is
+// allocated may outlive the stream.
+func (r *run) Alloc() memory.Allocator { return r.batches }
 
 func (r *run) Schema() *arrow.Schema { return r.schema }
 
@@ -148,7 +160,8 @@ func (r *run) next(ctx context.Context) (*exec.Block, error) {
 
 // deliver accounts for a block in canonical order.
 func (r *run) deliver(ctx context.Context, b *exec.Block) error {
-	r.rowsSeen += b.Span
+	before := r.rowsSeen
+	defer func() { r.rowsSeen = before + b.Span }()
 	n := b.Batch.NumRows()
 	r.rowsOut.Add(n)
 	r.consumer.rowsIn.Add(n)
@@ -157,6 +170,7 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 		s := &b.Skipped[i]
 		r.skipped.Add(1)
 		r.policyOf(s).skipped++
+		r.rowsSeen = before + min(max(s.Row-b.Row+1, 0), b.Span)
 		if err := r.judge(false); err != nil {
 			return err
 		}
@@ -179,8 +193,8 @@ func (r *run) policyOf(s *exec.Skipped) *policy {
 	return r.runPolicy
 }
 
-// judge compares what was skipped with the limits; it sees the same numbers in
-// every run, as it is called in canonical order.
+// judge compares what was skipped with the limits. It is called in canonical
+// order, with the rows seen up to the skipped one: the same numbers in every run.
 func (r *run) judge(end bool) error {
 	check := func(name string, p *policy) error {
 		if p.MaxRows > 0 && p.skipped > p.MaxRows {
@@ -507,6 +521,7 @@ func (r *run) drain() {
 		}
 	}
 	r.closeOps()
+	r.batches.Close()
 	if r.ownBudget {
 		r.budget.Close()
 	}
