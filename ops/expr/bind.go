@@ -80,7 +80,10 @@ type Rows struct {
 // RowError names the first failing row (its index in the batch as Place.Row). Borrows rec.
 // nil rows are those of a split "" from row 0 on.
 func (p *Program) Eval(rec arrow.RecordBatch, rows *Rows, alloc memory.Allocator) (arrow.Array, error) {
-	x := &exec{rec: rec, n: int(rec.NumRows()), rows: rows, mem: alloc}
+	x := &exec{cols: make([]arrow.ArrayData, rec.NumCols()), n: int(rec.NumRows()), rows: rows, mem: alloc}
+	for i, c := range rec.Columns() {
+		x.cols[i] = c.Data()
+	}
 	if rows == nil {
 		x.rows = &Rows{}
 	} else if rows.At != nil {
@@ -135,7 +138,7 @@ func (b *bound) run(x *exec) vec {
 		}
 		return out
 	}
-	d := x.rec.Column(b.col).Data()
+	d := x.cols[b.col]
 	d.Retain()
 	return vec{typ: b.typ, n: x.n, data: d}
 }

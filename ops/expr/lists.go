@@ -300,8 +300,8 @@ func clipPos(p, size int64) int64 {
 	return min(p, size)
 }
 
-// listContains is value in list: true if an element equals it, else null if an
-// element or the value is null, else false. equal compares elements with values.
+// listContains is value in list: null if one of them is, true if an element
+// equals the value, else null if an element is null, else false. equal compares elements with values.
 func listContains(equal kernel) kernel {
 	return func(x *exec, a []vec) vec {
 		list := x.expand(retain(a[0]))
@@ -341,11 +341,11 @@ func listContains(equal kernel) kernel {
 		vok := a[1].valid()
 		return fromTri(x, n, func(k int) (yes, no uint64) {
 			for i := k * 64; i < min(k*64+64, n); i++ {
-				if !ok.bit(i) {
+				if !ok.bit(i) || !vok.bit(i) {
 					continue
 				}
 				p, q := r(i)
-				found, unknown := false, !vok.bit(i) && q > p
+				found, unknown := false, false
 				for e := p; e < q; e++ {
 					found = found || known.bit(e) && hit.bit(e)
 					unknown = unknown || !known.bit(e)

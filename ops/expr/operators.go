@@ -451,15 +451,22 @@ func (b *binder) contains(n *node, list, v *bound) (*bound, error) {
 			return op(n, boolType, listContains(compare(physOf(et), "==")), list, &lit), nil
 		}
 	}
-	elem := &bound{src: n.args[0], typ: et}
-	same := isString(et) && isText(et) == isText(v.typ) && isString(v.typ)
-	if same || arrow.TypeEqual(et, v.typ) && physOf(et) != pOther {
-		return op(n, boolType, listContains(compare(physOf(et), "==")), list, v), nil
+	// Elements and values side by side are columns 0 and 1 of a batch of their own.
+	same := b.compareTwo(n, "==", &bound{src: n, typ: et, col: 0}, &bound{src: v.src, typ: v.typ, col: 1})
+	if same == nil || same.fails {
+		return nil, invalid("cannot look up %s in a list of %s%s", describe(v), TypeName(et), compareHint("==", v, &bound{src: n, typ: et}))
 	}
-	if u := unify(et, v.typ); u != nil && arrow.TypeEqual(u, et) && physOf(et) != pOther {
-		return op(n, boolType, listContains(compare(physOf(et), "==")), list, b.convert(v, et)), nil
-	}
-	return nil, invalid("cannot look up %s in a list of %s: use cast(%s, %q)", describe(v), TypeName(elem.typ), short(v.src), TypeName(et))
+	return op(n, boolType, listContains(func(x *exec, a []vec) vec {
+		sub := &exec{n: a[0].n, rows: x.rows, mem: x.mem}
+		val := sub.expand(retain(vec{typ: a[1].typ, n: a[0].n, lit: a[1].lit, data: a[1].data}))
+		defer val.release()
+		sub.cols = []arrow.ArrayData{a[0].data, val.data}
+		out := sub.expand(same.run(sub))
+		if sub.err != nil {
+			x.failBatch(sub.err)
+		}
+		return out
+	}), list, v), nil
 }
 
 func (b *binder) ternary(n *node, args []*bound) (*bound, error) {

@@ -138,7 +138,7 @@ func tailMask(k, n int) uint64 {
 
 // exec is one evaluation: a batch, where it comes from, and the first failure.
 type exec struct {
-	rec  arrow.RecordBatch
+	cols []arrow.ArrayData // of the batch, borrowed
 	n    int
 	rows *Rows
 	mem  memory.Allocator
