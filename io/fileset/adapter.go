@@ -327,3 +327,23 @@ func appendValue(b array.Builder, v value) {
 		panic("fileset: constant of type " + b.Type().String())
 	}
 }
+
+// RowBytes is the memory that each row takes of columns that the file does not
+// hold: constants and row numbers.
+func (a *Adapter) RowBytes() (n int64) {
+	for k := range a.cols {
+		switch c := &a.cols[k]; c.kind {
+		case rowNumber:
+			n += 8
+		case constant:
+			if w, ok := c.typ.(arrow.FixedWidthDataType); ok {
+				n += int64(w.BitWidth()+7) / 8
+			} else if s, ok := c.val.v.(string); ok {
+				n += 4 + int64(len(s))
+			} else {
+				n += 4
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,378 @@
+package csvio
+
+import (
+	"bytes"
+	"encoding/base64"
+	"math/bits"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
+)
+
+// canRead says which types columns may have.
+func canRead(t arrow.DataType) bool {
+	switch t := t.(type) {
+	case *arrow.Decimal128Type:
+		return t.Scale >= 0
+	case *arrow.TimestampType:
+		return true
+	}
+	switch t.ID() {
+	case arrow.BOOL, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
+		arrow.FLOAT32, arrow.FLOAT64, arrow.STRING, arrow.LARGE_STRING, arrow.BINARY, arrow.LARGE_BINARY, arrow.DATE32:
+		return true
+	}
+	return false
+}
+
+func isText(t arrow.DataType) bool { return t.ID() == arrow.STRING || t.ID() == arrow.LARGE_STRING }
+
+// grows reports a type whose memory is that of the text.
+func grows(t arrow.DataType) bool { _, ok := t.(arrow.BinaryDataType); return ok }
+
+// segment is a run of tokenized rows on their way to columns.
+type segment struct {
+	*rules
+	data   []byte
+	fields []field
+	stride int
+	rows   int
+	quote  byte
+	utf8   bool // data is valid
+	alloc  memory.Allocator
+	bad    []badRow // in order of column, then row
+	nulls  []int32  // rows of the column being made
+	buf    []byte   // scratch
+}
+
+// value returns the text of a field of a column that is not text; null if there is none.
+func (s *segment) value(f field) []byte {
+	b := f.of(s.data)
+	if s.nullWord(b, f, false) {
+		return nil
+	}
+	if c, d := b[0], b[len(b)-1]; c <= ' ' || d <= ' ' {
+		if b = bytes.TrimSpace(b); len(b) == 0 || s.nullWord(b, f, false) {
+			return nil
+		}
+	}
+	return b
+}
+
+func (s *segment) fail(row int, col arrow.Field, b []byte) {
+	s.nulls = append(s.nulls, int32(row))
+	e := fault.New(fault.RowError, "%s is no %s; give the column another type with types", show(b), typename.Name(col.Type))
+	e.Column = col.Name
+	s.bad = append(s.bad, badRow{row, e})
+}
+
+// column makes column c (an ordinal of the wanted ones) of all rows; those that do not
+// parse are null and noted in bad. Returns a reference.
+func (s *segment) column(c int, col arrow.Field) arrow.Array {
+	s.nulls = s.nulls[:0]
+	switch t := col.Type.(type) {
+	case *arrow.Int64Type:
+		return ints[int64](s, c, col)
+	case *arrow.Int32Type:
+		return ints[int32](s, c, col)
+	case *arrow.Int16Type:
+		return ints[int16](s, c, col)
+	case *arrow.Int8Type:
+		return ints[int8](s, c, col)
+	case *arrow.Uint64Type:
+		return uints[uint64](s, c, col)
+	case *arrow.Uint32Type:
+		return uints[uint32](s, c, col)
+	case *arrow.Uint16Type:
+		return uints[uint16](s, c, col)
+	case *arrow.Uint8Type:
+		return uints[uint8](s, c, col)
+	case *arrow.Float64Type:
+		out, buf := values[float64](s)
+		for r := range out {
+			b := s.value(s.fields[r*s.stride+c])
+			v, ok := 0.0, false
+			if b == nil {
+				s.nulls = append(s.nulls, int32(r))
+			} else if v, ok = parseFloat(b, 64); !ok {
+				s.fail(r, col, b)
+			}
+			out[r] = v
+		}
+		return s.done(col, buf)
+	case *arrow.Float32Type:
+		out, buf := values[float32](s)
+		for r := range out {
+			b := s.value(s.fields[r*s.stride+c])
+			v, ok := 0.0, false
+			if b == nil {
+				s.nulls = append(s.nulls, int32(r))
+			} else if v, ok = parseFloat(b, 32); !ok {
+				s.fail(r, col, b)
+			}
+			out[r] = float32(v)
+		}
+		return s.done(col, buf)
+	case *arrow.Date32Type:
+		out, buf := values[int32](s)
+		for r := range out {
+			b := s.value(s.fields[r*s.stride+c])
+			v, ok := int64(0), false
+			if b == nil {
+				s.nulls = append(s.nulls, int32(r))
+			} else if v, ok = parseDate(b); !ok {
+				s.fail(r, col, b)
+			}
+			out[r] = int32(v)
+		}
+		return s.done(col, buf)
+	case *arrow.TimestampType:
+		return s.timestamps(c, col, t)
+	case *arrow.BooleanType:
+		buf := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
+		clear(buf.Bytes())
+		for r := range s.rows {
+			b := s.value(s.fields[r*s.stride+c])
+			if b == nil {
+				s.nulls = append(s.nulls, int32(r))
+			} else if v, ok := parseBool(b); !ok {
+				s.fail(r, col, b)
+			} else if v {
+				bitutil.SetBit(buf.Bytes(), r)
+			}
+		}
+		return s.done(col, buf)
+	case *arrow.Decimal128Type:
+		return s.decimals(c, col, t)
+	case *arrow.StringType, *arrow.BinaryType:
+		return texts[int32](s, c, col)
+	}
+	return texts[int64](s, c, col)
+}
+
+// values allocates one value for every row.
+func values[T any](s *segment) ([]T, *memory.Buffer) {
+	return allocate[T](s.alloc, s.rows)
+}
+
+func allocate[T any](alloc memory.Allocator, n int) ([]T, *memory.Buffer) {
+	buf := newBuffer(alloc, n*int(unsafe.Sizeof(*new(T))))
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(buf.Bytes()))), n), buf
+}
+
+func newBuffer(alloc memory.Allocator, n int) *memory.Buffer {
+	b := memory.NewResizableBuffer(alloc)
+	b.Resize(n)
+	return b
+}
+
+// done makes the array of bufs, whose references it takes over.
+func (s *segment) done(col arrow.Field, bufs ...*memory.Buffer) arrow.Array {
+	all := append(make([]*memory.Buffer, 1, 3), bufs...)
+	if len(s.nulls) > 0 {
+		v := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
+		memory.Set(v.Bytes(), 0xFF)
+		for _, r := range s.nulls {
+			bitutil.ClearBit(v.Bytes(), int(r))
+		}
+		all[0] = v
+	}
+	d := array.NewData(col.Type, s.rows, all, nil, len(s.nulls), 0)
+	defer d.Release()
+	for _, b := range all {
+		if b != nil {
+			b.Release()
+		}
+	}
+	return array.MakeFromData(d)
+}
+
+func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
+	out, buf := values[T](s)
+	for r := range out {
+		b := s.value(s.fields[r*s.stride+c])
+		v, ok := int64(0), false
+		if b == nil {
+			s.nulls = append(s.nulls, int32(r))
+		} else if v, ok = parseInt(b); !ok || int64(T(v)) != v {
+			s.fail(r, col, b)
+			v = 0
+		}
+		out[r] = T(v)
+	}
+	return s.done(col, buf)
+}
+
+func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Field) arrow.Array {
+	out, buf := values[T](s)
+	for r := range out {
+		b := s.value(s.fields[r*s.stride+c])
+		v, ok := uint64(0), false
+		if b == nil {
+			s.nulls = append(s.nulls, int32(r))
+		} else if v, ok = parseUint(bytes.TrimPrefix(b, plus)); !ok || uint64(T(v)) != v {
+			s.fail(r, col, b)
+			v = 0
+		}
+		out[r] = T(v)
+	}
+	return s.done(col, buf)
+}
+
+var plus = []byte("+")
+
+func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arrow.Array {
+	out, buf := values[int64](s)
+	for r := range out {
+		b := s.value(s.fields[r*s.stride+c])
+		var v int64
+		if b == nil {
+			s.nulls = append(s.nulls, int32(r))
+		} else {
+			p, ok := parseTime(b)
+			if ok {
+				v, ok = p.in(t.Unit)
+			}
+			if !ok || p.zoned && t.TimeZone == "" {
+				s.fail(r, col, b)
+				v = 0
+			}
+		}
+		out[r] = v
+	}
+	return s.done(col, buf)
+}
+
+func (s *segment) decimals(c int, col arrow.Field, t *arrow.Decimal128Type) arrow.Array {
+	out, buf := values[decimal128.Num](s)
+	for r := range out {
+		b := s.value(s.fields[r*s.stride+c])
+		out[r] = decimal128.Num{}
+		if b == nil {
+			s.nulls = append(s.nulls, int32(r))
+		} else if v, ok := parseDecimal(b, int(t.Precision), int(t.Scale)); !ok {
+			s.fail(r, col, b)
+		} else {
+			out[r] = v
+		}
+	}
+	return s.done(col, buf)
+}
+
+// parseDecimal reads digits with a point that fit exactly.
+func parseDecimal(b []byte, precision, scale int) (decimal128.Num, bool) {
+	neg := false
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		neg = b[0] == '-'
+		b = b[1:]
+	}
+	var hi, lo uint64
+	digits, after, seen, some := 0, 0, false, false
+	push := func(d uint64) {
+		if digits > 0 || d > 0 {
+			digits++
+		}
+		h, l := bits.Mul64(lo, 10)
+		var carry uint64
+		lo, carry = bits.Add64(l, d, 0)
+		hi = hi*10 + h + carry
+	}
+	for _, c := range b {
+		switch {
+		case c == '.' && !seen:
+			seen = true
+		case c < '0' || c > '9':
+			return decimal128.Num{}, false
+		case seen && after == scale:
+			if c != '0' {
+				return decimal128.Num{}, false
+			}
+		default:
+			some = true
+			if seen {
+				after++
+			}
+			if push(uint64(c - '0')); digits > precision {
+				return decimal128.Num{}, false
+			}
+		}
+	}
+	for ; after < scale; after++ {
+		if push(0); digits > precision {
+			return decimal128.Num{}, false
+		}
+	}
+	n := decimal128.New(int64(hi), lo)
+	if neg {
+		n = n.Negate()
+	}
+	return n, some
+}
+
+// texts makes columns of strings and binaries, with 32- or 64-bit offsets.
+func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
+	total := 0
+	for r := range s.rows {
+		total += s.fields[r*s.stride+c].len()
+	}
+	str := isText(col.Type)
+	out, offs := allocate[T](s.alloc, s.rows+1)
+	data := newBuffer(s.alloc, total)
+	mem := data.Bytes()
+	n := 0
+	out[0] = 0
+	for r := range s.rows {
+		f := s.fields[r*s.stride+c]
+		b := f.of(s.data)
+		if s.nullWord(b, f, true) {
+			s.nulls = append(s.nulls, int32(r))
+			out[r+1] = T(n)
+			continue
+		}
+		switch {
+		case !str:
+			s.buf = unquote(s.buf[:0], b, f, s.quote)
+			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(s.buf)); err == nil {
+				n += m
+			} else {
+				s.fail(r, col, b)
+			}
+		case !s.utf8 && !utf8.Valid(b):
+			s.nulls = append(s.nulls, int32(r))
+			e := fault.New(fault.RowError, "%s is not valid UTF-8; convert the file", show(b))
+			e.Column = col.Name
+			s.bad = append(s.bad, badRow{r, e})
+		case f&escaped != 0:
+			n += len(unquote(mem[n:n], b, f, s.quote))
+		default:
+			n += copy(mem[n:], b)
+		}
+		out[r+1] = T(n)
+	}
+	if n < total {
+		data.ResizeNoShrink(n)
+	}
+	return s.done(col, offs, data)
+}
+
+// unquote appends the text of a field to dst.
+func unquote(dst, b []byte, f field, quote byte) []byte {
+	if f&escaped == 0 || f == missing {
+		return append(dst, b...)
+	}
+	for {
+		i := bytes.IndexByte(b, quote)
+		if i < 0 {
+			return append(dst, b...)
+		}
+		dst = append(dst, b[:i+1]...)
+		b = b[i+2:]
+	}
+}

@@ -1,0 +1,284 @@
+package csvio
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// Open checks the file's columns against the table's.
+func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
+	r, err := t.open(ctx, i, o.WithDefaults())
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: t.splits[i].File})
+	}
+	return r, nil
+}
+
+func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader, error) {
+	if ctx.Err() != nil {
+		return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	file := t.parts[i].File
+	h, err := t.head(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	fields := make([]arrow.Field, len(h.names))
+	for k, n := range h.names {
+		at := t.schema.FieldIndices(n)
+		switch {
+		case len(at) > 0:
+			fields[k] = t.schema.Field(at[0])
+		case t.IgnoreExtra:
+			fields[k] = arrow.Field{Name: n, Type: arrow.Null}
+		default:
+			return nil, fault.New(fault.Invalid, "the column is not in the files that the schema was made from; set ignore_extra to leave it out").
+				At(fault.Place{Column: n})
+		}
+	}
+	ad, err := t.set.Adapter(file, t.schema, arrow.NewSchema(fields, nil), o.Columns, o.Predicate, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{t: t, split: i, ad: ad, o: o, left: -1, from: o.FromRow, data0: h.data}
+	if ad.Never {
+		r.err = io.EOF
+	}
+	if o.Limit > 0 && len(o.Predicate) == 0 {
+		r.left = o.Limit
+	}
+	r.tok = tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: t.AllowMissing}
+	r.want, r.fixed = make([]bool, len(fields)), ad.RowBytes()
+	for _, c := range ad.FileColumns {
+		k := slices.Index(h.names, c)
+		r.want[k] = true
+		f := fields[k]
+		if grows(f.Type) {
+			r.vars = append(r.vars, len(r.cols))
+			r.fixed += 4
+		} else {
+			r.fixed += int64(f.Type.(arrow.FixedWidthDataType).BitWidth()+7) / 8
+		}
+		r.cols = append(r.cols, f)
+	}
+	r.schema = arrow.NewSchema(r.cols, nil)
+	r.tok.setWant(make([]bool, len(fields)), nil, 0)
+	if r.from == 0 {
+		r.tok.setWant(r.want, r.vars, r.fixed)
+	}
+	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats)
+	return r, err
+}
+
+// reader is one pass over a split. A chunk of lines becomes segments, each a
+// record of at most one batch, from which runs without bad rows are handed out.
+type reader struct {
+	t      *table
+	split  int
+	o      driver.ScanOptions
+	ad     *fileset.Adapter
+	chunks *fileset.Chunks
+	tok    tokenizer
+	want   []bool
+	vars   []int
+	fixed  int64
+	cols   []arrow.Field // of the file, wanted, in the file's order
+	schema *arrow.Schema
+	data0  int64 // offset of the first record in the file
+
+	data []byte // of the chunk, from the next record on
+	last bool   // no chunk follows
+	utf8 bool
+	row  int64 // split position of the next record
+	from int64 // records still to be skipped
+	left int64 // rows that the limit still allows; -1: no limit
+
+	rec   arrow.RecordBatch // segment being handed out; nil: none
+	at    int64             // position in rec of the next row
+	first int64             // split position of rec's first row
+	bad   []badRow          // of rec, not yet reported
+	err   error
+}
+
+func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
+	if r.err == nil && ctx.Err() != nil {
+		r.fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))
+	}
+	for r.err == nil {
+		if r.rec == nil {
+			if r.left == 0 {
+				r.fail(io.EOF)
+			} else if err := r.segment(ctx); err != nil {
+				r.fail(err)
+			}
+			continue
+		}
+		end := r.rec.NumRows()
+		if len(r.bad) > 0 {
+			end = int64(r.bad[0].row)
+		}
+		if r.at < end {
+			return r.hand(end), nil
+		}
+		if len(r.bad) == 0 {
+			r.rec.Release()
+			r.rec = nil
+			continue
+		}
+		e := r.bad[0].err.At(fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(r.first + r.at)})
+		var err error = e
+		if r.o.OnBadRow != nil {
+			err = r.o.OnBadRow(e)
+		}
+		if err != nil {
+			r.fail(err)
+		}
+		r.at++
+		r.bad = r.bad[1:]
+	}
+	return driver.Batch{}, r.err
+}
+
+// hand gives out rows of rec up to end.
+func (r *reader) hand(end int64) driver.Batch {
+	if r.left >= 0 {
+		end = min(end, r.at+r.left)
+		r.left -= end - r.at
+	}
+	b := driver.Batch{Row: r.first + r.at}
+	if r.at == 0 && end == r.rec.NumRows() {
+		b.Record = r.rec
+		r.rec = nil
+	} else {
+		b.Record = r.rec.NewSlice(r.at, end)
+		if r.at = end; r.left == 0 {
+			r.rec.Release()
+			r.rec = nil
+		}
+	}
+	r.o.Stats.Rows.Add(b.Record.NumRows())
+	return b
+}
+
+func (r *reader) fail(err error) {
+	r.err = err
+	if r.rec != nil {
+		r.rec.Release()
+		r.rec = nil
+	}
+}
+
+// segment makes the next rec; there may be none if only skipped records were left in the chunk.
+func (r *reader) segment(ctx context.Context) error {
+	if len(r.data) == 0 {
+		if err := r.chunk(ctx); err != nil {
+			return err
+		}
+	}
+	rows := int64(r.o.BatchRows)
+	if r.from > 0 {
+		rows = min(r.from, 1<<20)
+	} else if r.left >= 0 && r.o.OnBadRow == nil {
+		rows = min(rows, r.left)
+	}
+	next, more := r.tok.scan(r.data, 0, int(rows), r.o.BatchBytes, r.last)
+	n := r.tok.rows
+	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, quote: r.tok.quote,
+		utf8: r.utf8, alloc: r.o.Alloc, bad: r.tok.bad}
+	r.data = r.data[next:]
+	if more {
+		if n == 0 {
+			return r.extend(ctx)
+		}
+	}
+	first := r.row
+	r.row += int64(n)
+	if r.from > 0 {
+		if r.from -= int64(n); r.from == 0 {
+			r.tok.setWant(r.want, r.vars, r.fixed)
+		}
+		return nil
+	}
+	if n == 0 {
+		return nil
+	}
+	cols := make([]arrow.Array, len(r.cols))
+	for c, f := range r.cols {
+		cols[c] = s.column(c, f)
+		defer cols[c].Release()
+	}
+	r.bad = s.bad
+	slices.SortStableFunc(r.bad, func(a, b badRow) int { return cmp.Compare(a.row, b.row) })
+	r.bad = slices.CompactFunc(r.bad, func(a, b badRow) bool { return a.row == b.row })
+	r.tok.bad = nil // r.bad may be its memory
+	file := array.NewRecordBatch(r.schema, cols, int64(n))
+	defer file.Release()
+	var err error
+	r.rec, err = r.ad.Apply(file, first, r.o.Alloc)
+	r.first, r.at = first, 0
+	return err
+}
+
+// chunk reads the next lines.
+func (r *reader) chunk(ctx context.Context) error {
+	for {
+		b, off, err := r.chunks.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if off < r.data0 {
+			b = b[min(r.data0-off, int64(len(b))):]
+		}
+		if len(b) > 0 {
+			r.data, r.last = b, !r.tok.multiline
+			r.utf8 = utf8.Valid(b)
+			r.tok.look(b)
+			return nil
+		}
+	}
+}
+
+// extend appends lines to data, which ends inside a record, until it is twice as
+// long, or the file ends.
+func (r *reader) extend(ctx context.Context) error {
+	if len(r.data) > fileset.MaxLine {
+		return fault.New(fault.Corrupt, "a record is longer than %d bytes: is a quote not closed?", fileset.MaxLine).
+			At(fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(r.row)})
+	}
+	own := append(make([]byte, 0, 2*len(r.data)), r.data...)
+	for want := 2 * len(r.data); len(own) < want; {
+		b, _, err := r.chunks.Next(ctx)
+		if err == io.EOF {
+			r.last = true
+			break
+		}
+		if err != nil {
+			return err
+		}
+		own = append(own, b...)
+	}
+	r.data = own
+	r.utf8 = utf8.Valid(own)
+	r.tok.look(own)
+	return nil
+}
+
+// Close is idempotent.
+func (r *reader) Close() error {
+	if r.err == nil {
+		r.fail(fault.New(fault.Invalid, "the reader is closed"))
+	}
+	r.ad.Release()
+	err := r.chunks.Close()
+	r.data, r.tok.fields = nil, nil
+	return err
+}

@@ -1,0 +1,289 @@
+package csvio
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+	"golang.org/x/sync/errgroup"
+)
+
+// head is how a file begins.
+type head struct {
+	names []string
+	data  int64 // offset of the first record behind the header
+}
+
+type table struct {
+	*rules
+	set    *fileset.Set
+	schema *arrow.Schema
+	splits []driver.Split
+	parts  []fileset.Part
+	guess  map[string]*guess // of the sample, by column: sizes
+
+	mu    sync.Mutex
+	heads map[int]*head // by file
+}
+
+// sampled is how many files beyond the first are looked at, and sampledBytes of each.
+const (
+	sampled      = 16
+	sampledBytes = 64 << 10
+)
+
+func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	r, err := s.o.check()
+	if err != nil {
+		return nil, err
+	}
+	set, err := fileset.List(ctx, &r.Options.Options, extensions, ro)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{rules: r, set: set, heads: map[int]*head{}, guess: map[string]*guess{}}
+	if err := t.resolve(ctx); err != nil {
+		set.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *table) resolve(ctx context.Context) (err error) {
+	n := len(t.set.Files)
+	files := []int{0}
+	for k := 1; k <= sampled && n > 1; k++ {
+		if f := 1 + (k-1)*(n-1)/sampled; f > files[len(files)-1] {
+			files = append(files, f)
+		}
+	}
+	type result struct {
+		h  *head
+		gs []*guess // by column of the file
+	}
+	rs := make([]result, len(files))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(sampled)
+	for k, f := range files {
+		bytes := t.SampleBytes
+		if k > 0 {
+			bytes = min(bytes, sampledBytes)
+		}
+		g.Go(func() (err error) {
+			rs[k].h, rs[k].gs, err = t.sample(gctx, f, bytes)
+			return fault.Wrap(err, fault.Place{File: t.set.Files[f].Path})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	var names []string
+	for k, r := range rs {
+		t.heads[files[k]] = r.h
+		for c, name := range r.h.names {
+			if old := t.guess[name]; old != nil {
+				old.merge(r.gs[c])
+				continue
+			}
+			t.guess[name] = r.gs[c]
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return fault.New(fault.Invalid, "no header: the file is empty, or all of the files looked at are").At(fault.Place{File: t.set.Files[0].Path})
+	}
+	var fields []arrow.Field
+	for _, name := range names {
+		typ := t.types[name]
+		if typ == nil {
+			typ = t.guess[name].typ()
+		}
+		fields = append(fields, arrow.Field{Name: name, Type: typ, Nullable: true})
+	}
+	for c := range t.types {
+		if !slices.Contains(names, c) {
+			return fault.New(fault.Invalid, "types: no column %q; have %s", c, strings.Join(names, ", "))
+		}
+	}
+	schemas := slices.Repeat([]*arrow.Schema{arrow.NewSchema(fields, nil)}, n)
+	if t.schema, err = t.set.Schema(schemas); err != nil {
+		return err
+	}
+	t.splits, t.parts, err = t.set.Parts(t.SplitBytes, t.Multiline)
+	return err
+}
+
+// start reads the first bytes of a file, whole lines, behind a byte order mark; whole says that it is all of it.
+func (t *table) start(ctx context.Context, file int, limit int64) (data []byte, bom int64, whole bool, err error) {
+	size := t.set.Files[file].Info.Size
+	packed := fileset.Compression(t.set.Files[file].Info.Key) != ""
+	r := blobio.Range{Len: min(size, limit)}
+	if packed {
+		r.Len = size
+	}
+	c, err := t.set.OpenChunks(ctx, file, r, int(min(limit, 1<<30)), nil)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	defer c.Close()
+	whole = packed || r.Len == size
+	for int64(len(data)) < limit {
+		b, _, err := c.Next(ctx)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, 0, false, err
+		}
+		data = append(data, b...)
+		if packed && int64(len(data)) >= limit {
+			whole = false
+		}
+	}
+	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
+		bom, data = 3, data[3:]
+	} else if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return nil, 0, false, fault.New(fault.Unsupported, "the file is UTF-16; convert it to UTF-8")
+	}
+	return data, bom, whole, nil
+}
+
+// head finds the header of a file, reading it if need be.
+func (t *table) head(ctx context.Context, file int) (*head, error) {
+	t.mu.Lock()
+	h := t.heads[file]
+	t.mu.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	h, _, _, err := t.begin(ctx, file, sampledBytes)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	t.heads[file] = h
+	t.mu.Unlock()
+	return h, nil
+}
+
+// begin reads the header and what follows it in the first limit bytes; more of them
+// if the header does not end there. whole says that data goes to the file's end.
+func (t *table) begin(ctx context.Context, file int, limit int64) (h *head, data []byte, whole bool, err error) {
+	for ; ; limit *= 16 {
+		data, bom, whole, err := t.start(ctx, file, limit)
+		if err != nil {
+			return nil, nil, false, err
+		}
+		h, err := t.parseHead(file, data, bom, whole)
+		if err == errMore {
+			continue
+		}
+		if err != nil {
+			return nil, nil, false, err
+		}
+		return h, data[h.data-bom:], whole, nil
+	}
+}
+
+// parseHead finds the header in the first bytes of a file, errMore if it is not
+// whole there. A file without records has no columns.
+func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, error) {
+	d := t.dialect(t.set.Files[file].Info.Key)
+	pos := 0
+	for pos < len(data) {
+		end, after := lineEnd(data, pos)
+		if !d.skip(data[pos:end], 0) {
+			break
+		}
+		pos = after
+	}
+	if pos == len(data) {
+		if !whole {
+			return nil, errMore
+		}
+		return &head{data: bom + int64(pos)}, nil
+	}
+	fs, after, ferr := d.record(data, pos, whole, nil)
+	if ferr == errMore {
+		return nil, errMore
+	}
+	if ferr != nil {
+		ferr.Code = fault.Corrupt
+		return nil, fault.New(fault.Corrupt, "header: %w", ferr)
+	}
+	h := &head{names: make([]string, len(fs)), data: bom + int64(after)}
+	if t.NoHeader {
+		h.data = bom
+	}
+	for i, f := range fs {
+		if h.names[i] = string(unquote(nil, f.of(data), f, d.quote)); t.NoHeader || h.names[i] == "" {
+			h.names[i] = fmt.Sprintf("column_%d", i+1)
+		}
+	}
+	if t.Names != nil {
+		if len(t.Names) != len(h.names) {
+			return nil, fault.New(fault.Invalid, "the file has %d columns, but names lists %d", len(h.names), len(t.Names))
+		}
+		h.names = t.Names
+	}
+	for i, n := range h.names {
+		if slices.Contains(h.names[:i], n) {
+			return nil, fault.New(fault.Invalid, "two columns have the name %q; give them others with names", n)
+		}
+	}
+	return h, nil
+}
+
+func (t *table) Schema() *arrow.Schema  { return t.schema }
+func (t *table) Splits() []driver.Split { return t.splits }
+
+// Size expects the sizes of the sample's fields.
+func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
+	fetch = t.splits[i].Bytes
+	var text, mem float64
+	for _, g := range t.guess {
+		text += g.width() + 1
+	}
+	idx, err := fileset.Select(t.schema, columns)
+	if err != nil {
+		return fetch, 0
+	}
+	for _, k := range idx {
+		f := t.schema.Field(k)
+		if w, ok := f.Type.(arrow.FixedWidthDataType); ok {
+			mem += float64(w.BitWidth()) / 8
+		} else if g := t.guess[f.Name]; g != nil {
+			mem += g.width() + 4
+		} else {
+			mem += 36
+		}
+	}
+	rows := float64(fetch) / max(text, 1)
+	if fileset.Compression(t.splits[i].File) != "" {
+		rows *= 4
+	}
+	return fetch, int64(rows * mem)
+}
+
+// Fingerprint hashes the options that change rows, and the files.
+func (t *table) Fingerprint(ctx context.Context) (string, error) {
+	o := t.rules.Options
+	o.Paths = nil
+	config, err := json.Marshal(o)
+	if err != nil {
+		return "", err
+	}
+	return t.set.Fingerprint(ctx, "csv", config, t.set.EdgeHash)
+}
+
+func (t *table) Close() error { return t.set.Close() }

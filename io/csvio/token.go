@@ -1,0 +1,242 @@
+package csvio
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// dialect is how a file tells records and fields apart.
+type dialect struct {
+	delim, quote, comment byte // quote and comment 0: none
+	multiline             bool
+}
+
+// field is where the text of a field lies in the data that was tokenized: 30 bits
+// of length below 32 of start below two flags.
+type field uint64
+
+const (
+	quoted  field = 1 << 62
+	escaped field = 1 << 63 // holds doubled quotes
+	missing       = quoted | escaped
+	lenBits       = 30
+)
+
+func span(start, n int) field { return field(start)<<lenBits | field(n) }
+func (f field) len() int      { return int(f & (1<<lenBits - 1)) }
+func (f field) of(data []byte) []byte {
+	s := int(f >> lenBits & (1<<32 - 1))
+	return data[s : s+f.len()]
+}
+
+// tokenizer finds the wanted fields of the records of a chunk.
+type tokenizer struct {
+	dialect
+	want    []bool // by field of a record; its length is the fields that one must have
+	last    int    // fields from here on are not wanted
+	vars    []int  // ordinals among the wanted of those whose size in memory is that of the text
+	fixed   int64  // bytes of memory of all others, per row
+	missing bool   // fields may be missing at the end of a record
+	quotes  bool   // the data has quotes
+
+	fields  []field // of the last scan, row by row, only wanted ones
+	rows    int
+	bad     []badRow // rows that are no records; their fields are missing
+	scratch []field
+}
+
+// badRow is a row that does not parse, and why.
+type badRow struct {
+	row int // in what was tokenized
+	err *fault.Error
+}
+
+func (t *tokenizer) setWant(want []bool, vars []int, fixed int64) {
+	t.want, t.last, t.vars, t.fixed = want, 0, vars, fixed
+	for i, w := range want {
+		if w {
+			t.last = i + 1
+		}
+	}
+}
+
+// look says what the next scans will see.
+func (t *tokenizer) look(data []byte) { t.quotes = t.quote != 0 && bytes.IndexByte(data, t.quote) >= 0 }
+
+// scan tokenizes records of data from pos on, until maxRows, or maxBytes of memory (but for at least
+// one row), or the end of data. It returns where the next record begins. Unless final, data may end
+// inside a quoted field (multiline only): then more says that the record at the returned place needs more data.
+func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bool) (next int, more bool) {
+	t.fields, t.rows, t.bad = t.fields[:0], 0, t.bad[:0]
+	var size int64
+	for pos < len(data) && t.rows < maxRows {
+		end, after := lineEnd(data, pos)
+		if t.skip(data[pos:end], len(t.want)) {
+			pos = after
+			continue
+		}
+		base := len(t.fields)
+		var err *fault.Error
+		n := 0
+		if t.quotes && bytes.IndexByte(data[pos:end], t.quote) >= 0 {
+			var fs []field
+			fs, after, err = t.record(data, pos, final, t.scratch[:0])
+			if err == errMore {
+				return pos, true
+			}
+			t.scratch = fs
+			if n = len(fs); err == nil {
+				for k := 0; k < n && k < t.last; k++ {
+					if t.want[k] {
+						t.fields = append(t.fields, fs[k])
+					}
+				}
+			}
+		} else {
+			start := pos
+			for i := pos; i < end && n < t.last; i++ {
+				if data[i] == t.delim {
+					if t.want[n] {
+						t.fields = append(t.fields, span(start, i-start))
+					}
+					n++
+					start = i + 1
+				}
+			}
+			if n < t.last && t.want[n] {
+				t.fields = append(t.fields, span(start, end-start))
+			}
+			n++
+			if n > t.last {
+				n += bytes.Count(data[start:end], t.delims())
+			}
+		}
+		if err == nil && n != len(t.want) && (n > len(t.want) || !t.missing) {
+			err = fault.New(fault.RowError, "the record has %d fields, not %d: %s", n, len(t.want), show(data[pos:end]))
+			if n < len(t.want) {
+				err = fault.New(fault.RowError, "%w; allow_missing takes fields missing at the end for null", err)
+			}
+		}
+		if err != nil {
+			t.bad = append(t.bad, badRow{t.rows, err})
+			t.fields = t.fields[:base]
+		}
+		if err != nil || n < t.last {
+			for k, have := 0, len(t.fields)-base; k < t.last; k++ {
+				if t.want[k] {
+					if have--; have < 0 {
+						t.fields = append(t.fields, missing)
+					}
+				}
+			}
+		}
+		size += t.fixed
+		for _, v := range t.vars {
+			size += int64(t.fields[base+v].len())
+		}
+		if size > maxBytes && t.rows > 0 {
+			t.fields = t.fields[:base]
+			if err != nil {
+				t.bad = t.bad[:len(t.bad)-1]
+			}
+			return pos, false
+		}
+		t.rows++
+		pos = after
+	}
+	return pos, false
+}
+
+// delims is the delimiter for bytes.Count, without allocation.
+func (d *dialect) delims() []byte { return oneByte[d.delim : int(d.delim)+1] }
+
+var oneByte = func() (b [256]byte) {
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}()
+
+// skip reports whether a line is no record: a comment, or blank. Where a record
+// has one field, a blank line is a record.
+func (d *dialect) skip(line []byte, fields int) bool {
+	return len(line) == 0 && fields != 1 || d.comment != 0 && len(line) > 0 && line[0] == d.comment
+}
+
+// lineEnd finds the end of the line at pos without its \n or \r\n, and where the next
+// one begins.
+func lineEnd(data []byte, pos int) (end, after int) {
+	if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+		end, after = pos+i, pos+i+1
+	} else {
+		end, after = len(data), len(data)
+	}
+	if end > pos && data[end-1] == '\r' {
+		end--
+	}
+	return end, after
+}
+
+var errMore = fault.New(fault.Internal, "more data is needed")
+
+// record tokenizes one record that may have quotes, appending all its fields. On
+// an error after is the line behind the place where it was seen.
+func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []field, after int, _ *fault.Error) {
+	i := pos
+	end, after := lineEnd(data, pos)
+	for {
+		if i >= end || data[i] != d.quote || d.quote == 0 {
+			n := bytes.IndexByte(data[i:end], d.delim)
+			if n < 0 {
+				return append(fs, span(i, end-i)), after, nil
+			}
+			fs = append(fs, span(i, n))
+			i += n + 1
+			continue
+		}
+		start, lim, flags := i+1, end, quoted
+		if d.multiline {
+			lim = len(data)
+		}
+		for i = start; ; i += 2 {
+			n := bytes.IndexByte(data[i:lim], d.quote)
+			if n < 0 || i+n+1 >= lim && !final && d.multiline {
+				if d.multiline && !final {
+					return fs, pos, errMore
+				}
+				why := "; set multiline: true if fields hold line breaks"
+				if d.multiline {
+					why = ""
+				}
+				return fs, after, fault.New(fault.RowError, "a quoted field does not end%s: %s", why, show(data[start-1:end]))
+			}
+			if i += n; i+1 >= lim || data[i+1] != d.quote {
+				break
+			}
+			flags |= escaped
+		}
+		fs = append(fs, span(start, i-start)|flags)
+		i++
+		if i > end {
+			end, after = lineEnd(data, i)
+		}
+		if i >= end {
+			return fs, after, nil
+		}
+		if data[i] != d.delim {
+			return fs, after, fault.New(fault.RowError, "text follows the end of a quoted field: %s", show(data[start-1:end]))
+		}
+		i++
+	}
+}
+
+// show quotes text for messages, cut at 100 bytes.
+func show(b []byte) string {
+	const most = 100
+	if len(b) <= most {
+		return strconv.Quote(string(b))
+	}
+	return strconv.Quote(string(b[:most])) + "..."
+}
