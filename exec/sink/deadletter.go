@@ -159,7 +159,9 @@ func (d *deadFile) flush() error {
 	rec := d.b.NewRecordBatch()
 	defer rec.Release()
 	if d.group += d.pending; d.group > deadGroup {
-		d.pq.NewBufferedRowGroup()
+		if err := d.pq.NewBufferedRowGroupChecked(); err != nil {
+			return fmt.Errorf("dead letter: %w", err)
+		}
 		d.group = d.pending
 	}
 	d.pending = 0
