@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -170,6 +172,9 @@ func twice(ctx context.Context, in arrow.RecordBatch) (arrow.RecordBatch, []int3
 // or off, by any batch size, with and without pruning.
 func TestRulesKeepRows(t *testing.T) {
 	plans := 200
+	if s := os.Getenv("PENSTOCK_TEST_PLANS"); s != "" {
+		plans, _ = strconv.Atoi(s)
+	}
 	if testing.Short() {
 		plans = 60
 	}
