@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -264,4 +265,9 @@ func (x integer) less(y integer, fx, fy float64) bool {
 		return x.mag > y.mag
 	}
 	return x.mag < y.mag
+}
+
+// SamePartition reports whether files i and j have the same partition values.
+func (s *Set) SamePartition(i, j int) bool {
+	return slices.Equal(s.Files[i].parts, s.Files[j].parts)
 }

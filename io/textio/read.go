@@ -1,0 +1,209 @@
+package textio
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// Open does not read.
+func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
+	if ctx.Err() != nil {
+		return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	so := o.WithDefaults()
+	p := t.parts[i]
+	ad, err := t.set.Adapter(p.File, t.schema, schema, so.Columns, so.Predicate, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{split: t.splits[i], o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
+	if r.lines {
+		r.extra += 4
+	}
+	if ad.Never {
+		r.err = io.EOF
+	}
+	if so.Limit > 0 && len(so.Predicate) == 0 {
+		r.left = so.Limit
+	}
+	r.chunks, err = t.set.OpenChunks(ctx, p.File, p.Range, 0, so.Stats)
+	return r, err
+}
+
+// reader is one pass over a split. A batch is a run of good lines of one chunk.
+type reader struct {
+	split  driver.Split
+	o      driver.ScanOptions
+	keep   bool
+	ad     *fileset.Adapter
+	lines  bool  // the column of lines is wanted
+	extra  int64 // bytes of memory per row beyond the text
+	chunks *fileset.Chunks
+	data   []byte // lines that are left of the chunk
+	valid  bool   // data is UTF-8
+	row    int64  // split position of the next line
+	left   int64  // rows that the limit still allows; -1: no limit
+	ends   []int  // scratch: for each row of a batch, where its line begins and ends in data
+	err    error
+}
+
+func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
+	if r.err == nil && ctx.Err() != nil {
+		r.err = fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	for r.err == nil {
+		if r.left == 0 {
+			r.err = io.EOF
+			break
+		}
+		if len(r.data) == 0 {
+			r.err = r.chunk(ctx)
+			continue
+		}
+		if n, size := r.collect(); n > 0 {
+			b, err := r.batch(n, size)
+			if err == nil {
+				r.o.Stats.Rows.Add(int64(n))
+				return b, nil
+			}
+			r.err = err
+		}
+	}
+	return driver.Batch{}, r.err
+}
+
+func (r *reader) chunk(ctx context.Context) error {
+	b, off, err := r.chunks.Next(ctx)
+	if err != nil {
+		return err
+	}
+	if off == 0 {
+		b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+	}
+	r.data, r.valid = b, utf8.Valid(b)
+	return nil
+}
+
+// collect finds the lines of the next batch: ends holds n pairs of offsets in data of
+// which batch makes rows. It may find none, having reported a bad row or skipped lines.
+func (r *reader) collect() (n, size int) {
+	r.ends = r.ends[:0]
+	pos, bytesLeft := 0, r.o.BatchBytes
+	most := r.o.BatchRows
+	if r.left >= 0 {
+		most = int(min(int64(most), r.left))
+	}
+	for pos < len(r.data) && n < most {
+		end, after := len(r.data), len(r.data)
+		if i := bytes.IndexByte(r.data[pos:], '\n'); i >= 0 {
+			end, after = pos+i, pos+i+1
+		}
+		if end > pos && r.data[end-1] == '\r' {
+			end--
+		}
+		line := r.data[pos:end]
+		if len(line) == 0 && !r.keep {
+			pos = after
+			continue
+		}
+		if r.row < r.o.FromRow {
+			r.row++
+			pos = after
+			continue
+		}
+		cost := r.extra
+		if r.lines {
+			cost += int64(len(line))
+			if !r.valid && !utf8.Valid(line) {
+				if n > 0 {
+					break // the rows before it first
+				}
+				r.bad(line)
+				r.row++
+				r.data = r.data[after:]
+				return 0, 0
+			}
+		}
+		if bytesLeft -= cost; bytesLeft < 0 && n > 0 {
+			break
+		}
+		r.ends = append(r.ends, pos, end)
+		size += len(line)
+		n++
+		r.row++
+		pos = after
+	}
+	if r.left >= 0 {
+		r.left -= int64(n)
+	}
+	r.ends = append(r.ends, pos)
+	if n == 0 {
+		r.data = r.data[pos:]
+	}
+	return n, size
+}
+
+func (r *reader) bad(line []byte) {
+	show := strconv.Quote(string(line[:min(len(line), 100)]))
+	var err error = fault.New(fault.RowError, "the line is not valid UTF-8; convert the file, or read it as binary: %s", show).
+		At(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(r.row), Column: Column})
+	if r.o.OnBadRow != nil {
+		err = r.o.OnBadRow(err)
+	}
+	r.err = err
+}
+
+// batch makes n rows of size bytes of what collect found.
+func (r *reader) batch(n, size int) (driver.Batch, error) {
+	first := r.row - int64(n)
+	file := arrow.NewSchema(nil, nil)
+	var cols []arrow.Array
+	if r.lines {
+		file = schema
+		offs, text := newBuffer(r.o.Alloc, 4*(n+1)), newBuffer(r.o.Alloc, size)
+		out, mem, at := arrow.Int32Traits.CastFromBytes(offs.Bytes()), text.Bytes(), 0
+		out[0] = 0
+		for k := range n {
+			at += copy(mem[at:], r.data[r.ends[2*k]:r.ends[2*k+1]])
+			out[k+1] = int32(at)
+		}
+		d := array.NewData(arrow.BinaryTypes.String, n, []*memory.Buffer{nil, offs, text}, nil, 0, 0)
+		a := array.NewStringData(d)
+		d.Release()
+		offs.Release()
+		text.Release()
+		defer a.Release()
+		cols = append(cols, a)
+	}
+	r.data = r.data[r.ends[2*n]:]
+	rec := array.NewRecordBatch(file, cols, int64(n))
+	defer rec.Release()
+	out, err := r.ad.Apply(rec, first, r.o.Alloc)
+	return driver.Batch{Record: out, Row: first}, err
+}
+
+func newBuffer(alloc memory.Allocator, n int) *memory.Buffer {
+	b := memory.NewResizableBuffer(alloc)
+	b.Resize(n)
+	return b
+}
+
+// Close is idempotent.
+func (r *reader) Close() error {
+	if r.err == nil {
+		r.err = fault.New(fault.Invalid, "the reader is closed")
+	}
+	r.ad.Release()
+	r.data = nil
+	return r.chunks.Close()
+}

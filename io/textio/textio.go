@@ -1,0 +1,127 @@
+// Package textio reads text files: one row per line, in a column "text" without
+// the line's end (\n or \r\n). Files may be compressed with gzip or zstd.
+//
+// Files are split by byte range; a line belongs to the range that holds its first
+// byte. A line that is not valid UTF-8 is a bad row. A byte order mark at the begin of a file is no
+// part of its first line.
+package textio
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// Options of a text source.
+type Options struct {
+	fileset.Options
+	KeepEmpty  bool  `json:"keep_empty,omitempty" doc:"empty lines are rows, too; default: they are skipped"`
+	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+}
+
+// Column is the name of the column of lines.
+const Column = "text"
+
+// New describes text files. No I/O; what is wrong with the options is an error of Resolve.
+func New(o Options) driver.Source { return source{o} }
+
+// Format rebuilds sources from their configuration.
+func Format() driver.Format {
+	return driver.Format{Kind: "text", Open: func(config json.RawMessage) (driver.Source, error) {
+		var o Options
+		d := json.NewDecoder(bytes.NewReader(config))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&o); err != nil {
+			return nil, fault.New(fault.Invalid, "options of a text source: %w", err)
+		}
+		return New(o), nil
+	}}
+}
+
+type source struct{ o Options }
+
+func (source) Kind() string                       { return "text" }
+func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
+
+var (
+	extensions = []string{".txt", ".text", ".log", ".md", ".txt.gz", ".text.gz", ".log.gz", ".txt.zst", ".text.zst", ".log.zst"}
+	schema     = arrow.NewSchema([]arrow.Field{{Name: Column, Type: arrow.BinaryTypes.String}}, nil)
+)
+
+type table struct {
+	o      Options
+	set    *fileset.Set
+	schema *arrow.Schema
+	splits []driver.Split
+	parts  []fileset.Part
+}
+
+func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	if s.o.SplitBytes < 0 {
+		return nil, fault.New(fault.Invalid, "split_bytes must not be negative")
+	}
+	set, err := fileset.List(ctx, &s.o.Options, extensions, ro)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{o: s.o, set: set}
+	all := make([]*arrow.Schema, len(set.Files))
+	for i := range all {
+		all[i] = schema
+	}
+	if t.schema, err = set.Schema(all); err == nil {
+		t.splits, t.parts, err = set.Parts(s.o.SplitBytes, false)
+	}
+	if err != nil {
+		set.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *table) Schema() *arrow.Schema  { return t.schema }
+func (t *table) Splits() []driver.Split { return t.splits }
+
+// Size takes lines to be 60 bytes long, and compressed files to hold four times
+// their size.
+func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
+	idx, err := fileset.Select(t.schema, columns)
+	fetch = t.splits[i].Bytes
+	if err != nil {
+		return fetch, 0
+	}
+	text := fetch
+	if fileset.Compression(t.splits[i].File) != "" {
+		text *= 4
+	}
+	rows := text/60 + 1
+	for _, k := range idx {
+		f := t.schema.Field(k)
+		if w, ok := f.Type.(arrow.FixedWidthDataType); ok {
+			decoded += rows * int64(w.BitWidth()) / 8
+		} else if f.Name == Column {
+			decoded += text + 4*rows
+		} else {
+			decoded += rows * int64(len(t.splits[i].File)+4)
+		}
+	}
+	return fetch, decoded
+}
+
+// Fingerprint hashes the options that change rows, and the files.
+func (t *table) Fingerprint(ctx context.Context) (string, error) {
+	o := t.o
+	o.Paths = nil
+	config, err := json.Marshal(o)
+	if err != nil {
+		return "", err
+	}
+	return t.set.Fingerprint(ctx, "text", config, t.set.EdgeHash)
+}
+
+func (t *table) Close() error { return t.set.Close() }
