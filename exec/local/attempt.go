@@ -161,6 +161,7 @@ func (a *attempt) enter(op *opStats) (before *opStats) {
 	a.op, a.since = op, now
 	a.at.Store(op)
 	a.atTime.Store(now.UnixNano())
+	a.r.moved.Store(now.UnixNano())
 	a.watch(op, before)
 	return before
 }
@@ -219,7 +220,6 @@ func (a *attempt) park(room chan struct{}) error {
 	case <-a.ctx.Done():
 	}
 	a.parked.Store(false)
-	a.r.progress.Add(1)
 	if op == nil {
 		op = a.stage.lastOp()
 	}
@@ -267,13 +267,12 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 		}
 		batch, err := rd.Next(a.ctx)
 		if err == io.EOF {
-			return c.cover(max(s.splits[i].Rows, c.next))
+			return c.flush(s.splits[i].Rows)
 		}
 		if err != nil {
 			return a.scanErr(err)
 		}
 		n := batch.Record.NumRows()
-		a.r.progress.Add(1)
 		a.countRead(n)
 		s.scanOp.count(n, batch.Record)
 		b := &exec.Block{Batch: batch.Record, Origin: a.origin, Row: batch.Row, Span: n}
@@ -319,7 +318,7 @@ func (a *attempt) runBlock() error {
 	if err := c.feed(in.With(in.Batch, in.Rows, in.Ords)); err != nil {
 		return err
 	}
-	return c.cover(in.Row + in.Span)
+	return c.flush(in.Row + in.Span)
 }
 
 // describe is the attempt's state for reports.

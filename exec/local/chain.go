@@ -177,7 +177,6 @@ func (c *chain) step(i int, b *exec.Block) error {
 func (c *chain) process(l *link, b *exec.Block) error {
 	c.a.enter(l.stats)
 	err := safely(func() error { return l.task.Process(c.a.ctx, b, l.emit) })
-	c.a.r.progress.Add(1)
 	switch {
 	case c.err != nil:
 		return c.err

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"math"
 	"slices"
 	"unsafe"
 
@@ -31,7 +32,7 @@ func (c *chain) final(b *exec.Block) error {
 
 // cover sends out an empty block for the rows up to end of which nothing is left.
 func (c *chain) cover(end int64) error {
-	if end <= c.next && len(c.pending) == 0 {
+	if end <= c.next && (len(c.pending) == 0 || c.pending[0].Row >= c.next) {
 		return nil
 	}
 	none := c.a.stage.none()
@@ -40,6 +41,17 @@ func (c *chain) cover(end int64) error {
 	c.next = max(end, c.next)
 	b.Skipped = c.takeSkipped(c.next)
 	return c.out(b)
+}
+
+// flush ends the task's input at position end: nothing stays pending, not even
+// what was skipped of a row that this input shares with the next.
+func (c *chain) flush(end int64) error {
+	if err := c.cover(end); err != nil || len(c.pending) == 0 {
+		return err
+	}
+	none := c.a.stage.none()
+	none.Retain()
+	return c.out(&exec.Block{Batch: none, Origin: c.a.origin, Row: c.next, Skipped: c.takeSkipped(math.MaxInt64)})
 }
 
 // takeSkipped removes what is pending before position end.

@@ -42,7 +42,7 @@ type run struct {
 	rowsOut   atomic.Int64
 	skipped   atomic.Int64
 	splits    atomic.Int64 // done inside parts
-	progress  atomic.Int64
+	moved     atomic.Int64 // when something last did, Unix ns
 	garbage   atomic.Int64 // bytes of released memory that the collector has to find
 	live      sync.WaitGroup
 
@@ -224,7 +224,7 @@ func (r *run) judge(end bool) error {
 func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 	var stall *time.Timer
 	var stalled <-chan time.Time
-	seen := r.progress.Load()
+	var since time.Time
 	for {
 		r.mu.Lock()
 		switch {
@@ -250,6 +250,7 @@ func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 		}
 		r.mu.Unlock()
 		if stall == nil && r.opt.StallTimeout > 0 {
+			since = time.Now()
 			stall = time.NewTimer(r.opt.StallTimeout)
 			defer stall.Stop()
 			stalled = stall.C
@@ -259,9 +260,11 @@ func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 		case <-ctx.Done():
 			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		case <-stalled:
-			if now := r.progress.Load(); now != seen {
-				seen = now
-				stall.Reset(r.opt.StallTimeout)
+			if last := time.Unix(0, r.moved.Load()); last.After(since) {
+				since = last
+			}
+			if left := r.opt.StallTimeout - time.Since(since); left > 0 {
+				stall.Reset(left)
 				break
 			}
 			report := r.report()
@@ -465,7 +468,6 @@ func (r *run) finish(a *attempt, err error) (retried bool) {
 // emit hands a block to the scheduler, taking it over, and waits for room.
 func (r *run) emit(a *attempt, b *exec.Block) error {
 	m := sched.Meta{Row: b.Row, Span: b.Span, Rows: b.Batch.NumRows(), Bytes: max(exec.SizeOf(b.Batch), 1<<10)}
-	r.progress.Add(1)
 	r.mu.Lock()
 	r.step(sched.Event{Kind: sched.Emit, Task: a.work.Task, Attempt: a.n, Block: m}, b)
 	room := a.room

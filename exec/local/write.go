@@ -14,7 +14,7 @@ import (
 const abortTime = 10 * time.Second
 
 // partition makes a run of parts out of a run of splits: a task writes a part
-// and emits one empty block, with what was skipped.
+// and emits an empty block per split when it is finished, with what was skipped.
 type partition struct {
 	sink  exec.Sink
 	parts []exec.PartRange
@@ -134,21 +134,20 @@ func (a *attempt) writePart() (err error) {
 		defer cancel()
 		_ = safely(func() error { return pw.Abort(ctx) }) // what failed before says more
 	}()
-	done := &exec.Block{Origin: a.origin}
-	defer func() {
-		if done != nil {
-			done.Release()
-		}
-	}()
+	var done []*exec.Block // per split: rows seen, and skipped; without the rows written
+	defer func() { release(done) }()
 	var rows int64
 	for i := s.parts[part].First; i < s.parts[part].End; i++ {
 		if k := s.scan.Keep; k != nil && !k[i] {
 			continue
 		}
+		s.none().Retain()
+		seen := &exec.Block{Batch: s.none(), Origin: s.origin(i)}
+		done = append(done, seen)
 		err := a.readSplit(i, func(b *exec.Block) error {
 			defer b.Release()
-			done.Span += b.Span
-			done.Skipped = append(done.Skipped, b.Skipped...)
+			seen.Span = max(seen.Span, b.Row+b.Span)
+			seen.Skipped = append(seen.Skipped, b.Skipped...)
 			b.Skipped = nil
 			n := b.Batch.NumRows()
 			if n == 0 {
@@ -159,7 +158,6 @@ func (a *attempt) writePart() (err error) {
 			s.sinkOp.batches.Add(1)
 			err := pw.Write(a.ctx, b)
 			a.enter(before)
-			r.progress.Add(1)
 			rows += n
 			return a.sinkErr(err)
 		})
@@ -175,12 +173,14 @@ func (a *attempt) writePart() (err error) {
 	s.sinkOp.rowsOut.Add(rows)
 	r.rowsOut.Add(rows)
 	r.splits.Add(int64(s.parts[part].End - s.parts[part].First))
-	r.progress.Add(1)
-	b := done
-	done = nil
-	b.Batch = s.none()
-	b.Batch.Retain()
-	return r.emit(a, b)
+	for len(done) > 0 {
+		b := done[0]
+		done = done[1:]
+		if err := r.emit(a, b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *attempt) sinkErr(err error) error {

@@ -175,7 +175,12 @@ func (s *Sched) ahead() int64 {
 	return s.queued
 }
 
+// cpu reports whether there is a CPU for one more task of st.
 func (s *Sched) cpu(st *stage) bool { return s.running < max(s.cfg.CPUs, st.Max) }
+
+// mayRun is cpu for a task that exists. The head always may: those that hold the
+// CPUs may be waiting for memory that only its progress frees.
+func (s *Sched) mayRun(st *stage, t *task) bool { return s.cpu(st) || t == s.frontier(s.root) }
 
 // resume lets tasks go on for whose output there is room again, those nearest
 // to the consumer first.
@@ -184,7 +189,7 @@ func (s *Sched) resume() bool {
 	for i := len(s.stages) - 1; i >= 0 && s.parked > 0; i-- {
 		st := s.stages[i]
 		for _, t := range st.tasks {
-			if t != nil && t.state == Parked && s.cpu(st) && s.room(t) {
+			if t != nil && t.state == Parked && s.mayRun(st, t) && s.room(t) {
 				s.parked--
 				s.work(st, t)
 				s.act(Action{Kind: Resume, Task: t.Task, Attempt: t.attempt})
@@ -212,7 +217,7 @@ func (s *Sched) start() bool {
 	for i := len(s.stages) - 1; i >= 0 && s.ready > 0; i-- {
 		st := s.stages[i]
 		for _, t := range st.tasks {
-			if t == nil || t.state != Ready || !s.cpu(st) || t.last == Exhausted && t != s.frontier(s.root) {
+			if t == nil || t.state != Ready || !s.mayRun(st, t) || t.last == Exhausted && t != s.frontier(s.root) {
 				continue
 			}
 			s.ready--
@@ -250,8 +255,8 @@ func (s *Sched) startCut(st *stage) bool {
 
 func (s *Sched) startScan(st *stage) bool {
 	window := s.cfg.AheadTasks
-	if st.limited { // read no more than must be: begin with one, open up as they end
-		window = min(window, 1+2*st.done)
+	if st.limited { // read no more than must be: begin with one, open up as they are used up
+		window = min(window, 1+2*st.base)
 	}
 	did := false
 	for st.next() < st.Tasks {

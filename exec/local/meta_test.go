@@ -1,0 +1,290 @@
+package local_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/exectest"
+	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+var metaSeed = flag.Uint64("meta.seed", 0, "run this seed alone")
+
+// plan is a random graph that can be made again and again.
+type plan struct {
+	r      *rand.Rand
+	source int
+	faults bool
+	codes  []fault.Code
+	tables []*exectest.Table
+	ops    []*exectest.Op
+}
+
+func (p *plan) op(o *exectest.Op) *exectest.Op {
+	p.ops = append(p.ops, o)
+	return o
+}
+
+func (p *plan) chain() []exec.Operator {
+	var ops []exec.Operator
+	for range p.r.IntN(4) {
+		k := p.r.Int64N(5) + 2
+		switch p.r.IntN(7) {
+		case 0:
+			ops = append(ops, p.op(exectest.Pass()))
+		case 1:
+			ops = append(ops, p.op(exectest.Halves()))
+		case 2:
+			ops = append(ops, p.op(exectest.Filter(func(id int64) bool { return id%k != 1 })))
+		case 3:
+			ops = append(ops, p.op(exectest.Repeat(k)))
+		case 4:
+			ops = append(ops, p.op(exectest.Inflate(int(k), p.r.IntN(2) == 0)))
+		case 5:
+			ops = append(ops, p.op(exectest.FailRows(fault.RowError, func(id int64) bool { return id%(k*17) == 3 })))
+		case 6:
+			var left atomic.Int64
+			n := int64(7 + p.r.IntN(20))
+			if p.faults {
+				left.Store(2)
+			}
+			ops = append(ops, p.op(exectest.Flaky(p.codes[p.r.IntN(len(p.codes))], n, &left)))
+		}
+	}
+	return ops
+}
+
+func (p *plan) stage(depth int) *exec.Stage {
+	if depth == 0 || p.r.IntN(3) == 0 {
+		tb := exectest.NewTable(0, 0)
+		for range p.r.IntN(6) {
+			tb.Rows = append(tb.Rows, p.r.IntN(300))
+		}
+		kind, split, batch := p.r.IntN(3), p.r.IntN(6), p.r.IntN(5)
+		if p.faults && kind > 0 {
+			tb.Faults = append(tb.Faults, exectest.Fault{Split: split, Batch: batch, Code: p.codes[kind-1], Times: 1})
+		}
+		p.tables = append(p.tables, tb)
+		p.source++
+		return exectest.ScanStage(p.source, tb, p.chain()...)
+	}
+	var in []*exec.Stage
+	for range 1 + p.r.IntN(3) {
+		in = append(in, p.stage(depth-1))
+	}
+	limit := int64(-1)
+	if p.r.IntN(3) == 0 {
+		limit = int64(p.r.IntN(600))
+	}
+	return exectest.Cut(limit, in, p.chain()...)
+}
+
+func (p *plan) root() *exec.Stage { return p.stage(p.r.IntN(3)) }
+
+func newPlan(seed uint64, faults bool) *plan {
+	return &plan{r: rand.New(rand.NewPCG(seed, 3)), faults: faults, codes: []fault.Code{fault.Unavailable, fault.WorkerLost, fault.Exhausted}}
+}
+
+// TestMetamorphic: a graph gives the same rows and dead letters in the same order
+// however many tasks, memory and batches there are, and whatever fails on the way;
+// unordered, the same rows in some order.
+func TestMetamorphic(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
+		if *metaSeed != 0 && seed != *metaSeed {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) { metamorphic(t, seed) })
+	}
+}
+
+func metamorphic(t *testing.T, seed uint64) {
+	var want []int64
+	var wantLetters []string
+	first := true
+	defer func() {
+		if t.Failed() {
+			t.Logf("-meta.seed=%d: %s", seed, describe(newPlan(seed, false).root()))
+		}
+	}()
+	for _, cpus := range []int{1, 4} {
+		for _, memory := range []int64{1 << 10, 64 << 20} {
+			for _, batch := range []int{1, 7, 1024} {
+				if batch == 1 && cpus == 4 && memory > 1<<20 {
+					continue // slow, and tells nothing new
+				}
+				for _, faults := range []bool{false, true} {
+					for _, unordered := range []bool{false, true} {
+						p := newPlan(seed, faults)
+						root := p.root()
+						limited := hasLimit(root)
+						if unordered && limited {
+							continue // which rows pass a limit depends on their order
+						}
+						var letters []string
+						o := &exec.Options{
+							CPUs: cpus, Memory: memory, BatchRows: batch, Unordered: unordered,
+							Retry:   exec.RetryBudget{Unavailable: 30, WorkerLost: 30, Exhausted: 30},
+							OnError: exec.OnError{Policy: exec.Skip},
+							DeadLetter: func(_ context.Context, s *exec.Skipped) error {
+								letters = append(letters, fmt.Sprint(s.Origin.Source, s.Origin.Index, s.Row, fault.PlaceOf(s.Err).Step))
+								return nil
+							},
+						}
+						name := fmt.Sprintf("cpus %d memory %d batch %d faults %v unordered %v", cpus, memory, batch, faults, unordered)
+						ids, _, err := collect(t, exectest.Graph(root), o)
+						if err != nil {
+							t.Errorf("%s: %v", name, err)
+							return
+						}
+						if unordered {
+							slices.Sort(ids)
+							slices.Sort(letters)
+							w, wl := slices.Clone(want), slices.Clone(wantLetters)
+							slices.Sort(w)
+							slices.Sort(wl)
+							if !slices.Equal(ids, w) || !slices.Equal(letters, wl) {
+								t.Errorf("%s: other rows: %d, want %d; letters %d, want %d", name, len(ids), len(w), len(letters), len(wl))
+							}
+							continue
+						}
+						if first {
+							first, want, wantLetters = false, ids, letters
+						}
+						if !slices.Equal(ids, want) {
+							t.Errorf("%s: %d rows, want %d", name, len(ids), len(want))
+						}
+						if !slices.Equal(letters, wantLetters) {
+							t.Errorf("%s: letters\n%v\nwant\n%v", name, letters, wantLetters)
+						}
+						for _, tb := range p.tables {
+							if tb.Readers() != 0 {
+								t.Errorf("%s: readers open", name)
+							}
+						}
+						for _, op := range p.ops {
+							if op.Open.Load() != 0 {
+								t.Errorf("%s: tasks of %s open", name, op.Label)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func describe(st *exec.Stage) string {
+	s := "scan"
+	if st.Inputs != nil {
+		s = fmt.Sprintf("cut %d(", st.Limit)
+		for _, in := range st.Inputs {
+			s += describe(in) + " "
+		}
+		s += ")"
+	}
+	for _, o := range st.Ops {
+		s += " | " + o.Name()
+	}
+	return s
+}
+
+func hasLimit(st *exec.Stage) bool {
+	return st.Inputs != nil && st.Limit >= 0 || slices.ContainsFunc(st.Inputs, hasLimit)
+}
+
+// TestEarlyClose: wherever a run is left, everything comes back at once.
+func TestEarlyClose(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 9))
+			p := newPlan(seed, true)
+			b := exec.NewBudget(int64(1) << (10 + r.IntN(16)))
+			defer b.Close()
+			s, err := local.New(nil).Run(t.Context(), exectest.Graph(p.stage(2)), &exec.Options{
+				Budget: b, CPUs: 1 + r.IntN(4), BatchRows: 1 + r.IntN(50), Unordered: r.IntN(2) == 0,
+				OnError: exec.OnError{Policy: exec.Skip}, Retry: exec.RetryBudget{Unavailable: 30, WorkerLost: 30, Exhausted: 30},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var kept []*exec.Block
+			for range r.IntN(30) {
+				blk, err := s.Next(t.Context())
+				if err != nil {
+					break
+				}
+				if r.IntN(3) == 0 {
+					kept = append(kept, blk)
+				} else {
+					blk.Release()
+				}
+			}
+			start := time.Now()
+			if err := s.Close(); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+			if time.Since(start) > 0 {
+				t.Errorf("seed %d: Close waited", seed)
+			}
+			for _, blk := range kept {
+				exectest.Ids(blk.Batch) // still valid
+				blk.Release()
+			}
+			checkEmpty(t, b)
+			for _, tb := range p.tables {
+				if tb.Readers() != 0 {
+					t.Errorf("seed %d: readers open", seed)
+				}
+			}
+			if _, err := s.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "closed") {
+				t.Errorf("seed %d: Next after Close: %v", seed, err)
+			}
+		})
+	}
+}
+
+// TestLimits: exactly so many rows, and no split read that could not matter.
+func TestLimits(t *testing.T) {
+	for _, limit := range []int64{0, 1, 99, 100, 101, 1000, 1234, 10000, 20000} {
+		tb := exectest.NewTable(100, 100)
+		g := exectest.Graph(exectest.Cut(limit, []*exec.Stage{exectest.ScanStage(0, tb)}))
+		ids, _, err := collect(t, g, &exec.Options{CPUs: 4, BatchRows: 64})
+		if n := min(limit, 10000); err != nil || !slices.Equal(ids, count(int(n))) {
+			t.Fatalf("limit %d: %d rows, %v", limit, len(ids), err)
+		}
+		opened := 0
+		for _, o := range tb.Opens() {
+			opened += o
+		}
+		if need := int(limit+99) / 100; opened > 3*need+8 {
+			t.Errorf("limit %d: %d splits read", limit, opened)
+		}
+		if limit == 0 && opened > 0 || limit == 1 && opened != 1 {
+			t.Errorf("limit %d: %d splits read", limit, opened)
+		}
+	}
+}
+
+// TestParallel: operators that wait run in more tasks than there are CPUs.
+func TestParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids, _, err := collect(t, exectest.Scan(exectest.NewTable(16, 10), exectest.Barrier(8)), &exec.Options{CPUs: 2, StallTimeout: time.Minute})
+		if err != nil || len(ids) != 160 {
+			t.Fatalf("%d rows, %v", len(ids), err)
+		}
+	})
+}
