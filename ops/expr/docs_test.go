@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the results into docs/expressions.md")
+var rewrite = flag.Bool("docs.rewrite", false, "write the results into docs/expressions.md")
 
 var docLine = regexp.MustCompile(`^(.+?) +=>(?: (.*))?$`)
 

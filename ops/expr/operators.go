@@ -45,7 +45,13 @@ func (b *binder) arithmetic(n *node, args []*bound) (*bound, error) {
 	}
 	untyped := l.untyped && r.untyped
 	out := op(n, t, arith(physOf(t), n.name, t), b.convert(l, t), b.convert(r, t))
-	out.fails = out.fails || isInt(t) && n.name != "%"
+	switch {
+	case !isInt(t) || n.name == "%":
+	case n.name == "/": // only the smallest number by -1 overflows
+		out.fails = out.fails || !isUint(t) && (r.lit == nil || r.lit.valid && r.lit.i == -1)
+	default:
+		out.fails = true
+	}
 	if untyped {
 		if out = b.fold(out); out.lit != nil {
 			out.untyped = out.lit.valid
@@ -214,6 +220,8 @@ func compareHint(op string, l, r *bound) string {
 	switch {
 	case isText(l.typ) && isNumeric(r.typ):
 		return use("double", p, q)
+	case isNumeric(l.typ) && isText(r.typ) && r.lit != nil:
+		return use("string", p, q)
 	case isNumeric(l.typ) && isText(r.typ):
 		return fmt.Sprintf(": use %s %s double(%s)", p, op, q)
 	case l.typ.ID() == arrow.BOOL && isNumeric(r.typ):
@@ -454,7 +462,7 @@ func (b *binder) contains(n *node, list, v *bound) (*bound, error) {
 	// Elements and values side by side are columns 0 and 1 of a batch of their own.
 	same := b.compareTwo(n, "==", &bound{src: n, typ: et, col: 0}, &bound{src: v.src, typ: v.typ, col: 1})
 	if same == nil || same.fails {
-		return nil, invalid("cannot look up %s in a list of %s%s", describe(v), TypeName(et), compareHint("==", v, &bound{src: n, typ: et}))
+		return nil, invalid("cannot look up %s in a list of %s: use cast(%s, %q)", describe(v), TypeName(et), short(v.src), TypeName(et))
 	}
 	return op(n, boolType, listContains(func(x *exec, a []vec) vec {
 		sub := &exec{n: a[0].n, rows: x.rows, mem: x.mem}

@@ -207,7 +207,7 @@ func timeRat(s string, t arrow.DataType) (*big.Rat, error) {
 			return new(big.Rat).Mul(big.NewRat(int64(d), 1e9), big.NewRat(perSecond(unitOf(t)), 1)), nil
 		}
 	}
-	return nil, invalid("cannot read %s as %s: write it like %q", cut(s), TypeName(t), form)
+	return nil, invalid("cannot read %s as %s: write it like %s", cut(s), TypeName(t), form)
 }
 
 // localSeconds makes seconds of a clock in t's zone those of UTC.
