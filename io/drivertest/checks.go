@@ -416,7 +416,7 @@ func (s *suite) predicate(t *testing.T) {
 			driver.Predicate{{Column: "id", Op: driver.Eq, Values: []any{float64(0.5)}}},
 			driver.Predicate{{Column: "id", Op: driver.Lt, Values: []any{int64(1)}}})
 	}
-	for range 40 {
+	for range 20 {
 		preds = append(preds, Predicate(d.want, rng))
 	}
 	var pruned int

@@ -41,13 +41,14 @@ type Harness struct {
 	// Want gives what must be read where it differs from what was written (a
 	// reference); nil means the same.
 	Want func(path string, rec arrow.RecordBatch) arrow.RecordBatch
-	// FileRows are the rows of the files; nil means 700, 1, 2500.
+	// FileRows are the rows of the files; nil means 400, 1, 900.
 	FileRows []int64
 
 	KnownRows     bool // Split.Rows is never -1
 	NoFingerprint bool // Fingerprint is Unsupported
 	Prunes        bool // statistics of "id" exclude splits: some of Keep are false
 	Shortens      bool // a file cut short may be a valid file of fewer rows: text, streams
+	EmptyFile     bool // a file of no bytes is a file of no rows
 	// Damage writes rec to one file, one split, so that the rows bad do not parse.
 	// nil: the format has no bad rows.
 	Damage func(t testing.TB, path string, rec arrow.RecordBatch, bad []int64)
@@ -65,7 +66,7 @@ func Run(t *testing.T, h Harness, seed uint64) {
 		h.Gen = Records
 	}
 	if h.FileRows == nil {
-		h.FileRows = []int64{700, 1, 2500}
+		h.FileRows = []int64{400, 1, 900}
 	}
 	s := &suite{Harness: h, seed: seed}
 	for _, c := range []struct {

@@ -138,7 +138,7 @@ func (s *suite) truncated(t *testing.T) {
 			}
 			return equal(b.Record, d.want, rows-b.Record.NumRows())
 		})
-		if err == nil && !s.Shortens {
+		if err == nil && !s.Shortens && !(n == 0 && s.EmptyFile) {
 			t.Errorf("%s give %d rows and no error", what, rows)
 		}
 		if rows > d.want.NumRows() {

@@ -13,8 +13,8 @@ import (
 
 // WriteOptions of files; nil means defaults.
 type WriteOptions struct {
-	Layout      string `json:"layout,omitempty"`      // "file" (default) or "stream"
-	Compression string `json:"compression,omitempty"` // of buffers: "" (none), "lz4" or "zstd"
+	Layout      string `json:"layout,omitempty" doc:"file (default) or stream" enum:"file|stream"`
+	Compression string `json:"compression,omitempty" doc:"of buffers: lz4, zstd or none (default)" enum:"none|lz4|zstd"`
 }
 
 // NewEncoding returns the encoding, or an Invalid error about its options.
@@ -26,8 +26,11 @@ func NewEncoding(o *WriteOptions) (driver.Encoding, error) {
 	if l := e.o.Layout; l != "" && l != "file" && l != "stream" {
 		return nil, driver.Errorf(driver.Invalid, "ipc: the layout is %q; it must be file or stream", l)
 	}
+	if e.o.Compression == "none" {
+		e.o.Compression = ""
+	}
 	if c := e.o.Compression; c != "" && c != "lz4" && c != "zstd" {
-		return nil, driver.Errorf(driver.Invalid, "ipc: the compression is %q; it must be lz4, zstd or empty", c)
+		return nil, driver.Errorf(driver.Invalid, "ipc: the compression is %q; it must be lz4, zstd or none", c)
 	}
 	return &e, nil
 }

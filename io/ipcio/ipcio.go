@@ -32,8 +32,7 @@ import (
 // Options of a source.
 type Options struct {
 	fileset.Options
-	// NoMap reads local files into memory instead of mapping them.
-	NoMap bool `json:"no_map,omitempty"`
+	NoMap bool `json:"no_map,omitempty" doc:"read local files into memory instead of mapping them: for files that are rewritten in place"`
 }
 
 // Format rebuilds sources from their configuration.

@@ -1,0 +1,149 @@
+package jsonio
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// shape is what was seen of a value in the sample.
+type shape struct {
+	bools, ints, floats, strings, arrays, objects bool
+
+	names  []string // of fields, in order of first appearance
+	fields map[string]*shape
+	elem   *shape
+}
+
+// observe notes the value at the position.
+func (s *shape) observe(t *text, depth int) error {
+	c, err := t.space()
+	if err != nil {
+		return err
+	}
+	switch c {
+	case '{':
+		s.objects = true
+		return t.each(depth, c, func(key []byte) error {
+			f := s.fields[string(key)]
+			if f == nil {
+				if s.fields == nil {
+					s.fields = map[string]*shape{}
+				}
+				f = &shape{}
+				s.fields[string(key)] = f
+				s.names = append(s.names, string(key))
+			}
+			return f.observe(t, depth+1)
+		})
+	case '[':
+		s.arrays = true
+		return t.each(depth, c, func([]byte) error {
+			if s.elem == nil {
+				s.elem = &shape{}
+			}
+			return s.elem.observe(t, depth+1)
+		})
+	case '"':
+		s.strings = true
+	case 't', 'f':
+		s.bools = true
+	case 'n':
+	default:
+		n, err := t.num()
+		s.ints = s.ints || n.whole
+		s.floats = s.floats || !n.whole
+		return err
+	}
+	return t.skip(depth)
+}
+
+// typ is the type that holds all values seen. Nothing but nulls gives string.
+func (s *shape) typ(path string) (arrow.DataType, error) {
+	var seen []string
+	for _, k := range []struct {
+		is   bool
+		name string
+	}{{s.bools, "bools"}, {s.ints || s.floats, "numbers"}, {s.strings, "strings"}, {s.arrays, "arrays"}, {s.objects, "objects"}} {
+		if k.is {
+			seen = append(seen, k.name)
+		}
+	}
+	if len(seen) > 1 {
+		top, _, _ := strings.Cut(path, ".")
+		top, _, _ = strings.Cut(top, "[")
+		return nil, fault.New(fault.Invalid, "%s holds %s; give it a type, e.g. types: {%s: string} to keep what is not a string as JSON text",
+			path, strings.Join(seen, " and "), top).At(fault.Place{Column: path})
+	}
+	switch {
+	case s.bools:
+		return arrow.FixedWidthTypes.Boolean, nil
+	case s.floats:
+		return arrow.PrimitiveTypes.Float64, nil
+	case s.ints:
+		return arrow.PrimitiveTypes.Int64, nil
+	case s.arrays:
+		e := s.elem
+		if e == nil {
+			e = &shape{}
+		}
+		t, err := e.typ(path + "[]")
+		if err != nil {
+			return nil, err
+		}
+		return arrow.ListOf(t), nil
+	case s.objects:
+		fs := make([]arrow.Field, len(s.names))
+		for i, n := range s.names {
+			t, err := s.fields[n].typ(path + "." + n)
+			if err != nil {
+				return nil, err
+			}
+			fs[i] = arrow.Field{Name: n, Type: t, Nullable: true}
+		}
+		return arrow.StructOf(fs...), nil
+	}
+	return arrow.BinaryTypes.String, nil
+}
+
+// schema gives the columns of rows of this shape. types stand over what was
+// seen; columns that were not seen come last, by name.
+func (s *shape) schema(types map[string]arrow.DataType) (*arrow.Schema, error) {
+	var fs []arrow.Field
+	var errs []error
+	for _, n := range s.names {
+		t := types[n]
+		if t == nil {
+			var err error
+			if t, err = s.fields[n].typ(n); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		fs = append(fs, arrow.Field{Name: n, Type: t, Nullable: true})
+	}
+	var more []string
+	for n := range types {
+		if s.fields[n] == nil {
+			more = append(more, n)
+		}
+	}
+	slices.Sort(more)
+	for _, n := range more {
+		fs = append(fs, arrow.Field{Name: n, Type: types[n], Nullable: true})
+	}
+	if len(errs) == 1 {
+		return nil, errs[0]
+	}
+	if len(errs) > 1 {
+		return nil, fault.WithCode(fault.Invalid, errors.Join(errs...))
+	}
+	if len(fs) == 0 {
+		return nil, driver.Errorf(driver.Invalid, "no columns: the first rows of the files are empty objects, or there are none; give types")
+	}
+	return arrow.NewSchema(fs, nil), nil
+}

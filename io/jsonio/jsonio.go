@@ -1,0 +1,337 @@
+// Package jsonio reads JSON lines and JSON arrays of objects, and writes JSON
+// lines.
+//
+// The first byte that is no white space tells a file's layout: '[' begins an
+// array, which is one split; anything else is lines, one object each, split by
+// byte ranges. Both may be compressed (.gz, .zst), and are one split then. Blank
+// lines are no rows. Arrays are read as they stream: memory holds one element
+// and a buffer, never the file.
+//
+// # Types
+//
+// The schema comes from the first MiB of the first file and of up to 16 others:
+// bool, int64 (all whole numbers), double (some numbers are not whole), string,
+// struct for objects, list for arrays; string where there were only nulls. Kinds
+// that do not mix are an Invalid error that names the column. Types overrides
+// columns, and adds those that the sample lacks; then text may also be
+//
+//   - a timestamp: RFC 3339; a blank for the T, a missing zone (UTC) and missing
+//     seconds are fine; the value is the instant in UTC, whatever the column's zone
+//   - a date (YYYY-MM-DD) or time (hh:mm:ss.fff)
+//   - binary: base64
+//   - a decimal, in quotes or not; digits beyond the scale must be 0
+//   - a float "NaN", "Infinity" or "-Infinity"
+//   - a string given by Types takes anything: what is no string is kept as its JSON
+//     text
+//
+// A map<string, T> takes objects of any keys. Missing fields are null. Unknown
+// fields are ignored unless Strict. Of equal keys the last counts. Invalid UTF-8
+// becomes U+FFFD. Nesting deeper than 64 is an error.
+//
+// A line that is not JSON, and a value that its column cannot hold (also an
+// integer out of range, or 1.5 for an int64), is a bad row. An array that is not
+// JSON is a Corrupt error, as there is no telling where the next row begins.
+package jsonio
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/strict"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+	"golang.org/x/sync/errgroup"
+)
+
+// Options of a source.
+type Options struct {
+	fileset.Options
+	Types      map[string]string `json:"types,omitempty" doc:"column to type, e.g. list<struct<a: double>>; others are found from a sample"`
+	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored"`
+	SplitBytes int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+}
+
+// Format rebuilds sources from their configuration.
+func Format() driver.Format {
+	return driver.Format{Kind: "json", Open: func(config json.RawMessage) (driver.Source, error) {
+		var o Options
+		if err := strict.JSON("json", config, &o); err != nil {
+			return nil, err
+		}
+		return New(o), nil
+	}}
+}
+
+var extensions = []string{
+	".json", ".jsonl", ".ndjson",
+	".json.gz", ".jsonl.gz", ".ndjson.gz",
+	".json.zst", ".jsonl.zst", ".ndjson.zst",
+	".json.zstd", ".jsonl.zstd", ".ndjson.zstd",
+}
+
+// New describes files. No I/O; what is wrong with the options is an error of Resolve.
+func New(o Options) driver.Source { return &source{o: o} }
+
+type source struct{ o Options }
+
+func (*source) Kind() string                       { return "json" }
+func (s *source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
+
+func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	types := map[string]arrow.DataType{}
+	for _, n := range slices.Sorted(maps.Keys(s.o.Types)) {
+		t, err := typename.Parse(s.o.Types[n])
+		if err == nil {
+			_, err = newColumn(nil, arrow.Field{Name: n, Type: t}, n, true)
+		}
+		if err != nil {
+			return nil, driver.Wrap(err, driver.Place{Column: n})
+		}
+		types[n] = t
+	}
+	if s.o.SplitBytes < 0 {
+		return nil, driver.Errorf(driver.Invalid, "split_bytes is %d", s.o.SplitBytes)
+	}
+	set, err := fileset.List(ctx, &s.o.Options, extensions, ro)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{o: s.o, set: set, types: types}
+	if err := t.resolve(ctx, ro); err != nil {
+		set.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+type table struct {
+	o      Options
+	set    *fileset.Set
+	types  map[string]arrow.DataType
+	rows   *arrow.Schema // of the files
+	schema *arrow.Schema
+	splits []driver.Split
+	at     []place
+}
+
+// place of a split.
+type place struct {
+	file  int
+	r     blobio.Range
+	array bool
+}
+
+// sampled files, beside the first.
+const sampled = 16
+
+func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
+	n := len(t.set.Files)
+	pick := map[int]bool{}
+	for k := range sampled + 1 {
+		pick[k*n/(sampled+1)] = true
+	}
+	heads := make([]head, n)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	if ro != nil && ro.Concurrency > 0 {
+		g.SetLimit(ro.Concurrency)
+	}
+	for i := range heads {
+		if gctx.Err() != nil {
+			break
+		}
+		g.Go(func() (err error) {
+			heads[i], err = t.head(gctx, i, pick[i])
+			return driver.Wrap(err, driver.Place{File: t.set.Files[i].Path})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return driver.Wrap(err, driver.Place{})
+	}
+	var all shape
+	var bad error
+	for i := range heads {
+		if bad == nil && heads[i].err != nil {
+			bad = driver.Wrap(heads[i].err, driver.Place{File: t.set.Files[i].Path})
+		}
+		for k := range heads[i].rows {
+			x := text{b: heads[i].rows[k]}
+			if err := all.observe(&x, 0); err != nil {
+				return driver.Wrap(driver.Errorf(driver.Corrupt, "%w", err), driver.Place{File: t.set.Files[i].Path})
+			}
+		}
+		heads[i].rows = nil
+	}
+	if !all.objects && bad != nil {
+		return bad
+	}
+	var err error
+	if t.rows, err = all.schema(t.types); err != nil {
+		return err
+	}
+	schemas := make([]*arrow.Schema, n)
+	for i, f := range t.set.Files {
+		schemas[i] = t.rows
+		rs := []blobio.Range{{Len: f.Info.Size}}
+		if !heads[i].array && fileset.Compression(f.Info.Key) == "" {
+			rs = fileset.Ranges(f.Info.Size, t.o.SplitBytes)
+		}
+		if err := t.set.CheckRows(i, len(rs)); err != nil {
+			return err
+		}
+		for k, r := range rs {
+			t.at = append(t.at, place{i, r, heads[i].array})
+			t.splits = append(t.splits, driver.Split{ID: fmt.Sprintf("%s#%d", f.Rel, k), File: f.Path, Index: int64(k), Rows: -1, Bytes: r.Len})
+		}
+	}
+	t.schema, err = t.set.Schema(schemas)
+	return err
+}
+
+// head is what the beginning of a file tells.
+type head struct {
+	array bool
+	rows  [][]byte // whole rows, if they were asked for
+	err   error    // of the first row that does not parse
+}
+
+const sampleBytes = 1 << 20
+
+var bom = []byte("\xEF\xBB\xBF")
+
+// head reads the beginning of file i: until its layout is known, or whole rows of
+// the first MiB, at least one.
+func (t *table) head(ctx context.Context, i int, rows bool) (h head, err error) {
+	obj := t.set.Object(i, nil)
+	raw := obj.Stream(ctx, 0, obj.Size())
+	defer raw.Close()
+	in := io.Reader(raw)
+	if kind := fileset.Compression(t.set.Files[i].Info.Key); kind != "" {
+		d, err := fileset.Decompress(kind, raw)
+		if err != nil {
+			return h, err
+		}
+		defer d.Close()
+		in = d
+	}
+	size := 512
+	if rows {
+		size = sampleBytes
+	}
+	var b []byte
+	for {
+		from := len(b)
+		b = slices.Grow(b, size-from)[:size]
+		n, err := io.ReadFull(in, b[from:])
+		b = b[:from+n]
+		whole := err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !whole {
+			return h, err
+		}
+		text := bytes.TrimPrefix(b, bom)
+		first := bytes.TrimLeft(text, " \t\r\n")
+		if len(first) > 0 {
+			h.array = first[0] == '['
+			if rows {
+				h.split(text, whole)
+			}
+		}
+		if whole || h.err != nil || len(first) > 0 && (!rows || len(h.rows) > 0) {
+			return h, nil
+		}
+		if size *= 8; size > fileset.MaxLine {
+			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", size/8)
+		}
+	}
+}
+
+// split finds the whole rows of b.
+func (h *head) split(b []byte, whole bool) {
+	h.rows = h.rows[:0]
+	bad := func(err error) {
+		if h.err == nil {
+			h.err = driver.Errorf(driver.Corrupt, "the beginning of the file is not JSON: %w", err)
+		}
+	}
+	if h.array {
+		x := text{b: b, more: !whole}
+		x.space()
+		err := x.each(0, '[', func([]byte) error {
+			c, err := x.space()
+			if err != nil {
+				return err
+			}
+			from := x.i
+			if err := x.skip(0); err != nil {
+				return err
+			}
+			if c == '{' {
+				h.rows = append(h.rows, b[from:x.i])
+			}
+			return nil
+		})
+		if err != nil && err != errMore {
+			bad(err)
+		}
+		return
+	}
+	for len(b) > 0 {
+		n := bytes.IndexByte(b, '\n') + 1
+		if n == 0 {
+			if !whole {
+				return
+			}
+			n = len(b)
+		}
+		x := text{b: b[:n]}
+		b = b[n:]
+		c, err := x.space()
+		if err != nil {
+			continue // blank
+		}
+		from := x.i
+		if err = x.skip(0); err == nil && c == '{' {
+			h.rows = append(h.rows, x.b[from:x.i])
+		} else if err != nil {
+			bad(err)
+		}
+	}
+}
+
+func (t *table) Schema() *arrow.Schema  { return t.schema }
+func (t *table) Splits() []driver.Split { return t.splits }
+func (t *table) Close() error           { return t.set.Close() }
+
+func (t *table) Fingerprint(ctx context.Context) (string, error) {
+	config, err := json.Marshal(struct {
+		Types      map[string]string
+		Strict     bool
+		SplitBytes int64
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes})
+	if err != nil {
+		return "", fault.New(fault.Internal, "%w", err)
+	}
+	return t.set.Fingerprint(ctx, "json", config, t.set.EdgeHash)
+}
+
+// Size implements driver.Sizer: text is read whole, whatever the columns.
+func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
+	n := t.splits[i].Bytes
+	if columns == nil {
+		return n, n
+	}
+	return n, n * int64(len(columns)) / int64(max(len(columns), t.schema.NumFields()))
+}

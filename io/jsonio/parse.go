@@ -1,0 +1,489 @@
+package jsonio
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/decimal256"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// parser appends the rows of a text to columns.
+type parser struct {
+	text
+	root   *column
+	strict bool
+	known  map[string]bool // strict: columns of the file, also those not read
+	bad    *driver.Error   // first value of the row that its column cannot hold
+	b64    []byte
+}
+
+// row parses one value at the text's position as a row. It returns errMore or a
+// *syntaxError, with nothing appended and the position where the row begins; or a
+// *driver.Error of code RowError about a value, with nothing appended and the
+// position behind the row.
+func (p *parser) row() error {
+	n, begin, bytes := p.root.n, p.i, p.root.s.bytes
+	p.bad = nil
+	c, err := p.space()
+	if err == nil {
+		if c == '{' {
+			err = p.object(p.root, 0)
+		} else if err = p.skip(0); err == nil {
+			p.reject(p.root, "a row is an object, not %s", kindName(c))
+		}
+	}
+	if err == nil && p.bad == nil {
+		return nil
+	}
+	p.root.truncate(n)
+	p.root.s.bytes = bytes
+	if err != nil {
+		p.i = begin
+		return err
+	}
+	return p.bad
+}
+
+// reject notes that the row is bad; the first reason stands.
+func (p *parser) reject(c *column, format string, args ...any) {
+	if p.bad == nil {
+		p.bad = driver.Errorf(driver.RowError, format, args...).At(driver.Place{Column: c.path})
+	}
+}
+
+func kindName(c byte) string {
+	switch c {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a bool"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// object appends the object at the position to a struct.
+func (p *parser) object(c *column, depth int) error {
+	at, next := c.n, 0
+	err := p.each(depth, '{', func(key []byte) error {
+		i := next
+		if i >= len(c.kids) || c.kids[i].name != string(key) {
+			var ok bool
+			if i, ok = c.byName[string(key)]; !ok {
+				if p.strict && (c != p.root || !p.known[string(key)]) {
+					p.reject(c, "unknown field %q; the schema comes from the first rows and from types", key)
+				}
+				return p.skip(depth + 1)
+			}
+		}
+		next = i + 1
+		if c.kids[i].n > at {
+			c.kids[i].truncate(at) // the last of equal keys counts
+		}
+		return p.value(c.kids[i], depth+1)
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range c.kids {
+		if k.n == at {
+			k.null()
+		}
+	}
+	c.added()
+	return nil
+}
+
+// value appends the value at the position to c: one row, null if it does not fit.
+func (p *parser) value(c *column, depth int) error {
+	ch, err := p.space()
+	if err != nil {
+		return err
+	}
+	if ch == 'n' {
+		if err := p.word("null"); err != nil {
+			return err
+		}
+		c.null()
+		return nil
+	}
+	begin := p.i
+	switch c.kind {
+	case kBool:
+		if ch == 't' || ch == 'f' {
+			w := "true"
+			if ch == 'f' {
+				w = "false"
+			}
+			if err := p.word(w); err != nil {
+				return err
+			}
+			c.boolean(ch == 't')
+			c.added()
+			return nil
+		}
+	case kInt, kUint, kFloat32, kFloat64, kDecimal:
+		if ch == '-' || ch-'0' < 10 {
+			n, err := p.num()
+			if err != nil {
+				return err
+			}
+			p.number(c, n)
+			return nil
+		}
+		if ch == '"' && (c.kind >= kFloat32) {
+			s, err := p.str()
+			if err != nil {
+				return err
+			}
+			p.word2(c, s)
+			return nil
+		}
+	case kText:
+		if ch == '"' {
+			s, err := p.str()
+			if err != nil {
+				return err
+			}
+			p.variable(c, s)
+			return nil
+		}
+		if c.raw {
+			if err := p.skip(depth); err != nil {
+				return err
+			}
+			p.variable(c, p.b[begin:p.i])
+			return nil
+		}
+	case kBinary, kFixed, kDate, kTime, kTimestamp:
+		if ch == '"' {
+			s, err := p.str()
+			if err != nil {
+				return err
+			}
+			p.coded(c, s)
+			return nil
+		}
+	case kList, kFixedList:
+		if ch == '[' {
+			return p.list(c, depth)
+		}
+	case kStruct:
+		if ch == '{' {
+			return p.object(c, depth)
+		}
+	case kMap:
+		if ch == '{' {
+			return p.mapping(c, depth)
+		}
+	}
+	if err := p.skip(depth); err != nil {
+		return err
+	}
+	p.reject(c, "%s where %s is needed; set types for the column if both occur", kindName(ch), typename.Name(c.typ))
+	c.null()
+	return nil
+}
+
+func (p *parser) list(c *column, depth int) error {
+	k := c.kids[0]
+	at := k.n
+	if err := p.each(depth, '[', func([]byte) error { return p.value(k, depth+1) }); err != nil {
+		return err
+	}
+	if c.kind == kList {
+		if c.width == 4 && k.n > math.MaxInt32 {
+			p.reject(c, "more than 2^31 elements in a batch; set the type large_list")
+		}
+		c.end(k.n)
+		c.added()
+		return nil
+	}
+	if n := k.n - at; n != c.width {
+		p.reject(c, "a list of %d where %d elements are needed", n, c.width)
+		k.truncate(at)
+		c.null()
+		return nil
+	}
+	c.added()
+	return nil
+}
+
+func (p *parser) mapping(c *column, depth int) error {
+	err := p.each(depth, '{', func(key []byte) error {
+		p.variable(c.kids[0], key)
+		return p.value(c.kids[1], depth+1)
+	})
+	if err != nil {
+		return err
+	}
+	c.end(c.kids[0].n)
+	c.added()
+	return nil
+}
+
+// variable appends s to a column of text or bytes.
+func (p *parser) variable(c *column, s []byte) {
+	if c.width == 4 && c.vals.n+len(s) > math.MaxInt32 {
+		p.reject(c, "more than 2 GiB of text in a batch; set the type large_string")
+		c.null()
+		return
+	}
+	copy(c.vals.extend(len(s), c.hint[1], c.s.alloc), s)
+	c.s.bytes += int64(len(s))
+	c.end(c.vals.n)
+	c.added()
+}
+
+// put appends a fixed-width value by its bits.
+func put(c *column, v uint64) {
+	d := c.fixed()
+	switch c.width {
+	case 1:
+		d[0] = byte(v)
+	case 2:
+		binary.LittleEndian.PutUint16(d, uint16(v))
+	case 4:
+		binary.LittleEndian.PutUint32(d, uint32(v))
+	default:
+		binary.LittleEndian.PutUint64(d, v)
+	}
+	c.added()
+}
+
+// number appends n to a column of numbers.
+func (p *parser) number(c *column, n number) {
+	switch c.kind {
+	case kInt, kUint:
+		if v, ok := integer(c, n); ok {
+			put(c, v)
+			return
+		}
+		p.reject(c, "%s does not fit %s; set types for the column", clip(n.text), typename.Name(c.typ))
+	case kFloat64:
+		if v, ok := n.float64(); ok {
+			put(c, math.Float64bits(v))
+			return
+		}
+		p.reject(c, "%s is beyond the range of double", clip(n.text))
+	case kFloat32:
+		if v, err := strconv.ParseFloat(str(n.text), 32); err == nil {
+			put(c, uint64(math.Float32bits(float32(v))))
+			return
+		}
+		p.reject(c, "%s is beyond the range of float", clip(n.text))
+	case kDecimal:
+		p.decimal(c, n.text)
+		return
+	}
+	c.null()
+}
+
+func clip(b []byte) string {
+	if len(b) > 40 {
+		return string(b[:40]) + "..."
+	}
+	return string(b)
+}
+
+// str is b as a string, for as long as b does not change.
+func str(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// integer gives the bits of n in c's type. Fractions and exponents are fine where
+// they leave an integer: 1.0, 5e3.
+func integer(c *column, n number) (uint64, bool) {
+	if !n.whole {
+		if !n.exact {
+			return 0, false
+		}
+		for ; n.exp < 0 && n.mant != 0; n.exp++ {
+			if n.mant%10 != 0 {
+				return 0, false
+			}
+			n.mant /= 10
+		}
+		for ; n.exp > 0 && n.mant != 0; n.exp-- {
+			if n.mant > math.MaxUint64/10 {
+				return 0, false
+			}
+			n.mant *= 10
+		}
+	} else if !n.exact {
+		// 20 digits may still fit uint64.
+		v, err := strconv.ParseUint(str(n.text), 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		n.mant = v
+	}
+	if n.neg {
+		return -n.mant, n.mant <= uint64(-c.min) // 0 where unsigned
+	}
+	return n.mant, n.mant <= c.max
+}
+
+var pow10 = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// float64 gives the nearest double.
+func (n number) float64() (float64, bool) {
+	// Exact operands and one rounding give the nearest (Clinger).
+	if n.exact && n.mant < 1<<53 && -22 <= n.exp && n.exp <= 22 {
+		v := float64(n.mant)
+		if n.exp < 0 {
+			v /= pow10[-n.exp]
+		} else {
+			v *= pow10[n.exp]
+		}
+		if n.neg {
+			v = -v
+		}
+		return v, true
+	}
+	v, err := strconv.ParseFloat(str(n.text), 64)
+	return v, err == nil
+}
+
+// word2 appends what floats and decimals take as a string.
+func (p *parser) word2(c *column, s []byte) {
+	if c.kind == kDecimal {
+		p.decimal(c, s)
+		return
+	}
+	var v float64
+	switch string(s) {
+	case "NaN":
+		v = math.NaN()
+	case "Infinity", "Inf":
+		v = math.Inf(1)
+	case "-Infinity", "-Inf":
+		v = math.Inf(-1)
+	default:
+		p.reject(c, `a string where a number is needed; only "NaN", "Infinity" and "-Infinity" are numbers in quotes`)
+		c.null()
+		return
+	}
+	if c.kind == kFloat32 {
+		put(c, uint64(math.Float32bits(float32(v))))
+	} else {
+		put(c, math.Float64bits(v))
+	}
+}
+
+// decimal appends a decimal that is written exactly; digits beyond the scale
+// must be zeros.
+func (p *parser) decimal(c *column, s []byte) {
+	t := c.typ.(arrow.DecimalType)
+	v, err := scaled(s, int(t.GetScale()), int(t.GetPrecision()))
+	if err == nil {
+		d := c.fixed()
+		if c.width == 16 {
+			x := decimal128.FromBigInt(v)
+			binary.LittleEndian.PutUint64(d, x.LowBits())
+			binary.LittleEndian.PutUint64(d[8:], uint64(x.HighBits()))
+		} else {
+			for i, w := range decimal256.FromBigInt(v).Array() {
+				binary.LittleEndian.PutUint64(d[8*i:], w)
+			}
+		}
+	}
+	if err != nil {
+		p.reject(c, "%q does not fit %s: %w", clip(s), typename.Name(c.typ), err)
+		c.null()
+		return
+	}
+	c.added()
+}
+
+// scaled reads s * 10^scale as an integer of at most precision digits.
+func scaled(s []byte, scale, precision int) (*big.Int, error) {
+	t := text{b: s}
+	n, err := t.num()
+	if err != nil || t.i != len(s) {
+		return nil, errors.New("not a number")
+	}
+	digits := make([]byte, 1, len(s)+1)
+	digits[0] = '0'
+	for _, c := range n.text {
+		if c|0x20 == 'e' {
+			break
+		}
+		if c-'0' < 10 && (len(digits) > 1 || c != '0') {
+			digits = append(digits, c)
+		}
+	}
+	// n.exp counts the exponent and the digits behind the point.
+	exp := n.exp + scale
+	for ; exp < 0 && len(digits) > 1; exp++ {
+		if digits[len(digits)-1] != '0' {
+			return nil, fmt.Errorf("more than %d digits behind the point", scale)
+		}
+		digits = digits[:len(digits)-1]
+	}
+	if len(digits) > 1 && len(digits)-1+exp > precision {
+		return nil, fmt.Errorf("more than %d digits", precision)
+	}
+	for ; exp > 0 && len(digits) > 1; exp-- {
+		digits = append(digits, '0')
+	}
+	v, _ := new(big.Int).SetString(str(digits), 10)
+	if n.neg {
+		v.Neg(v)
+	}
+	return v, nil
+}
+
+// coded appends what is written as text: base64, dates and times.
+func (p *parser) coded(c *column, s []byte) {
+	var v int64
+	var err error
+	switch c.kind {
+	case kBinary, kFixed:
+		n := base64.StdEncoding.DecodedLen(len(s))
+		if cap(p.b64) < n {
+			p.b64 = make([]byte, n+n/4)
+		}
+		if n, err = base64.StdEncoding.Decode(p.b64[:cap(p.b64)], s); err != nil {
+			break
+		}
+		if c.kind == kBinary {
+			p.variable(c, p.b64[:n])
+			return
+		}
+		if n != c.width {
+			err = fmt.Errorf("it has %d bytes, not %d", n, c.width)
+			break
+		}
+		copy(c.fixed(), p.b64[:n])
+		c.added()
+		return
+	case kDate:
+		if v, err = date(s); err == nil && c.width == 8 {
+			v *= 86_400_000
+		}
+	case kTime:
+		v, err = clock(s, c.unit)
+	case kTimestamp:
+		v, err = timestamp(s, c.unit)
+	}
+	if err != nil {
+		p.reject(c, "%q is no %s: %w", clip(s), typename.Name(c.typ), err)
+		c.null()
+		return
+	}
+	put(c, uint64(v))
+}

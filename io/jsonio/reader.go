@@ -1,0 +1,438 @@
+package jsonio
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/penstock-data/penstock/internal/cut"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+)
+
+// Open starts a pass over a byte range or an array.
+func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.Reader, error) {
+	at := t.at[i]
+	r := &reader{path: t.splits[i].File, index: t.splits[i].Index, o: so.WithDefaults(), left: -1}
+	r.sink.alloc = r.o.Alloc
+	if err := context.Cause(ctx); err != nil {
+		return nil, r.place(err)
+	}
+	if r.o.Limit > 0 && r.o.Predicate == nil {
+		r.left = r.o.Limit
+	}
+	var err error
+	if r.ad, err = t.set.Adapter(at.file, t.schema, t.rows, r.o.Columns, r.o.Predicate, 0); err != nil {
+		return nil, r.place(err)
+	}
+	if r.ad.Never {
+		r.end(io.EOF)
+		return r, nil
+	}
+	idx, schema, err := cut.Columns(t.rows, append([]string{}, r.ad.FileColumns...)) // nil would mean all
+	if err != nil {
+		r.end(err)
+		return nil, r.place(err)
+	}
+	r.schema = schema
+	if r.p, err = t.parser(&r.sink, idx); err == nil {
+		r.in, err = t.rowsOf(ctx, at, r.p, r.o.Stats)
+	}
+	if err != nil {
+		r.end(err)
+		return nil, r.place(err)
+	}
+	return r, nil
+}
+
+// parser of the columns idx of the files.
+func (t *table) parser(s *sink, idx []int) (*parser, error) {
+	p := &parser{strict: t.o.Strict, root: &column{s: s, kind: kStruct, byName: map[string]int{}}}
+	for k, i := range idx {
+		f := t.rows.Field(i)
+		c, err := newColumn(s, f, f.Name, t.types[f.Name] != nil)
+		if err != nil {
+			return nil, err
+		}
+		p.root.kids = append(p.root.kids, c)
+		p.root.byName[f.Name] = k
+	}
+	if t.o.Strict {
+		// Columns that are not read are known all the same.
+		p.known = map[string]bool{}
+		for _, f := range t.rows.Fields() {
+			p.known[f.Name] = true
+		}
+	}
+	return p, nil
+}
+
+// rows finds the rows of a split, one after another.
+type rows interface {
+	// row parses the next row, or skips it. An error of code RowError is about that
+	// row, which lies behind then; io.EOF comes after the last; others are final.
+	row(ctx context.Context, skip bool) error
+	// unread goes back to where the row that was parsed last begins.
+	unread()
+	close() error
+}
+
+func (t *table) rowsOf(ctx context.Context, at place, p *parser, st *driver.ScanStats) (rows, error) {
+	if !at.array {
+		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, st)
+		return &lines{p: p, c: c, first: at.r.Off == 0}, err
+	}
+	obj := t.set.Object(at.file, st)
+	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
+	a := &elements{p: p, raw: obj.Stream(sctx, 0, obj.Size()), cancel: cancel, buf: make([]byte, min(1<<20, obj.Size()+1))}
+	a.in = a.raw
+	p.text.more = true
+	if kind := fileset.Compression(t.set.Files[at.file].Info.Key); kind != "" {
+		d, err := fileset.Decompress(kind, a.raw)
+		if err != nil {
+			a.close()
+			return nil, err
+		}
+		a.in, a.buf = d, make([]byte, 1<<20)
+	}
+	return a, nil
+}
+
+// reader makes batches of rows.
+type reader struct {
+	path   string
+	index  int64
+	o      driver.ScanOptions
+	ad     *fileset.Adapter
+	schema *arrow.Schema
+	sink   sink
+	p      *parser
+	in     rows
+
+	row    int64 // the next one's number in the split
+	left   int64 // rows that the limit allows; -1: all
+	behind error // a bad row behind the batch that was given out
+	err    error
+}
+
+func (r *reader) place(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return driver.Wrap(err, driver.Place{File: r.path, RowGroup: fault.N(r.index)})
+}
+
+func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
+	if r.err == nil {
+		if err := context.Cause(ctx); err != nil {
+			r.end(r.place(err))
+		}
+	}
+	if r.err != nil {
+		return driver.Batch{}, r.err
+	}
+	b, err := r.next(ctx)
+	if err != nil {
+		r.end(r.place(err))
+		return driver.Batch{}, r.err
+	}
+	return b, nil
+}
+
+func (r *reader) next(ctx context.Context) (driver.Batch, error) {
+	if err := r.behind; err != nil {
+		r.behind = nil
+		if err := r.badRow(err); err != nil {
+			return driver.Batch{}, err
+		}
+	}
+	root := r.p.root
+	r.sink.bytes = 0
+	limit := r.o.BatchRows
+	if r.left >= 0 {
+		limit = int(min(int64(limit), r.left))
+	}
+	for root.n < limit && (root.n == 0 || r.sink.bytes < r.o.BatchBytes) {
+		if r.row%256 == 0 && ctx.Err() != nil {
+			return driver.Batch{}, context.Cause(ctx)
+		}
+		skip := r.row < r.o.FromRow
+		err := r.in.row(ctx, skip)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			if e, ok := err.(*driver.Error); !ok || e.Code != driver.RowError {
+				return driver.Batch{}, driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
+			}
+			if root.n > 0 { // rows of a batch are neighbours
+				r.behind = err
+				break
+			}
+			if err := r.badRow(err); err != nil {
+				return driver.Batch{}, err
+			}
+			continue
+		}
+		if r.sink.bytes > r.o.BatchBytes && root.n > 1 {
+			r.in.unread()
+			root.truncate(root.n - 1)
+			break
+		}
+		r.row++
+	}
+	n := root.n
+	if n == 0 {
+		return driver.Batch{}, io.EOF
+	}
+	cols := make([]arrow.Array, len(root.kids))
+	for i, k := range root.kids {
+		d := k.finish()
+		cols[i] = array.MakeFromData(d)
+		d.Release()
+		defer cols[i].Release()
+	}
+	root.n = 0
+	rec := array.NewRecordBatch(r.schema, cols, int64(n))
+	defer rec.Release()
+	first := r.row - int64(n)
+	out, err := r.ad.Apply(rec, first, r.o.Alloc)
+	if err != nil {
+		return driver.Batch{}, err
+	}
+	if r.left >= 0 {
+		r.left -= int64(n)
+	}
+	r.o.Stats.Rows.Add(int64(n))
+	return driver.Batch{Record: out, Row: first}, nil
+}
+
+// badRow reports the row at hand and counts it.
+func (r *reader) badRow(err error) error {
+	err = driver.Wrap(err, driver.Place{File: r.path, RowGroup: fault.N(r.index), Row: fault.N(r.row)})
+	r.row++
+	if r.o.OnBadRow == nil {
+		return err
+	}
+	return r.o.OnBadRow(err)
+}
+
+// end keeps err and frees everything.
+func (r *reader) end(err error) error {
+	if r.err == nil {
+		r.err = err
+	}
+	if r.p != nil {
+		r.p.root.release()
+		r.p = nil
+	}
+	if r.ad != nil {
+		r.ad.Release()
+		r.ad = nil
+	}
+	if r.in != nil {
+		in := r.in
+		r.in = nil
+		return in.close()
+	}
+	return nil
+}
+
+func (r *reader) Close() error {
+	return r.place(r.end(driver.Errorf(driver.Invalid, "the reader is closed")))
+}
+
+// lines are the rows of JSON lines.
+type lines struct {
+	p        *parser
+	c        *fileset.Chunks
+	chunk    []byte
+	off      int64 // of chunk in the file
+	at, last int   // in chunk: the next line, the one parsed last
+	first    bool  // a byte order mark may come
+}
+
+func (l *lines) row(ctx context.Context, skip bool) error {
+	for {
+		if l.at == len(l.chunk) {
+			var err error
+			if l.chunk, l.off, err = l.c.Next(ctx); err != nil {
+				l.chunk, l.at = nil, 0
+				return err
+			}
+			l.at = 0
+			if l.first {
+				l.first = false
+				l.at = len(l.chunk) - len(bytes.TrimPrefix(l.chunk, bom))
+			}
+		}
+		rest := l.chunk[l.at:]
+		n := bytes.IndexByte(rest, '\n') + 1
+		if n == 0 {
+			n = len(rest)
+		}
+		l.last = l.at
+		l.at += n
+		l.p.text.b, l.p.text.i, l.p.text.more = rest[:n:n], 0, false
+		if _, err := l.p.space(); err == nil {
+			break
+		} // else a blank line
+	}
+	if skip {
+		return nil
+	}
+	n := l.p.root.n
+	bytes := l.p.root.s.bytes
+	err := l.p.row()
+	if err == nil {
+		c, end := l.p.space()
+		if end != nil {
+			return nil
+		}
+		l.p.root.truncate(n)
+		l.p.root.s.bytes = bytes
+		err = l.p.fail("%q after the end of the object; write one object per line", c)
+	}
+	if e, ok := err.(*syntaxError); ok {
+		return driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at))
+	}
+	return err
+}
+
+func (l *lines) unread()      { l.at = l.last }
+func (l *lines) close() error { return l.c.Close() }
+
+// elements are the rows of a JSON array.
+type elements struct {
+	p      *parser
+	raw    io.ReadCloser
+	in     io.Reader // raw, or the decompressor, an io.ReadCloser
+	cancel context.CancelFunc
+	buf    []byte
+	off    int64 // of buf in the file
+	eof    bool
+	state  int // of the grammar, below
+	last   int // where the row parsed last begins, with its comma
+	before int // state there
+}
+
+const (
+	atStart = iota // before '['
+	atFirst        // behind it
+	atNext         // behind an element
+	atEnd          // behind ']'
+)
+
+func (a *elements) row(ctx context.Context, skip bool) error {
+	for {
+		begin, state := a.p.i, a.state
+		err := a.step(skip)
+		if err == errMore {
+			a.p.i, a.state = begin, state
+			if err := a.fill(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if e, ok := err.(*syntaxError); ok {
+			return driver.Errorf(driver.Corrupt, "the array is damaged: %s (byte %d)", e.msg, a.off+int64(e.at))
+		}
+		a.last, a.before = begin, state
+		return err
+	}
+}
+
+// step consumes one row with what comes before it.
+func (a *elements) step(skip bool) error {
+	p := a.p
+	if a.state == atStart {
+		if p.more && len(p.b)-p.i < len(bom) {
+			return errMore
+		}
+		p.i += len(p.b[p.i:]) - len(bytes.TrimPrefix(p.b[p.i:], bom))
+		c, err := p.space()
+		if err != nil {
+			return err
+		}
+		if c != '[' {
+			return p.fail("%q where an array begins", c)
+		}
+		p.i++
+		a.state = atFirst
+	}
+	c, err := p.space()
+	if a.state == atEnd {
+		var e *syntaxError
+		if errors.As(err, &e) {
+			return io.EOF
+		}
+		if err == nil {
+			err = p.fail("%q behind the array", c)
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case c == ']':
+		p.i++
+		a.state = atEnd
+		return a.step(skip)
+	case a.state == atNext:
+		if c != ',' {
+			return p.fail("%q where a comma or ']' is needed", c)
+		}
+		p.i++
+	}
+	a.state = atNext
+	if skip {
+		return p.skip(0)
+	}
+	return p.row()
+}
+
+// fill gets more text behind what is left of it.
+func (a *elements) fill(ctx context.Context) error {
+	left := copy(a.buf, a.p.b[a.p.i:])
+	a.off += int64(a.p.i)
+	if left == len(a.buf) {
+		if left >= fileset.MaxLine {
+			return driver.Errorf(driver.Corrupt, "the element at byte %d is larger than %d bytes", a.off, fileset.MaxLine)
+		}
+		a.buf = append(a.buf, make([]byte, len(a.buf))...)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	stop := context.AfterFunc(ctx, a.cancel)
+	n, err := io.ReadFull(a.in, a.buf[left:])
+	if !stop() && err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	switch err {
+	case nil:
+	case io.EOF, io.ErrUnexpectedEOF:
+		a.eof = true
+	default:
+		return err
+	}
+	a.p.text.b, a.p.text.i, a.p.text.more = a.buf[:left+n], 0, !a.eof
+	return nil
+}
+
+func (a *elements) unread() { a.p.i, a.state = a.last, a.before }
+
+func (a *elements) close() error {
+	var err error
+	if d, ok := a.in.(io.Closer); ok && a.in != io.Reader(a.raw) {
+		err = d.Close()
+	}
+	err = errors.Join(err, a.raw.Close())
+	a.cancel()
+	return err
+}

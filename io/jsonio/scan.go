@@ -1,0 +1,386 @@
+package jsonio
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxDepth bounds the nesting of one row.
+const maxDepth = 64
+
+// errMore says that the text ends inside a value and that there is more of it.
+var errMore = errors.New("more text is needed")
+
+// syntaxError is a row that is not JSON.
+type syntaxError struct {
+	at  int // byte in the text given
+	msg string
+}
+
+func (e *syntaxError) Error() string { return e.msg }
+
+// text walks over JSON text. It accepts exactly what RFC 8259 does, nested up to
+// maxDepth; invalid UTF-8 becomes U+FFFD.
+type text struct {
+	b    []byte
+	i    int
+	more bool   // b is not the end of the text
+	buf  []byte // of unescaped strings
+}
+
+func (t *text) fail(format string, args ...any) error {
+	return &syntaxError{t.i, fmt.Sprintf(format, args...)}
+}
+
+// short is the error of text that ends.
+func (t *text) short() error {
+	if t.more {
+		return errMore
+	}
+	return t.fail("the text ends inside a value")
+}
+
+// space skips white space and returns the byte that follows.
+func (t *text) space() (byte, error) {
+	for ; t.i < len(t.b); t.i++ {
+		switch c := t.b[t.i]; c {
+		case ' ', '\t', '\r', '\n':
+		default:
+			return c, nil
+		}
+	}
+	return 0, t.short()
+}
+
+// word consumes true, false or null.
+func (t *text) word(w string) error {
+	if len(t.b)-t.i >= len(w) {
+		if string(t.b[t.i:t.i+len(w)]) != w {
+			return t.fail("an unknown word; only true, false and null are written without quotes")
+		}
+		t.i += len(w)
+		return nil
+	}
+	return t.short()
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// plain returns the index of the first byte from i on that is a quote, a
+// backslash, a control character or not ASCII.
+func plain(b []byte, i int) int {
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		q := w ^ (ones * '"')
+		s := w ^ (ones * '\\')
+		m := (q - ones) & ^q // a zero byte borrows into its high bit
+		m |= (s - ones) & ^s
+		m |= (w - ones*0x20) // below 0x20; exact for the lowest byte that is one
+		m |= w
+		if m &= highs; m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
+			return i
+		}
+	}
+	return i
+}
+
+// str consumes a string and returns its value, valid until the next call.
+func (t *text) str() ([]byte, error) {
+	begin := t.i + 1
+	i := plain(t.b, begin)
+	if i < len(t.b) && t.b[i] == '"' {
+		t.i = i + 1
+		return t.b[begin:i], nil
+	}
+	return t.long(begin, i)
+}
+
+// long is str beyond the first byte that needs care, at i.
+func (t *text) long(begin, i int) ([]byte, error) {
+	buf, from, utf := t.buf[:0], begin, false
+	for {
+		i = plain(t.b, i)
+		if i >= len(t.b) {
+			return nil, t.short()
+		}
+		switch c := t.b[i]; {
+		case c == '"':
+			t.i = i + 1
+			s := t.b[from:i]
+			if from != begin {
+				buf = append(buf, s...)
+				t.buf, s = buf, buf
+			}
+			if utf && !utf8.Valid(s) {
+				s = t.repair(s)
+			}
+			return s, nil
+		case c == '\\':
+			buf = append(buf, t.b[from:i]...)
+			var err error
+			if buf, i, err = t.escape(buf, i); err != nil {
+				return nil, err
+			}
+			from = i // beyond begin, as an escape takes bytes
+		case c >= 0x80:
+			utf = true
+			i++
+		case c < 0x20:
+			t.i = i
+			return nil, t.fail("the control character %#x in a string; write it as an escape", c)
+		}
+	}
+}
+
+// repair replaces invalid UTF-8.
+func (t *text) repair(s []byte) []byte {
+	out := make([]byte, 0, len(s)+16)
+	for len(s) > 0 {
+		r, n := utf8.DecodeRune(s)
+		out = utf8.AppendRune(out, r)
+		s = s[n:]
+	}
+	t.buf = out
+	return out
+}
+
+// escape appends what the escape at i stands for and returns the index behind it.
+func (t *text) escape(buf []byte, i int) ([]byte, int, error) {
+	if i+1 >= len(t.b) {
+		return buf, i, t.short()
+	}
+	c := t.b[i+1]
+	switch c {
+	case '"', '\\', '/':
+	case 'b':
+		c = '\b'
+	case 'f':
+		c = '\f'
+	case 'n':
+		c = '\n'
+	case 'r':
+		c = '\r'
+	case 't':
+		c = '\t'
+	case 'u':
+		r, err := t.hex(i + 2)
+		if err != nil {
+			return buf, i, err
+		}
+		i += 6
+		if utf16.IsSurrogate(r) {
+			// A pair is one character; half of one is U+FFFD. Whether a pair follows must
+			// be known, so more text is awaited.
+			if t.more && len(t.b)-i < 6 {
+				return buf, i, errMore
+			}
+			if i+1 < len(t.b) && t.b[i] == '\\' && t.b[i+1] == 'u' {
+				low, err := t.hex(i + 2)
+				if err != nil {
+					return buf, i, err
+				}
+				if p := utf16.DecodeRune(r, low); p != utf8.RuneError {
+					return utf8.AppendRune(buf, p), i + 6, nil
+				}
+			}
+			r = utf8.RuneError
+		}
+		return utf8.AppendRune(buf, r), i, nil
+	default:
+		t.i = i
+		return buf, i, t.fail("the escape \\%c does not exist", c)
+	}
+	return append(buf, c), i + 2, nil
+}
+
+func (t *text) hex(i int) (r rune, err error) {
+	if i+4 > len(t.b) {
+		return 0, t.short()
+	}
+	for _, c := range t.b[i : i+4] {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c|0x20 && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			t.i = i
+			return 0, t.fail("\\u takes four hexadecimal digits")
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, nil
+}
+
+// number is a number as it is written.
+type number struct {
+	text  []byte
+	mant  uint64 // all digits, if there are at most 19
+	exp   int    // value is mant * 10^exp
+	neg   bool
+	whole bool // neither fraction nor exponent
+	exact bool // mant and exp say it all
+}
+
+// num consumes a number.
+func (t *text) num() (n number, err error) {
+	b, i := t.b, t.i
+	if i < len(b) && b[i] == '-' {
+		n.neg = true
+		i++
+	}
+	first := i
+	for i < len(b) && b[i]-'0' < 10 {
+		n.mant = n.mant*10 + uint64(b[i]-'0')
+		i++
+	}
+	digits := i - first
+	if digits == 0 {
+		if i == len(b) {
+			return n, t.short()
+		}
+		return n, t.fail("%q does not begin a value", b[i])
+	}
+	if digits > 1 && b[first] == '0' {
+		return n, t.fail("a number has a leading 0")
+	}
+	n.whole = true
+	if i < len(b) && b[i] == '.' {
+		n.whole = false
+		i++
+		from := i
+		for i < len(b) && b[i]-'0' < 10 {
+			n.mant = n.mant*10 + uint64(b[i]-'0')
+			i++
+		}
+		if i == from {
+			if i == len(b) {
+				return n, t.short()
+			}
+			return n, t.fail("a number ends in a point")
+		}
+		n.exp = from - i
+		digits += i - from
+	}
+	n.exact = digits <= 19
+	if i < len(b) && b[i]|0x20 == 'e' {
+		n.whole = false
+		i++
+		neg := false
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			neg = b[i] == '-'
+			i++
+		}
+		from, e := i, 0
+		for i < len(b) && b[i]-'0' < 10 {
+			if e < 1e6 {
+				e = e*10 + int(b[i]-'0')
+			}
+			i++
+		}
+		if i == from {
+			if i == len(b) {
+				return n, t.short()
+			}
+			return n, t.fail("a number has an empty exponent")
+		}
+		if neg {
+			e = -e
+		}
+		n.exp += e
+	}
+	if i == len(b) && t.more {
+		return n, errMore
+	}
+	n.text = b[t.i:i]
+	t.i = i
+	return n, nil
+}
+
+// skip consumes a value of any kind.
+func (t *text) skip(depth int) error {
+	c, err := t.space()
+	if err != nil {
+		return err
+	}
+	switch c {
+	case '"':
+		_, err := t.str()
+		return err
+	case '{', '[':
+		return t.each(depth, c, func([]byte) error { return t.skip(depth + 1) })
+	case 't':
+		return t.word("true")
+	case 'f':
+		return t.word("false")
+	case 'n':
+		return t.word("null")
+	}
+	_, err = t.num()
+	return err
+}
+
+// each consumes the object or array that open begins, calling value in front of
+// every value, with its key, which is valid until value consumes something.
+func (t *text) each(depth int, open byte, value func(key []byte) error) error {
+	if depth >= maxDepth {
+		return t.fail("nested deeper than %d", maxDepth)
+	}
+	shut := open + 2 // '}' and ']'
+	t.i++
+	c, err := t.space()
+	if err != nil {
+		return err
+	}
+	if c == shut {
+		t.i++
+		return nil
+	}
+	for {
+		var key []byte
+		if open == '{' {
+			if c != '"' {
+				return t.fail("%q where a key in quotes is needed", c)
+			}
+			if key, err = t.str(); err != nil {
+				return err
+			}
+			if c, err = t.space(); err != nil {
+				return err
+			}
+			if c != ':' {
+				return t.fail("%q after a key, where a colon is needed", c)
+			}
+			t.i++
+		}
+		if err := value(key); err != nil {
+			return err
+		}
+		if c, err = t.space(); err != nil {
+			return err
+		}
+		t.i++
+		if c == shut {
+			return nil
+		}
+		if c != ',' {
+			t.i--
+			return t.fail("%q where a comma or %q is needed", c, shut)
+		}
+		if c, err = t.space(); err != nil {
+			return err
+		}
+	}
+}
