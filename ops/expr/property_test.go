@@ -1,9 +1,13 @@
 package expr
 
 import (
+	"cmp"
 	"flag"
 	"math"
+	"math/big"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -12,6 +16,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 var (
@@ -201,9 +206,11 @@ func (g gen) boolean(depth int) *node {
 	}
 	depth--
 	ops := []string{"==", "!=", "<", "<=", ">", ">="}
-	switch g.IntN(14) {
+	switch g.IntN(15) {
 	case 0, 1, 2:
 		return call(pickOf(g, ops...), g.num(depth), g.num(depth))
+	case 14:
+		return call(pickOf(g, ops...), g.num(0), g.num(0))
 	case 3:
 		return call(pickOf(g, ops...), g.str(depth), g.str(depth))
 	case 4:
@@ -347,7 +354,114 @@ func againstReference(t *testing.T, seed uint64) (ok, failed bool) {
 			return false, false
 		}
 	}
+	if !foldsSame(t, seed, e, rec, arr, mem) || p.Type().ID() == arrow.BOOL && !neverStronger(t, seed, e, rec, arr.(*array.Boolean), mem) {
+		return false, false
+	}
 	return true, false
+}
+
+// foldsSame: folding changes no value and no type.
+func foldsSame(t *testing.T, seed uint64, e *Expr, rec arrow.RecordBatch, want arrow.Array, mem memory.Allocator) bool {
+	t.Helper()
+	f := e.Fold(randomSchema)
+	p, err := f.Bind(randomSchema, 0)
+	if err != nil || !arrow.TypeEqual(p.Type(), want.DataType()) {
+		t.Errorf("seed %d: %s folds to %s: %v", seed, e, f, err)
+		return false
+	}
+	got, err := p.Eval(rec, nil, mem)
+	if err != nil {
+		t.Errorf("seed %d: %s folds to %s: %v", seed, e, f, err)
+		return false
+	}
+	defer got.Release()
+	for i := range want.Len() {
+		if !sameValue(cell(got, i), cell(want, i)) {
+			t.Errorf("seed %d: row %d of %s: %v, folded to %s: %v", seed, i, e, cell(want, i), f, cell(got, i))
+			return false
+		}
+	}
+	return true
+}
+
+// neverStronger: the predicate keeps every row that the expression keeps, and a
+// single conjunct that gives a term keeps no other; and Filter keeps just those.
+func neverStronger(t *testing.T, seed uint64, e *Expr, rec arrow.RecordBatch, keep *array.Boolean, mem memory.Allocator) bool {
+	t.Helper()
+	pred := e.Predicate(randomSchema)
+	exact := len(pred) == len(e.Conjuncts())
+	var rows []int32
+	for i := range keep.Len() {
+		in := true
+		for _, term := range pred {
+			in = in && holdsTerm(term, cell(rec.Column(randomSchema.FieldIndices(term.Column)[0]), i))
+		}
+		yes := keep.IsValid(i) && keep.Value(i)
+		if yes && !in || exact && yes != in {
+			t.Errorf("seed %d: row %d of %s is %v, of its predicate %s %v", seed, i, e, yes, pred, in)
+			return false
+		}
+		if yes {
+			rows = append(rows, int32(i))
+		}
+	}
+	out, idx, err := Filter(rec, keep, mem)
+	if err != nil {
+		t.Errorf("seed %d: filter: %v", seed, err)
+		return false
+	}
+	defer out.Release()
+	if out.NumRows() != int64(len(rows)) || idx == nil && len(rows) != keep.Len() || idx != nil && !slices.Equal(idx, rows) {
+		t.Errorf("seed %d: filter keeps %v, want %v", seed, idx, rows)
+		return false
+	}
+	for c := range rec.NumCols() {
+		for j, i := range rows {
+			if got, want := cell(out.Column(int(c)), j), cell(rec.Column(int(c)), int(i)); !sameValue(got, want) {
+				t.Errorf("seed %d: column %s row %d: %v, want %v", seed, rec.ColumnName(int(c)), i, got, want)
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holdsTerm reports whether a value makes a term true, as drivers evaluate it.
+func holdsTerm(t driver.Term, v any) bool {
+	switch {
+	case t.Op == driver.IsNull:
+		return v == nil
+	case v == nil:
+		return false
+	case t.Op == driver.NotNull:
+		return true
+	}
+	for _, w := range t.Values {
+		var c int
+		switch w := w.(type) {
+		case bool:
+			c = int(b2u(v.(bool))) - int(b2u(w))
+		case string:
+			c = strings.Compare(v.(string), w)
+		case int64:
+			c = v.(*big.Int).Cmp(big.NewInt(w))
+		case uint64:
+			c = v.(*big.Int).Cmp(new(big.Int).SetUint64(w))
+		case float64:
+			f := v.(float64)
+			if f != f || w != w {
+				if t.Op == driver.Ne {
+					return true
+				}
+				continue
+			}
+			c = cmp.Compare(f+0, w+0)
+		}
+		if opHolds(map[driver.Op]string{driver.Eq: "==", driver.Ne: "!=", driver.Lt: "<", driver.Le: "<=", driver.Gt: ">", driver.Ge: ">=", driver.In: "=="}[t.Op], c) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameNode reports whether two trees are equal.
