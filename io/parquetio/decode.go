@@ -404,7 +404,7 @@ func (v *virtual) readAt(d *pqDecoder, p []byte, off int64) (n int, err error) {
 		if err := v.load(d, off, next); err != nil {
 			return 0, err
 		}
-	} else if v.gen != d.dec.gen && off >= v.at+int64(len(v.head)) {
+	} else if v.gen != d.dec.gen {
 		// Another column used the scratch memory in between.
 		at := v.at
 		if v.pos = v.from; v.values >= 0 && v.hdr.typ != pageDict {

@@ -106,7 +106,7 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	}
 	end := w.runEnd(off)
 	if off+n > end {
-		return nil, fault.New(fault.Internal, "%d bytes at offset %d were not planned", n, off)
+		return nil, fault.New(fault.Corrupt, "a page of %d bytes at offset %d is not where the page index says", n, off)
 	}
 	want := min(max(n, w.step), end-off)
 	have := int64(len(w.buf))

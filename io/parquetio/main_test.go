@@ -5,8 +5,6 @@ import (
 	"io"
 	"testing"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"go.uber.org/goleak"
 
 	"github.com/penstock-data/penstock/io/driver"
@@ -65,8 +63,4 @@ func readAll(ctx context.Context, tab driver.Table, i int, o *driver.ScanOptions
 	}
 }
 
-var (
-	_ = arrow.Null
-	_ memory.Allocator
-	_ fileset.Options
-)
+func fileOptions(paths ...string) fileset.Options { return fileset.Options{Paths: paths} }

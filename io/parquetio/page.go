@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/parquet"
 
@@ -162,8 +163,12 @@ func (h *pageHeader) check(c *chunk, room int64) error {
 	return nil
 }
 
-// checkBody looks at claims in a page that the decoder would believe.
-func (h *pageHeader) checkBody(l *leaf, body []byte) error {
+// noDelta is a DELTA_BYTE_ARRAY run of no values.
+var noDelta = []byte{0x80, 1, 4, 0, 0, 0x80, 1, 4, 0, 0}
+
+// checkBody looks at claims in a page that the decoder would believe, and
+// returns the body that it is given.
+func (h *pageHeader) checkBody(l *leaf, body []byte) ([]byte, error) {
 	if h.typ == pageDict {
 		width := 4 // of a length
 		switch l.physical {
@@ -174,28 +179,32 @@ func (h *pageHeader) checkBody(l *leaf, body []byte) error {
 		case parquet.Types.FixedLenByteArray:
 			width = l.width
 		case parquet.Types.Boolean:
-			return fault.New(fault.Corrupt, "a dictionary of booleans")
+			return nil, fault.New(fault.Corrupt, "a dictionary of booleans")
 		}
 		if int64(h.values)*int64(width) > int64(len(body)) {
-			return fault.New(fault.Corrupt, "a dictionary claims %d values in %d bytes", h.values, len(body))
+			return nil, fault.New(fault.Corrupt, "a dictionary claims %d values in %d bytes", h.values, len(body))
 		}
-		return nil
+		return body, nil
 	}
 	switch h.enc {
 	case encDelta, encDeltaLength, encDeltaBytes:
 		values, ok := h.valuesOf(l, body)
 		if !ok {
-			return fault.New(fault.Corrupt, "a page is too small for its levels")
+			return nil, fault.New(fault.Corrupt, "a page is too small for its levels")
 		}
-		rest, ok := skipDelta(values)
+		rest, total, ok := skipDelta(values)
 		if ok && h.enc == encDeltaBytes {
-			_, ok = skipDelta(rest)
+			if total == 0 && len(values) > 0 { // arrow-go writes rubbish behind no values
+				h.raw = int32(len(body) - len(values) + len(noDelta))
+				return slices.Concat(body[:len(body)-len(values)], noDelta), nil
+			}
+			_, _, ok = skipDelta(rest)
 		}
 		if !ok {
-			return fault.New(fault.Corrupt, "a page has damaged delta-encoded values")
+			return nil, fault.New(fault.Corrupt, "a page has damaged delta-encoded values")
 		}
 	}
-	return nil
+	return body, nil
 }
 
 // valuesOf returns what follows the levels.
@@ -229,15 +238,16 @@ func (h *pageHeader) valuesOf(l *leaf, body []byte) ([]byte, bool) {
 
 // skipDelta walks over a DELTA_BINARY_PACKED run and refuses blocks that are out
 // of proportion. Nothing at all is right for a page of nulls.
-func skipDelta(b []byte) (rest []byte, ok bool) {
+func skipDelta(b []byte) (rest []byte, total uint64, ok bool) {
 	if len(b) == 0 {
-		return b, true
+		return b, 0, true
 	}
 	r := &thriftReader{b: b}
-	block, minis, total := r.uvarint(), r.uvarint(), r.uvarint()
+	block, minis := r.uvarint(), r.uvarint()
+	total = r.uvarint()
 	r.uvarint() // first value
 	if r.bad || block == 0 || block > maxDeltaBlock || minis == 0 || minis > block || block%minis != 0 || total > 1<<31 {
-		return nil, false
+		return nil, 0, false
 	}
 	perMini := block / minis
 	for left := total; left > 1; { // the first is in the header
@@ -245,21 +255,21 @@ func skipDelta(b []byte) (rest []byte, ok bool) {
 		at := r.i
 		r.advance(int(minis))
 		if r.bad {
-			return nil, false
+			return nil, 0, false
 		}
 		for m := uint64(0); m < minis && left > 1; m++ {
 			w := uint64(b[at+int(m)])
 			if w > 64 {
-				return nil, false
+				return nil, 0, false
 			}
 			r.advance(int(perMini * w / 8))
 			left -= min(left-1, perMini)
 		}
 		if r.bad {
-			return nil, false
+			return nil, 0, false
 		}
 	}
-	return b[r.i:], true
+	return b[r.i:], total, true
 }
 
 // pageReader walks the pages of one column chunk: it checks them and hands out
@@ -314,7 +324,7 @@ func (p *pageReader) next(ctx context.Context) (body []byte, ok bool, err error)
 		if body, err = p.dec.page(codec, comp, plain, int(h.raw)); err != nil {
 			return nil, false, err
 		}
-		if err := h.checkBody(p.leaf, body); err != nil {
+		if body, err = h.checkBody(p.leaf, body); err != nil {
 			return nil, false, err
 		}
 		p.pos += int64(n) + int64(h.comp)

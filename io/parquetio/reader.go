@@ -331,7 +331,7 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 	if r.start == nil { // no column: rows that only count
 		rec := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, n)
 		defer rec.Release()
-		out, err := r.finish(rec, row)
+		out, err := r.finished(rec, row)
 		return out, n, err
 	}
 	if r.dec == nil {
@@ -365,10 +365,19 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 		for _, c := range cols {
 			c.Release()
 		}
-		out, err := r.finish(rec, row)
+		out, err := r.finished(rec, row)
 		rec.Release()
 		return out, n, err
 	}
+}
+
+// finished makes of the file's columns those of the scan.
+func (r *reader) finished(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error) {
+	if r.finish == nil {
+		rec.Retain()
+		return rec, nil
+	}
+	return r.finish(rec, row)
 }
 
 // slice queues rec in pieces of at most BatchBytes, by average; a piece has at

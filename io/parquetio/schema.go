@@ -155,6 +155,9 @@ func plainSchema(stored string) (kv metadata.KeyValueMetadata, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
 	}
+	if err := checkArrowSchema(raw); err != nil {
+		return nil, err
+	}
 	rd, err := ipc.NewReader(bytes.NewReader(raw))
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
