@@ -85,7 +85,7 @@ func start(cmd *command) (*child, error) {
 	}
 	c.out = bufio.NewWriterSize(inW, 64<<10)
 	c.br = bufio.NewReaderSize(outR, 64<<10)
-	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in))
+	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in), ipc.WithAllocator(&c.mem))
 	return c, nil
 }
 

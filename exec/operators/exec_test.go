@@ -37,6 +37,8 @@ func childMain(mode string) {
 	case "garbage":
 		fmt.Println("hello, I print to stdout: " + strings.Repeat("x", 1000))
 		time.Sleep(time.Minute)
+	case "quit":
+		os.Exit(9)
 	case "env":
 		fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), "\n"))
 		os.Exit(5)
@@ -216,7 +218,7 @@ func TestExecParallel(t *testing.T) {
 
 func TestExecFailures(t *testing.T) {
 	alloc := memtest.New(t)
-	rec := testBatch(rand.New(rand.NewPCG(5, 5)), 40, alloc)
+	rec := testBatch(rand.New(rand.NewPCG(5, 5)), 3000, alloc)
 	defer rec.Release()
 	short := func(s *ops.ExecSpec) { s.TimeoutMS = 300 }
 	for _, c := range []struct {
@@ -226,6 +228,8 @@ func TestExecFailures(t *testing.T) {
 		code   fault.Code
 	}{
 		{"crash", nil, "died: exit status 3; stderr: segmentation fault, or so", fault.WorkerLost},
+		{"quit", nil, "died: exit status 9", fault.WorkerLost},
+		{"quit", func(s *ops.ExecSpec) { s.BatchRows = 3000 }, "died: exit status 9", fault.WorkerLost},
 		{"torn", nil, "died: exit status 7", fault.WorkerLost},
 		{"kill", nil, "died: signal: killed", fault.WorkerLost},
 		{"hang", short, "gave no answer for 300ms", fault.WorkerLost},

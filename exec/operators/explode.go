@@ -130,26 +130,43 @@ func without(s *arrow.Schema, col int) *arrow.Schema {
 // piece makes size rows of rows lo to hi-1; parents count from lo.
 func (t *explodeTask) piece(rec arrow.RecordBatch, list lists, lo, hi, size int) (arrow.RecordBatch, []int32, error) {
 	parents := make([]int32, 0, size)
-	elems := make([]int64, 0, size) // -1: null
-	run := true                     // elements are neighbours
+	first, next := int64(-1), int64(-1) // elements first to next-1, as long as they are neighbours
+	run := true
 	for i := lo; i < hi; i++ {
-		k := int64(0)
-		if list.IsValid(i) {
-			start, end := list.ValueOffsets(i)
-			k = end - start
+		k := t.e.length(list, i)
+		if k == 0 {
+			continue
+		}
+		for range k {
+			parents = append(parents, int32(i-lo))
+		}
+		start, end := t.e.elements(list, i)
+		if first < 0 {
+			first, next = start, start
+		}
+		run = run && start == next && start >= 0
+		next = end
+	}
+	var elems []int64
+	switch {
+	case len(parents) == 0:
+		first, next = 0, 0
+	case !run:
+		elems = make([]int64, 0, size) // -1: null
+		for i := lo; i < hi; i++ {
+			if t.e.length(list, i) == 0 {
+				continue
+			}
+			start, end := t.e.elements(list, i)
 			for e := start; e < end; e++ {
-				parents = append(parents, int32(i-lo))
-				run = run && (len(elems) == 0 || elems[len(elems)-1]+1 == e)
 				elems = append(elems, e)
 			}
-		}
-		if k == 0 && t.e.keepEmpty {
-			parents = append(parents, int32(i-lo))
-			run = false
-			elems = append(elems, -1)
+			if start < 0 {
+				elems = append(elems, -1)
+			}
 		}
 	}
-	values, err := t.elements(list.ListValues(), elems, run)
+	values, err := t.gather(list.ListValues(), first, next, elems)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -185,13 +202,20 @@ func (t *explodeTask) repeat(rec arrow.RecordBatch, lo, hi int, parents []int32)
 	return expr.Take(others, parents, t.env.Alloc)
 }
 
-// elements gathers the values at elems; -1 gives null.
-func (t *explodeTask) elements(values arrow.Array, elems []int64, run bool) (arrow.Array, error) {
-	if len(elems) == 0 {
-		return array.NewSlice(values, 0, 0), nil
+// elements of row i, which is not dropped; -1, -1 where it becomes a row with null.
+func (e *Explode) elements(l lists, i int) (start, end int64) {
+	if l.IsValid(i) {
+		if start, end = l.ValueOffsets(i); start < end {
+			return start, end
+		}
 	}
-	if run {
-		return array.NewSlice(values, elems[0], elems[len(elems)-1]+1), nil
+	return -1, -1
+}
+
+// gather gives the values at elems, of which -1 gives null; values lo to hi-1 if elems is nil.
+func (t *explodeTask) gather(values arrow.Array, lo, hi int64, elems []int64) (arrow.Array, error) {
+	if elems == nil {
+		return array.NewSlice(values, lo, hi), nil
 	}
 	// Cut out the part that is needed, so that 32-bit indices do; nulls point to one that is put behind it.
 	first, last, nulls := int64(math.MaxInt64), int64(-1), false
