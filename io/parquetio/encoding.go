@@ -18,20 +18,20 @@ import (
 // EncodingOptions of files that are written; nil means defaults.
 type EncodingOptions struct {
 	// Compression is "zstd" (default), "snappy", "gzip", "lz4_raw" or "none".
-	Compression string `json:"compression,omitempty"`
+	Compression string `json:"compression,omitempty" doc:"zstd (default), snappy, gzip, lz4_raw or none" enum:"zstd|snappy|gzip|lz4_raw|none"`
 	// Level of zstd (1 to 22) or gzip (1 to 9); 0 means the codec's default.
-	Level int `json:"level,omitempty"`
+	Level int `json:"level,omitempty" doc:"of zstd (1 to 22) or gzip (1 to 9); default: the codec's"`
 	// A row group ends at whichever comes first: encoded bytes (default 64 MiB) or
 	// rows (default no limit).
-	RowGroupBytes int64 `json:"row_group_bytes,omitempty"`
-	RowGroupRows  int64 `json:"row_group_rows,omitempty"`
+	RowGroupBytes int64 `json:"row_group_bytes,omitempty" doc:"encoded bytes of a row group; default 64 MiB"`
+	RowGroupRows  int64 `json:"row_group_rows,omitempty" doc:"most rows of a row group; default: no limit"`
 	// PageBytes is the size of a page before compression; default 64 KiB. Readers
 	// skip whole pages.
-	PageBytes int64 `json:"page_bytes,omitempty"`
+	PageBytes int64 `json:"page_bytes,omitempty" doc:"size of a page before compression; default 64 KiB"`
 	// NoStatistics leaves out minima and maxima, of row groups and of pages.
-	NoStatistics bool `json:"no_statistics,omitempty"`
+	NoStatistics bool `json:"no_statistics,omitempty" doc:"leave out minima and maxima, of row groups and of pages"`
 	// Bloom names top-level columns that get a bloom filter.
-	Bloom []string `json:"bloom,omitempty"`
+	Bloom []string `json:"bloom,omitempty" doc:"columns that get a bloom filter"`
 }
 
 const (

@@ -22,7 +22,7 @@ type Options struct {
 	fileset.Options
 	// Columns are the columns that the table has, in this order; nil means all.
 	// Partition, path and row columns are among those that can be named.
-	Columns []string `json:"columns,omitempty"`
+	Columns []string `json:"columns,omitempty" doc:"columns to read, in this order; default: all"`
 }
 
 // Source reads Parquet files. It implements driver.Source.
