@@ -95,22 +95,30 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 				}
 			}
 		} else {
-			start := pos
-			for i := pos; i < end && n < t.last; i++ {
-				if data[i] == t.delim {
-					if t.want[n] {
-						t.fields = append(t.fields, span(start, i-start))
+			line, want, delim := data[pos:end], t.want[:t.last], t.delim
+			start := 0
+			if len(want) > 0 {
+				w := want[0]
+				for i, c := range line {
+					if c != delim {
+						continue
 					}
-					n++
+					if w {
+						t.fields = append(t.fields, span(pos+start, i-start))
+					}
 					start = i + 1
+					if n++; n == len(want) {
+						break
+					}
+					w = want[n]
 				}
-			}
-			if n < t.last && t.want[n] {
-				t.fields = append(t.fields, span(start, end-start))
+				if n < len(want) && w {
+					t.fields = append(t.fields, span(pos+start, len(line)-start))
+				}
 			}
 			n++
 			if n > t.last {
-				n += bytes.Count(data[start:end], t.delims())
+				n += bytes.Count(line[start:], t.delims())
 			}
 		}
 		if err == nil && n != len(t.want) && (n > len(t.want) || !t.missing) {

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -314,4 +315,49 @@ func FuzzHive(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A bucket behaves as the local file system does.
+func TestListBucket(t *testing.T) {
+	ctx := t.Context()
+	url := "mem://" + t.Name()
+	b, err := blobio.Open(ctx, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, k := range []string{"d/y=1/a.csv", "d/y=2/a.csv", "d/y=2/b.txt", "d/_tmp/x.csv", "e.csv"} {
+		if err := b.Put(ctx, k, []byte(k), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ path, want string }{
+		{"/d", "y=1/a.csv y=2/a.csv"},
+		{"/d/**/a.*", "y=1/a.csv y=2/a.csv"},
+		{"", "d/y=1/a.csv d/y=2/a.csv e.csv"},
+		{"/d/y=2/b.txt", "b.txt"},
+		{"/d/y=?/*.csv", "y=1/a.csv y=2/a.csv"},
+	} {
+		s, err := list(t, &Options{Paths: []string{url + c.path}}, []string{".csv"}, nil)
+		if err != nil || rels(s) != c.want {
+			t.Errorf("%q: %v, %v", c.path, s, err)
+			continue
+		}
+		for _, f := range s.Files {
+			if !strings.HasPrefix(f.Path, url+"/") {
+				t.Errorf("path %q", f.Path)
+			}
+		}
+		if _, err := s.Fingerprint(ctx, "x", nil, s.EdgeHash); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := list(t, &Options{Paths: []string{url + "/nix"}}, nil, nil); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), "nix") {
+		t.Errorf("%v", err)
+	}
+	// Two places: the same names stay apart.
+	s, err := list(t, &Options{Paths: []string{url + "/d", tree(t, "y=1/a.csv")}}, []string{".csv"}, nil)
+	if err != nil || rels(s) != "0/y=1/a.csv 1/y=1/a.csv 1/y=2/a.csv" {
+		t.Errorf("%v %v", s, err)
+	}
 }
