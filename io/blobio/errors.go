@@ -15,6 +15,7 @@ var (
 	errChanged = errors.New("the object changed after it was listed: list again, and do not replace data that is being read")
 	errStalled = errors.New("no progress within the time limit")
 	errShort   = errors.New("the answer ended early")
+	errExists  = errors.New("the object exists")
 	errAborted = errors.New("the write was aborted")
 )
 
@@ -60,8 +61,11 @@ func (b *Bucket) wrap(key string, err error) error {
 
 // codeOf classifies an error of the operating system or of a gocloud driver.
 func codeOf(err error) fault.Code {
-	if isChanged(err) {
+	switch {
+	case isChanged(err):
 		return fault.Invalid
+	case errors.Is(err, errExists):
+		return fault.Exists
 	}
 	if no, ok := errors.AsType[syscall.Errno](err); ok {
 		switch no {

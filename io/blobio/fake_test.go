@@ -96,11 +96,11 @@ func (d *fakeDriver) NewRangeReader(ctx context.Context, key string, off, n int6
 	d.asked = append(d.asked, blobio.Range{Off: off, Len: n})
 	d.inFlight++
 	d.most = max(d.most, d.inFlight)
-	d.mu.Unlock()
 	var s step
 	if d.script != nil {
 		s = d.script(i, off, n)
 	}
+	d.mu.Unlock()
 	r := &fakeReader{d: d, ctx: ctx, step: s, rest: d.data[off : off+n]}
 	err := pause(ctx, s.wait)
 	if err == nil {

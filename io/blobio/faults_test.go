@@ -449,8 +449,6 @@ func TestPutRetries(t *testing.T) {
 				return false, coded{errNet, gcerrors.FailedPrecondition}
 			case 4:
 				return false, coded{errNet, gcerrors.PermissionDenied}
-			case 5:
-				return true, nil
 			}
 			return false, nil
 		}}
@@ -464,6 +462,10 @@ func TestPutRetries(t *testing.T) {
 		}
 		wantCode(t, b.Put(t.Context(), "b", nil, &blobio.PutOptions{IfNotExist: true}), fault.Exists, b.Path("b"))
 		wantCode(t, b.Put(t.Context(), "b", nil, nil), fault.Invalid, b.Path("b"))
+		// A refusal that was lost is found out.
+		d.write = func(int) (bool, error) { return false, errNet }
+		wantCode(t, b.Put(t.Context(), "b", nil, &blobio.PutOptions{IfNotExist: true}), fault.Exists, b.Path("b"))
+		d.write = func(int) (bool, error) { return true, nil }
 		// A streamed write cannot be sent again, but its end is not waited for forever.
 		w, err := b.Create(t.Context(), "c", nil)
 		if err != nil {

@@ -18,33 +18,42 @@ type pin struct {
 }
 
 // checkAnswer reports errChanged if r answers for another version than the one
-// that was listed. What is compared, before a byte of the answer is used:
+// that was listed. What is compared, before a byte of the answer is used, beside
+// the size:
 //
-//	all     size; time of the last change, to the second (HTTP knows no finer;
-//	        mem: to the nanosecond)
-//	s3      ETag of every answer = ETag listed
-//	gs      generation of every answer = generation of the first
-//	azblob  ETag of every answer = ETag of the first
+//	s3      ETag of every answer with the ETag listed
+//	gs      generation of every answer with that of the first; the first must
+//	        not be younger than the listing says (it may say less: a change of
+//	        metadata counts there)
+//	azblob  ETag of every answer with that of the first; time of the last change
+//	mem     time of the last change, to the nanosecond
+//	others  time of the last change
 //
-// The listings of gs and azblob do not give those names, so there the first
-// answer is held to size and time only.
+// HTTP knows times to the second only, and the listings of gs and azblob do not
+// give generation and ETag; so an object there that is listed, and replaced by one
+// of the same size within the second in which it was written, goes unseen.
 func (o *Object) checkAnswer(r *blob.Reader) error {
 	if r.Size() < 0 {
 		return fault.New(fault.Unsupported, "the service decompresses this object as it is read, so its size is not known: store it without Content-Encoding")
 	}
-	listed, now := o.info.ModTime, r.ModTime()
-	if r.Size() != o.info.Size || !listed.IsZero() && !now.IsZero() && listed.Unix() != now.Unix() {
-		return errChanged
-	}
-	if o.b.scheme == "mem" && !listed.IsZero() && !listed.Equal(now) {
+	if r.Size() != o.info.Size {
 		return errChanged
 	}
 	tag := answerTag(r)
-	if tag == "" {
+	if o.b.scheme == "s3" && tag != "" && o.info.ETag != "" {
+		if tag != o.info.ETag {
+			return errChanged
+		}
 		return nil
 	}
-	if o.b.scheme == "s3" && o.info.ETag != "" && o.info.ETag != tag {
-		return errChanged
+	if listed, now := o.info.ModTime, r.ModTime(); !listed.IsZero() && !now.IsZero() {
+		switch later := now.Unix() - listed.Unix(); {
+		case later > 0, later < 0 && o.b.scheme != "gs", o.b.scheme == "mem" && !now.Equal(listed):
+			return errChanged
+		}
+	}
+	if tag == "" {
+		return nil
 	}
 	o.pin.mu.Lock()
 	defer o.pin.mu.Unlock()

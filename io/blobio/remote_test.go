@@ -1,10 +1,13 @@
 package blobio_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -137,4 +140,51 @@ func TestDown(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
 	_, err = open(t, s.URL("penstock-test"), nil).ReadAll(t.Context(), "k", 1)
 	wantCode(t, err, fault.Invalid, "s3://penstock-test/k")
+}
+
+// Small writes are repaired too: they are sent again.
+func TestPutUnderFaults(t *testing.T) {
+	s := testserver.S3(t)
+	url := bucketURL(t, s)
+	p := testserver.NewProxy(t, s, testserver.Faults{Seed: 1, Error: 0.2, Reset: 0.2, Only: func(r *http.Request) bool { return r.Method == "PUT" }})
+	b := open(t, s.Via(p).URL("penstock-test"), &blobio.Options{Retries: 30, Timeout: 50 * time.Millisecond}) // else the SDK waits for seconds
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			if err := b.Put(t.Context(), fmt.Sprint(i), randomBytes(uint64(i), 1000*i), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	direct := open(t, url, nil)
+	for i := range 16 {
+		got, err := direct.ReadAll(t.Context(), fmt.Sprint(i), 1<<20)
+		if err != nil || !bytes.Equal(got, randomBytes(uint64(i), 1000*i)) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if p.Errors.Load() == 0 || p.Resets.Load() == 0 {
+		t.Error("no fault happened")
+	}
+}
+
+// Slow answers of a real server are hedged, and the bytes are right.
+func TestHedgeServer(t *testing.T) {
+	s := testserver.GCS(t)
+	want := randomBytes(3, 1<<16)
+	info := put(t, open(t, bucketURL(t, s), nil), "k", want)
+	p := testserver.NewProxy(t, s, testserver.Faults{Seed: 2, Slow: 0.03, Latency: 300 * time.Millisecond, Only: isRead})
+	var st blobio.Stats
+	o := open(t, s.Via(p).URL("penstock-test"), nil).Object(info, &st)
+	for i := range 400 {
+		got := make([]byte, 1000)
+		if _, err := o.ReadAt(t.Context(), got, int64(i)); err != nil || !bytes.Equal(got, want[i:i+1000]) {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d slow answers; %v", p.Slow.Load(), &st)
+	if h := st.Hedges.Load(); h == 0 || h > 12 || st.Requests.Load() != 400+h {
+		t.Error(&st)
+	}
 }

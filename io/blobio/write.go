@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -62,12 +63,22 @@ func (b *Bucket) Put(ctx context.Context, key string, data []byte, o *PutOptions
 
 // upload sends r. Not by NewWriter: azureblob's panics when an upload fails (as
 // of gocloud.dev v0.47.0), and no driver gains by it.
+//
+// A service that refuses a create-only write may close the connection while the
+// body is still being sent, and its answer is lost. So where one is missing, look.
 func (b *Bucket) upload(ctx context.Context, key string, r io.Reader, o *PutOptions) error {
-	return b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist})
+	err := b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist})
+	if err != nil && o.IfNotExist && ctx.Err() == nil && codeOf(err) == fault.Unavailable {
+		if _, aerr := b.remote.Attributes(ctx, key); aerr == nil {
+			return fmt.Errorf("%w (%v)", errExists, err)
+		}
+	}
+	return err
 }
 
 // Create starts a streamed object. Nothing is visible before Close returns nil.
-// ctx governs all of the write: when it ends, Write and Close fail.
+// ctx governs all of the write: when it ends, Write and Close fail. As with Put,
+// Exists may be reported by the writer that won, if the answer was lost: compare.
 func (b *Bucket) Create(ctx context.Context, key string, o *PutOptions) (*Writer, error) {
 	if err := b.checkKey(key); err != nil {
 		return nil, err
