@@ -3,12 +3,16 @@ package parquetio
 import (
 	"encoding/binary"
 
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
 // checkArrowSchema walks a stored Arrow schema, as arrow-go allocates what a
-// damaged one claims. Offsets that leave the buffer panic: the caller recovers.
-func checkArrowSchema(b []byte) error {
+// damaged one claims, and returns its message. Offsets that leave the buffer
+// panic: the caller recovers.
+func checkArrowSchema(b []byte) (meta []byte, err error) {
 	if len(b) >= 8 && binary.LittleEndian.Uint32(b) == 0xffffffff {
 		b = b[4:]
 	}
@@ -17,13 +21,22 @@ func checkArrowSchema(b []byte) error {
 	msg.pos = msg.u32(0)
 	at := msg.at(2)
 	if at == 0 {
-		return fault.New(fault.Corrupt, "the stored Arrow schema is damaged")
+		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged")
 	}
 	schema := fbTable{msg.b, at + msg.u32(at)}
 	left := 4 * maxColumns
 	schema.vector(2)
-	return schema.checkFields(1, 0, &left)
+	return msg.b, schema.checkFields(1, 0, &left)
 }
+
+// oneMessage is an ipc.MessageReader of one message without a body.
+type oneMessage struct{ meta []byte }
+
+func (m *oneMessage) Message() (*ipc.Message, error) {
+	return ipc.NewMessage(memory.NewBufferBytes(m.meta), memory.NewBufferBytes(nil)), nil
+}
+func (*oneMessage) Retain()  {}
+func (*oneMessage) Release() {}
 
 // fbTable is a table of a flatbuffer.
 type fbTable struct {

@@ -383,8 +383,9 @@ func (f *footer) finish(ordered, oldMR bool) error {
 		}
 		for i := range rg.chunks {
 			c, leaf := &rg.chunks[i], &f.schema.leaves[i]
-			if c.flags&encrypted != 0 {
-				continue // an error of who reads it
+			if c.flags&encrypted != 0 { // an error of who reads it
+				*c = chunk{flags: encrypted, nulls: -1, text: -1, codec: -1}
+				continue
 			}
 			if c.start < 0 || c.size < 0 || c.raw < 0 || c.values < 0 || c.start > f.end || c.size > f.end-c.start {
 				at.Column = leaf.name

@@ -155,10 +155,11 @@ func plainSchema(stored string) (kv metadata.KeyValueMetadata, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
 	}
-	if err := checkArrowSchema(raw); err != nil {
+	meta, err := checkArrowSchema(raw)
+	if err != nil {
 		return nil, err
 	}
-	rd, err := ipc.NewReader(bytes.NewReader(raw))
+	rd, err := ipc.NewReaderFromMessageReader(&oneMessage{meta})
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
 	}
