@@ -225,7 +225,7 @@ func TestBuckets(t *testing.T) {
 			})
 			url = srv.URL("sink") // GCS: not the proxy's
 			t.Run("kill", func(t *testing.T) {
-				for i := range 6 {
+				for i := range 4 {
 					rnd := rand.New(rand.NewPCG(uint64(i), 3))
 					c := childConfig{O: Options{Path: below(url, fmt.Sprintf("kill%d/out", i)), DeadLetter: below(url, fmt.Sprintf("kill%d/bad", i)), Job: "killed", TargetBytes: 2 << 20},
 						Spec: runSpec{Data: data{Splits: 6, Rows: 200, Bad: 42}, Workers: 2, Batch: 64}, DieAt: 1 + rnd.Int64N(30)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path"
+	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"golang.org/x/sys/unix"
@@ -20,9 +21,11 @@ func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, erro
 	if !ok {
 		return nil, nil
 	}
-	for range 10 {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+	for try := range 100 {
+		// A process that looks whether this one is dead may have the lock, or be
+		// removing the folder, because it came before the lock.
+		if err := pause(ctx, time.Duration(2*try+1)*time.Millisecond); err != nil {
+			return nil, err
 		}
 		if err := os.MkdirAll(p, 0o777); err != nil {
 			return nil, fault.Wrap(err, fault.Place{File: r.path(dir)})
@@ -35,7 +38,7 @@ func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, erro
 			return l, nil
 		}
 	}
-	return nil, fault.New(fault.Unavailable, "the folder is being removed by another process").At(fault.Place{File: r.path(dir + proc)})
+	return nil, fault.New(fault.Unavailable, "another process removes it again and again").At(fault.Place{File: r.path(dir + proc)})
 }
 
 // tryLock locks the file without waiting. No lock and not held: the file is not

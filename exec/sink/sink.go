@@ -189,39 +189,31 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			return nil, fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", s.dead.path(""), s.out.path(""))
 		}
 	}
-	m, err := settle(ctx, s.out, s.o.Blob, "")
-	if err != nil {
-		return nil, err
-	}
-	if m != nil {
-		s.begun = m.Number
-		if m.has(s.o.Job) {
+	for try := 0; ; try++ {
+		m, err := settle(ctx, s.out, s.o.Blob, "")
+		if err != nil {
+			return nil, err
+		}
+		s.begun = 0
+		if m != nil {
+			s.begun = m.Number
+		}
+		if m != nil && m.has(s.o.Job) {
+			defer s.close()
 			s.result = s.resultOf(m)
 			s.result.Already = true
 			s.plan = &exec.SinkPlan{Committed: true}
-			defer s.close()
-			// What a process left that was late to notice.
-			job := &jobRecord{Job: s.o.Job}
-			if s.dead != nil && m.Job == s.o.Job {
-				d, err := s.out.decision(ctx, m.Number)
-				if err != nil {
-					return nil, err
-				}
-				if d.Dead != nil {
-					job.DeadLetter = &d.Dead.deadRecord
-				}
-			}
-			return s.plan, removeJob(ctx, s.out, s.dead, job, "")
+			return s.plan, s.sweep(ctx, m)
 		}
-	}
-	if err := s.checkMode(ctx, m); err != nil {
-		return nil, err
-	}
-	if err := s.openJob(ctx, m, splits); err != nil {
-		return nil, err
-	}
-	if err := s.checkForeign(ctx, m); err != nil {
-		return nil, err
+		err = s.enter(ctx, m, splits)
+		if err == nil {
+			break
+		}
+		// What is in the way may be a commit that another process makes just now.
+		st, serr := s.out.state(ctx)
+		if serr != nil || st.newest == s.begun && !st.pending || try == 10 {
+			return nil, err
+		}
 	}
 	if s.lock, err = lockStage(ctx, s.out, s.job.dir()+"stage/", s.proc); err != nil {
 		return nil, err
@@ -239,6 +231,33 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		}
 	}
 	return s.plan, nil
+}
+
+// sweep removes what a process left of the job that was late to notice its commit.
+func (s *Files) sweep(ctx context.Context, m *Manifest) error {
+	job := &jobRecord{Job: s.o.Job}
+	if s.dead != nil && m.Job == s.o.Job {
+		d, err := s.out.decision(ctx, m.Number)
+		if err != nil {
+			return err
+		}
+		if d.Dead != nil {
+			job.DeadLetter = &d.Dead.deadRecord
+		}
+	}
+	return removeJob(ctx, s.out, s.dead, job, "")
+}
+
+// enter checks that the job may write beside newest manifest m (nil: none), and
+// finds or makes its record.
+func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
+	if err := s.checkMode(ctx, m); err != nil {
+		return err
+	}
+	if err := s.openJob(ctx, m, splits); err != nil {
+		return err
+	}
+	return s.checkForeign(ctx, m)
 }
 
 // checkMode compares what newest manifest m (nil: none) holds with the mode.

@@ -28,8 +28,8 @@ func TestUndisturbed(t *testing.T) {
 		{"rolls", Options{TargetBytes: 4000}, small},
 		{"own encoding", Options{TargetBytes: 1 << 20, Encoding: idEncoding{}}, small},
 		{"partition", Options{TargetBytes: 3 << 20, PartitionBy: []string{"p"}}, small},
-		{"partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k", "p"}, BufferBytes: 1 << 14}, data{Splits: 4, Rows: 300, Bad: -1}},
-		{"many partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k"}}, small},
+		{"partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k", "p"}, BufferBytes: 1 << 12}, data{Splits: 2, Rows: 100, Bad: -1}},
+		{"many partitions", Options{TargetBytes: 12 << 20, PartitionBy: []string{"k"}}, data{Splits: 2, Rows: 100, Bad: -1}},
 		{"empty", Options{}, data{Splits: 3, Rows: 0, Bad: -1}},
 		{"no splits", Options{}, data{Bad: -1}},
 		{"no splits, partitioned", Options{PartitionBy: []string{"p"}}, data{Bad: -1}},
@@ -211,10 +211,14 @@ func TestFailAndResume(t *testing.T) {
 	for _, by := range [][]string{nil, {"p"}, {"k"}} {
 		t.Run(fmt.Sprint(by), func(t *testing.T) {
 			dir := t.TempDir()
+			small := small
+			if by != nil {
+				small.Rows = 150
+			}
 			o := Options{Path: dir, TargetBytes: 2 << 20, PartitionBy: by}
 			s := newFiles(t, o)
 			err := (runSpec{Data: small, Workers: 1, Batch: 50, Alloc: memtest.New(t), Fail: func(part, split, row int) error {
-				if split == 5 && row >= 100 {
+				if split == 5 && row >= 50 {
 					return errTest
 				}
 				return nil
@@ -310,7 +314,7 @@ func TestNewRefuses(t *testing.T) {
 		"must lie apart":   {DeadLetter: filepath.Join(dir, "x", "bad")},
 		"must lie apart ":  {DeadLetter: dir},
 		`"p" is no int64`:  {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
-		"the driver of s3": {DeadLetter: "s3://nope/x"},
+		"the driver of az": {DeadLetter: "azblob://nope/x"},
 	} {
 		o.Path = filepath.Join(dir, "x")
 		s := newFiles(t, o)
