@@ -116,11 +116,15 @@ func (a *attempt) place(err error) error {
 	if err == nil || err == exec.ErrDone {
 		return err
 	}
-	p := fault.Place{File: a.origin.File, Attempt: a.n}
+	return placeOf(a.origin, a.n, err)
+}
+
+func placeOf(o exec.Origin, attempt int, err error) error {
+	p := fault.Place{File: o.File, Attempt: attempt}
 	if p.File == "" {
-		p.File = a.origin.Split
+		p.File = o.Split
 	} else {
-		p.RowGroup = fault.N(a.origin.Index)
+		p.RowGroup = fault.N(o.Index)
 	}
 	return fault.Wrap(err, p)
 }

@@ -76,7 +76,8 @@ type work struct {
 	ratio   int64       // inflation assumed at the first attempt; kept for later ones
 	counted int64       // rows read that are in the statistics
 	err     error       // of the last attempt
-	over    bool        // finished; forgotten once queue is empty
+	origin  exec.Origin
+	over    bool // finished; forgotten once queue is empty
 }
 
 func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, parts *partition) (*run, error) {
@@ -351,7 +352,7 @@ func (r *run) step(e sched.Event, emitted ...*exec.Block) {
 			case sched.Poison:
 				err = fault.Wrap(fmt.Errorf("gave up after losing %d workers: %w", a.Attempt, err), fault.Place{})
 			case sched.Unstable:
-				err = w.place(fault.New(fault.UserCode, "a new attempt made other rows than the one before: a step depends on something else than its rows"))
+				err = placeOf(w.origin, a.Attempt, fault.New(fault.UserCode, "a new attempt made other rows than the one before: a step depends on something else than its rows"))
 			}
 			if r.err == nil && !r.closed {
 				r.err = err
@@ -376,13 +377,6 @@ func (r *run) shift(t sched.Task) *exec.Block {
 	w.queue = w.queue[1:]
 	r.forget(w)
 	return b
-}
-
-func (w *work) place(err error) error {
-	if w.current != nil {
-		return w.current.place(err)
-	}
-	return err
 }
 
 // forget drops what is finished and empty.
@@ -432,7 +426,7 @@ func (r *run) start(a sched.Action) {
 	if r.head == a.Task && r.prio != exec.Ahead {
 		at.acct.SetPriority(r.prio)
 	}
-	w.current = at
+	w.current, w.origin = at, at.origin
 	r.active[at] = struct{}{}
 	r.live.Go(func() { r.attempt(at) })
 }
@@ -454,7 +448,7 @@ func (r *run) finish(a *attempt, err error) (retried bool) {
 	if w.current == a {
 		w.current = nil
 	}
-	if e.Kind == sched.Finish {
+	if e.Kind == sched.Finish && !r.sched.Failed(w.Task) {
 		if w.input != nil {
 			w.input.Release()
 			w.input = nil

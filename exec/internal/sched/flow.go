@@ -15,6 +15,10 @@ func (s *Sched) advance() {
 		s.headOK = false
 		return
 	}
+	if h.state == Failed && s.pull {
+		s.abortNow(h)
+		return
+	}
 	if !s.headOK || h.Task != s.head || s.pull != s.starved {
 		s.head, s.headOK, s.starved = h.Task, true, s.pull
 		s.act(Action{Kind: Head, Task: h.Task, Starved: s.pull})
@@ -254,6 +258,9 @@ func (s *Sched) startCut(st *stage) bool {
 }
 
 func (s *Sched) startScan(st *stage) bool {
+	if s.failed > 0 { // what starts now comes after what failed
+		return false
+	}
 	window := s.cfg.AheadTasks
 	if st.limited { // read no more than must be: begin with one, open up as they are used up
 		window = min(window, 1+2*st.base)

@@ -89,7 +89,7 @@ const (
 	Head                      // Task is the head now; Starved: the consumer waits for it
 	Deliver                   // give the consumer the first block of From's queue, Take rows of it
 	End                       // tell the consumer that all was delivered
-	Abort                     // the run failed at Task, for Reason
+	Abort                     // the run failed at Task, for Reason; in an ordered run once all before it was delivered
 )
 
 // Reason of an Abort.
@@ -122,11 +122,12 @@ const (
 	Asleep         // waits before another attempt
 	Ready          // for another attempt, waits for its turn
 	Canceled       // told to stop
+	Failed         // ends the run once it is the first unfinished one
 	Done
 )
 
 func (s State) String() string {
-	return [...]string{"running", "waiting for room", "waiting to try again", "waiting for its turn", "told to stop", "done"}[s]
+	return [...]string{"running", "waiting for room", "waiting to try again", "waiting for its turn", "told to stop", "failed", "done"}[s]
 }
 
 type task struct {
@@ -138,7 +139,8 @@ type task struct {
 	queue   []Meta
 	bytes   int64 // queued
 	fails   [NumClasses]int
-	last    Class // of the last failure
+	last    Class  // of the last failure
+	why     Reason // where Failed
 }
 
 type stage struct {
@@ -162,6 +164,7 @@ type Sched struct {
 	running int
 	parked  int
 	ready   int
+	failed  int
 	queued  int64
 	pull    bool
 	over    bool
@@ -205,6 +208,12 @@ func (s *Sched) Finished(stage int) int { return s.stages[stage].done }
 
 // Retries returns how many attempts failed and were made again.
 func (s *Sched) Retries() int { return s.retries }
+
+// Failed reports whether t is to end the run.
+func (s *Sched) Failed(t Task) bool {
+	x := s.stages[t.Stage].get(t.N)
+	return x != nil && x.state == Failed
+}
 
 // Starved reports whether the consumer waits.
 func (s *Sched) Starved() bool { return s.pull }

@@ -95,6 +95,7 @@ type world struct {
 	head   Action
 	pulled bool
 	how    string
+	at     int // task of an Abort
 	trace  strings.Builder
 	step   int
 }
@@ -293,6 +294,7 @@ func (w *world) do(a Action, e Event, emitted []int) error {
 		w.pulled = false
 		w.how = "end"
 	case Abort:
+		w.at = a.Task.N
 		w.how = map[Reason]string{TaskFailed: "aborted", Poison: "poison", Unstable: "unstable"}[a.Reason]
 	}
 	return nil
@@ -394,6 +396,11 @@ func (w *world) run() error {
 	}
 	if w.how == "" {
 		return fmt.Errorf("no end after %d steps", w.step)
+	}
+	if len(w.cfg.Stages) == 1 && !w.cfg.Unordered && (w.how == "aborted" || w.how == "poison") {
+		if before := slices.Concat(w.rows[0][:w.at]...); len(w.out) < len(before) {
+			return fmt.Errorf("aborted at task %d after %v", w.at, w.out)
+		}
 	}
 	if w.how == "unstable" {
 		return fmt.Errorf("blames steps that are stable")

@@ -53,6 +53,8 @@ func (s *Sched) emit(e Event) {
 	if t.seen <= len(t.made) {
 		s.act(drop)
 		if m := t.made[t.seen-1]; m.Row != e.Block.Row || m.Span != e.Block.Span || m.Rows != e.Block.Rows {
+			s.idle(t, Canceled)
+			s.act(Action{Kind: Cancel, Task: t.Task, Attempt: t.attempt})
 			s.abort(t, Unstable)
 		}
 		return
@@ -79,11 +81,11 @@ func (s *Sched) finish(e Event) {
 	case Canceled:
 		s.drained(t)
 	case Running:
+		s.idle(t, Done)
 		if t.seen < len(t.made) {
 			s.abort(t, Unstable)
 			return
 		}
-		s.idle(t, Done)
 		t.made = nil
 		s.stages[t.Stage].done++
 		if len(t.queue) == 0 {
@@ -139,7 +141,21 @@ func (s *Sched) drained(t *task) {
 	st.shift()
 }
 
+// abort ends the run because of t, which is at no CPU any more. An ordered run
+// first delivers what comes before, so that it fails at the same row every time,
+// and not at all if a limit is reached before.
 func (s *Sched) abort(t *task, why Reason) {
+	t.why = why
+	if s.cfg.Unordered {
+		s.abortNow(t)
+		return
+	}
+	t.state = Failed
+	s.failed++
+}
+
+func (s *Sched) abortNow(t *task) {
+	why := t.why
 	s.act(Action{Kind: Abort, Task: t.Task, Attempt: t.attempt, Reason: why})
 	s.stop()
 }
@@ -174,7 +190,12 @@ func (s *Sched) close(st *stage) {
 			t.state = Canceled
 		case Ready:
 			s.ready--
-			fallthrough
+			st.tasks[i] = nil
+			continue
+		case Failed:
+			s.failed--
+			st.tasks[i] = nil
+			continue
 		default:
 			st.tasks[i] = nil
 			continue
