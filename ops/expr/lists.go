@@ -76,12 +76,12 @@ func plain(d arrow.ArrayData, mem memory.Allocator) (arrow.ArrayData, error) {
 				idx[i] = int32(a.GetValueIndex(i))
 			}
 		}
-		return take(a.Dictionary().Data(), idx, mem)
+		return take(a.Dictionary().Data(), picksOf(idx), mem)
 	case *array.RunEndEncoded:
 		for i := range idx {
 			idx[i] = int32(a.GetPhysicalIndex(i))
 		}
-		return take(a.Values().Data(), idx, mem)
+		return take(a.Values().Data(), picksOf(idx), mem)
 	case array.ViewLike:
 		x := &exec{n: n, mem: mem}
 		valid := x.valid(n, vec{data: d})
@@ -138,7 +138,7 @@ func fieldKernel(idx int) kernel {
 				idx[i] = -1
 			}
 		}
-		out, err := take(child, idx, x.mem)
+		out, err := take(child, picksOf(idx), x.mem)
 		if err != nil {
 			x.failBatch(err)
 			return x.nulls(t, a[0].n)
@@ -227,7 +227,7 @@ func indexList(t arrow.DataType) kernel {
 				idx[i] = int32(p + int(k))
 			}
 		}
-		d, err := take(list.data.Children()[0], idx, x.mem)
+		d, err := take(list.data.Children()[0], picksOf(idx), x.mem)
 		if err != nil {
 			x.failBatch(err)
 			return x.nulls(t, list.n)
@@ -276,7 +276,7 @@ func sliceList(t arrow.DataType) kernel {
 			}
 			offs[i+1] = int32(len(idx))
 		}
-		d, err := take(list.data.Children()[0], idx, x.mem)
+		d, err := take(list.data.Children()[0], picksOf(idx), x.mem)
 		if err == nil && (len(idx) > math.MaxInt32 || list.data.Children()[0].Len() > math.MaxInt32) {
 			d.Release()
 			err = tooLarge(list.typ)
@@ -322,7 +322,7 @@ func listContains(equal kernel) kernel {
 					}
 				}
 			}
-			d, err := take(val.data, idx, x.mem)
+			d, err := take(val.data, picksOf(idx), x.mem)
 			if err != nil {
 				x.failBatch(err)
 				return x.nulls(boolType, n)
@@ -416,7 +416,7 @@ func castList(from, to arrow.DataType) (caster, bool) {
 		if len(idx) > math.MaxInt32 || v.data.Children()[0].Len() > math.MaxInt32 {
 			return fail(tooLarge(from))
 		}
-		child, err := take(v.data.Children()[0], idx, x.mem)
+		child, err := take(v.data.Children()[0], picksOf(idx), x.mem)
 		if err != nil {
 			return fail(err)
 		}
@@ -540,7 +540,8 @@ func inSet(p phys, set []*scalar, null bool) kernel {
 	return func(x *exec, a []vec) vec {
 		f := found(x, a)
 		defer f.release()
-		return fromTri(x, f.n, func(k int) (uint64, uint64) { yes, _ := tri(f, k); return yes, 0 })
+		t := triOf(f)
+		return fromTri(x, f.n, func(k int) (uint64, uint64) { yes, _ := t.word(k); return yes, 0 })
 	}
 }
 

@@ -1,23 +1,27 @@
 package expr
 
 import (
+	"math"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// tri are the rows of a boolean vec that are true and those that are false, as
-// words; null rows are in neither.
-func tri(v vec, k int) (yes, no uint64) {
+// tri tells rows of a boolean vec that are true from those that are false; null
+// rows are neither.
+type tri struct{ value, valid bitmap }
+
+func triOf(v vec) tri {
 	if v.lit != nil {
-		switch {
-		case !v.lit.valid:
-			return 0, 0
-		case v.lit.i != 0:
-			return ^uint64(0), 0
-		}
-		return 0, ^uint64(0)
+		return tri{value: bitmap{none: v.lit.i == 0}, valid: bitmap{none: !v.lit.valid}}
 	}
-	b, ok := v.bools().word(k), v.valid().word(k)
+	return tri{value: v.bools(), valid: v.valid()}
+}
+
+func (t tri) word(k int) (yes, no uint64) {
+	b, ok := t.value.word(k), t.valid.word(k)
 	return b & ok, ok &^ b
 }
 
@@ -38,8 +42,9 @@ func fromTri(x *exec, n int, f func(k int) (yes, no uint64)) vec {
 func evalJunction(x *exec, args []*bound, and bool) vec {
 	acc := args[0].run(x)
 	for _, b := range args[1:] {
+		left := triOf(acc)
 		next := x.narrowed(b, func(k int) uint64 {
-			yes, no := tri(acc, k)
+			yes, no := left.word(k)
 			if and {
 				return ^no
 			}
@@ -56,9 +61,10 @@ func evalJunction(x *exec, args []*bound, and bool) vec {
 			acc.lit = s
 			continue
 		}
+		right := triOf(next)
 		joined := fromTri(x, x.n, func(k int) (uint64, uint64) {
-			y1, n1 := tri(acc, k)
-			y2, n2 := tri(next, k)
+			y1, n1 := left.word(k)
+			y2, n2 := right.word(k)
 			if and {
 				return y1 & y2, n1 | n2
 			}
@@ -152,9 +158,13 @@ func choose(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 	n := x.n
 	switch p := physOf(t); p {
 	case pBool:
+		ts := make([]tri, len(vs))
+		for j, v := range vs {
+			ts[j] = triOf(v)
+		}
 		return fromTri(x, n, func(k int) (yes, no uint64) {
-			for j, v := range vs {
-				y, z := tri(v, k)
+			for j, t := range ts {
+				y, z := t.word(k)
 				yes, no = yes|y&pick[j][k], no|z&pick[j][k]
 			}
 			return yes, no
@@ -162,7 +172,7 @@ func choose(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 	case pString, pLarge, pFixed:
 		return chooseStrings(x, t, vs, pick)
 	case pDec:
-		return chooseFixed(x, t, vs, pick, func(s *scalar) [2]uint64 { return [2]uint64{s.d.LowBits(), uint64(s.d.HighBits())} })
+		return chooseDecimals(x, t, vs, pick)
 	case pI8, pU8:
 		return chooseFixed(x, t, vs, pick, func(s *scalar) uint8 { return uint8(s.i) })
 	case pI16, pU16:
@@ -170,9 +180,9 @@ func choose(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 	case pI32, pU32:
 		return chooseFixed(x, t, vs, pick, func(s *scalar) uint32 { return uint32(s.i) })
 	case pF32:
-		return chooseFixed(x, t, vs, pick, func(s *scalar) float32 { return float32(s.f) })
+		return chooseFixed(x, t, vs, pick, func(s *scalar) uint32 { return math.Float32bits(float32(s.f)) })
 	case pF64:
-		return chooseFixed(x, t, vs, pick, func(s *scalar) float64 { return s.f })
+		return chooseFixed(x, t, vs, pick, func(s *scalar) uint64 { return math.Float64bits(s.f) })
 	case pOther:
 		return chooseTake(x, t, vs, pick)
 	default:
@@ -180,50 +190,72 @@ func choose(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 	}
 }
 
-// picked is the validity of what choose makes; nil for all.
-func picked(x *exec, vs []vec, pick [][]uint64) ([]uint64, bool) {
-	out := make([]uint64, words(x.n))
-	full := true
-	for k := range out {
-		for j, v := range vs {
-			out[k] |= v.valid().word(k) & pick[j][k]
+// picked is the validity of what choose makes.
+func picked(x *exec, vs []vec, pick [][]uint64) *memory.Buffer {
+	buf, out := allocBits(x.mem, x.n)
+	clear(out)
+	for j, v := range vs {
+		ok := v.valid()
+		for k := range out {
+			out[k] |= ok.word(k) & pick[j][k]
 		}
-		full = full && out[k]|^tailMask(k, x.n) == ^uint64(0)
 	}
-	return out, full
+	return buf
 }
 
-func chooseFixed[T any](x *exec, t arrow.DataType, vs []vec, pick [][]uint64, lit func(*scalar) T) vec {
+// chooseFixed works on bit patterns, without branches: which row takes what is
+// hard to predict.
+func chooseFixed[T uint8 | uint16 | uint32 | uint64](x *exec, t arrow.DataType, vs []vec, pick [][]uint64, lit func(*scalar) T) vec {
 	buf, out := allocOf[T](x.mem, x.n)
-	var zero T
-	for i := range out {
-		out[i] = zero
-	}
+	clear(out)
 	for j, v := range vs {
-		p := pick[j]
-		if v.lit != nil {
-			if !v.lit.valid {
-				continue
-			}
-			c := lit(v.lit)
-			for i := range out {
-				if p[i>>6]>>(i&63)&1 == 1 {
-					out[i] = c
-				}
-			}
+		if v.isNull() {
 			continue
 		}
-		src := fixed[T](v)[:len(out)]
-		for i := range out {
-			if p[i>>6]>>(i&63)&1 == 1 {
-				out[i] = src[i]
+		var src []T
+		var c T
+		if v.lit != nil {
+			c = lit(v.lit)
+		} else {
+			src = fixed[T](v)
+		}
+		for k, w := range pick[j] {
+			o := out[k*64 : min(k*64+64, len(out))]
+			switch {
+			case w == 0:
+			case src == nil:
+				for i := range o {
+					m := -T(w >> (i & 63) & 1)
+					o[i] = o[i]&^m | c&m
+				}
+			default:
+				s := src[k*64 : k*64+len(o)]
+				s = s[:len(o)]
+				for i := range o {
+					m := -T(w >> (i & 63) & 1)
+					o[i] = o[i]&^m | s[i]&m
+				}
 			}
 		}
 	}
-	vbuf, valid := allocBits(x.mem, x.n)
-	ok, _ := picked(x, vs, pick)
-	copy(valid, ok)
-	return x.array(t, x.n, vbuf, buf)
+	return x.array(t, x.n, picked(x, vs, pick), buf)
+}
+
+func chooseDecimals(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
+	buf, out := allocOf[decimal128.Num](x.mem, x.n)
+	clear(out)
+	for j, v := range vs {
+		if v.isNull() {
+			continue
+		}
+		d := decimals(v)
+		for i := range out {
+			if pick[j][i>>6]>>(i&63)&1 == 1 {
+				out[i] = d(i)
+			}
+		}
+	}
+	return x.array(t, x.n, picked(x, vs, pick), buf)
 }
 
 // evalTernary takes b where cond is true, else c.
@@ -238,8 +270,9 @@ func evalTernary(x *exec, t arrow.DataType, args []*bound) vec {
 	}
 	yes := make([]uint64, words(x.n))
 	rest := make([]uint64, words(x.n))
+	t3 := triOf(cond)
 	for k := range yes {
-		yes[k], _ = tri(cond, k)
+		yes[k], _ = t3.word(k)
 		rest[k] = ^yes[k]
 	}
 	b := x.narrowed(args[1], func(k int) uint64 { return yes[k] })

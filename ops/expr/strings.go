@@ -305,6 +305,9 @@ func substr(s []byte, from, count int64) []byte {
 	for ; from > 0 && len(s) > 0; from-- {
 		s = s[runeLen(s):]
 	}
+	if count >= int64(len(s)) {
+		return s
+	}
 	end := 0
 	for ; count > 0 && end < len(s); count-- {
 		end += runeLen(s[end:])
@@ -418,9 +421,8 @@ func countParts(s, sep []byte) int {
 
 // chooseStrings is choose for strings.
 func chooseStrings(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
-	vbuf, valid := allocBits(x.mem, x.n)
-	ok, _ := picked(x, vs, pick)
-	copy(valid, ok)
+	vbuf := picked(x, vs, pick)
+	ok := bitmap{b: vbuf.Bytes()}
 	in := make([]texts, len(vs))
 	for j, v := range vs {
 		if !v.isNull() {
@@ -433,7 +435,7 @@ func chooseStrings(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 		zero = strings.Repeat("\x00", f.ByteWidth)
 	}
 	for i := range x.n {
-		if ok[i>>6]>>(i&63)&1 == 0 {
+		if !ok.bit(i) {
 			put(o, zero)
 			o.end()
 			continue
@@ -497,7 +499,7 @@ func chooseTake(x *exec, t arrow.DataType, vs []vec, pick [][]uint64) vec {
 			}
 		}
 	}
-	d, err := take(all.Data(), idx, x.mem)
+	d, err := take(all.Data(), picksOf(idx), x.mem)
 	if err != nil {
 		x.failBatch(err)
 		return x.nulls(t, x.n)

@@ -17,10 +17,10 @@ func Filter(rec arrow.RecordBatch, mask *array.Boolean, alloc memory.Allocator) 
 	if err := checkLen("filter mask", int64(n), int64(mask.Len())); err != nil {
 		return nil, nil, err
 	}
-	v := vec{typ: boolType, n: n, data: mask.Data()}
+	t := triOf(vec{typ: boolType, n: n, data: mask.Data()})
 	count := 0
 	for k := range words(n) {
-		yes, _ := tri(v, k)
+		yes, _ := t.word(k)
 		count += bits.OnesCount64(yes & tailMask(k, n))
 	}
 	if count == n {
@@ -30,13 +30,20 @@ func Filter(rec arrow.RecordBatch, mask *array.Boolean, alloc memory.Allocator) 
 	idx = make([]int32, count)
 	p := 0
 	for k := range words(n) {
-		yes, _ := tri(v, k)
+		yes, _ := t.word(k)
+		if yes == ^uint64(0) && k*64+64 <= n {
+			for j := range idx[p : p+64] {
+				idx[p+j] = int32(k*64 + j)
+			}
+			p += 64
+			continue
+		}
 		for w := yes & tailMask(k, n); w != 0; w &= w - 1 {
 			idx[p] = int32(k*64 + bits.TrailingZeros64(w))
 			p++
 		}
 	}
-	out, err = Take(rec, idx, alloc)
+	out, err = takeBatch(rec, picks{idx: idx, ascending: true}, alloc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,6 +58,10 @@ func Take(rec arrow.RecordBatch, idx []int32, alloc memory.Allocator) (arrow.Rec
 			return nil, fault.New(fault.Internal, "take: row %d of %d", i, n)
 		}
 	}
+	return takeBatch(rec, picks{idx: idx}, alloc)
+}
+
+func takeBatch(rec arrow.RecordBatch, idx picks, alloc memory.Allocator) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, 0, rec.NumCols())
 	defer func() {
 		for _, c := range cols {
@@ -65,12 +76,30 @@ func Take(rec arrow.RecordBatch, idx []int32, alloc memory.Allocator) (arrow.Rec
 		cols = append(cols, array.MakeFromData(d))
 		d.Release()
 	}
-	return array.NewRecordBatch(rec.Schema(), cols, int64(len(idx))), nil
+	return array.NewRecordBatch(rec.Schema(), cols, int64(idx.len())), nil
 }
 
-// take gathers values of d; index -1 gives null. It borrows d.
-func take(d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData, error) {
-	t, n := d.DataType(), len(idx)
+// picks are rows to gather.
+type picks struct {
+	idx       []int32
+	ascending bool // each is larger than the one before, and none is -1
+	none      bool // some are -1, which stands for null
+}
+
+func (p picks) len() int { return len(p.idx) }
+
+// picksOf looks for -1.
+func picksOf(idx []int32) picks {
+	var acc int32
+	for _, i := range idx {
+		acc |= i
+	}
+	return picks{idx: idx, none: acc < 0}
+}
+
+// take gathers values of d. It borrows d.
+func take(d arrow.ArrayData, idx picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	t, n := d.DataType(), idx.len()
 	if e, ok := t.(arrow.ExtensionType); ok {
 		storage := array.NewData(e.StorageType(), d.Len(), d.Buffers(), d.Children(), d.NullN(), d.Offset())
 		defer storage.Release()
@@ -133,30 +162,33 @@ func take(d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData
 }
 
 // takeBits gathers bits; nil if all are one.
-func takeBits(b bitmap, idx []int32, mem memory.Allocator) *memory.Buffer {
-	if b.all() && !hasNone(idx) {
+func takeBits(b bitmap, p picks, mem memory.Allocator) *memory.Buffer {
+	if b.all() && !p.none {
 		return nil
 	}
-	buf, out := allocBits(mem, len(idx))
+	buf, out := allocBits(mem, p.len())
 	for k := range out {
+		idx := p.idx[k*64 : min(k*64+64, p.len())]
 		var w uint64
-		for j, i := range idx[k*64 : min(k*64+64, len(idx))] {
-			w |= b2u(i >= 0 && b.bit(int(i))) << (j & 63)
+		switch last := len(idx) - 1; {
+		case p.none || b.b == nil:
+			for j, i := range idx {
+				w |= b2u(i >= 0 && b.bit(int(i))) << (j & 63)
+			}
+		case p.ascending && int(idx[last]-idx[0]) == last:
+			w = bitmap{b: b.b, off: b.off + int(idx[0])}.word(0)
+		default:
+			for j, i := range idx {
+				at := b.off + int(i)
+				w |= uint64(b.b[at>>3]>>(at&7)&1) << (j & 63)
+			}
 		}
 		out[k] = w
 	}
 	return buf
 }
 
-func hasNone(idx []int32) bool {
-	var acc int32
-	for _, i := range idx {
-		acc |= i
-	}
-	return acc < 0
-}
-
-func takeValues(d arrow.ArrayData, idx []int32, mem memory.Allocator) *memory.Buffer {
+func takeValues(d arrow.ArrayData, idx picks, mem memory.Allocator) *memory.Buffer {
 	b := bitmap{none: true}
 	if v := d.Buffers()[1]; v != nil {
 		b = bitmap{b: v.Bytes(), off: d.Offset()}
@@ -167,7 +199,7 @@ func takeValues(d arrow.ArrayData, idx []int32, mem memory.Allocator) *memory.Bu
 	return allocBuffer(mem, 0) // no rows
 }
 
-func takeWidth(d arrow.ArrayData, width int, idx []int32, mem memory.Allocator) *memory.Buffer {
+func takeWidth(d arrow.ArrayData, width int, idx picks, mem memory.Allocator) *memory.Buffer {
 	switch width {
 	case 1:
 		return gather[uint8](d, idx, mem)
@@ -180,13 +212,13 @@ func takeWidth(d arrow.ArrayData, width int, idx []int32, mem memory.Allocator) 
 	case 16:
 		return gather[[2]uint64](d, idx, mem)
 	}
-	buf := allocBuffer(mem, width*len(idx))
+	buf := allocBuffer(mem, width*idx.len())
 	out := buf.Bytes()
 	var src []byte
 	if b := d.Buffers()[1]; b != nil {
 		src = b.Bytes()[d.Offset()*width:]
 	}
-	for j, i := range idx {
+	for j, i := range idx.idx {
 		if i < 0 {
 			clear(out[j*width : (j+1)*width])
 		} else {
@@ -196,10 +228,12 @@ func takeWidth(d arrow.ArrayData, width int, idx []int32, mem memory.Allocator) 
 	return buf
 }
 
-func gather[T any](d arrow.ArrayData, idx []int32, mem memory.Allocator) *memory.Buffer {
-	buf, out := allocOf[T](mem, len(idx))
-	src := fixedOf[T](d)
-	if hasNone(idx) {
+func gather[T any](d arrow.ArrayData, p picks, mem memory.Allocator) *memory.Buffer {
+	buf, out := allocOf[T](mem, p.len())
+	src, idx := fixedOf[T](d), p.idx
+	out = out[:len(idx)]
+	switch {
+	case p.none:
 		var zero T
 		for j, i := range idx {
 			if i < 0 {
@@ -208,11 +242,27 @@ func gather[T any](d arrow.ArrayData, idx []int32, mem memory.Allocator) *memory
 				out[j] = src[i]
 			}
 		}
-		return buf
-	}
-	out = out[:len(idx)]
-	for j, i := range idx {
-		out[j] = src[i]
+	case p.ascending:
+		// Eight rows that follow one another are one copy.
+		j := 0
+		for ; j+8 <= len(idx); j += 8 {
+			q := idx[j : j+8 : j+8]
+			o := out[j : j+8 : j+8]
+			if i := int(q[0]); q[7]-q[0] == 7 {
+				*(*[8]T)(o) = *(*[8]T)(src[i : i+8])
+				continue
+			}
+			for k, i := range q {
+				o[k] = src[i]
+			}
+		}
+		for ; j < len(idx); j++ {
+			out[j] = src[idx[j]]
+		}
+	default:
+		for j, i := range idx {
+			out[j] = src[i]
+		}
 	}
 	return buf
 }
@@ -221,8 +271,8 @@ func tooLarge(t arrow.DataType) error {
 	return fault.New(fault.Exhausted, "values of one batch are too many for %s: use smaller batches, or large_%s", TypeName(t), TypeName(t))
 }
 
-func takeStrings[O int32 | int64](d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData, error) {
-	src := offsets[O](d)
+func takeStrings[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	src, idx := offsets[O](d), p.idx
 	obuf, offs := allocOf[O](mem, len(idx)+1)
 	offs[0] = 0
 	total := int64(0)
@@ -256,7 +306,7 @@ func takeStrings[O int32 | int64](d arrow.ArrayData, idx []int32, mem memory.All
 		copy(out[offs[j]:offs[end]], data[src[i]:])
 		j = end
 	}
-	return makeData(d.DataType(), len(idx), takeBits(validBits(d), idx, mem), nil, obuf, dbuf), nil
+	return makeData(d.DataType(), len(idx), takeBits(validBits(d), p, mem), nil, obuf, dbuf), nil
 }
 
 // offsets of an array of strings or lists, one more than rows.
@@ -268,8 +318,8 @@ func offsets[O int32 | int64](d arrow.ArrayData) []O {
 	return cast[O](b.Bytes())[d.Offset() : d.Offset()+d.Len()+1]
 }
 
-func takeLists[O int32 | int64](d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData, error) {
-	src := offsets[O](d)
+func takeLists[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	src, idx := offsets[O](d), p.idx
 	total := int64(0)
 	valid := validBits(d)
 	for _, i := range idx {
@@ -291,15 +341,16 @@ func takeLists[O int32 | int64](d arrow.ArrayData, idx []int32, mem memory.Alloc
 		}
 		offs[j+1] = O(len(elems))
 	}
-	child, err := take(d.Children()[0], elems, mem)
+	child, err := take(d.Children()[0], picks{idx: elems, ascending: p.ascending}, mem)
 	if err != nil {
 		obuf.Release()
 		return nil, err
 	}
-	return makeData(d.DataType(), len(idx), takeBits(valid, idx, mem), []arrow.ArrayData{child}, obuf), nil
+	return makeData(d.DataType(), len(idx), takeBits(valid, p, mem), []arrow.ArrayData{child}, obuf), nil
 }
 
-func takeFixedLists(d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData, error) {
+func takeFixedLists(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	idx := p.idx
 	width := int(d.DataType().(*arrow.FixedSizeListType).Len())
 	if (d.Offset()+d.Len())*width > math.MaxInt32 || len(idx)*width > math.MaxInt32 {
 		return nil, tooLarge(d.DataType())
@@ -314,16 +365,17 @@ func takeFixedLists(d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow
 			elems = append(elems, at)
 		}
 	}
-	child, err := take(d.Children()[0], elems, mem)
+	child, err := take(d.Children()[0], picks{idx: elems, ascending: p.ascending, none: p.none}, mem)
 	if err != nil {
 		return nil, err
 	}
-	return makeData(d.DataType(), len(idx), takeBits(validBits(d), idx, mem), []arrow.ArrayData{child}), nil
+	return makeData(d.DataType(), len(idx), takeBits(validBits(d), p, mem), []arrow.ArrayData{child}), nil
 }
 
 // takeRuns gathers the rare types (views, unions, run-end encoded) as slices of
 // rows that follow one another.
-func takeRuns(d arrow.ArrayData, idx []int32, mem memory.Allocator) (arrow.ArrayData, error) {
+func takeRuns(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	idx := p.idx
 	var parts []arrow.Array
 	defer func() {
 		for _, p := range parts {
@@ -365,7 +417,7 @@ func nullData(t arrow.DataType, n int, mem memory.Allocator) (arrow.ArrayData, e
 	for i := range idx {
 		idx[i] = -1
 	}
-	return take(empty.Data(), idx, mem)
+	return take(empty.Data(), picks{idx: idx, none: true}, mem)
 }
 
 func buildNulls(t arrow.DataType, n int, mem memory.Allocator) arrow.Array {
