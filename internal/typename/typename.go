@@ -177,9 +177,7 @@ func (p *parser) temporal(w string) (arrow.DataType, error) {
 		if w == "timestamp" && p.take(',') {
 			s := p.next()
 			zone = strings.TrimRight(s[:max(strings.IndexByte(s, ']'), 0)], " \t")
-			if strings.HasPrefix(zone, "tz=") { // as Arrow prints it
-				zone = zone[3:]
-			}
+			zone = strings.TrimPrefix(zone, "tz=") // as Arrow prints it
 			p.rest = s[max(strings.IndexByte(s, ']'), 0):]
 			if zone == "" {
 				return nil, fmt.Errorf("time zone is missing")

@@ -7,7 +7,6 @@
 package binio
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 	"golang.org/x/sync/errgroup"
@@ -42,10 +42,8 @@ func New(o Options) driver.Source { return source{o} }
 func Format() driver.Format {
 	return driver.Format{Kind: "binary", Open: func(config json.RawMessage) (driver.Source, error) {
 		var o Options
-		d := json.NewDecoder(bytes.NewReader(config))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&o); err != nil {
-			return nil, fault.New(fault.Invalid, "options of a binary source: %w", err)
+		if err := strict.JSON("options of a binary source", config, &o); err != nil {
+			return nil, err
 		}
 		return New(o), nil
 	}}

@@ -24,7 +24,6 @@
 package csvio
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -33,6 +32,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
@@ -64,10 +64,8 @@ func New(o Options) driver.Source { return source{o} }
 func Format() driver.Format {
 	return driver.Format{Kind: "csv", Open: func(config json.RawMessage) (driver.Source, error) {
 		var o Options
-		d := json.NewDecoder(bytes.NewReader(config))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&o); err != nil {
-			return nil, fault.New(fault.Invalid, "options of a csv source: %w", err)
+		if err := strict.JSON("options of a csv source", config, &o); err != nil {
+			return nil, err
 		}
 		return New(o), nil
 	}}

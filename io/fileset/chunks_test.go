@@ -130,7 +130,7 @@ func TestChunksCompressed(t *testing.T) {
 		}
 		s := fileOf(t, "x"+CompressionExtension(kind), b.Bytes())
 		whole := blobio.Range{Len: int64(b.Len())}
-		got, err := readRange(s, blobio.Range{Len: whole.Len}, 0, 1<<20, data)
+		_, err := readRange(s, blobio.Range{Len: whole.Len}, 0, 1<<20, data)
 		if err == nil || !strings.Contains(err.Error(), "not in") { // offsets are of the text, not of the file
 			t.Fatalf("%s: %v", kind, err)
 		}
@@ -138,7 +138,7 @@ func TestChunksCompressed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = nil
+		var got []byte
 		for {
 			lines, off, err := c.Next(t.Context())
 			if err == io.EOF {

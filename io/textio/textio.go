@@ -7,12 +7,12 @@
 package textio
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 )
@@ -34,10 +34,8 @@ func New(o Options) driver.Source { return source{o} }
 func Format() driver.Format {
 	return driver.Format{Kind: "text", Open: func(config json.RawMessage) (driver.Source, error) {
 		var o Options
-		d := json.NewDecoder(bytes.NewReader(config))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&o); err != nil {
-			return nil, fault.New(fault.Invalid, "options of a text source: %w", err)
+		if err := strict.JSON("options of a text source", config, &o); err != nil {
+			return nil, err
 		}
 		return New(o), nil
 	}}
