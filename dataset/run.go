@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/exec/plan"
@@ -141,6 +142,9 @@ func (s *deadLetterStream) Next(ctx context.Context) (*exec.Block, error) {
 	}
 	return b, err
 }
+
+// Alloc is the stream's.
+func (s *deadLetterStream) Alloc() memory.Allocator { return allocOf(s.Stream) }
 
 func (s *deadLetterStream) Close() error {
 	err := s.Stream.Close()

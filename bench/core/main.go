@@ -7,6 +7,8 @@
 //	core scan CPUS FILE...   the engine with that many tasks
 //	core inflate BYTES       rows of up to BYTES, a map that inflates 20 times, a consumer that is too slow
 //	core many DIR [make]     1,000 files of 10 row groups: time to the first batch
+//	core wide DIR            a sorted file of 50 columns with a page index
+//	core compare N CMD...    commands in turn: median wall s, CPU s, peak MiB
 package main
 
 import (
@@ -55,6 +57,10 @@ func main() {
 		err = inflate(args)
 	case "many":
 		err = many(args)
+	case "wide":
+		err = wide(args)
+	case "compare":
+		err = compare(args)
 	default:
 		err = fmt.Errorf("no workload %q", os.Args[1])
 	}
@@ -173,8 +179,21 @@ func many(args []string) error {
 	return nil
 }
 
-// sizes draws row sizes from 1 KiB to limit, most of them small.
+func writeWide(dir string, rows int64, cols []string) error {
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{Compression: "snappy"})
+	if err != nil {
+		return err
+	}
+	_, err = dataset.Range(rows).WithColumns(cols...).Write(context.Background(), dir, enc, &dataset.WriteOptions{Mode: "overwrite", TargetBytes: 4 << 30})
+	return err
+}
+
+// sizes draws row sizes from 1 KiB to limit: most of them small, or for very
+// large ones every other one of that size.
 func sizes(rng *rand.Rand, limit int) int {
+	if limit > 16<<20 && rng.IntN(2) == 0 {
+		return limit
+	}
 	n := 1 << 10
 	for n < limit && rng.IntN(3) != 0 {
 		n *= 2

@@ -166,7 +166,7 @@ func (s *Sink) encoding() (Output, driver.Encoding, error) {
 		e, err := parquetio.NewEncoding(&s.Parquet.EncodingOptions)
 		return s.Parquet.Output, e, err
 	case s.CSV != nil:
-		e, err := csvio.NewEncoding(&s.CSV.EncodingOptions)
+		e, err := csvio.NewEncoding(s.CSV.EncodingOptions)
 		return s.CSV.Output, e, err
 	case s.JSON != nil:
 		e, err := jsonio.NewEncoding(&s.JSON.EncodingOptions)

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Measures the streaming core and writes bench/results/core.md. usage: bench/run.sh [WORKDIR]
+# Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=${1:-$(mktemp -d)}
+out=bench/results/core.md
+core=bin/bench-core
+go build -o "$core" ./bench/core
+num() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"; }
+calc() { awk "BEGIN {printf \"$1\", $2}"; }
+mib() { calc '%.0f MiB' "$1/1048576"; }
+
+[ -d "$dir/taxi" ] || "$core" gen "$dir/taxi" 4000000
+[ -d "$dir/m" ] || { mkdir -p "$dir/m" && "$core" many "$dir/m" make; }
+[ -d "$dir/wide" ] || "$core" wide "$dir/wide"
+a=$dir/taxi/part0 b=$dir/taxi/part1
+
+{
+	echo "# The streaming core, measured"
+	echo
+	echo "$(date -u +%F), $(nproc) cores, $(awk -F': ' '/model name/ {print $2; exit}' /proc/cpuinfo), $(go version | cut -d' ' -f3). Made by \`make bench\`; ratios are of one run, commands in turn."
+	echo
+	echo "| what | figure | goal |"
+	echo "|---|---|---|"
+
+	if command -v valgrind >/dev/null; then
+		ir() { GOGC=off GOMAXPROCS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 | sed -n 's/.*I *refs: *//p' | tr -d ,; }
+		bare=$(ir "$core" bare "$a" "$b") engine=$(ir "$core" engine "$a" "$b") again=$(ir "$core" bare "$a" "$b")
+		echo "| engine against a bare loop over the same kernels, instructions | $(calc '%+.1f %%' "100*($engine/$bare-1)") (bare against bare: $(calc '%+.1f %%' "100*($again/$bare-1)")) | <= +5 % |"
+	fi
+
+	"$core" compare 9 "$core scan 1 $a $b" "$core scan 2 $a $b" "$core scan 1 $a & $core scan 1 $b" "$core scan 1 $a $b" >"$dir/cmp"
+	read -r t1 t2 tp t1again < <(awk '{printf "%s ", $1} END {print ""}' "$dir/cmp")
+	echo "| two tasks against two processes on half the files each, speed-up | $(calc '%.2fx' "$tp/$t2") (one task $t1 s, two $t2 s, two processes $tp s; A/A $(calc '%.2f' "$t1again/$t1")) | >= 0.9x |"
+
+	r=$("$core" inflate 16777216)
+	echo "| rows of 1 KiB..16 MiB, 20x map, slow consumer, budget 512 MiB: peak memory | $(mib "$(num peak_rss_bytes <<<"$r")"), budget at most $(mib "$(num peak_budget_bytes <<<"$r")"), left over $(num held_after <<<"$r") bytes, $(num goroutines_left <<<"$r") goroutines | <= 790 MiB, 0, 0 |"
+	r=$("$core" inflate 67108864)
+	echo "| the same with rows of 64 MiB | $(mib "$(num peak_rss_bytes <<<"$r")") | <= 790 MiB + largest output ($(mib "$(num largest_output <<<"$r")")) |"
+
+	"$core" compare 15 "bin/penstock version" >"$dir/cmp"
+	echo "| \`penstock version\`, CPU | $(calc '%.0f ms' "1000*$(cut -d' ' -f2 "$dir/cmp")") | <= 50 ms |"
+
+	r=$(for _ in 1 2 3; do "$core" many "$dir/m"; done | sort -t: -k2 | sed -n 2p)
+	echo "| first batch of 1,000 local files of 10 row groups | $(calc '%.2f s' "$(num first_batch_seconds <<<"$r")") (all: $(calc '%.1f s' "$(num seconds <<<"$r")")) | <= 1 s |"
+
+	size=$(du -cb "$dir"/wide/*.parquet | tail -1 | cut -f1)
+	cat >"$dir/wide.yaml" <<-SPEC
+		version: 1
+		source: {parquet: {paths: ["$dir/wide"]}}
+		steps: [{filter: id >= 500000 && id < 510000}, {select: [id, c07, c31]}]
+		sink: {count: {}}
+	SPEC
+	r=$(bin/penstock run "$dir/wide.yaml" --json | tail -1)
+	read_bytes=$(num bytes_read <<<"$r")
+	echo "| 1 % filter on a sorted column, 3 of 50 columns: share of the file read, footer and indexes included | $(calc '%.2f %%' "100*$read_bytes/$size") ($read_bytes of $size bytes, $(num rows_out <<<"$r") rows) | <= 1 % + footers and indexes |"
+} | tee "$out"
