@@ -249,7 +249,13 @@ func (e *encoder) values(a arrow.Array) appender {
 		return func(b []byte, i int) []byte { return e.float(b, v[i], 64) }
 	case *array.Decimal128:
 		s := a.DataType().(*arrow.Decimal128Type).Scale
-		return func(b []byte, i int) []byte { return quote(b, a.Value(i).ToString(s)) }
+		return func(b []byte, i int) []byte {
+			v := a.Value(i)
+			if x := int64(v.LowBits()); s >= 0 && v.HighBits() == x>>63 && x != math.MinInt64 {
+				return smallDecimal(b, x, int(s))
+			}
+			return quote(b, v.ToString(s))
+		}
 	case *array.Decimal256:
 		s := a.DataType().(*arrow.Decimal256Type).Scale
 		return func(b []byte, i int) []byte { return quote(b, a.Value(i).ToString(s)) }
@@ -362,6 +368,30 @@ func (e *encoder) float(b []byte, v float64, bits int) []byte {
 		return strconv.AppendFloat(b, v, 'f', -1, bits)
 	}
 	return strconv.AppendFloat(b, v, 'e', -1, bits)
+}
+
+// smallDecimal appends v / 10^scale in quotes.
+func smallDecimal(b []byte, v int64, scale int) []byte {
+	b = append(b, '"')
+	if v < 0 {
+		b = append(b, '-')
+		v = -v
+	}
+	var buf [20]byte
+	d := strconv.AppendInt(buf[:0], v, 10)
+	if len(d) > scale {
+		b, d = append(b, d[:len(d)-scale]...), d[len(d)-scale:]
+	} else {
+		b = append(b, '0')
+	}
+	if scale > 0 {
+		b = append(b, '.')
+		for range scale - len(d) {
+			b = append(b, '0')
+		}
+		b = append(b, d...)
+	}
+	return append(b, '"')
 }
 
 func encode64(b, v []byte) []byte {

@@ -298,15 +298,14 @@ func (h *head) split(b []byte, whole bool) {
 		}
 		x := text{b: b[:n]}
 		b = b[n:]
-		c, err := x.space()
-		if err != nil {
-			continue // blank
+		if x.blank() {
+			continue
 		}
 		from := x.i
-		if err = x.skip(0); err == nil && c == '{' {
-			h.rows = append(h.rows, x.b[from:x.i])
-		} else if err != nil {
+		if err := x.skip(0); err != nil {
 			bad(err)
+		} else if x.b[from] == '{' {
+			h.rows = append(h.rows, x.b[from:x.i])
 		}
 	}
 }

@@ -288,10 +288,37 @@ func (p *parser) number(c *column, n number) {
 		}
 		p.reject(c, "%s is beyond the range of float", clip(n.text))
 	case kDecimal:
+		if v, ok := small(c.typ.(arrow.DecimalType), n); ok && c.width == 16 {
+			d := c.fixed()
+			binary.LittleEndian.PutUint64(d, uint64(v))
+			binary.LittleEndian.PutUint64(d[8:], uint64(v>>63))
+			c.added()
+			return
+		}
 		p.decimal(c, n.text)
 		return
 	}
 	c.null()
+}
+
+// small gives decimals of up to 18 digits that need no rounding to check.
+func small(t arrow.DecimalType, n number) (int64, bool) {
+	shift := n.exp + int(t.GetScale())
+	if !n.exact || shift < 0 || shift > 18 || n.mant > math.MaxInt64 {
+		return 0, false
+	}
+	most := uint64(pow10[min(18, t.GetPrecision())])
+	v := n.mant
+	for ; shift > 0 && v < most; shift-- {
+		v *= 10
+	}
+	if v >= most {
+		return 0, false
+	}
+	if n.neg {
+		return -int64(v), true
+	}
+	return int64(v), true
 }
 
 func clip(b []byte) string {

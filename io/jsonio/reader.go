@@ -278,9 +278,9 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 		l.last = l.at
 		l.at += n
 		l.p.text.b, l.p.text.i, l.p.text.more = rest[:n:n], 0, false
-		if _, err := l.p.space(); err == nil {
+		if !l.p.blank() {
 			break
-		} // else a blank line
+		}
 	}
 	if skip {
 		return nil
@@ -289,13 +289,12 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 	bytes := l.p.root.s.bytes
 	err := l.p.row()
 	if err == nil {
-		c, end := l.p.space()
-		if end != nil {
+		if l.p.blank() {
 			return nil
 		}
 		l.p.root.truncate(n)
 		l.p.root.s.bytes = bytes
-		err = l.p.fail("%q after the end of the object; write one object per line", c)
+		err = l.p.fail("%q after the end of the object; write one object per line", l.p.b[l.p.i])
 	}
 	if e, ok := err.(*syntaxError); ok {
 		return driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at))
@@ -364,17 +363,16 @@ func (a *elements) step(skip bool) error {
 		p.i++
 		a.state = atFirst
 	}
-	c, err := p.space()
 	if a.state == atEnd {
-		var e *syntaxError
-		if errors.As(err, &e) {
-			return io.EOF
+		switch {
+		case !p.blank():
+			return p.fail("%q behind the array", p.b[p.i])
+		case p.more:
+			return errMore
 		}
-		if err == nil {
-			err = p.fail("%q behind the array", c)
-		}
-		return err
+		return io.EOF
 	}
+	c, err := p.space()
 	if err != nil {
 		return err
 	}

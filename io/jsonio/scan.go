@@ -44,16 +44,27 @@ func (t *text) short() error {
 	return t.fail("the text ends inside a value")
 }
 
-// space skips white space and returns the byte that follows.
-func (t *text) space() (byte, error) {
+// blank skips white space and reports whether nothing follows it.
+func (t *text) blank() bool {
 	for ; t.i < len(t.b); t.i++ {
-		switch c := t.b[t.i]; c {
+		switch t.b[t.i] {
 		case ' ', '\t', '\r', '\n':
 		default:
-			return c, nil
+			return false
 		}
 	}
-	return 0, t.short()
+	return true
+}
+
+// space skips white space and returns the byte that follows.
+func (t *text) space() (byte, error) {
+	if t.i < len(t.b) && t.b[t.i] > ' ' {
+		return t.b[t.i], nil
+	}
+	if t.blank() {
+		return 0, t.short()
+	}
+	return t.b[t.i], nil
 }
 
 // word consumes true, false or null.
