@@ -120,6 +120,9 @@ func (s *Server) URL(bucket string) string {
 // Addr is host:port of the server.
 func (s *Server) Addr() string { return s.own }
 
+// Dir holds the buckets of an S3 server as folders; "" for others.
+func (s *Server) Dir() string { return s.dir }
+
 // Via is the server as seen through p.
 func (s *Server) Via(p *Proxy) *Server {
 	c := *s

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,18 @@ func bucketURL(t *testing.T, s *testserver.Server) string {
 	return s.URL("penstock-test")
 }
 
-func TestS3(t *testing.T)    { suite(t, bucketURL(t, testserver.S3(t)), 9<<20) }
-func TestGCS(t *testing.T)   { suite(t, bucketURL(t, testserver.GCS(t)), 9<<20) }
+func TestS3(t *testing.T) {
+	s := testserver.S3(t)
+	suite(t, bucketURL(t, s), 17<<20)
+	// Uploads that were aborted or lost are gone, with their parts: each would be a
+	// folder in one of its key.
+	left, err := filepath.Glob(filepath.Join(s.Dir(), "penstock-test", ".sgwtmp", "multipart", "*", "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+func TestGCS(t *testing.T)   { suite(t, bucketURL(t, testserver.GCS(t)), 17<<20) }
 func TestAzure(t *testing.T) { suite(t, bucketURL(t, testserver.Azure(t)), 9<<20) }
 
 // isRead picks ranged reads, the requests that blobio repairs by itself.

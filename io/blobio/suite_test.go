@@ -135,9 +135,10 @@ var oddKeys = []string{
 	"a", "a-b", "a.txt", "A", "ends?",
 }
 
-// suite checks a bucket of any kind. url must be of an empty bucket; size is that
-// of the largest object.
-func suite(t *testing.T, url string, size int) {
+// suite checks a bucket of any kind. url must be of an empty bucket; large is the
+// size of the largest object written, such that it is uploaded in parts.
+func suite(t *testing.T, url string, large int) {
+	const size = 3 << 20 // of what is read most
 	b := open(t, url, &blobio.Options{MaxRequest: 1 << 20})
 	ctx := t.Context()
 
@@ -331,7 +332,7 @@ func suite(t *testing.T, url string, size int) {
 	})
 
 	t.Run("create", func(t *testing.T) {
-		for _, n := range []int{0, 10, size} {
+		for _, n := range []int{0, 10, large} {
 			key, want := fmt.Sprintf("created/%d", n), randomBytes(9, n)
 			w, err := b.Create(ctx, key, &blobio.PutOptions{ContentType: "text/csv"})
 			if err != nil {
@@ -361,7 +362,7 @@ func suite(t *testing.T, url string, size int) {
 	})
 
 	t.Run("abort", func(t *testing.T) {
-		for _, n := range []int{0, 10, size} {
+		for _, n := range []int{0, 10, large} {
 			canceled, cancel := context.WithCancel(ctx)
 			w, err := b.Create(ctx, "aborted/a", nil)
 			if err != nil {
@@ -390,7 +391,7 @@ func suite(t *testing.T, url string, size int) {
 
 	t.Run("ifnotexist", func(t *testing.T) {
 		fresh := &blobio.PutOptions{IfNotExist: true}
-		for _, n := range []int{10, size} {
+		for _, n := range []int{10, large} {
 			key := fmt.Sprintf("fresh/%d", n)
 			first := randomBytes(1, n)
 			if err := b.Put(ctx, key, first, fresh); err != nil {

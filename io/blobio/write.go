@@ -67,6 +67,11 @@ func (b *Bucket) Put(ctx context.Context, key string, data []byte, o *PutOptions
 // A service that refuses a create-only write may close the connection while the
 // body is still being sent, and its answer is lost. So where one is missing, look.
 func (b *Bucket) upload(ctx context.Context, key string, r io.Reader, o *PutOptions) error {
+	if b.scheme == "s3" {
+		var stop func()
+		ctx, r, stop = b.gently(ctx, r)
+		defer stop()
+	}
 	err := b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist})
 	if err != nil && o.IfNotExist && ctx.Err() == nil && codeOf(err) == fault.Unavailable {
 		if _, aerr := b.remote.Attributes(ctx, key); aerr == nil {
@@ -75,6 +80,47 @@ func (b *Bucket) upload(ctx context.Context, key string, r io.Reader, o *PutOpti
 	}
 	return err
 }
+
+// stopGrace is how long an S3 upload may go on after its context ended.
+const stopGrace = 500 * time.Millisecond
+
+// gently makes an S3 upload stop, when ctx ends, by an error of its reader first
+// and by its context a moment later: the SDK sends the request that drops the
+// parts already stored in the same context, and they would stay (and cost) if that
+// had ended. What an upload that is cut off harder leaves, a lifecycle rule of the
+// bucket removes. Other services need their context to end first: their drivers
+// take a broken reader for the end of the data and would complete the object.
+func (b *Bucket) gently(ctx context.Context, r io.Reader) (context.Context, io.Reader, func()) {
+	uctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	ended := context.AfterFunc(ctx, func() {
+		grace := stopGrace
+		if context.Cause(ctx) == errAborted { // nobody's context ended: there is time
+			grace = b.o.Timeout
+		}
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel(context.Cause(ctx))
+		case <-uctx.Done():
+		}
+	})
+	stop := func() {
+		ended()
+		cancel(nil)
+	}
+	return uctx, readerFunc(func(p []byte) (int, error) {
+		n, err := r.Read(p)
+		if ctx.Err() != nil { // even if it ended while r was waited for
+			return 0, context.Cause(ctx)
+		}
+		return n, err
+	}), stop
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // Create starts a streamed object. Nothing is visible before Close returns nil.
 // ctx governs all of the write: when it ends, Write and Close fail. As with Put,
@@ -203,8 +249,7 @@ func (s *remoteSink) commit() error {
 	return s.fail(s.err)
 }
 
-// abort cancels before it breaks the pipe: several drivers take a broken pipe for
-// the end of the data and would complete the object.
+// abort cancels before it breaks the pipe: see gently.
 func (s *remoteSink) abort() {
 	s.cancel(errAborted)
 	s.pw.CloseWithError(errAborted)
