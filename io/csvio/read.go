@@ -58,8 +58,11 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	}
 	r.tok = tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: t.AllowMissing}
 	r.want, r.fixed = make([]bool, len(fields)), ad.RowBytes()
-	for _, c := range ad.FileColumns {
-		k := slices.Index(h.names, c)
+	k := 0
+	for _, c := range ad.FileColumns { // in the order of names
+		for h.names[k] != c {
+			k++
+		}
 		r.want[k] = true
 		f := fields[k]
 		if grows(f.Type) {

@@ -236,10 +236,12 @@ func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, 
 		}
 		h.names = t.Names
 	}
-	for i, n := range h.names {
-		if slices.Contains(h.names[:i], n) {
+	seen := make(map[string]bool, len(h.names))
+	for _, n := range h.names {
+		if seen[n] {
 			return nil, fault.New(fault.Invalid, "two columns have the name %q; give them others with names", n)
 		}
+		seen[n] = true
 	}
 	return h, nil
 }

@@ -187,6 +187,9 @@ func lineEnd(data []byte, pos int) (end, after int) {
 	return end, after
 }
 
+// maxColumns bounds what a header may ask for.
+const maxColumns = 1 << 16
+
 var errMore = fault.New(fault.Internal, "more data is needed")
 
 // record tokenizes one record that may have quotes, appending all its fields. On
@@ -195,6 +198,9 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 	i := pos
 	end, after := lineEnd(data, pos)
 	for {
+		if len(fs) == maxColumns {
+			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", maxColumns, show(data[pos:end]))
+		}
 		if i >= end || data[i] != d.quote || d.quote == 0 {
 			n := bytes.IndexByte(data[i:end], d.delim)
 			if n < 0 {
