@@ -29,6 +29,7 @@ type Budget struct {
 	limit   int64
 	share   int64 // what accounts of priority Ahead may use of limit
 	used    int64
+	granted int64 // of used, to those that wait and have not noticed yet
 	peak    int64
 	leased  int64      // of used
 	waiting *list.List // of *waiter, oldest first
@@ -63,7 +64,7 @@ func (b *Budget) Limit() int64 { return b.limit }
 func (b *Budget) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.used
+	return b.used - b.granted
 }
 
 // Leased returns the part of Used that is held by leases.
@@ -73,7 +74,7 @@ func (b *Budget) Leased() int64 {
 	return b.leased
 }
 
-// Allocated returns what the allocator has handed out: Used less Leased, but for requests on their way.
+// Allocated returns what the allocator has handed out: Used less Leased.
 func (b *Budget) Allocated() int64 { return b.pool.Live() }
 
 // Peak returns the most bytes ever held.
@@ -276,6 +277,9 @@ func (b *Budget) wake() {
 		case prio <= refused:
 		case b.admits(w.acct, w.n):
 			b.grant(w)
+			if w.acct != nil {
+				b.granted += w.n
+			}
 			b.waiting.Remove(e)
 			close(w.ready)
 		default:
@@ -429,6 +433,9 @@ func (a *Account) charge(n int64) {
 	<-w.ready // closed too when a.ctx is done
 	a.waiting.Add(-1)
 	a.waited.Add(int64(time.Since(start)))
+	b.mu.Lock()
+	b.granted -= n
+	b.mu.Unlock()
 }
 
 // Borrow charges n bytes that do not come from the allocator, waiting like

@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
@@ -238,19 +240,14 @@ func (r *reader) make(row, n int) arrow.RecordBatch {
 			b.Release()
 			continue
 		}
-		b := array.NewBinaryBuilder(r.o.Alloc, arrow.BinaryTypes.Binary)
-		b.Reserve(n)
 		total := 0
 		for k := range n {
 			total += r.width(r.first + row + k)
 		}
-		b.ReserveData(total)
-		for k := range n {
+		cols[i] = binary(r.o.Alloc, n, total, func(k int, b []byte) []byte {
 			id := r.first + row + k
-			b.Append(Data(id, r.width(id)))
-		}
-		cols[i] = b.NewArray()
-		b.Release()
+			return fill(b, id, r.width(id))
+		})
 	}
 	rec := array.NewRecordBatch(arrow.NewSchema(fields, nil), cols, int64(n))
 	for _, c := range cols {
@@ -259,22 +256,36 @@ func (r *reader) make(row, n int) arrow.RecordBatch {
 	return rec
 }
 
-var pages sync.Map // width -> [256][]byte would be large: one page per byte value, cut
+// binary makes a column of n values of total bytes; add appends value i.
+func binary(alloc memory.Allocator, n, total int, add func(i int, b []byte) []byte) arrow.Array {
+	off, buf := memory.NewResizableBuffer(alloc), memory.NewResizableBuffer(alloc)
+	defer off.Release()
+	defer buf.Release()
+	off.Resize((n + 1) * 4)
+	buf.Resize(total)
+	o := arrow.Int32Traits.CastFromBytes(off.Bytes())
+	p := buf.Bytes()[:0]
+	for i := range n {
+		o[i] = int32(len(p))
+		p = add(i, p)
+	}
+	o[n] = int32(len(p))
+	data := array.NewData(arrow.BinaryTypes.Binary, n, []*memory.Buffer{nil, off, buf}, nil, 0, 0)
+	defer data.Release()
+	return array.NewBinaryData(data)
+}
+
+func fill(b []byte, id, width int) []byte {
+	i := len(b)
+	b = slices.Grow(b, width)[:i+width]
+	for ; i < len(b); i++ {
+		b[i] = byte(id*31 + 7)
+	}
+	return b
+}
 
 // Data is the content of the data column of a row.
-func Data(id, width int) []byte {
-	k := byte(id*31 + 7)
-	p, ok := pages.Load(k)
-	if !ok || len(p.([]byte)) < width {
-		b := make([]byte, max(width, 64))
-		for i := range b {
-			b[i] = k
-		}
-		pages.Store(k, b)
-		p = b
-	}
-	return p.([]byte)[:width]
-}
+func Data(id, width int) []byte { return fill(nil, id, width) }
 
 // Scan returns a graph that reads t through ops.
 func Scan(t *Table, ops ...exec.Operator) *exec.Graph {
@@ -302,3 +313,29 @@ func Fuse(ops ...exec.Operator) []exec.Fused {
 
 // Graph wraps a root stage.
 func Graph(root *exec.Stage) *exec.Graph { return &exec.Graph{Root: root, Schema: Schema} }
+
+// Held is a table of one split that hands out one batch it holds itself, without a copy.
+type Held struct{ Batch arrow.RecordBatch }
+
+func (h *Held) Schema() *arrow.Schema { return h.Batch.Schema() }
+func (h *Held) Splits() []driver.Split {
+	return []driver.Split{{ID: "held", Rows: h.Batch.NumRows()}}
+}
+func (h *Held) Fingerprint(context.Context) (string, error) { return "held", nil }
+func (h *Held) Close() error                                { return nil }
+func (h *Held) Open(context.Context, int, *driver.ScanOptions) (driver.Reader, error) {
+	return &heldReader{b: h.Batch}, nil
+}
+
+type heldReader struct{ b arrow.RecordBatch }
+
+func (r *heldReader) Next(context.Context) (driver.Batch, error) {
+	if r.b == nil {
+		return driver.Batch{}, io.EOF
+	}
+	b := r.b
+	r.b = nil
+	b.Retain()
+	return driver.Batch{Record: b}, nil
+}
+func (r *heldReader) Close() error { return nil }

@@ -180,28 +180,12 @@ func Inflate(factor int, heap bool) *Op {
 		for i := range d.Len() {
 			total += d.ValueLen(i) * factor
 		}
-		b := array.NewBinaryBuilder(alloc, arrow.BinaryTypes.Binary)
-		defer b.Release()
-		b.Reserve(d.Len())
-		b.ReserveData(total)
-		off := memory.NewResizableBuffer(alloc)
-		off.Resize((d.Len() + 1) * 4)
-		buf := memory.NewResizableBuffer(alloc)
-		buf.Resize(total)
-		o := arrow.Int32Traits.CastFromBytes(off.Bytes())
-		p := buf.Bytes()[:0]
-		for i := range d.Len() {
-			o[i] = int32(len(p))
+		col := binary(alloc, d.Len(), total, func(i int, b []byte) []byte {
 			for range factor {
-				p = append(p, d.Value(i)...)
+				b = append(b, d.Value(i)...)
 			}
-		}
-		o[d.Len()] = int32(len(p))
-		data := array.NewData(arrow.BinaryTypes.Binary, d.Len(), []*memory.Buffer{nil, off, buf}, nil, 0, 0)
-		off.Release()
-		buf.Release()
-		col := array.NewBinaryData(data)
-		data.Release()
+			return b
+		})
 		rec := array.NewRecordBatch(Schema, []arrow.Array{in.Batch.Column(0), col}, in.Batch.NumRows())
 		col.Release()
 		return emit(in.With(rec, in.Rows, in.Ords))

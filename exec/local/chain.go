@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"sync"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -20,6 +21,8 @@ type chain struct {
 	pending []exec.Skipped // not yet attached to a block; by row
 	next    int64          // first position not covered by what went out
 	foreign []uintptr      // of the block being fed: memory that is not ours to count
+	heap    int64          // bytes that came out for this slice on the Go heap
+	advance func()         // gives back what was charged for them beforehand
 }
 
 type link struct {
@@ -128,9 +131,20 @@ func (c *chain) feedSlice(b *exec.Block, size int64) error {
 	for i := range c.ops {
 		c.ops[i].made = 0
 	}
+	c.heap = 0
+	if n := size * c.a.stage.heap.Load() >> 10; n >= 1<<20 { // it is there before it can be charged
+		back := c.a.acct.Borrow(n)
+		c.advance = sync.OnceFunc(back)
+		defer c.advance()
+	} else {
+		c.advance = func() {}
+	}
 	err := c.step(0, b)
 	if err != nil {
 		return err
+	}
+	if size > 0 {
+		c.a.stage.heap.Store(c.heap << 10 / size)
 	}
 	var most, sum int64
 	for i := range c.ops {

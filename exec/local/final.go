@@ -163,6 +163,7 @@ func (c *chain) own(b *exec.Block) error {
 	if held == 0 {
 		return nil
 	}
+	c.heap += held
 	r := c.a.r
 	if exec.SizeOf(b.Batch) < r.opt.Memory/8 {
 		rec, err := copyBatch(b.Batch, c.a.acct, func(col arrow.Array) bool {
@@ -177,6 +178,7 @@ func (c *chain) own(b *exec.Block) error {
 			return nil
 		}
 	}
+	c.advance()
 	back := c.a.acct.Borrow(held)
 	b.OnRelease(func() { back(); r.freed(held) })
 	return nil

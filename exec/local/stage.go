@@ -27,6 +27,7 @@ type stage struct {
 	parts    []exec.PartRange
 	partOf   []int        // task -> part, parts only
 	inflated atomic.Int64 // bytes out per 1024 bytes in, as last seen; 0 unknown
+	heap     atomic.Int64 // of those, allocated on the Go heap
 
 	none func() arrow.RecordBatch // a batch of schema without rows, borrowed
 }

@@ -181,11 +181,10 @@ func (p *Pool) Free(b []byte) {
 	default:
 		mangled(b[:cap(b)], 0xCC)
 	}
-	l := p.live.Add(-int64(size))
-	if c := p.cached.Load(); c > 0 && l+c > p.limit {
+	if l, c := p.live.Load()-int64(size), p.cached.Load(); c > 0 && l+c > p.limit {
 		p.trim(max(p.limit-l-p.limit/32, 0))
 	}
-	if l == 0 && p.closed.Load() {
+	if l := p.live.Add(-int64(size)); l == 0 && p.closed.Load() {
 		p.release()
 	}
 }

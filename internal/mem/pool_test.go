@@ -71,7 +71,7 @@ func churn(t *testing.T, p *Pool, r *rand.Rand) {
 			}
 		}
 	}
-	for range 4000 {
+	for range 1500 {
 		n := int(r.ExpFloat64() * float64(int(64)<<r.IntN(14)))
 		switch k := r.IntN(4); {
 		case k < 2 || len(all) == 0:
@@ -165,7 +165,7 @@ func TestHugeAndClosed(t *testing.T) {
 // TestResident: what is freed and trimmed leaves the process, and what is
 // cached stays within the limit.
 func TestResident(t *testing.T) {
-	const limit = 32 << 20
+	const limit = 16 << 20
 	p := New(limit)
 	defer p.Close()
 	if !p.OffHeap() {
@@ -173,7 +173,7 @@ func TestResident(t *testing.T) {
 	}
 	before := rss(t)
 	for round := range 2 {
-		for k := 6 << 10; k < 6<<20; k += k - k/3 { // each size in turn fills the budget
+		for k := 6 << 10; k < 4<<20; k += k - k/3 { // each size in turn fills the budget
 			var all [][]byte
 			for held := 0; held+Size(k) <= limit; held += Size(k) {
 				b := p.Allocate(k)
