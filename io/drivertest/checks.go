@@ -311,6 +311,9 @@ func (s *suite) batches(t *testing.T) {
 		var cuts [2][]int64
 		for pass := range cuts {
 			for i := range tab.Splits() {
+				if (o.BatchRows == 1 || o.BatchBytes == 1) && at[i+1]-at[i] > 5000 {
+					continue // takes long and shows nothing more
+				}
 				row := at[i]
 				err := scan(t.Context(), tab, i, &o, func(b driver.Batch) error {
 					n := b.Record.NumRows()

@@ -75,14 +75,17 @@ func (c *codecs) reader(codec int8, src []byte) (io.Reader, error) {
 		c.lz4.Reset(bytes.NewReader(src))
 		return c.lz4, nil
 	}
-	if c.zstd == nil {
-		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(64<<20))
-		if err != nil {
-			return nil, err
-		}
-		c.zstd = d
+	if err := c.decoder(); err != nil {
+		return nil, err
 	}
 	return c.zstd, c.zstd.Reset(bytes.NewReader(src))
+}
+
+func (c *codecs) decoder() (err error) {
+	if c.zstd == nil {
+		c.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(64<<20), zstd.WithDecodeAllCapLimit(true))
+	}
+	return err
 }
 
 // maxBuffer bounds one decompressed buffer.
@@ -97,14 +100,28 @@ func (c *codecs) decompress(ctx context.Context, codec int8, src []byte, alloc m
 	if size < 0 || size > maxBuffer {
 		return nil, driver.Errorf(driver.Corrupt, "a buffer of %d bytes claims to decompress to %d", len(src), size)
 	}
-	r, err := c.reader(codec, src)
-	if err != nil {
-		return nil, driver.Errorf(driver.Corrupt, "%w", err)
-	}
 	buf := memory.NewResizableBuffer(alloc)
+	first := min(size, max(64<<10, 64*int64(len(src))))
+	if codec == codecZstd && first == size && size <= 128<<20 {
+		// At once and without a window: what most buffers are.
+		err := c.decoder()
+		if err == nil {
+			buf.Resize(int(size))
+			var out []byte
+			if out, err = c.zstd.DecodeAll(src, buf.Bytes()[:0:size]); err == nil && int64(len(out)) < size {
+				err = io.ErrUnexpectedEOF
+			}
+		}
+		if err != nil {
+			buf.Release()
+			return nil, driver.Errorf(driver.Corrupt, "a buffer does not decompress to %d bytes: %w", size, err)
+		}
+		return buf, nil
+	}
+	r, err := c.reader(codec, src)
 	n := int64(0)
 	for err == nil && n < size {
-		grown := min(size, max(4*n, 64<<10, 16*int64(len(src))))
+		grown := max(first, min(size, 4*n))
 		buf.Resize(int(grown))
 		for n < grown && err == nil {
 			if err = context.Cause(ctx); err == nil {

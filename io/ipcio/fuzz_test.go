@@ -153,7 +153,7 @@ func TestEveryByte(t *testing.T) {
 		for _, b := range seeds(t, layout)[3:4] {
 			for i := range b {
 				old := b[i]
-				for _, v := range []byte{0x01, 0x80, 0xff} {
+				for _, v := range []byte{b[i] ^ 0x80, 0xff} {
 					b[i] = v
 					if _, err := readBytes(t, b); err != nil && fault.CodeOf(err) == fault.Unknown {
 						t.Errorf("byte %d = %#x: an error without a code: %v", i, v, err)

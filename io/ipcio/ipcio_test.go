@@ -80,6 +80,7 @@ func TestConformance(t *testing.T) {
 				Write:     func(t testing.TB, path string, recs []arrow.RecordBatch) { writeFile(t, path, &c.o, recs) },
 				Source:    source(c.noMap),
 				Open:      ipcio.Format.Open,
+				FileRows:  []int64{100, 1, 300},
 				KnownRows: c.o.Layout != "stream",
 				Shortens:  c.o.Layout == "stream",
 			}, 0)
