@@ -62,7 +62,7 @@ func TestConformance(t *testing.T) {
 			defer paths.Release()
 			return array.NewRecordBatch(schema, []arrow.Array{paths, rec.Column(1)}, rows)
 		},
-		FileRows:  []int64{200, 1, 400},
+		FileRows:  []int64{60, 1, 240},
 		KnownRows: true,
 	}, 0)
 }

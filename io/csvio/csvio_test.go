@@ -134,8 +134,9 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			c.o.Types = typesOf(schema)
 			h := drivertest.Harness{
-				Ext:   c.ext,
-				Write: func(t testing.TB, path string, recs []arrow.RecordBatch) { write(t, path, c.e, recs...) },
+				FileRows: []int64{300, 1, 900},
+				Ext:      c.ext,
+				Write:    func(t testing.TB, path string, recs []arrow.RecordBatch) { write(t, path, c.e, recs...) },
 				Source: func(paths ...string) driver.Source {
 					o := c.o
 					o.Paths = paths
@@ -146,7 +147,7 @@ func TestConformance(t *testing.T) {
 				Shortens: c.e.Compression == "",
 			}
 			if c.name != "ranges" {
-				h.FileRows = []int64{200, 1, 600}
+				h.FileRows = []int64{90, 1, 300}
 			}
 			if !c.o.Multiline {
 				h.Gen = oneLine
@@ -662,4 +663,22 @@ func BenchmarkWrite(b *testing.B) {
 	}
 	b.SetBytes(n)
 	b.ReportAllocs()
+}
+
+// No words for null is not the default words.
+func TestConfigKeepsNoNulls(t *testing.T) {
+	src := files(t, Options{Nulls: []string{}}, "x.csv", "a,b\nx,\n")
+	config, err := src.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Format().Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []driver.Source{src, again} {
+		if _, rows, err := read(t, s, driver.ScanOptions{}); err != nil || rows != "x|" {
+			t.Errorf("%s: %q, %v", config, rows, err)
+		}
+	}
 }

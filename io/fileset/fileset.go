@@ -32,7 +32,7 @@ type Options struct {
 	// Extensions of the files that folders and globs give, case ignored; nil means
 	// the format's, [""] any. A file named outright is always read, and so are the
 	// files of a glob that ends in an extension of its own ("x/*.dat").
-	Extensions []string `json:"extensions,omitempty" doc:"of the files that folders and globs give; default: the format's; [\"\"] means any"`
+	Extensions []string `json:"extensions,omitzero" doc:"of the files that folders and globs give; default: the format's; [\"\"] means any"`
 	// Partitions is "hive" (default: key=value folders become columns) or "none".
 	// Folders that the user's path itself names count too. A column of the files
 	// that has the name of a partition is not read: the partition's value stands for it.

@@ -361,3 +361,21 @@ func TestListBucket(t *testing.T) {
 		t.Errorf("%v %v", s, err)
 	}
 }
+
+func BenchmarkList(b *testing.B) {
+	var names []string
+	for d := range 100 {
+		for f := range 100 {
+			names = append(names, fmt.Sprintf("day=%02d/part-%03d.csv", d, f))
+		}
+	}
+	dir := tree(b, names...)
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := List(context.Background(), &Options{Paths: []string{dir}}, []string{".csv"}, nil)
+		if err != nil || len(s.Files) != len(names) {
+			b.Fatal(err)
+		}
+		s.Close()
+	}
+}
