@@ -98,7 +98,6 @@ func benchEval(b *testing.B, rec arrow.RecordBatch, text string) {
 	b.SetBytes(size)
 	b.ReportAllocs()
 	mem := recycler{}
-	defer cpu(b, size)()
 	for b.Loop() {
 		arr, err := p.Eval(rec, nil, mem)
 		if err != nil {
@@ -157,7 +156,6 @@ func BenchmarkFilter(b *testing.B) {
 					b.SetBytes(size)
 					b.ReportAllocs()
 					mem := recycler{}
-					defer cpu(b, size)()
 					for b.Loop() {
 						out, _, err := Filter(rec, mask, mem)
 						if err != nil {

@@ -235,7 +235,7 @@ func (b *binder) column(n *node) (*bound, error) {
 		for i, f := range b.schema.Fields() {
 			names[i] = f.Name
 		}
-		return nil, fault.New(fault.Invalid, "unknown column %q%s", n.name, haveText(n.name, names)).At(fault.Place{})
+		return nil, invalid("unknown column %q%s", n.name, haveText(n.name, names))
 	}
 	return nil, invalid("column %q is there %d times: rename one", n.name, len(idx))
 }
@@ -249,10 +249,11 @@ func haveText(name string, names []string) string {
 	if len(names) == 0 {
 		return s.String() + "; there are none"
 	}
+	const shown = 20
 	more := ""
-	if const20 := 20; len(names) > const20 {
-		more = fmt.Sprintf(" and %d more", len(names)-const20)
-		names = names[:const20]
+	if len(names) > shown {
+		more = fmt.Sprintf(" and %d more", len(names)-shown)
+		names = names[:shown]
 	}
 	s.WriteString("; have " + strings.Join(names, ", ") + more)
 	return s.String()

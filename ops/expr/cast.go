@@ -13,7 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/internal/fault"
 )
 
 // caster converts a vec, which is no null literal, to a type. Rows that do not
@@ -193,6 +192,10 @@ func fromBool[T number](x *exec, v vec, t arrow.DataType) vec {
 
 // parsed is the caster that reads texts one by one.
 func parsed[T any](t arrow.DataType, read func(s string) (T, bool)) caster {
+	return parsedAs(t, TypeName(t), read)
+}
+
+func parsedAs[T any](t arrow.DataType, name string, read func(s string) (T, bool)) caster {
 	return func(x *exec, v vec, try bool) vec {
 		n := v.n
 		in := textsOf(v)
@@ -218,7 +221,7 @@ func parsed[T any](t arrow.DataType, read func(s string) (T, bool)) caster {
 		}
 		if any {
 			valid = x.settle(valid, n, try, func(i int) bool { return bad[i>>6]>>(i&63)&1 == 1 },
-				func(i int) string { return fmt.Sprintf("cannot read %s as %s", cut(text(i)), TypeName(t)) })
+				func(i int) string { return fmt.Sprintf("cannot read %s as %s", cut(text(i)), name) })
 		}
 		return x.array(t, n, valid, buf)
 	}
@@ -263,8 +266,9 @@ func parseFloat[T float](t arrow.DataType) caster {
 	})
 }
 
+// parseBool reads true and false in any case, 1 and 0.
 func parseBool(x *exec, v vec, try bool) vec {
-	bytes := parsed(arrow.PrimitiveTypes.Uint8, func(s string) (uint8, bool) {
+	u := parsedAs(arrow.PrimitiveTypes.Uint8, "bool", func(s string) (uint8, bool) {
 		switch s = strings.TrimSpace(s); {
 		case strings.EqualFold(s, "true"), s == "1":
 			return 1, true
@@ -272,12 +276,8 @@ func parseBool(x *exec, v vec, try bool) vec {
 			return 0, true
 		}
 		return 0, false
-	})
-	u := bytes(x, v, try)
+	})(x, v, try)
 	defer u.release()
-	if x.row != nil && strings.HasSuffix(x.row.Error(), "as uint8") {
-		x.row = fault.New(fault.RowError, "%s", strings.TrimSuffix(x.row.(*fault.Error).Err.Error(), "uint8")+"bool").At(fault.PlaceOf(x.row))
-	}
 	zero := vec{typ: u.typ, n: u.n, lit: &scalar{typ: u.typ, valid: true}}
 	return numCompare[pU8]("!=")(x, []vec{u, zero})
 }
@@ -320,8 +320,8 @@ func formatUint[T integer](v vec) func([]byte, int) []byte {
 
 // formatFloat writes the shortest text that reads back the same.
 func formatFloat[T float](v vec) func([]byte, int) []byte {
-	p := fixed[T](v)
-	w := 8 * int(unsafe.Sizeof(p[:1][0]))
+	var z T
+	p, w := fixed[T](v), 8*int(unsafe.Sizeof(z))
 	return func(dst []byte, i int) []byte { return strconv.AppendFloat(dst, float64(p[i]), 'g', -1, w) }
 }
 
@@ -355,29 +355,19 @@ func castString(from, to arrow.DataType) (caster, bool) {
 		}, true
 	}
 	return func(x *exec, v vec, try bool) vec {
+		if physOf(from) == physOf(to) && !(check && try) { // the same bytes
+			if in := textsOf(v); check {
+				valid := x.settle(x.valid(v.n, v), v.n, false, func(i int) bool { return !utf8.Valid(in.at(i)) }, notUTF8(in))
+				if valid != nil {
+					valid.Release()
+				}
+			}
+			return retyped(to)(x, v, try)
+		}
 		in := textsOf(v)
 		valid := x.valid(v.n, v)
 		if check {
-			valid = x.settle(valid, v.n, try, func(i int) bool { return !utf8.Valid(in.at(i)) },
-				func(i int) string { return fmt.Sprintf("%s is not valid UTF-8", cut(string(in.at(i)))) })
-		}
-		if physOf(from) == physOf(to) {
-			d := v.data
-			bufs := append([]*memory.Buffer(nil), d.Buffers()...)
-			if !check || !try {
-				if valid != nil {
-					valid.Release()
-				}
-				return retyped(to)(x, v, try)
-			}
-			if d.Offset() == 0 {
-				bufs[0] = valid
-				out := array.NewData(to, d.Len(), bufs, nil, array.UnknownNullCount, 0)
-				if valid != nil {
-					valid.Release()
-				}
-				return vec{typ: to, n: v.n, data: out}
-			}
+			valid = x.settle(valid, v.n, try, func(i int) bool { return !utf8.Valid(in.at(i)) }, notUTF8(in))
 		}
 		ok := bitmap{}
 		if valid != nil {
@@ -395,6 +385,10 @@ func castString(from, to arrow.DataType) (caster, bool) {
 	}, check
 }
 
+func notUTF8(in texts) func(i int) string {
+	return func(i int) string { return fmt.Sprintf("%s is not valid UTF-8", cut(string(in.at(i)))) }
+}
+
 // castDecimal converts to and from decimal128, by exact arithmetic. To fewer
 // digits behind the point it rounds half away from zero.
 func castDecimal(from, to arrow.DataType) (caster, bool) {
@@ -410,7 +404,7 @@ func castDecimal(from, to arrow.DataType) (caster, bool) {
 			return func(x *exec, v vec, try bool) vec {
 				buf, out := allocOf[float64](x.mem, v.n)
 				for i, d := range num(v) {
-					out[i] = d.ToFloat64(t.Scale)
+					out[i] = decimalFloat(d, t.Scale)
 				}
 				d := x.array(arrow.PrimitiveTypes.Float64, v.n, x.valid(v.n, v), buf)
 				if q == pF64 {
@@ -499,6 +493,17 @@ func parseDecimal(s string) *big.Rat {
 		return nil
 	}
 	return r
+}
+
+// decimalFloat is the double nearest to a decimal: one division where both sides
+// are exact.
+func decimalFloat(d decimal128.Num, scale int32) float64 {
+	const exact = 1 << 53
+	if lo := int64(d.LowBits()); scale >= 0 && scale <= 22 && d.HighBits() == lo>>63 && lo > -exact && lo < exact {
+		return float64(lo) / math.Pow10(int(scale))
+	}
+	f, _ := decimalRat(d, scale).Float64()
+	return f
 }
 
 func decimalRat(d decimal128.Num, scale int32) *big.Rat {

@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
 // compare returns the kernel of a comparison of two values of layout p.
@@ -220,13 +219,7 @@ func orderUintFloat(a uint64, b float64) int {
 func compareBools(x *exec, op string, a []vec) vec {
 	n := a[0].n
 	buf, out := allocBits(x.mem, n)
-	side := func(v vec) bitmap {
-		if v.lit != nil {
-			return bitmap{none: v.lit.i == 0}
-		}
-		return v.bools()
-	}
-	p, q := side(a[0]), side(a[1])
+	p, q := boolBits(a[0]), boolBits(a[1])
 	for k := range out {
 		u, v := p.word(k), q.word(k)
 		switch op {
@@ -261,13 +254,14 @@ func compareStrings(x *exec, op string, a []vec) vec {
 
 // compareDecimals: both have the same scale.
 func compareDecimals(x *exec, op string, a []vec) vec {
-	side := func(v vec) ([]decimal128.Num, decimal128.Num) {
-		if v.lit != nil {
-			return nil, v.lit.d
-		}
-		return fixed[decimal128.Num](v), decimal128.Num{}
+	p, q := decimals(a[0]), decimals(a[1])
+	return compareBits(x, a, func(i int) bool { return opHolds(op, p(i).Cmp(q(i))) })
+}
+
+// boolBits are the values of a boolean, literal or not.
+func boolBits(v vec) bitmap {
+	if v.lit != nil {
+		return bitmap{none: v.lit.i == 0}
 	}
-	p, lp := side(a[0])
-	q, lq := side(a[1])
-	return compareBits(x, a, func(i int) bool { return opHolds(op, at(p, lp, i).Cmp(at(q, lq, i))) })
+	return v.bools()
 }

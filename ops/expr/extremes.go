@@ -56,7 +56,7 @@ func extreme(least bool) func(b *binder, n *node, args []*bound) (*bound, error)
 		if err != nil {
 			return nil, err
 		}
-		if isNull_(&bound{typ: t}) {
+		if t.ID() == arrow.NULL {
 			return args[0], nil
 		}
 		if physOf(t) == pOther {
@@ -107,7 +107,7 @@ func (x *exec) better(p, q vec, least bool) []uint64 {
 	}
 	switch ph := physOf(p.typ); ph {
 	case pBool:
-		u, v := boolSide(p), boolSide(q)
+		u, v := boolBits(p), boolBits(q)
 		for k := range out {
 			if least {
 				out[k] = ^u.word(k) | v.word(k)
@@ -125,13 +125,6 @@ func (x *exec) better(p, q vec, least bool) []uint64 {
 		betterNum[ph](out, p, q, least)
 	}
 	return out
-}
-
-func boolSide(v vec) bitmap {
-	if v.lit != nil {
-		return bitmap{none: v.lit.i == 0}
-	}
-	return v.bools()
 }
 
 func decimals(v vec) func(i int) decimal128.Num {
@@ -162,7 +155,7 @@ func betterOf[T number](out []uint64, p, q vec, least bool) {
 // clip is x kept within low and high; null limits do not limit.
 func (b *binder) clip(n *node, args []*bound) (*bound, error) {
 	for _, v := range args {
-		if !isNumeric(v.typ) && !isTime(v.typ) && !isNull_(v) {
+		if !isNumeric(v.typ) && !isTime(v.typ) && !nullTyped(v) {
 			return nil, want(n, "a number", v)
 		}
 	}
@@ -170,7 +163,7 @@ func (b *binder) clip(n *node, args []*bound) (*bound, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isNull_(args[0]) {
+	if nullTyped(args[0]) {
 		return args[0], nil
 	}
 	same := make([]*bound, len(args))

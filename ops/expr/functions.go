@@ -116,7 +116,7 @@ func want(n *node, what string, v *bound) error {
 	return invalid("%s needs %s, not %s%s", n.name, what, describe(v), hint)
 }
 
-func isNull_(v *bound) bool { return v.typ.ID() == arrow.NULL }
+func nullTyped(v *bound) bool { return v.typ.ID() == arrow.NULL }
 
 func nullTest(null bool) func(b *binder, n *node) (*bound, error) {
 	return func(b *binder, n *node) (*bound, error) {
@@ -141,7 +141,7 @@ func (b *binder) coalesce(n *node, args []*bound) (*bound, error) {
 	untyped := true
 	for i, v := range args {
 		same[i] = b.convert(v, t)
-		untyped = untyped && (v.untyped || isNull_(v))
+		untyped = untyped && (v.untyped || nullTyped(v))
 	}
 	out := form(n, t, func(x *exec, args []*bound) vec { return evalCoalesce(x, t, args) }, same...)
 	if out = b.fold(out); out.lit != nil && out.lit.valid && isNumeric(t) {
@@ -204,7 +204,7 @@ func (b *binder) abs(n *node, args []*bound) (*bound, error) {
 	v := args[0]
 	t := v.typ
 	switch {
-	case isNull_(v):
+	case nullTyped(v):
 		return v, nil
 	case isDecimal(t):
 		t = arrow.PrimitiveTypes.Float64
@@ -230,7 +230,7 @@ func floatOf(t arrow.DataType) arrow.DataType {
 func mathFn(name string, f func(float64) float64) *function {
 	return &function{1, 1, name + "(x)", func(b *binder, n *node, args []*bound) (*bound, error) {
 		v := args[0]
-		if isNull_(v) {
+		if nullTyped(v) {
 			return v, nil
 		}
 		if !isNumeric(v.typ) {
@@ -251,7 +251,7 @@ func floatMap(t arrow.DataType, f func(float64) float64) kernel {
 
 func (b *binder) pow(n *node, args []*bound) (*bound, error) {
 	for _, v := range args {
-		if !isNumeric(v.typ) && !isNull_(v) {
+		if !isNumeric(v.typ) && !nullTyped(v) {
 			return nil, want(n, "a number", v)
 		}
 	}
@@ -282,7 +282,7 @@ func rounding(f func(float64) float64) func(b *binder, n *node, args []*bound) (
 	return func(b *binder, n *node, args []*bound) (*bound, error) {
 		v := args[0]
 		switch {
-		case isNull_(v) || isInt(v.typ):
+		case nullTyped(v) || isInt(v.typ):
 			return v, nil
 		case !isNumeric(v.typ):
 			return nil, want(n, "a number", v)
@@ -331,7 +331,7 @@ func roundTo(v float64, digits int) float64 {
 func (b *binder) isNaN(n *node, args []*bound) (*bound, error) {
 	v := args[0]
 	switch {
-	case isNull_(v):
+	case nullTyped(v):
 		return op(n, boolType, nullKernel(boolType), v), nil
 	case isInt(v.typ) || isDecimal(v.typ):
 		return op(n, boolType, constant(false), v), nil
@@ -345,7 +345,7 @@ func (b *binder) isNaN(n *node, args []*bound) (*bound, error) {
 // texts checks that all of args are texts or null; those are then null texts.
 func (b *binder) texts(n *node, args []*bound) (null bool, err error) {
 	for _, v := range args {
-		if isNull_(v) {
+		if nullTyped(v) {
 			null = true
 		} else if !isText(v.typ) {
 			return false, want(n, "a string", v)
@@ -372,7 +372,7 @@ func (b *binder) containsAny(n *node, args []*bound) (*bound, error) {
 	if isList(args[0].typ) {
 		return b.contains(n, args[0], args[1])
 	}
-	if !isString(args[0].typ) && !isNull_(args[0]) {
+	if !isString(args[0].typ) && !nullTyped(args[0]) {
 		return nil, want(n, "a string or a list", args[0])
 	}
 	return textTest(bytes.Contains)(b, n, args)
@@ -416,7 +416,7 @@ func textMap(f func(o *stringsOut, in []texts, i int)) func(b *binder, n *node, 
 func (b *binder) concat(n *node, args []*bound) (*bound, error) {
 	t := arrow.DataType(arrow.BinaryTypes.String)
 	for _, v := range args {
-		if !isText(v.typ) && !isNull_(v) {
+		if !isText(v.typ) && !nullTyped(v) {
 			return nil, want(n, "a string", v)
 		}
 		if v.typ.ID() == arrow.LARGE_STRING {
@@ -450,7 +450,7 @@ func (b *binder) split(n *node, args []*bound) (*bound, error) {
 // ints checks that args are integers and makes them int64.
 func (b *binder) ints(n *node, args []*bound) error {
 	for i, v := range args {
-		if !isInt(v.typ) && !isNull_(v) {
+		if !isInt(v.typ) && !nullTyped(v) {
 			return want(n, "an integer", v)
 		}
 		args[i] = b.convert(v, arrow.PrimitiveTypes.Int64)
@@ -474,7 +474,7 @@ func (b *binder) substr(n *node, args []*bound) (*bound, error) {
 func (b *binder) size(n *node, args []*bound) (*bound, error) {
 	v, t := args[0], arrow.PrimitiveTypes.Int64
 	switch {
-	case isNull_(v):
+	case nullTyped(v):
 		return op(n, t, nullKernel(t), v), nil
 	case isString(v.typ):
 		return op(n, t, sizeText, v), nil
@@ -517,7 +517,7 @@ func (b *binder) datePart(n *node, args []*bound) (*bound, error) {
 	v := args[0]
 	clock := n.name == "hour" || n.name == "minute" || n.name == "second"
 	switch t := v.typ.ID(); {
-	case isNull_(v):
+	case nullTyped(v):
 		return op(n, arrow.Null, nullKernel(arrow.Null), v), nil
 	case t == arrow.TIMESTAMP || isDate(v.typ), isClock(v.typ) && clock, t == arrow.DURATION && n.name == "epoch":
 	default:
@@ -535,7 +535,7 @@ func (b *binder) datePart(n *node, args []*bound) (*bound, error) {
 
 func (b *binder) hash(n *node, args []*bound) (*bound, error) {
 	for _, v := range args {
-		if physOf(v.typ) == pOther && !isNull_(v) {
+		if physOf(v.typ) == pOther && !nullTyped(v) {
 			return nil, fault.New(fault.Invalid, "hash takes no %s: %s", TypeName(v.typ), describe(v))
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"math/big"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
 var verbs = map[string]string{"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "take the remainder of"}
@@ -314,7 +313,7 @@ func (b *binder) compareTwo(n *node, cmp string, l, r *bound) *bound {
 		case isFloating(lt) != isFloating(rt): // up to 32 bits: exact as double
 			return both(f64)
 		}
-		return both(widen(untype(l), untype(r)))
+		return both(widen(lt, rt))
 	case isTime(lt) && isTime(rt):
 		switch {
 		case timesCompare(lt, rt) != nil:
@@ -331,8 +330,6 @@ func (b *binder) compareTwo(n *node, cmp string, l, r *bound) *bound {
 	return nil
 }
 
-func untype(v *bound) arrow.DataType { return v.typ }
-
 // constant is a bool for every row that is not null.
 func constant(v bool) kernel {
 	return func(x *exec, a []vec) vec {
@@ -347,14 +344,7 @@ func constant(v bool) kernel {
 // compareScaled orders decimals of different scales.
 func compareScaled(cmp string, p, q int32) kernel {
 	return func(x *exec, a []vec) vec {
-		side := func(v vec) func(i int) decimal128.Num {
-			if v.lit != nil {
-				return func(int) decimal128.Num { return v.lit.d }
-			}
-			d := fixed[decimal128.Num](v)
-			return func(i int) decimal128.Num { return d[i] }
-		}
-		l, r := side(a[0]), side(a[1])
+		l, r := decimals(a[0]), decimals(a[1])
 		up, down := big.NewInt(1), big.NewInt(1)
 		if p < q {
 			up = pow10(int(q - p))

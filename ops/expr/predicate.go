@@ -369,11 +369,6 @@ func (b *binder) foldJunction(n *node) *node {
 			break
 		}
 	}
-	for _, a := range keep { // a side that is dropped must not hide a type error
-		if v, err := b.bind(a); err != nil || v.typ.ID() != arrow.BOOL {
-			return n
-		}
-	}
 	switch {
 	case len(keep) == 0:
 		return litNode(neutral)

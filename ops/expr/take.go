@@ -155,6 +155,9 @@ func take(d arrow.ArrayData, idx picks, mem memory.Allocator) (arrow.ArrayData, 
 		}
 		return makeData(t, n, valid, kids), nil
 	}
+	if _, ok := t.(arrow.UnionType); ok && !idx.none {
+		return takeUnion(d, idx, mem)
+	}
 	if f, ok := t.(arrow.FixedWidthDataType); ok {
 		return makeData(t, n, takeBits(validBits(d), idx, mem), nil, takeWidth(d, f.Bytes(), idx, mem)), nil
 	}
@@ -372,8 +375,39 @@ func takeFixedLists(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.Arr
 	return makeData(d.DataType(), len(idx), takeBits(validBits(d), p, mem), []arrow.ArrayData{child}), nil
 }
 
-// takeRuns gathers the rare types (views, unions, run-end encoded) as slices of
-// rows that follow one another.
+// takeUnion gathers type codes, and of a dense union the places in the children;
+// the children of a sparse one are gathered themselves.
+func takeUnion(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	bufs := []*memory.Buffer{takeWidth(d, 1, p, mem)}
+	var kids []arrow.ArrayData
+	if d.DataType().ID() == arrow.DENSE_UNION {
+		at := array.NewData(arrow.PrimitiveTypes.Int32, d.Len(), []*memory.Buffer{nil, d.Buffers()[2]}, nil, 0, d.Offset())
+		defer at.Release()
+		bufs = append(bufs, gather[int32](at, p, mem))
+		for _, c := range d.Children() {
+			c.Retain()
+			kids = append(kids, c)
+		}
+		return makeData(d.DataType(), p.len(), nil, kids, bufs...), nil
+	}
+	for _, c := range d.Children() {
+		part := array.NewSliceData(c, int64(d.Offset()), int64(d.Offset()+d.Len()))
+		k, err := take(part, p, mem)
+		part.Release()
+		if err != nil {
+			for _, k := range kids {
+				k.Release()
+			}
+			bufs[0].Release()
+			return nil, err
+		}
+		kids = append(kids, k)
+	}
+	return makeData(d.DataType(), p.len(), nil, kids, bufs...), nil
+}
+
+// takeRuns gathers the rare types (views, run-end encoded) as slices of rows that
+// follow one another.
 func takeRuns(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
 	idx := p.idx
 	var parts []arrow.Array

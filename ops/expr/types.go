@@ -196,13 +196,12 @@ func adapt(v *bound, t arrow.DataType) (*bound, bool) {
 	s.typ = t
 	switch {
 	case v.typ.ID() == arrow.NULL:
-		return &out, scalarType(t) || true
+		return &out, true
 	case !v.lit.valid:
 		return nil, false
 	case v.untyped && isInt(v.typ) && isInt(t):
 		r := ratOf(v.lit)
 		lo, hi := intRange(t)
-		out.lit = &s
 		return &out, r.Num().Cmp(lo) >= 0 && r.Num().Cmp(hi) <= 0
 	case v.untyped && isFloating(t):
 		f := v.lit.f
@@ -217,27 +216,22 @@ func adapt(v *bound, t arrow.DataType) (*bound, bool) {
 			f = r
 		}
 		s.f, s.i = f, 0
-		out.lit = &s
 		return &out, true
 	case v.untyped && isDecimal(t):
 		d, exact := decimalOf(ratOf(v.lit), t.(*arrow.Decimal128Type))
 		s.d = d
-		out.lit = &s
 		return &out, exact
 	case isText(v.typ) && isTime(t):
 		i, err := parseTime(v.lit.s, t)
 		s.i, s.s = i, ""
-		out.lit = &s
 		return &out, err == nil
 	case isText(v.typ) && (isText(t) || isBytes(t)), isBytes(v.typ) && isBytes(t):
-		out.lit = &s
 		return &out, t.ID() != arrow.FIXED_SIZE_BINARY || len(s.s) == t.(*arrow.FixedSizeBinaryType).ByteWidth
 	}
 	return nil, false
 }
 
 // ratOf is the exact value of a valid number literal; nil for NaN and infinities.
-// A float's is that of its shortest decimal text where short is what users mean.
 func ratOf(s *scalar) *big.Rat {
 	switch {
 	case isFloating(s.typ):

@@ -2,7 +2,6 @@ package expr
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"unsafe"
 
@@ -149,22 +148,6 @@ type exec struct {
 	at  int
 	row error
 	err error
-}
-
-// failRows reports that rows with a bit in bad failed; why makes the message for
-// one of them.
-func (x *exec) failRows(bad func(k int) uint64, n int, why func(i int) string) {
-	for k := range words(n) {
-		w := bad(k) & tailMask(k, n)
-		if x.sel != nil {
-			w &= x.sel[k]
-		}
-		if w != 0 {
-			i := k*64 + bits.TrailingZeros64(w)
-			x.failRow(i, why)
-			return
-		}
-	}
 }
 
 // failRow reports that row i failed; the first row counts, and of one row the
@@ -429,7 +412,7 @@ func values[T number](v vec) (col []T, lit T) {
 
 func checkLen(name string, want, got int64) error {
 	if want != got {
-		return fault.New(fault.Internal, "%s", fmt.Sprintf("%s: %d rows instead of %d", name, got, want))
+		return fault.New(fault.Internal, "%s: %d rows instead of %d", name, got, want)
 	}
 	return nil
 }
