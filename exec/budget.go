@@ -84,13 +84,17 @@ func (b *Budget) Peak() int64 {
 	return b.peak
 }
 
-// Reserve keeps n bytes of the limit (at least a quarter, at most all) for
-// accounts of priority First. It never shrinks.
+// Reserve notes that a task needed n bytes at once. The largest need of late is
+// kept from accounts of priority Ahead, at least a quarter of the limit.
 func (b *Budget) Reserve(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := max(b.limit-n, 0); s < b.share {
-		b.share = s
+	kept := b.limit - b.share
+	kept = max(n, kept-kept/64, b.limit/4)
+	grew := b.limit-kept > b.share
+	b.share = max(b.limit-kept, 0)
+	if grew && b.waiting.Len() > 0 {
+		b.wake()
 	}
 }
 
@@ -329,8 +333,10 @@ type Account struct {
 	stop    func() bool
 }
 
-// Account opens an account. Close it when its task is over; memory that outlives
-// the task stays charged until it is freed.
+// Account opens an account, of priority Ahead. Close it when its task is over;
+// memory that outlives the task stays charged until it is freed. Consumers of a
+// run that allocate from its budget set Overdraw: the memory that others hold is
+// freed only when they move on.
 func (b *Budget) Account(ctx context.Context, who string) *Account {
 	a := &Account{b: b, ctx: ctx, owner: owner{name: who}}
 	b.mu.Lock()

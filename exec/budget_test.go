@@ -55,7 +55,10 @@ func TestLeases(t *testing.T) {
 		big.Release()
 		big.Release()
 		synctest.Wait()
-		if got := strings.Join(order, " "); got != "first" { // third fits beside it, but is not next in line
+		mu.Lock()
+		got := strings.Join(order, " ")
+		mu.Unlock()
+		if got != "first" { // third fits beside it, but is not next in line
 			t.Errorf("admitted %q", got)
 		}
 		wg.Wait()

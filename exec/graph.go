@@ -41,6 +41,7 @@ type Scan struct {
 	Predicate driver.Predicate // as in driver.ScanOptions
 	Limit     int64            // as in driver.ScanOptions: per split, a hint
 	Keep      []bool           // from driver.Pruner; nil: all. A split not kept is not opened.
+	Tasks     int              // splits read at once, if more than CPUs: for reads that wait for a network
 }
 
 // Policy says what happens to a row that a step cannot process.
@@ -97,23 +98,26 @@ type Options struct {
 	Observe func(stats func() Stats)
 }
 
-// RetryBudget bounds attempts of one task beyond the first, by cause.
+// RetryBudget bounds attempts of one task beyond the first, by cause; negative means none.
 type RetryBudget struct {
 	Unavailable int // reads, transient; 0 means 3
-	WorkerLost  int // crash of a child process; 0 means 3
+	WorkerLost  int // crash of a child process; 0 means 2: a split that loses three workers is poison
 	Exhausted   int // out of memory; 0 means 3
 }
 
 // Stream is a run seen by its consumer.
 type Stream interface {
 	Schema() *arrow.Schema
-	// Next returns a block that the caller must Release, or io.EOF. Not safe for
-	// concurrent use.
+	// Next returns a block that the caller must Release, or io.EOF. A block has rows,
+	// or Skipped, or both. An ordered run fails in order: what comes before is
+	// returned first. Not safe for concurrent use.
 	Next(ctx context.Context) (*Block, error)
 	// Stats may be called at any time, from any goroutine, also after Close.
 	Stats() Stats
 	// Close cancels the run, waits for its goroutines and frees everything but the
-	// blocks handed out. Idempotent; safe to call while Next waits.
+	// blocks handed out. Safe to call while Next waits, and again. Where code does
+	// not obey its context for a second, Close returns a Stalled error that names
+	// it; what it holds is freed when it returns.
 	Close() error
 }
 

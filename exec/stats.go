@@ -34,7 +34,7 @@ type OpStats struct {
 	WaitIn    time.Duration // for input
 	WaitOut   time.Duration // for room downstream
 	WaitMem   time.Duration // for memory
-	PeakBytes int64         // most memory held at once by tasks while in this operator
+	PeakBytes int64         // most memory held by one task while in this operator
 }
 
 // Events are optional callbacks. They are called from the engine's goroutines, in no

@@ -35,7 +35,7 @@ type attempt struct {
 	room   chan struct{}               // closed by Resume; guarded by run.mu
 	where  atomic.Pointer[exec.Origin] // origin, for reports
 	at     atomic.Pointer[opStats]     // op, for reports
-	atTime atomic.Int64                // since, for reports
+	atTime atomic.Int64                // since, for reports: ns from the start of the run
 	parked atomic.Bool
 	ended  atomic.Bool // finish was called, by whoever was first
 }
@@ -164,41 +164,44 @@ func (a *attempt) enter(op *opStats) (before *opStats) {
 	}
 	a.op, a.since = op, now
 	a.at.Store(op)
-	a.atTime.Store(now.UnixNano())
-	a.r.moved.Store(now.UnixNano())
+	at := int64(now.Sub(a.r.started))
+	a.atTime.Store(at)
+	a.r.moved.Store(at)
 	a.watch(op, before)
 	return before
 }
 
 // watch arms the timer that ends a call that takes too long.
 func (a *attempt) watch(op, before *opStats) {
-	limit := func(op *opStats) time.Duration {
-		switch {
-		case op == nil:
-			return 0
-		case a.r.opt.CallTimeout == 0 && op == a.stage.scanOp:
-			return readTimeout
-		}
-		return max(a.r.opt.CallTimeout, 0)
-	}
-	switch l := limit(op); {
+	switch l := a.limit(op); {
 	case l > 0 && a.calls == nil:
 		a.calls = time.AfterFunc(l, a.giveUp)
 	case l > 0:
 		a.calls.Reset(l)
-	case a.calls != nil && limit(before) > 0:
+	case a.calls != nil && a.limit(before) > 0:
 		a.calls.Stop()
 	}
+}
+
+// limit is how long a call of op may take; 0 means for ever.
+func (a *attempt) limit(op *opStats) time.Duration {
+	switch {
+	case op == nil:
+		return 0
+	case a.r.opt.CallTimeout == 0 && op == a.stage.scanOp:
+		return readTimeout
+	}
+	return max(a.r.opt.CallTimeout, 0)
 }
 
 // giveUp ends an attempt stuck in a call: by its context, and if it does not
 // obey that, by leaving it behind.
 func (a *attempt) giveUp() {
-	op := a.at.Load()
-	if op == nil {
-		return
+	op, took := a.at.Load(), time.Since(a.r.started)-time.Duration(a.atTime.Load())
+	if l := a.limit(op); l == 0 || took < l {
+		return // the call came back just now
 	}
-	e := fault.New(fault.Unavailable, "%s took longer than %v", op.name, time.Since(time.Unix(0, a.atTime.Load())).Round(time.Millisecond))
+	e := fault.New(fault.Unavailable, "%s took longer than %v", op.name, took.Round(time.Millisecond))
 	e.Step = op.step
 	if a.stage.parts != nil {
 		e.Code = fault.Stalled // its writer may still be at work: no other may begin
@@ -289,9 +292,8 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 // countRead counts rows once, however many attempts read them.
 func (a *attempt) countRead(n int64) {
 	a.read += n
-	if w := a.work; a.read > w.counted && !a.ended.Load() {
-		a.r.rowsIn.Add(a.read - w.counted)
-		w.counted = a.read
+	if c := &a.work.counted; a.read > c.Load() && !a.ended.Load() {
+		a.r.rowsIn.Add(a.read - c.Swap(a.read))
 	}
 }
 

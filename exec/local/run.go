@@ -42,7 +42,7 @@ type run struct {
 	rowsOut   atomic.Int64
 	skipped   atomic.Int64
 	splits    atomic.Int64 // done inside parts
-	moved     atomic.Int64 // when something last did, Unix ns
+	moved     atomic.Int64 // when something last did, ns from the start
 	garbage   atomic.Int64 // bytes of released memory that the collector has to find
 	live      sync.WaitGroup
 
@@ -72,10 +72,10 @@ type work struct {
 	input   *exec.Block // of a cut
 	queue   []*exec.Block
 	current *attempt
-	timer   *time.Timer // of a Sleep
-	ratio   int64       // inflation assumed at the first attempt; kept for later ones
-	counted int64       // rows read that are in the statistics
-	err     error       // of the last attempt
+	timer   *time.Timer  // of a Sleep
+	ratio   int64        // inflation assumed at the first attempt; kept for later ones
+	counted atomic.Int64 // rows read that are in the statistics
+	err     error        // of the last attempt
 	origin  exec.Origin
 	over    bool // finished; forgotten once queue is empty
 }
@@ -165,8 +165,10 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 	defer func() { r.rowsSeen = before + b.Span }()
 	n := b.Batch.NumRows()
 	r.rowsOut.Add(n)
-	r.consumer.rowsIn.Add(n)
-	r.consumer.batches.Add(1)
+	if r.sink == nil {
+		r.consumer.rowsIn.Add(n)
+		r.consumer.batches.Add(1)
+	}
 	for i := range b.Skipped {
 		s := &b.Skipped[i]
 		r.skipped.Add(1)
@@ -261,7 +263,7 @@ func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 		case <-ctx.Done():
 			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		case <-stalled:
-			if last := time.Unix(0, r.moved.Load()); last.After(since) {
+			if last := r.started.Add(time.Duration(r.moved.Load())); last.After(since) {
 				since = last
 			}
 			if left := r.opt.StallTimeout - time.Since(since); left > 0 {

@@ -86,7 +86,7 @@ func (r *run) layout(g *exec.Graph) error {
 				return 0, fault.New(fault.Internal, "scan keeps %d of %d splits", len(k), len(s.splits))
 			}
 			s.schema = projected(st.Scan.Table.Schema(), st.Scan.Columns)
-			c.Tasks = len(s.splits)
+			c.Tasks, c.Max = len(s.splits), max(c.Max, st.Scan.Tasks)
 			if st.Scan.Keep != nil {
 				c.Empty = make([]bool, len(s.splits))
 				for i, k := range st.Scan.Keep {

@@ -96,9 +96,12 @@ func bottleneck(ops []exec.OpStats) string {
 		return ""
 	}
 	last := ops[len(ops)-1]
+	if last.Tasks == 0 { // the consumer, who is no part of any task
+		ops = ops[:len(ops)-1]
+	}
 	var busy, wait time.Duration
 	best := ops[0]
-	for _, o := range ops[:len(ops)-1] {
+	for _, o := range ops {
 		busy += o.Busy
 		wait += o.WaitOut + o.WaitMem
 		if o.Busy > best.Busy {
@@ -106,7 +109,7 @@ func bottleneck(ops []exec.OpStats) string {
 		}
 	}
 	switch {
-	case last.Busy > last.WaitIn && wait > busy:
+	case last.Tasks == 0 && last.Busy > last.WaitIn && wait > busy:
 		return last.Name
 	case best.Busy*2 > busy:
 		return best.Name
@@ -118,10 +121,10 @@ func bottleneck(ops []exec.OpStats) string {
 func (r *run) Inflight() []exec.Inflight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now().UnixNano()
+	now := time.Since(r.started)
 	var all []exec.Inflight
 	for a := range r.active {
-		all = append(all, exec.Inflight{TaskInfo: a.info(), State: a.describe(), Since: time.Duration(now - a.atTime.Load()), Held: a.acct.Held()})
+		all = append(all, exec.Inflight{TaskInfo: a.info(), State: a.describe(), Since: now - time.Duration(a.atTime.Load()), Held: a.acct.Held()})
 	}
 	slices.SortFunc(all, func(x, y exec.Inflight) int {
 		return cmp.Or(cmp.Compare(y.Stage, x.Stage), cmp.Compare(x.Task, y.Task), cmp.Compare(x.Attempt, y.Attempt))
