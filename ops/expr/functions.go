@@ -156,13 +156,16 @@ func castNamed(try bool) func(b *binder, n *node) (*bound, error) {
 		if !ok {
 			return nil, invalid(`the second argument of %s is a type in quotes, such as "float32", not %s`, n.name, short(n.args[1]))
 		}
-		t, err := ParseType(name)
-		if err != nil {
-			return nil, invalid("%s: %v", short(n), err)
-		}
 		v, err := b.bind(n.args[0])
 		if err != nil {
 			return nil, err
+		}
+		t, err := ParseType(name)
+		switch {
+		case err != nil && name == TypeName(v.typ): // a type that only Cast can name
+			t = v.typ
+		case err != nil:
+			return nil, invalid("%s: %v", short(n), err)
 		}
 		return b.castChecked(n, v, t, try)
 	}

@@ -50,15 +50,16 @@ func Filter(rec arrow.RecordBatch, mask *array.Boolean, alloc memory.Allocator) 
 	return out, idx, nil
 }
 
-// Take gathers rows by index, in any order, repeats allowed. Borrows rec.
+// Take gathers rows by index, in any order, repeats allowed; index -1 gives a row
+// of nulls. Borrows rec.
 func Take(rec arrow.RecordBatch, idx []int32, alloc memory.Allocator) (arrow.RecordBatch, error) {
 	n := rec.NumRows()
 	for _, i := range idx {
-		if i < 0 || int64(i) >= n {
+		if i < -1 || int64(i) >= n {
 			return nil, fault.New(fault.Internal, "take: row %d of %d", i, n)
 		}
 	}
-	return takeBatch(rec, picks{idx: idx}, alloc)
+	return takeBatch(rec, picksOf(idx), alloc)
 }
 
 func takeBatch(rec arrow.RecordBatch, idx picks, alloc memory.Allocator) (arrow.RecordBatch, error) {

@@ -2,6 +2,7 @@ package expr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -147,6 +148,20 @@ func TestRareTypes(t *testing.T) {
 			t.Errorf("%s: %s (%v), want %s", text, got, err, want)
 		}
 	}
+	for i, f := range rec.Schema().Fields() { // a cast to the same type is none
+		p, err := Cast(Col(f.Name), f.Type).Bind(rec.Schema(), 0)
+		if err != nil {
+			t.Errorf("cast of %s: %v", f.Name, err)
+			continue
+		}
+		arr, err := p.Eval(rec, nil, mem)
+		if err != nil || show(arr) != show(rec.Column(i)) {
+			t.Errorf("cast of %s: %v", f.Name, err)
+		}
+		if arr != nil {
+			arr.Release()
+		}
+	}
 	for _, text := range []string{"big + 1", "big > 1", "map == map", "union == 1", "hash(big)", "hash(map)", `cast(map, "string")`, `cast(big, "double")`} {
 		if _, err := eval(t, rec, mem, text); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", text, err)
@@ -163,18 +178,28 @@ func TestTake(t *testing.T) {
 		n := whole.NumRows()
 		for _, part := range [][2]int64{{0, n}, {1, n}, {n, n}} {
 			rec := whole.NewSlice(part[0], part[1])
-			for _, idx := range [][]int32{{}, {0}, {1, 1, 0}, {1, 0}, {0, 1}, {0, 1, 0, 1, 0, 1, 0, 1, 0, 1}} {
+			for _, idx := range [][]int32{{}, {0}, {1, 1, 0}, {1, 0}, {0, 1}, {0, 1, 0, 1, 0, 1, 0, 1, 0, 1}, {-1, 1, -1}} {
 				if rec.NumRows() < 2 && len(idx) > 0 {
 					continue
 				}
 				out, err := Take(rec, idx, mem)
+				if name == "rare" && slices.Contains(idx, -1) { // unions have no nulls of their own
+					if fault.CodeOf(err) != fault.Unsupported {
+						t.Errorf("nulls of a union: %v", err)
+					}
+					continue
+				}
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					continue
 				}
 				for c := range rec.NumCols() {
 					for j, i := range idx {
-						if got, want := value(out.Column(int(c)), j), value(rec.Column(int(c)), int(i)); got != want {
+						want := "null"
+						if i >= 0 {
+							want = value(rec.Column(int(c)), int(i))
+						}
+						if got := value(out.Column(int(c)), j); got != want {
 							t.Errorf("%s of %s, row %d: %s, want %s", name, rec.ColumnName(int(c)), i, got, want)
 						}
 					}
@@ -186,7 +211,7 @@ func TestTake(t *testing.T) {
 	}
 	rec := table(t, mem)
 	defer rec.Release()
-	for _, idx := range [][]int32{{3}, {-1}} {
+	for _, idx := range [][]int32{{3}, {-2}} {
 		if _, err := Take(rec, idx, mem); fault.CodeOf(err) != fault.Internal {
 			t.Errorf("take %v: %v", idx, err)
 		}
