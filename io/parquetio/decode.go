@@ -224,7 +224,7 @@ func (d *pqDecoder) read(ctx context.Context, row int64, n int, limit int64) (ou
 
 func (d *pqDecoder) column(f *pqField, row int64, n int) (_ arrow.Array, err error) {
 	defer recovered(&err, "damaged column")
-	if err := d.seek(f, row); err != nil {
+	if err := d.seek(f, row, int64(n)); err != nil {
 		return nil, err
 	}
 	data, err := d.next(f, n)
@@ -241,12 +241,41 @@ func (d *pqDecoder) column(f *pqField, row int64, n int) (_ arrow.Array, err err
 	}
 	data = d.arena.adopt(data)
 	defer data.Release()
+	if len(data.Children()) > 0 {
+		plain := retype(data, d.s.arrow.Field(f.i).Type)
+		defer plain.Release()
+		data = plain
+	}
 	return array.MakeFromData(data), nil
+}
+
+// retype gives nested data the type t, which differs in metadata of inner fields.
+func retype(d arrow.ArrayData, t arrow.DataType) arrow.ArrayData {
+	var inner []arrow.DataType
+	switch t := t.(type) {
+	case *arrow.StructType:
+		for _, f := range t.Fields() {
+			inner = append(inner, f.Type)
+		}
+	case arrow.ListLikeType:
+		inner = []arrow.DataType{t.Elem()}
+	}
+	if len(inner) != len(d.Children()) {
+		d.Retain()
+		return d
+	}
+	kids := make([]arrow.ArrayData, len(inner))
+	for i, k := range d.Children() {
+		kids[i] = retype(k, inner[i])
+		defer kids[i].Release()
+	}
+	return array.NewData(t, d.Len(), d.Buffers(), kids, d.NullN(), d.Offset())
 }
 
 // next decodes n rows of a field into one array.
 func (d *pqDecoder) next(f *pqField, n int) (arrow.ArrayData, error) {
-	f.row += int64(n)
+	row := f.row
+	f.row = broken // until all went well
 	chunked, err := f.cr.NextBatch(int64(n))
 	if err != nil {
 		if chunked != nil {
@@ -258,6 +287,7 @@ func (d *pqDecoder) next(f *pqField, n int) (arrow.ArrayData, error) {
 		return nil, decodeError(err)
 	}
 	defer chunked.Release()
+	f.row = row + int64(n)
 	switch cs := chunked.Chunks(); len(cs) {
 	case 0:
 		a := array.MakeArrayOfNull(d.arena, chunked.DataType(), 0)
@@ -270,6 +300,7 @@ func (d *pqDecoder) next(f *pqField, n int) (arrow.ArrayData, error) {
 	default:
 		a, err := array.Concatenate(cs, d.arena)
 		if err != nil {
+			f.row = broken
 			return nil, err
 		}
 		defer a.Release()
@@ -289,10 +320,13 @@ func decodeError(err error) error {
 	return fault.New(fault.Corrupt, "%w", err)
 }
 
+// broken is the row of a field that must be opened again.
+const broken = 1 << 62
+
 // seek makes row the next one of f: through the offset index where there is one,
-// else by decoding and dropping what is before.
-func (d *pqDecoder) seek(f *pqField, row int64) error {
-	if f.cr != nil && row < f.row || f.cr == nil {
+// else by decoding and dropping what is before, step rows at a time.
+func (d *pqDecoder) seek(f *pqField, row, step int64) error {
+	if f.cr == nil || row < f.row {
 		if err := d.reopen(f); err != nil {
 			return err
 		}
@@ -301,13 +335,14 @@ func (d *pqDecoder) seek(f *pqField, row int64) error {
 		return nil
 	}
 	if to := d.entry(f, row); to > f.row {
+		f.row = broken
 		if err := f.cr.SeekToRow(to); err != nil {
 			return decodeError(err)
 		}
 		f.row = to
 	}
 	for f.row < row {
-		n := min(row-f.row, 4096)
+		n := min(row-f.row, step)
 		data, err := d.next(f, int(n))
 		if err != nil {
 			return err

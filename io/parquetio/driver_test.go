@@ -56,13 +56,13 @@ func harness(o *EncodingOptions) drivertest.Harness {
 
 func TestDriver(t *testing.T) {
 	for name, o := range map[string]*EncodingOptions{
-		"default":     {RowGroupRows: 600},
-		"small pages": {RowGroupRows: 1000, PageBytes: 1 << 10, Compression: "snappy", Bloom: []string{"id"}},
-		"no stats":    {RowGroupRows: 900, NoStatistics: true, Compression: "none"},
+		"small pages": {RowGroupRows: 500, PageBytes: 1 << 10, Bloom: []string{"id"}},
+		"no stats":    {RowGroupRows: 300, NoStatistics: true, Compression: "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := harness(o)
 			h.Prunes = !o.NoStatistics
+			h.FileRows = []int64{300, 1, 1200}
 			drivertest.Run(t, h, 0)
 		})
 	}

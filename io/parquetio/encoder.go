@@ -21,7 +21,8 @@ import (
 // decides on dictionaries.
 type encoder struct {
 	o      *EncodingOptions
-	schema *arrow.Schema
+	schema *arrow.Schema // of batches
+	plain  *arrow.Schema // as arrow-go writes it
 	arena  *arena
 	out    countingWriter
 	fw     *pqarrow.FileWriter
@@ -50,9 +51,6 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 func writeError(err *error) {
 	switch p := recover().(type) {
 	case nil:
-		if *err != nil {
-			*err = fault.WithCode(fault.CodeOf(*err), *err)
-		}
 	case error:
 		*err = fault.New(fault.Internal, "parquet: %w", p)
 	default:
@@ -115,10 +113,16 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 func (e *encoder) piece(rec arrow.RecordBatch, from, to int64) error {
 	cols := make([]arrow.Array, rec.NumCols())
 	for i := range cols {
-		cols[i] = array.NewSlice(rec.Column(i), from, to)
-		defer cols[i].Release()
+		part := array.NewSlice(rec.Column(i), from, to)
+		col, err := compact(part, e.plain.Field(i).Type, e.arena)
+		part.Release()
+		if err != nil {
+			return err
+		}
+		cols[i] = col
+		defer col.Release()
 	}
-	part := array.NewRecordBatch(e.schema, cols, to-from)
+	part := array.NewRecordBatch(e.plain, cols, to-from)
 	defer part.Release()
 	if e.rows == 0 {
 		if err := e.fw.NewBufferedRowGroupChecked(); err != nil {
@@ -145,7 +149,20 @@ func (e *encoder) buffered() int64 {
 
 // start makes the writer, by what the first batch looks like.
 func (e *encoder) start(first arrow.RecordBatch) (err error) {
-	pq, err := pqarrow.ToParquet(e.schema, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
+	fields := e.schema.Fields()
+	for i := range fields {
+		fields[i].Type = plainLists(fields[i].Type)
+	}
+	var meta *arrow.Metadata
+	if stored(e.schema) {
+		m, err := storedSchema(e.schema)
+		if err != nil {
+			return err
+		}
+		meta = &m
+	}
+	e.plain = arrow.NewSchema(fields, meta)
+	pq, err := pqarrow.ToParquet(e.plain, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
 	if err != nil {
 		return err
 	}
@@ -197,11 +214,8 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	}
 	// A page ends between batches of values.
 	props = append(props, parquet.WithBatchSize(min(max(e.o.PageBytes/widest, 1), 1024)))
-	arrowProps := []pqarrow.WriterOption{pqarrow.WithAllocator(e.arena)}
-	if stored(e.schema) {
-		arrowProps = append(arrowProps, pqarrow.WithStoreSchema())
-	}
-	e.fw, err = pqarrow.NewFileWriter(e.schema, &e.out, parquet.NewWriterProperties(props...), pqarrow.NewArrowWriterProperties(arrowProps...))
+	e.fw, err = pqarrow.NewFileWriter(e.plain, &e.out, parquet.NewWriterProperties(props...),
+		pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(e.arena)))
 	return err
 }
 

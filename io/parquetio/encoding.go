@@ -191,7 +191,7 @@ func writableType(t arrow.DataType, nullable bool) error {
 	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.ListViewType, *arrow.LargeListViewType,
 		*arrow.RunEndEncodedType, *arrow.SparseUnionType, *arrow.DenseUnionType,
 		*arrow.MonthIntervalType, *arrow.DayTimeIntervalType, *arrow.MonthDayNanoIntervalType,
-		*arrow.Decimal32Type, *arrow.Decimal64Type:
+		*arrow.Decimal32Type, *arrow.Decimal64Type, *arrow.DurationType:
 		return bad("; cast it first")
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -15,9 +16,17 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// wide makes rows of 50 columns: "k" counts up, the others are random.
-func wide(rows int) arrow.RecordBatch {
+// wide is rows of 50 columns: "k" counts up, the others are random.
+func wide(rows int) arrow.RecordBatch { return wideRows().NewSlice(0, int64(rows)) }
+
+var wideRows = sync.OnceValue(func() arrow.RecordBatch { return makeWide(200_000) })
+
+func makeWide(rows int) arrow.RecordBatch {
 	rng := rand.New(rand.NewPCG(1, 2))
+	words := make([]string, 5000)
+	for i := range words {
+		words[i] = fmt.Sprintf("word-%06d", i)
+	}
 	fields := []arrow.Field{{Name: "k", Type: arrow.PrimitiveTypes.Int64}}
 	for i := 1; i < 50; i++ {
 		f := arrow.Field{Name: fmt.Sprintf("c%02d", i), Type: arrow.PrimitiveTypes.Float64, Nullable: true}
@@ -30,7 +39,7 @@ func wide(rows int) arrow.RecordBatch {
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 	defer b.Release()
 	b.Reserve(rows)
-	for i, f := range fields {
+	for i := range fields {
 		switch c := b.Field(i).(type) {
 		case *array.Int64Builder:
 			for r := range rows {
@@ -42,7 +51,7 @@ func wide(rows int) arrow.RecordBatch {
 			}
 		case *array.StringBuilder:
 			for range rows {
-				c.Append(fmt.Sprintf("%s-%06d", f.Name, rng.IntN(5000)))
+				c.Append(words[rng.IntN(len(words))])
 			}
 		}
 	}

@@ -352,6 +352,7 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 				return nil, 0, fault.New(fault.Unsupported, "one row takes more than %d bytes: %w", maxRowBytes, large)
 			}
 			n = max(n/4, 1)
+			r.batch = n // what follows will be alike
 			continue
 		}
 		if err != nil {

@@ -21,7 +21,7 @@ const arrowSchemaKey = "ARROW:schema"
 type fileSchema struct {
 	base     *metadata.FileMetaData // without row groups
 	manifest *pqarrow.SchemaManifest
-	arrow    *arrow.Schema // dictionaries replaced by their values
+	arrow    *arrow.Schema // dictionaries replaced by their values, no metadata
 	fields   []field       // top-level columns
 	leaves   []leaf
 }
@@ -93,7 +93,7 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	fields := make([]arrow.Field, len(man.Fields))
 	for i := range man.Fields {
 		mf := &man.Fields[i]
-		fields[i] = arrow.Field{Name: mf.Field.Name, Type: mf.Field.Type, Nullable: mf.Field.Nullable}
+		fields[i] = arrow.Field{Name: mf.Field.Name, Type: plainType(mf.Field.Type), Nullable: mf.Field.Nullable}
 		if seen[mf.Field.Name] {
 			return nil, fault.New(fault.Unsupported, "two columns have the name %q", mf.Field.Name)
 		}

@@ -1,0 +1,193 @@
+package parquetio
+
+import (
+	"bytes"
+	"encoding/base64"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// arrow-go cannot write a null list that has values behind it, which every null
+// of a fixed-size list has. Such lists are written as plain lists without those
+// values; the stored Arrow schema says what they were.
+
+// plainLists replaces fixed-size lists in t.
+func plainLists(t arrow.DataType) arrow.DataType {
+	field := func(f arrow.Field) arrow.Field {
+		return arrow.Field{Name: f.Name, Type: plainLists(f.Type), Nullable: f.Nullable}
+	}
+	switch t := t.(type) {
+	case *arrow.FixedSizeListType:
+		return arrow.ListOfField(field(t.ElemField()))
+	case *arrow.ListType:
+		return arrow.ListOfField(field(t.ElemField()))
+	case *arrow.LargeListType:
+		return arrow.LargeListOfField(field(t.ElemField()))
+	case *arrow.MapType:
+		m := arrow.MapOfFields(field(t.KeyField()), field(t.ItemField()))
+		m.KeysSorted = t.KeysSorted
+		return m
+	case *arrow.StructType:
+		fields := t.Fields()
+		for i := range fields {
+			fields[i] = field(fields[i])
+		}
+		return arrow.StructOf(fields...)
+	}
+	return t
+}
+
+// storedSchema is the metadata that keeps schema s in a file.
+func storedSchema(s *arrow.Schema) (arrow.Metadata, error) {
+	var b bytes.Buffer
+	w := ipc.NewWriter(&b, ipc.WithSchema(s))
+	if err := w.Close(); err != nil {
+		return arrow.Metadata{}, err
+	}
+	return arrow.NewMetadata([]string{arrowSchemaKey}, []string{base64.StdEncoding.EncodeToString(b.Bytes())}), nil
+}
+
+// compact returns a as type t, which is plainLists of its own, with no values
+// behind null lists. The caller releases it.
+func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
+	switch a := a.(type) {
+	case *array.Struct:
+		return compactStruct(a, t, alloc)
+	case *array.Map:
+		return compactList(a, t, t.(*arrow.MapType).Elem(), alloc)
+	case array.ListLike:
+		return compactList(a, t, t.(arrow.ListLikeType).Elem(), alloc)
+	}
+	a.Retain()
+	return a, nil
+}
+
+func compactStruct(a *array.Struct, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
+	fields := t.(*arrow.StructType).Fields()
+	kids := make([]arrow.ArrayData, len(fields))
+	same := true
+	defer func() {
+		for _, k := range kids {
+			if k != nil {
+				k.Release()
+			}
+		}
+	}()
+	for i, f := range fields {
+		k, err := compact(a.Field(i), f.Type, alloc)
+		if err != nil {
+			return nil, err
+		}
+		same = same && k == a.Field(i)
+		k.Data().Retain()
+		kids[i] = k.Data()
+		k.Release()
+	}
+	if same {
+		a.Retain()
+		return a, nil
+	}
+	valid := validity(a, alloc)
+	d := array.NewData(t, a.Len(), []*memory.Buffer{valid}, kids, a.NullN(), 0)
+	defer d.Release()
+	if valid != nil {
+		valid.Release()
+	}
+	return array.MakeFromData(d), nil
+}
+
+// validity is the bitmap of a from its first value on; nil without nulls.
+func validity(a arrow.Array, alloc memory.Allocator) *memory.Buffer {
+	if a.NullN() == 0 {
+		return nil
+	}
+	b := memory.NewResizableBuffer(alloc)
+	b.Resize(int(bitutil.BytesForBits(int64(a.Len()))))
+	clear(b.Bytes())
+	bitutil.CopyBitmap(a.NullBitmapBytes(), a.Data().Offset(), a.Len(), b.Bytes(), 0)
+	return b
+}
+
+func compactList(a array.ListLike, t, elem arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
+	values, err := compact(a.ListValues(), elem, alloc)
+	if err != nil {
+		return nil, err
+	}
+	defer values.Release()
+	_, fixed := a.(*array.FixedSizeList)
+	behind := false
+	for i := 0; a.NullN() > 0 && i < a.Len() && !behind; i++ {
+		from, to := a.ValueOffsets(i)
+		behind = a.IsNull(i) && from < to
+	}
+	if !fixed && !behind && values == a.ListValues() {
+		a.Retain()
+		return a, nil
+	}
+	// Runs of neighbouring lists are kept together.
+	var pieces []arrow.Array
+	defer func() {
+		for _, p := range pieces {
+			p.Release()
+		}
+	}()
+	_, large := t.(*arrow.LargeListType)
+	offs := memory.NewResizableBuffer(alloc)
+	defer offs.Release()
+	if large {
+		offs.Resize(arrow.Int64Traits.BytesRequired(a.Len() + 1))
+	} else {
+		offs.Resize(arrow.Int32Traits.BytesRequired(a.Len() + 1))
+	}
+	var at, runFrom, runTo int64
+	flush := func() {
+		if runFrom < runTo {
+			pieces = append(pieces, array.NewSlice(values, runFrom, runTo))
+		}
+	}
+	for i := 0; ; i++ {
+		if large {
+			arrow.Int64Traits.CastFromBytes(offs.Bytes())[i] = at
+		} else {
+			arrow.Int32Traits.CastFromBytes(offs.Bytes())[i] = int32(at)
+		}
+		if i == a.Len() {
+			break
+		}
+		from, to := a.ValueOffsets(i)
+		if a.IsNull(i) || from == to {
+			continue
+		}
+		if from != runTo {
+			flush()
+			runFrom = from
+		}
+		runTo = to
+		at += to - from
+	}
+	flush()
+	var kept arrow.Array
+	switch len(pieces) {
+	case 0:
+		kept = array.NewSlice(values, 0, 0)
+	case 1:
+		kept = pieces[0]
+		kept.Retain()
+	default:
+		if kept, err = array.Concatenate(pieces, alloc); err != nil {
+			return nil, err
+		}
+	}
+	defer kept.Release()
+	valid := validity(a, alloc)
+	d := array.NewData(t, a.Len(), []*memory.Buffer{valid, offs}, []arrow.ArrayData{kept.Data()}, a.NullN(), 0)
+	defer d.Release()
+	if valid != nil {
+		valid.Release()
+	}
+	return array.MakeFromData(d), nil
+}
