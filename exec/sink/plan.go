@@ -11,7 +11,8 @@ import (
 
 const (
 	maxParts      = 10_000
-	unknownBytes  = 32 << 20 // what a split of unknown size is taken for: a range of text
+	unknownBytes  = 32 << 20 // what a split of unknown size is taken for: a range of text;
+	rowBytes      = 128      // and a row of one whose rows are known
 	parallelParts = 16       // small outputs aim at as many parts,
 	minPartBytes  = 32 << 20 // none smaller than this
 )
@@ -24,10 +25,13 @@ func group(splits []exec.SinkSplit, target int64) []int {
 		return nil
 	}
 	size := func(s exec.SinkSplit) int64 {
-		if s.Bytes <= 0 {
-			return unknownBytes
+		switch {
+		case s.Bytes > 0:
+			return min(s.Bytes, 1<<50)
+		case s.Rows >= 0:
+			return min(s.Rows, 1<<40) * rowBytes
 		}
-		return min(s.Bytes, 1<<50)
+		return unknownBytes
 	}
 	var total int64
 	for _, s := range splits {

@@ -230,14 +230,12 @@ func (r *root) published(ctx context.Context, m move) error {
 	return nil
 }
 
-// copier is what a bucket has that copies without moving the bytes through here.
-type copier interface {
-	Copy(ctx context.Context, dst, src string) error
-}
+// maxCopy is what every service copies in one request (S3: 5 GiB).
+const maxCopy = 4 << 30
 
 func (r *root) copy(ctx context.Context, m move) error {
-	if c, ok := any(r.b).(copier); ok {
-		return c.Copy(ctx, r.prefix+m.To, r.prefix+m.From)
+	if m.Bytes <= maxCopy {
+		return r.b.Copy(ctx, r.prefix+m.To, r.prefix+m.From)
 	}
 	info, err := r.b.Stat(ctx, r.prefix+m.From)
 	if err != nil {

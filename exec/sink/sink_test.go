@@ -327,7 +327,7 @@ func TestNewRefuses(t *testing.T) {
 func TestGroup(t *testing.T) {
 	mb := func(ns ...int64) (s []exec.SinkSplit) {
 		for i, n := range ns {
-			s = append(s, exec.SinkSplit{ID: fmt.Sprint(i), Bytes: n << 20})
+			s = append(s, exec.SinkSplit{ID: fmt.Sprint(i), Rows: -1, Bytes: n << 20})
 		}
 		return s
 	}
@@ -351,6 +351,9 @@ func TestGroup(t *testing.T) {
 	many := make([]exec.SinkSplit, 1_000_000)
 	for i := range many {
 		many[i].Bytes = int64(i % 1000 * 1e6)
+	}
+	if got := group([]exec.SinkSplit{{Rows: 1 << 17}, {Rows: 1 << 17}, {Rows: 0}, {Rows: 1 << 20}}, 32<<20); !slices.Equal(got, []int{0, 3}) {
+		t.Errorf("by rows: %v", got)
 	}
 	if n := len(group(many, 1)); n > maxParts || n < maxParts/8 {
 		t.Errorf("%d parts", n)
