@@ -3,9 +3,12 @@ package local_test
 import (
 	"context"
 	"errors"
+	"github.com/penstock-data/penstock/internal/fault"
 	"io"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
@@ -100,4 +103,77 @@ func TestCanceled(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestPrunedSplits(t *testing.T) {
+	tb := exectest.NewTable(6, 10)
+	g := exectest.Scan(tb)
+	g.Root.Scan.Keep = []bool{true, false, false, true, false, true}
+	ids, st, err := collect(t, g, nil)
+	if want := slices.Concat(count(10), count(40)[30:], count(60)[50:]); err != nil || !slices.Equal(ids, want) {
+		t.Errorf("%v %v", ids, err)
+	}
+	if o := tb.Opens(); !slices.Equal(o, []int{1, 0, 0, 1, 0, 1}) || st.SplitsDone != 6 {
+		t.Errorf("opened %v, %d done", o, st.SplitsDone)
+	}
+}
+
+// TestBottleneck names who the others wait for.
+func TestBottleneck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, st, err := collect(t, exectest.Scan(exectest.NewTable(8, 100), exectest.Pass(), exectest.Slow(time.Second), exectest.Pass()), &exec.Options{CPUs: 2})
+		if err != nil || st.Bottleneck != "slow" || st.Ops[2].Busy != 8*time.Second {
+			t.Errorf("%q %v: %+v", st.Bottleneck, err, st.Ops)
+		}
+		s, err := local.New(nil).Run(t.Context(), exectest.Scan(exectest.NewTable(8, 1000)), &exec.Options{CPUs: 2, Memory: 32 << 10, BatchRows: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			b, err := s.Next(t.Context())
+			if err != nil {
+				break
+			}
+			time.Sleep(time.Second)
+			b.Release()
+		}
+		s.Close()
+		st = s.Stats()
+		if last := st.Ops[len(st.Ops)-1]; st.Bottleneck != "consumer" || last.Busy < 799*time.Second || last.WaitIn > time.Second {
+			t.Errorf("%q: %+v", st.Bottleneck, st.Ops)
+		}
+	})
+}
+
+// TestCancelNow: a cancel ends the run at once, wherever its tasks are.
+func TestCancelNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, op := range []exec.Operator{exectest.Slow(time.Hour), exectest.Block(func(int64) bool { return true }, nil), exectest.Inflate(1000, false)} {
+			ctx, cancel := context.WithCancel(t.Context())
+			b := exec.NewBudget(1 << 20)
+			s, err := local.New(nil).Run(ctx, exectest.Scan(exectest.NewTable(8, 1000), op), &exec.Options{CPUs: 4, Budget: b})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(time.Minute, cancel)
+			start := time.Now()
+			for err == nil {
+				var blk *exec.Block
+				if blk, err = s.Next(t.Context()); blk != nil {
+					blk.Release()
+					if time.Since(start) == 0 {
+						time.Sleep(time.Minute) // others wait for memory meanwhile
+					}
+				}
+			}
+			if d := time.Since(start); d != time.Minute || fault.CodeOf(err) != fault.Canceled && err != io.EOF {
+				t.Errorf("%s: %v after %v", op.Name(), err, d)
+			}
+			if err := s.Close(); err != nil || time.Since(start) != time.Minute {
+				t.Errorf("%s: Close: %v after %v", op.Name(), err, time.Since(start))
+			}
+			checkEmpty(t, b)
+			b.Close()
+		}
+	})
 }

@@ -99,7 +99,7 @@ func newPlan(seed uint64, faults bool) *plan {
 // however many tasks, memory and batches there are, and whatever fails on the way;
 // unordered, the same rows in some order.
 func TestMetamorphic(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(24)
 	if testing.Short() {
 		seeds = 10
 	}

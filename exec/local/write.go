@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
@@ -226,11 +227,18 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 		}
 	}
 	opt.Unordered = false
+	var current atomic.Pointer[run] // the attempt at work
+	if show := opt.Observe; show != nil {
+		opt.Observe = func(func() exec.Stats) {
+			show(func() exec.Stats { return current.Load().Stats() })
+		}
+	}
 	budget := retryBudget(opt.Retry)
 	var fails [sched.NumClasses]int
 	for attempt := 1; ; attempt++ {
 		letters = 0
-		stats, err := n.writeOnce(ctx, g, &opt, sink, attempt)
+		stats, err := n.writeOnce(ctx, g, &opt, sink, attempt, &current)
+		opt.Observe = nil // once
 		stats.Retries += int64(attempt - 1)
 		c := classOf(fault.CodeOf(err))
 		fails[c]++
@@ -248,12 +256,18 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 }
 
 // writeOnce runs g into one attempt at the one part.
-func (n *Runner) writeOnce(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, attempt int) (exec.Stats, error) {
-	r, err := n.newRun(ctx, g, o, nil)
+func (n *Runner) writeOnce(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, attempt int, current *atomic.Pointer[run]) (exec.Stats, error) {
+	quiet := *o
+	quiet.Observe = nil
+	r, err := n.newRun(ctx, g, &quiet, nil)
 	if err != nil {
 		return exec.Stats{}, err
 	}
 	r.consumer.name = "write"
+	current.Store(r)
+	if o.Observe != nil {
+		o.Observe(r.Stats)
+	}
 	w := &partLoop{r: r, sink: sink, attempt: attempt, result: make(chan error, 1)}
 	go func() { w.result <- safely(w.run) }()
 	select {

@@ -1,9 +1,13 @@
 package local_test
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
@@ -75,5 +79,81 @@ func TestWriteDoneParts(t *testing.T) {
 	}
 	if o := tb.Opens(); !slices.Equal(o, []int{1, 1, 0, 0, 1, 1}) {
 		t.Errorf("opened %v", o)
+	}
+}
+
+// TestWriteSkips: dead letters come once and in order, whatever is written again.
+func TestWriteSkips(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		tb := exectest.NewTable(12, 100)
+		g := exectest.Scan(tb, exectest.FailRows(fault.RowError, func(id int64) bool { return id%50 == 7 }))
+		if one {
+			g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+		}
+		var letters []int64
+		var fails atomic.Int64
+		s := &exectest.Sink{PerPart: 3, FailWrite: func(part, attempt int) error {
+			if attempt == 1 && fails.Add(1) == 40 {
+				return fault.New(fault.Unavailable, "flaky")
+			}
+			return nil
+		}}
+		ids, st, err := write(t, g, s, exec.Options{CPUs: 3, BatchRows: 10, OnError: exec.OnError{Policy: exec.Skip, MaxRows: 24, MaxRate: 0.03}, DeadLetter: func(_ context.Context, sk *exec.Skipped) error {
+			letters = append(letters, sk.Origin.Index*100+sk.Row)
+			return nil
+		}})
+		var want []int64
+		for i := range int64(24) {
+			want = append(want, i*50+7)
+		}
+		if err != nil || len(ids) != 1200-24 || !slices.Equal(letters, want) || st.Skipped != 24 || fails.Load() < 40 {
+			t.Errorf("one part %v: %d rows, %d skipped, letters %v: %v", one, len(ids), st.Skipped, letters, err)
+		}
+	}
+}
+
+// TestWriteStuck: a writer that hangs is named; Write returns.
+func TestWriteStuck(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g := exectest.Scan(exectest.NewTable(4, 100))
+			if one {
+				g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+			}
+			release := make(chan struct{})
+			s := &exectest.Sink{FailWrite: func(part, attempt int) error {
+				<-release
+				return nil
+			}}
+			start := time.Now()
+			_, err := local.New(nil).Write(t.Context(), g, s, &exec.Options{CPUs: 2, StallTimeout: time.Minute, Memory: 1 << 20})
+			if fault.CodeOf(err) != fault.Stalled || !strings.Contains(err.Error(), "writ") {
+				t.Errorf("one part %v: %v", one, err)
+			}
+			if d := time.Since(start); d > time.Minute+5*time.Second {
+				t.Errorf("one part %v: took %v", one, d)
+			}
+			close(release)
+			synctest.Wait()
+		})
+	}
+}
+
+func TestObserve(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		g := exectest.Scan(exectest.NewTable(4, 100))
+		if one {
+			g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+		}
+		calls := 0
+		var stats func() exec.Stats
+		_, st, err := write(t, g, &exectest.Sink{}, exec.Options{Observe: func(f func() exec.Stats) { calls, stats = calls+1, f }})
+		if err != nil || calls != 1 || stats().RowsOut != 400 || st.RowsOut != 400 {
+			t.Errorf("one part %v: %d calls, %v", one, calls, err)
+		}
+		last := st.Ops[len(st.Ops)-1]
+		if last.Name != "write" || last.RowsIn != 400 {
+			t.Errorf("one part %v: %+v", one, last)
+		}
 	}
 }
