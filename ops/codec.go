@@ -12,7 +12,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/ipcmeta"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -231,10 +233,9 @@ func decodeSchema(b []byte) (s *arrow.Schema, err error) {
 			s, err = nil, fault.New(fault.Corrupt, "schema: %v", p)
 		}
 	}()
-	mr := ipc.NewMessageReader(bytes.NewReader(b), ipc.WithMetadataSizeLimit(int64(len(b))), ipc.WithBodySizeLimit(int64(len(b))))
+	mr := ipcmeta.NewReader(bytes.NewReader(b), ipcmeta.Limits{Meta: int64(len(b))}, memory.DefaultAllocator)
 	r, err := ipc.NewReaderFromMessageReader(mr)
 	if err != nil {
-		mr.Release()
 		return nil, fault.New(fault.Corrupt, "schema: %w", err)
 	}
 	defer r.Release()

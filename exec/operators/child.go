@@ -19,6 +19,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/ipcmeta"
 )
 
 const (
@@ -85,6 +86,7 @@ func start(cmd *command) (*child, error) {
 	}
 	c.out = bufio.NewWriterSize(inW, 64<<10)
 	c.br = bufio.NewReaderSize(outR, 64<<10)
+	c.mem.use(memory.DefaultAllocator, nil)
 	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in), ipc.WithAllocator(&c.mem))
 	return c, nil
 }
@@ -152,7 +154,7 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 		}
 	})
 	out, err := c.exchange(rec)
-	c.mem.use(nil, nil)
+	c.mem.done()
 	if !stop() {
 		<-fired
 		if err == nil {
@@ -180,9 +182,15 @@ func (c *child) exchange(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 	if err := c.out.Flush(); err != nil {
 		return nil, err
 	}
+	return c.answer()
+}
+
+// answer reads one batch, which the caller releases.
+func (c *child) answer() (arrow.RecordBatch, error) {
 	if c.r == nil {
-		mr := ipc.NewMessageReader(c.br, ipc.WithAllocator(&c.mem), ipc.WithBodySizeLimit(maxAnswer), ipc.WithMetadataSizeLimit(maxAnswerMeta))
-		r, err := ipc.NewReaderFromMessageReader(mr, ipc.WithAllocator(&c.mem))
+		mem := ipcmeta.Bounded{Allocator: &c.mem, Max: c.cmd.limit}
+		mr := ipcmeta.NewReader(c.br, ipcmeta.Limits{Meta: maxAnswerMeta, Body: int64(c.cmd.limit)}, mem)
+		r, err := ipc.NewReaderFromMessageReader(mr, ipc.WithAllocator(mem))
 		if err != nil {
 			return nil, err
 		}
@@ -259,13 +267,20 @@ func (c *child) drop() {
 	<-c.gone
 	c.stdin.Close()
 	c.stdout.Close()
+	c.free()
+}
+
+// free gives back the memory of the stream, but for the answers handed out.
+func (c *child) free() {
 	if c.r != nil {
 		c.r.Release()
 	}
+	c.mem.reap()
 }
 
 // finish ends an idle child: end of stream, then a grace, then by force.
 func (c *child) finish() {
+	c.mem.use(memory.DefaultAllocator, nil)
 	c.stdin.SetWriteDeadline(time.Now().Add(graceExit))
 	if c.w.Close() == nil {
 		_ = c.out.Flush() // a child that is gone already has ended as wanted
@@ -316,22 +331,52 @@ type switching struct {
 	mu   sync.Mutex
 	cur  memory.Allocator
 	did  func() // called after every allocation; may be nil
-	from map[*byte]memory.Allocator
+	call int    // counts use
+	from map[*byte]owned
 }
 
+type owned struct {
+	alloc memory.Allocator
+	buf   []byte
+	call  int
+}
+
+// use begins a call.
 func (s *switching) use(a memory.Allocator, did func()) {
 	s.mu.Lock()
 	s.cur, s.did = a, did
+	s.call++
 	s.mu.Unlock()
+}
+
+// done ends a call.
+func (s *switching) done() {
+	s.mu.Lock()
+	s.did = nil
+	s.mu.Unlock()
+}
+
+// reap frees what the last call allocated and lost, which handed nothing out: arrow-go's reader
+// loses buffers of batches that turn out to be damaged.
+func (s *switching) reap() {
+	s.mu.Lock()
+	var lost []owned
+	for at, o := range s.from {
+		if o.call == s.call {
+			lost = append(lost, o)
+			delete(s.from, at)
+		}
+	}
+	s.mu.Unlock()
+	for _, o := range lost {
+		o.alloc.Free(o.buf)
+	}
 }
 
 func (s *switching) Allocate(n int) []byte {
 	s.mu.Lock()
 	a, did := s.cur, s.did
 	s.mu.Unlock()
-	if a == nil {
-		a = memory.DefaultAllocator
-	}
 	b := a.Allocate(n) // may wait for memory: not under the lock
 	s.own(b, a)
 	if did != nil {
@@ -347,24 +392,22 @@ func (s *switching) own(b []byte, a memory.Allocator) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.from == nil {
-		s.from = map[*byte]memory.Allocator{}
+		s.from = map[*byte]owned{}
 	}
-	s.from[&b[:1][0]] = a
+	s.from[&b[:1][0]] = owned{a, b, s.call}
 }
 
+// disown finds who b was allocated from.
 func (s *switching) disown(b []byte) memory.Allocator {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if cap(b) > 0 {
-		if a, ok := s.from[&b[:1][0]]; ok {
-			delete(s.from, &b[:1][0])
-			return a
-		}
+	if cap(b) == 0 {
+		return s.cur // nothing to give back
 	}
-	if s.cur != nil {
-		return s.cur
-	}
-	return memory.DefaultAllocator
+	at := &b[:1][0]
+	o := s.from[at]
+	delete(s.from, at)
+	return o.alloc
 }
 
 func (s *switching) Reallocate(n int, b []byte) []byte {
@@ -374,4 +417,8 @@ func (s *switching) Reallocate(n int, b []byte) []byte {
 	return b
 }
 
-func (s *switching) Free(b []byte) { s.disown(b).Free(b) }
+func (s *switching) Free(b []byte) {
+	if cap(b) > 0 {
+		s.disown(b).Free(b)
+	}
+}

@@ -43,7 +43,7 @@ func NewExec(step Step, in *arrow.Schema, spec *ops.ExecSpec) *Exec {
 	if spec.Flat {
 		answer = arrow.NewSchema(append(spec.Out.Fields(), arrow.Field{Name: ops.ParentColumn, Type: arrow.PrimitiveTypes.Int64}), nil)
 	}
-	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, env: spec.Env, in: in, answer: answer, timeout: timeout})
+	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, env: spec.Env, in: in, answer: answer, timeout: timeout, limit: maxAnswer})
 	return e
 }
 

@@ -17,6 +17,7 @@ type command struct {
 	in      *arrow.Schema
 	answer  *arrow.Schema // what comes back
 	timeout time.Duration // for one batch
+	limit   int           // bytes of one buffer of an answer, and of one message
 }
 
 func (c *command) String() string {
