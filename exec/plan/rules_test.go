@@ -171,7 +171,7 @@ func twice(ctx context.Context, in arrow.RecordBatch) (arrow.RecordBatch, []int3
 // Random plans give the same rows in the same order, and skip the same failing rows, with every rule on
 // or off, by any batch size, with and without pruning.
 func TestRulesKeepRows(t *testing.T) {
-	plans := 200
+	plans := 120
 	if s := os.Getenv("PENSTOCK_TEST_PLANS"); s != "" {
 		plans, _ = strconv.Atoi(s)
 	}
