@@ -442,7 +442,7 @@ func (s *suite) predicate(t *testing.T) {
 			var matches, next int64 = 0, 0
 			err := scan(t.Context(), tab, i, o, func(b driver.Batch) error {
 				if keep != nil && !keep[i] {
-					return errors.New("Keep excludes the split, but it yields rows")
+					return errors.New("the split that Keep excludes yields rows")
 				}
 				if b.Row < next {
 					return fmt.Errorf("Batch.Row is %d after %d", b.Row, next)
