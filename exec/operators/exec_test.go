@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	osexec "os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -313,7 +314,7 @@ func TestExecCancel(t *testing.T) {
 		}()
 	}
 	for len(op.pool.slots) == 0 {
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	start := time.Now()
 	cancel(cause)

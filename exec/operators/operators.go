@@ -137,8 +137,7 @@ func kept(env *exec.Env, in *exec.Block, idx []int32) ([]int64, []uint64) {
 }
 
 // multiplied is kept for steps that make several rows of one: parents[k] is the row of in
-// (counted from base) that out row k comes from, ascending; first is the number of
-// rows that parents[0] had before.
+// (counted from base) that out row k comes from, ascending.
 func multiplied(env *exec.Env, in *exec.Block, base int, parents []int32) ([]int64, []uint64) {
 	if !env.TrackRows {
 		return nil, nil
