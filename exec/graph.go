@@ -169,7 +169,7 @@ type PartRange struct {
 // PartWriter writes one attempt at a part. One goroutine calls it; exactly one
 // of Finish and Abort ends it.
 type PartWriter interface {
-	Write(ctx context.Context, b *Block) error // borrows b
+	Write(ctx context.Context, b *Block) error // borrows b, which has rows, or Skipped, or both
 	Finish(ctx context.Context) error
 	Abort(ctx context.Context) error
 }

@@ -22,6 +22,7 @@ type Sink struct {
 	open     map[int]bool
 	commits  int
 	aborts   int
+	skipped  int
 	problems []string
 }
 
@@ -42,6 +43,13 @@ func (s *Sink) Result() (ids []int64, commits, aborts int, problems []string) {
 		}
 	}
 	return ids, s.commits, s.aborts, s.problems
+}
+
+// Skipped returns how many skipped rows all writers were shown.
+func (s *Sink) Skipped() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.skipped
 }
 
 func (s *Sink) Begin(_ context.Context, _ *arrow.Schema, splits []exec.SinkSplit) (*exec.SinkPlan, error) {
@@ -105,6 +113,9 @@ func (w *writer) Write(_ context.Context, b *exec.Block) error {
 		}
 	}
 	w.ids = append(w.ids, Ids(b.Batch)...)
+	w.s.mu.Lock()
+	w.s.skipped += len(b.Skipped)
+	w.s.mu.Unlock()
 	return nil
 }
 

@@ -146,12 +146,14 @@ func (a *attempt) writePart() (err error) {
 		seen := &exec.Block{Batch: s.none(), Origin: s.origin(i)}
 		done = append(done, seen)
 		err := a.readSplit(i, func(b *exec.Block) error {
-			defer b.Release()
+			defer func() {
+				seen.Skipped = append(seen.Skipped, b.Skipped...)
+				b.Skipped = nil
+				b.Release()
+			}()
 			seen.Span = max(seen.Span, b.Row+b.Span)
-			seen.Skipped = append(seen.Skipped, b.Skipped...)
-			b.Skipped = nil
 			n := b.Batch.NumRows()
-			if n == 0 {
+			if n == 0 && len(b.Skipped) == 0 {
 				return nil
 			}
 			before := a.enter(s.sinkOp)
@@ -344,9 +346,7 @@ func (w *partLoop) run() (err error) {
 		if err != nil {
 			return err
 		}
-		if b.Batch.NumRows() > 0 {
-			err = call("writing", func() error { return pw.Write(r.ctx, b) })
-		}
+		err = call("writing", func() error { return pw.Write(r.ctx, b) })
 		b.Release()
 		if err != nil {
 			return err

@@ -109,6 +109,9 @@ func TestWriteSkips(t *testing.T) {
 		if err != nil || len(ids) != 1200-24 || !slices.Equal(letters, want) || st.Skipped != 24 || fails.Load() < 40 {
 			t.Errorf("one part %v: %d rows, %d skipped, letters %v: %v", one, len(ids), st.Skipped, letters, err)
 		}
+		if s.Skipped() < 24 {
+			t.Errorf("one part %v: the writers saw %d skipped rows", one, s.Skipped())
+		}
 	}
 }
 
