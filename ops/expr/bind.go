@@ -61,6 +61,9 @@ func (e *Expr) Bind(s *arrow.Schema, site int) (*Program, error) {
 	return &Program{root: root, text: e.String()}, nil
 }
 
+// String is the text of the expression.
+func (p *Program) String() string { return p.text }
+
 // Type of the result.
 func (p *Program) Type() arrow.DataType { return p.root.typ }
 

@@ -3,6 +3,12 @@
 //
 // docs/expressions.md lists every operator and function with an example that a
 // test of this package runs.
+//
+// An [Expr] is text without types; [Expr.Bind] gives it those of a schema and makes
+// a [Program]; [Program.Eval] runs it on a batch. Exprs and Programs are immutable and
+// may be used from several goroutines. Arguments are borrowed, results are owned by
+// the caller, and all memory of results and of what lies between comes from the given allocator,
+// but for bitmaps and indices of a few bytes per row.
 package expr
 
 import (

@@ -21,7 +21,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("expr.seed", 0, "run the property test with this seed only")
-	casesFlag = flag.Int("expr.cases", 2000, "cases of the property test")
+	casesFlag = flag.Int("expr.cases", 1200, "cases of the property test")
 )
 
 var randomSchema = arrow.NewSchema([]arrow.Field{

@@ -142,8 +142,6 @@ func (o *stringsOut) end() {
 
 func (o *stringsOut) add(s string) { put(o, s); o.end() }
 
-func (o *stringsOut) addBytes(s []byte) { put(o, s); o.end() }
-
 // abort frees what done would hand over.
 func (o *stringsOut) abort() {
 	o.data.Release()
