@@ -53,7 +53,7 @@ const (
 // Meta is what the scheduler knows of a block.
 type Meta struct{ Row, Span, Rows, Bytes int64 }
 
-// EventKind ...
+// EventKind says what happened.
 type EventKind uint8
 
 const (
@@ -65,7 +65,7 @@ const (
 	Stop                    // the consumer wants nothing more, or the shell failed
 )
 
-// Event is what happened.
+// Event is what happened, to attempt Attempt at Task; Block is of Emit, Class of Fail.
 type Event struct {
 	Kind    EventKind
 	Task    Task
@@ -74,7 +74,7 @@ type Event struct {
 	Class   Class
 }
 
-// ActionKind ...
+// ActionKind says what to do.
 type ActionKind uint8
 
 const (
@@ -101,7 +101,7 @@ const (
 	Unstable                 // a new attempt made other blocks than the one before
 )
 
-// Action is what to do.
+// Action is what to do; which fields count depends on the kind.
 type Action struct {
 	Kind    ActionKind
 	Task    Task
