@@ -20,7 +20,6 @@ import (
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
-	_ "gocloud.dev/blob/gcsblob"
 	_ "gocloud.dev/blob/s3blob"
 )
 
@@ -176,68 +175,64 @@ func below(url, key string) string {
 	return bucket + "/" + key + "?" + query
 }
 
-func TestBuckets(t *testing.T) {
-	for name, start := range map[string]func(testing.TB) *testserver.Server{"s3": testserver.S3, "gcs": testserver.GCS} {
-		t.Run(name, func(t *testing.T) {
-			srv := start(t)
-			srv.CreateBucket(t, "sink")
-			url := srv.URL("sink")
-			t.Run("undisturbed", func(t *testing.T) {
-				d := data{Splits: 6, Rows: 200, Bad: 5}
-				o := Options{Path: below(url, "a b/out"), DeadLetter: below(url, "a b/bad"), TargetBytes: 2 << 20, PartitionBy: []string{"p"}}
-				if err := (runSpec{Data: d, Workers: 2, Batch: 70, Alloc: memtest.New(t)}).run(t.Context(), newFiles(t, o)); err != nil {
-					t.Fatal(err)
-				}
-				exact(t, o.Path, d)
-				exactDead(t, o.DeadLetter, d)
-				leftovers(t, o.Path)
-				o.Job, o.Mode = "next", ModeAppend
-				if err := (runSpec{Data: d, Workers: 2, Batch: 70}).run(t.Context(), newFiles(t, o)); err != nil {
-					t.Fatal(err)
-				}
-				exact(t, o.Path, d, d)
-				o.Job, o.Mode = "third", ModeOverwrite
-				if err := (runSpec{Data: d, Workers: 2, Batch: 70}).run(t.Context(), newFiles(t, o)); err != nil {
-					t.Fatal(err)
-				}
-				exact(t, o.Path, d)
-			})
-			t.Run("faults", func(t *testing.T) {
-				seed := rand.Uint64()
-				t.Logf("seed %d", seed)
-				p := testserver.NewProxy(t, srv, testserver.Faults{Seed: seed, Error: 0.03, Reset: 0.03, Truncate: 0.03})
-				far := srv.Via(p).URL("sink")
-				d := data{Splits: 6, Rows: 100, Bad: 5}
-				o := Options{Path: below(far, "faults/out"), DeadLetter: below(far, "faults/bad"), TargetBytes: 1 << 20, Mode: ModeOverwrite,
-					Blob: &blobio.Options{Timeout: 2 * time.Second}}
-				runs := 1
-				for ; runs < 50; runs++ {
-					err := (runSpec{Data: d, Workers: 2, Batch: 70, Alloc: memtest.New(t)}).run(t.Context(), newFiles(t, o))
-					if err == nil {
-						break
-					}
-					t.Logf("run %d: %v", runs, err)
-				}
-				p.Set(testserver.Faults{})
-				t.Logf("%d runs, %d errors, %d resets, %d truncated of %d requests", runs, p.Errors.Load(), p.Resets.Load(), p.Truncated.Load(), p.Requests.Load())
-				exact(t, o.Path, d)
-				exactDead(t, o.DeadLetter, d)
-			})
-			url = srv.URL("sink") // GCS: not the proxy's
-			t.Run("kill", func(t *testing.T) {
-				for i := range 4 {
-					rnd := rand.New(rand.NewPCG(uint64(i), 3))
-					c := childConfig{O: Options{Path: below(url, fmt.Sprintf("kill%d/out", i)), DeadLetter: below(url, fmt.Sprintf("kill%d/bad", i)), Job: "killed", TargetBytes: 2 << 20},
-						Spec: runSpec{Data: data{Splits: 6, Rows: 200, Bad: 42}, Workers: 2, Batch: 64}, DieAt: 1 + rnd.Int64N(30)}
-					if i%2 == 0 {
-						c.O.PartitionBy, c.DieAt = []string{"p"}, 1+rnd.Int64N(120)
-					}
-					_, wait := c.start(t)
-					wait()
-					midway(t, c, nil, []data{c.Spec.Data})
-					c.finish(t, rnd, []data{c.Spec.Data})
-				}
-			})
-		})
-	}
+// Only S3: the packages of the GCS driver make fuzzing in this package crawl.
+func TestS3(t *testing.T) {
+	srv := testserver.S3(t)
+	srv.CreateBucket(t, "sink")
+	url := srv.URL("sink")
+	t.Run("undisturbed", func(t *testing.T) {
+		d := data{Splits: 6, Rows: 200, Bad: 5}
+		o := Options{Path: below(url, "a b/out"), DeadLetter: below(url, "a b/bad"), TargetBytes: 2 << 20, PartitionBy: []string{"p"}}
+		if err := (runSpec{Data: d, Workers: 2, Batch: 70, Alloc: memtest.New(t)}).run(t.Context(), newFiles(t, o)); err != nil {
+			t.Fatal(err)
+		}
+		exact(t, o.Path, d)
+		exactDead(t, o.DeadLetter, d)
+		leftovers(t, o.Path)
+		o.Job, o.Mode = "next", ModeAppend
+		if err := (runSpec{Data: d, Workers: 2, Batch: 70}).run(t.Context(), newFiles(t, o)); err != nil {
+			t.Fatal(err)
+		}
+		exact(t, o.Path, d, d)
+		o.Job, o.Mode = "third", ModeOverwrite
+		if err := (runSpec{Data: d, Workers: 2, Batch: 70}).run(t.Context(), newFiles(t, o)); err != nil {
+			t.Fatal(err)
+		}
+		exact(t, o.Path, d)
+	})
+	t.Run("faults", func(t *testing.T) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		p := testserver.NewProxy(t, srv, testserver.Faults{Seed: seed, Error: 0.03, Reset: 0.03, Truncate: 0.03})
+		far := srv.Via(p).URL("sink")
+		d := data{Splits: 6, Rows: 100, Bad: 5}
+		o := Options{Path: below(far, "faults/out"), DeadLetter: below(far, "faults/bad"), TargetBytes: 1 << 20, Mode: ModeOverwrite,
+			Blob: &blobio.Options{Timeout: 2 * time.Second}}
+		runs := 1
+		for ; runs < 50; runs++ {
+			err := (runSpec{Data: d, Workers: 2, Batch: 70, Alloc: memtest.New(t)}).run(t.Context(), newFiles(t, o))
+			if err == nil {
+				break
+			}
+			t.Logf("run %d: %v", runs, err)
+		}
+		p.Set(testserver.Faults{})
+		t.Logf("%d runs, %d errors, %d resets, %d truncated of %d requests", runs, p.Errors.Load(), p.Resets.Load(), p.Truncated.Load(), p.Requests.Load())
+		exact(t, o.Path, d)
+		exactDead(t, o.DeadLetter, d)
+	})
+	t.Run("kill", func(t *testing.T) {
+		for i := range 4 {
+			rnd := rand.New(rand.NewPCG(uint64(i), 3))
+			c := childConfig{O: Options{Path: below(url, fmt.Sprintf("kill%d/out", i)), DeadLetter: below(url, fmt.Sprintf("kill%d/bad", i)), Job: "killed", TargetBytes: 2 << 20},
+				Spec: runSpec{Data: data{Splits: 6, Rows: 200, Bad: 42}, Workers: 2, Batch: 64}, DieAt: 1 + rnd.Int64N(30)}
+			if i%2 == 0 {
+				c.O.PartitionBy, c.DieAt = []string{"p"}, 1+rnd.Int64N(120)
+			}
+			_, wait := c.start(t)
+			wait()
+			midway(t, c, nil, []data{c.Spec.Data})
+			c.finish(t, rnd, []data{c.Spec.Data})
+		}
+	})
 }
