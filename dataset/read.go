@@ -21,8 +21,7 @@ import (
 
 // ReadParquet reads Parquet files.
 func ReadParquet(paths ...string) *Dataset {
-	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: paths}})
-	return readOr("parquet", src, err)
+	return Read(parquetio.New(parquetio.Options{Options: fileset.Options{Paths: paths}}))
 }
 
 // ReadCSV reads CSV files with a header line; types are found from a sample.
@@ -37,7 +36,7 @@ func ReadJSON(paths ...string) *Dataset {
 
 // ReadIPC reads Arrow IPC files and streams.
 func ReadIPC(paths ...string) *Dataset {
-	return Read(ipcio.New(&ipcio.Options{Options: fileset.Options{Paths: paths}}))
+	return Read(ipcio.New(ipcio.Options{Options: fileset.Options{Paths: paths}}))
 }
 
 // ReadText reads lines: one column, text.
@@ -56,13 +55,8 @@ func Range(n int64) *Dataset { return Read(memio.Range(n)) }
 // FromRecords reads records that are in memory; it retains them.
 func FromRecords(schema *arrow.Schema, recs ...arrow.RecordBatch) *Dataset {
 	src, err := memio.Records(schema, recs...)
-	return readOr("records", src, err)
-}
-
-// readOr reads src; a mistake in its options sticks.
-func readOr(kind string, src driver.Source, err error) *Dataset {
 	if err != nil {
-		d := &Dataset{meta: ops.Meta{Verb: kind}}
+		d := &Dataset{meta: ops.Meta{Verb: "records"}}
 		d.err = fault.Wrap(err, fault.Place{Step: d.meta.Step()})
 		return d
 	}
@@ -71,5 +65,5 @@ func readOr(kind string, src driver.Source, err error) *Dataset {
 
 // Formats rebuild sources of plans that were written down: all of this module.
 func Formats() []driver.Format {
-	return []driver.Format{parquetio.Format, csvio.Format(), jsonio.Format(), ipcio.Format, textio.Format(), binio.Format(), memio.RangeFormat}
+	return []driver.Format{parquetio.Format(), csvio.Format(), jsonio.Format(), ipcio.Format(), textio.Format(), binio.Format(), memio.Format()}
 }

@@ -22,11 +22,7 @@ import (
 )
 
 func parquetSource(path string) driver.Source {
-	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: []string{path}}})
-	if err != nil {
-		panic(err)
-	}
-	return src
+	return parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{path}}})
 }
 
 type trip struct {

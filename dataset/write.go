@@ -88,7 +88,7 @@ func (d *Dataset) WriteParquet(ctx context.Context, path string, o *WriteOptions
 
 // WriteCSV writes CSV files with a header.
 func (d *Dataset) WriteCSV(ctx context.Context, path string, o *WriteOptions) (*WriteResult, error) {
-	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return csvio.NewEncoding(csvio.EncodingOptions{}) })
+	return writeAs(ctx, d, path, o, func() (driver.Encoding, error) { return csvio.NewEncoding(nil) })
 }
 
 // WriteJSON writes JSON lines.

@@ -27,11 +27,7 @@ func bare(paths []string) error {
 	defer budget.Close()
 	alloc := budget.Account(ctx, "bare")
 	defer alloc.Close()
-	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: paths}})
-	if err != nil {
-		return err
-	}
-	t, err := src.Resolve(ctx, nil)
+	t, err := parquetio.New(parquetio.Options{Options: fileset.Options{Paths: paths}}).Resolve(ctx, nil)
 	if err != nil {
 		return err
 	}

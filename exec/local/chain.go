@@ -10,7 +10,7 @@ import (
 
 // chain is the operators of a stage at work on one split or block. What it
 // gives to out covers the span of its input without gaps, whatever operators
-// drop: rows that nothing came of widen the block behind them, or form an empty one.
+// drop: rows that nothing came of form an empty block.
 type chain struct {
 	a     *attempt
 	ops   []link
@@ -55,11 +55,11 @@ func (a *attempt) newChain(out func(*exec.Block) error) (*chain, error) {
 		}
 		op.stats.tasks.Add(1)
 		l.emit = func(b *exec.Block) error {
-			l.count(b)
-			if op.policy.guarded() {
+			if op.policy.guarded() { // counted when the call has succeeded: the slices must not depend on failures
 				l.held = append(l.held, b)
 				return nil
 			}
+			l.count(b)
 			return c.pass(i+1, b)
 		}
 	}
@@ -108,7 +108,8 @@ func (c *chain) feed(b *exec.Block) error {
 		defer b.Release()
 		for i := 0; i < n; {
 			j := min(i+c.slice(n, size), n)
-			if err := c.feedSlice(b.Slice(i, j), size*int64(j-i)/int64(n)); err != nil {
+			part := b.Slice(i, j)
+			if err := c.feedSlice(part, exec.SizeOf(part.Batch)); err != nil {
 				return err
 			}
 			i = j
@@ -227,6 +228,9 @@ func (c *chain) guard(i int, b *exec.Block, whole bool) error {
 		if err == nil {
 			outs := l.held
 			l.held = nil
+			for _, o := range outs {
+				l.count(o)
+			}
 			for k, o := range outs {
 				if err := c.pass(i+1, o); err != nil {
 					release(outs[k+1:])

@@ -161,7 +161,6 @@ type killCase struct {
 	o    Options
 	dead bool
 	old  bool // another job's output is there before
-	mode string
 }
 
 var killCases = []killCase{

@@ -25,11 +25,7 @@ import (
 func (s *Spec) Dataset() (*dataset.Dataset, error) { return build(s.Source, s.Steps) }
 
 func build(src Source, steps []Step) (*dataset.Dataset, error) {
-	from, err := src.source()
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{Step: "source"})
-	}
-	ds := dataset.Read(from)
+	ds := dataset.Read(src.source())
 	for i, st := range steps {
 		var err error
 		if ds, err = st.apply(ds); err != nil {
@@ -42,22 +38,22 @@ func build(src Source, steps []Step) (*dataset.Dataset, error) {
 	return ds, ds.Err()
 }
 
-func (s Source) source() (driver.Source, error) {
+func (s Source) source() driver.Source {
 	switch {
 	case s.Parquet != nil:
-		return parquetio.New(s.Parquet)
+		return parquetio.New(*s.Parquet)
 	case s.CSV != nil:
-		return csvio.New(*s.CSV), nil
+		return csvio.New(*s.CSV)
 	case s.JSON != nil:
-		return jsonio.New(*s.JSON), nil
+		return jsonio.New(*s.JSON)
 	case s.IPC != nil:
-		return ipcio.New(s.IPC), nil
+		return ipcio.New(*s.IPC)
 	case s.Text != nil:
-		return textio.New(*s.Text), nil
+		return textio.New(*s.Text)
 	case s.Binary != nil:
-		return binio.New(*s.Binary), nil
+		return binio.New(*s.Binary)
 	}
-	return memio.Range(s.Range.N), nil
+	return memio.Range(s.Range.N)
 }
 
 func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
@@ -166,12 +162,12 @@ func (s *Sink) encoding() (Output, driver.Encoding, error) {
 		e, err := parquetio.NewEncoding(&s.Parquet.EncodingOptions)
 		return s.Parquet.Output, e, err
 	case s.CSV != nil:
-		e, err := csvio.NewEncoding(s.CSV.EncodingOptions)
+		e, err := csvio.NewEncoding(&s.CSV.EncodingOptions)
 		return s.CSV.Output, e, err
 	case s.JSON != nil:
 		e, err := jsonio.NewEncoding(&s.JSON.EncodingOptions)
 		return s.JSON.Output, e, err
 	}
-	e, err := ipcio.NewEncoding(&s.IPC.WriteOptions)
+	e, err := ipcio.NewEncoding(&s.IPC.EncodingOptions)
 	return s.IPC.Output, e, err
 }

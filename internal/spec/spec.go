@@ -150,7 +150,7 @@ type (
 	}
 	IPCSink struct {
 		Output
-		ipcio.WriteOptions
+		ipcio.EncodingOptions
 	}
 )
 

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func write(t testing.TB, path string, o EncodingOptions, recs ...arrow.RecordBatch) {
 	t.Helper()
-	e, err := NewEncoding(o)
+	e, err := NewEncoding(&o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +462,7 @@ func TestSize(t *testing.T) {
 }
 
 func TestEncodingErrors(t *testing.T) {
-	e, err := NewEncoding(EncodingOptions{Compression: "zstd"})
+	e, err := NewEncoding(&EncodingOptions{Compression: "zstd"})
 	if err != nil || e.Extension() != ".csv.zst" || string(e.Config()) != `{"compression":"zstd"}` {
 		t.Errorf("%v %s", err, e.Config())
 	}
@@ -471,7 +471,7 @@ func TestEncodingErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, o := range []EncodingOptions{{Delimiter: "ab"}, {Compression: "lz4"}, {Level: 3}} {
-		if _, err := NewEncoding(o); err == nil {
+		if _, err := NewEncoding(&o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
 	}
@@ -648,7 +648,7 @@ func BenchmarkEncodingCSV(b *testing.B) { // what the standard library needs for
 func BenchmarkWrite(b *testing.B) {
 	rec := drivertest.Records(testSchema(), 1, 0, 2000)
 	defer rec.Release()
-	e, _ := NewEncoding(EncodingOptions{})
+	e, _ := NewEncoding(nil)
 	var n int64
 	for b.Loop() {
 		enc, err := e.NewEncoder(io.Discard, rec.Schema(), memory.DefaultAllocator)

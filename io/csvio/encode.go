@@ -28,8 +28,12 @@ type EncodingOptions struct {
 	Level       int    `json:"level,omitempty" doc:"of compression: 1 to 9 (gzip) or 22 (zstd)"`
 }
 
-// NewEncoding checks the options.
-func NewEncoding(o EncodingOptions) (driver.Encoding, error) {
+// NewEncoding checks the options; nil means defaults.
+func NewEncoding(given *EncodingOptions) (driver.Encoding, error) {
+	var o EncodingOptions
+	if given != nil {
+		o = *given
+	}
 	if o.Compression == "none" {
 		o.Compression = ""
 	}

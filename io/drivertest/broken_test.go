@@ -154,7 +154,7 @@ func TestFlawed(t *testing.T) {
 			return flawedSource{memio.Range(memio.SplitRows + 400), f}
 		},
 		Open: func(c json.RawMessage) (driver.Source, error) {
-			s, err := memio.RangeFormat.Open(c)
+			s, err := memio.Format().Open(c)
 			return flawedSource{s, f}, err
 		},
 		Schema:    drivertest.IDs(),

@@ -27,7 +27,7 @@ func BenchmarkRead(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "x.arrow")
-			writeFile(b, path, &ipcio.WriteOptions{Compression: c.codec}, []arrow.RecordBatch{rec})
+			writeFile(b, path, &ipcio.EncodingOptions{Compression: c.codec}, []arrow.RecordBatch{rec})
 			benchmarkRead(b, source(c.noMap)(path), &driver.ScanOptions{Columns: c.columns, BatchRows: 100_000, BatchBytes: 1 << 30})
 		})
 	}

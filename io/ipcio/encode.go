@@ -11,14 +11,14 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// WriteOptions of files; nil means defaults.
-type WriteOptions struct {
+// EncodingOptions of files; nil means defaults.
+type EncodingOptions struct {
 	Layout      string `json:"layout,omitempty" doc:"file (default) or stream" enum:"file|stream"`
 	Compression string `json:"compression,omitempty" doc:"of buffers: lz4, zstd or none (default)" enum:"none|lz4|zstd"`
 }
 
 // NewEncoding returns the encoding, or an Invalid error about its options.
-func NewEncoding(o *WriteOptions) (driver.Encoding, error) {
+func NewEncoding(o *EncodingOptions) (driver.Encoding, error) {
 	var e encoding
 	if o != nil {
 		e.o = *o
@@ -37,14 +37,14 @@ func NewEncoding(o *WriteOptions) (driver.Encoding, error) {
 
 // OpenEncoding rebuilds an encoding from its Config.
 func OpenEncoding(config json.RawMessage) (driver.Encoding, error) {
-	var o WriteOptions
+	var o EncodingOptions
 	if err := strict.JSON("ipc", config, &o); err != nil {
 		return nil, err
 	}
 	return NewEncoding(&o)
 }
 
-type encoding struct{ o WriteOptions }
+type encoding struct{ o EncodingOptions }
 
 func (*encoding) Kind() string { return "ipc" }
 

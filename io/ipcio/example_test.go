@@ -29,7 +29,7 @@ func Example() {
 		panic(err)
 	}
 	defer os.Remove(f.Name())
-	encoding, err := ipcio.NewEncoding(&ipcio.WriteOptions{Compression: "zstd"})
+	encoding, err := ipcio.NewEncoding(&ipcio.EncodingOptions{Compression: "zstd"})
 	if err != nil {
 		panic(err)
 	}
@@ -43,7 +43,7 @@ func Example() {
 		}
 	}
 
-	table, err := ipcio.New(&ipcio.Options{Options: fileset.Options{Paths: []string{f.Name()}}}).Resolve(ctx, nil)
+	table, err := ipcio.New(ipcio.Options{Options: fileset.Options{Paths: []string{f.Name()}}}).Resolve(ctx, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -95,7 +95,7 @@ func seeds(t testing.TB, layout string) (out [][]byte) {
 	defer small.Release()
 	for _, r := range []arrow.RecordBatch{rec, small} {
 		for _, codec := range []string{"", "zstd", "lz4"} {
-			e, err := NewEncoding(&WriteOptions{Layout: layout, Compression: codec})
+			e, err := NewEncoding(&EncodingOptions{Layout: layout, Compression: codec})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -36,18 +36,20 @@ type Options struct {
 }
 
 // Format rebuilds sources from their configuration.
-var Format = driver.Format{Kind: "ipc", Open: func(config json.RawMessage) (driver.Source, error) {
-	var o Options
-	if err := strict.JSON("ipc", config, &o); err != nil {
-		return nil, err
-	}
-	return New(&o), nil
-}}
+func Format() driver.Format {
+	return driver.Format{Kind: "ipc", Open: func(config json.RawMessage) (driver.Source, error) {
+		var o Options
+		if err := strict.JSON("ipc", config, &o); err != nil {
+			return nil, err
+		}
+		return New(o), nil
+	}}
+}
 
 var extensions = []string{".arrow", ".arrows", ".ipc", ".feather"}
 
-// New returns a source of files. Options are checked by Resolve. It takes a copy.
-func New(o *Options) driver.Source { return &source{o: *o} }
+// New describes files. No I/O; what is wrong with the options is an error of Resolve.
+func New(o Options) driver.Source { return &source{o: o} }
 
 type source struct{ o Options }
 

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func write(t testing.TB, w io.Writer, o *ipcio.WriteOptions, recs []arrow.RecordBatch) {
+func write(t testing.TB, w io.Writer, o *ipcio.EncodingOptions, recs []arrow.RecordBatch) {
 	t.Helper()
 	e, err := ipcio.NewEncoding(o)
 	if err != nil {
@@ -46,7 +46,7 @@ func write(t testing.TB, w io.Writer, o *ipcio.WriteOptions, recs []arrow.Record
 	alloc.AssertSize(t, 0)
 }
 
-func writeFile(t testing.TB, path string, o *ipcio.WriteOptions, recs []arrow.RecordBatch) {
+func writeFile(t testing.TB, path string, o *ipcio.EncodingOptions, recs []arrow.RecordBatch) {
 	t.Helper()
 	var b bytes.Buffer
 	write(t, &b, o, recs)
@@ -57,29 +57,29 @@ func writeFile(t testing.TB, path string, o *ipcio.WriteOptions, recs []arrow.Re
 
 func source(noMap bool) func(paths ...string) driver.Source {
 	return func(paths ...string) driver.Source {
-		return ipcio.New(&ipcio.Options{Options: fileset.Options{Paths: paths}, NoMap: noMap})
+		return ipcio.New(ipcio.Options{Options: fileset.Options{Paths: paths}, NoMap: noMap})
 	}
 }
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		o     ipcio.WriteOptions
+		o     ipcio.EncodingOptions
 		noMap bool
 	}{
-		{"file", ipcio.WriteOptions{}, false},
-		{"file/read", ipcio.WriteOptions{}, true},
-		{"file/zstd", ipcio.WriteOptions{Compression: "zstd"}, false},
-		{"file/lz4/read", ipcio.WriteOptions{Compression: "lz4"}, true},
-		{"stream", ipcio.WriteOptions{Layout: "stream"}, false},
-		{"stream/zstd/read", ipcio.WriteOptions{Layout: "stream", Compression: "zstd"}, true},
+		{"file", ipcio.EncodingOptions{}, false},
+		{"file/read", ipcio.EncodingOptions{}, true},
+		{"file/zstd", ipcio.EncodingOptions{Compression: "zstd"}, false},
+		{"file/lz4/read", ipcio.EncodingOptions{Compression: "lz4"}, true},
+		{"stream", ipcio.EncodingOptions{Layout: "stream"}, false},
+		{"stream/zstd/read", ipcio.EncodingOptions{Layout: "stream", Compression: "zstd"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			drivertest.Run(t, drivertest.Harness{
 				Ext:       ".arrow",
 				Write:     func(t testing.TB, path string, recs []arrow.RecordBatch) { writeFile(t, path, &c.o, recs) },
 				Source:    source(c.noMap),
-				Open:      ipcio.Format.Open,
+				Open:      ipcio.Format().Open,
 				FileRows:  []int64{100, 1, 300},
 				KnownRows: c.o.Layout != "stream",
 				Shortens:  c.o.Layout == "stream",
@@ -124,7 +124,7 @@ func TestDictionariesAndViews(t *testing.T) {
 		for _, codec := range []string{"", "zstd"} {
 			rec, want := encoded(t, 3, 500)
 			path := filepath.Join(t.TempDir(), "x.arrow")
-			writeFile(t, path, &ipcio.WriteOptions{Layout: layout, Compression: codec}, []arrow.RecordBatch{rec})
+			writeFile(t, path, &ipcio.EncodingOptions{Layout: layout, Compression: codec}, []arrow.RecordBatch{rec})
 			for _, o := range []driver.ScanOptions{{}, {BatchRows: 7, FromRow: 3}, {BatchBytes: 300}, {Columns: []string{"words", "id"}}, {Columns: []string{"pair"}}} {
 				compare(t, source(o.FromRow > 0)(path), o, want)
 			}
@@ -293,12 +293,12 @@ func TestFlights(t *testing.T) {
 }
 
 func TestEncoding(t *testing.T) {
-	for _, o := range []ipcio.WriteOptions{{Layout: "parquet"}, {Compression: "gzip"}} {
+	for _, o := range []ipcio.EncodingOptions{{Layout: "parquet"}, {Compression: "gzip"}} {
 		if _, err := ipcio.NewEncoding(&o); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%+v gives %v", o, err)
 		}
 	}
-	e, err := ipcio.NewEncoding(&ipcio.WriteOptions{Layout: "stream", Compression: "lz4"})
+	e, err := ipcio.NewEncoding(&ipcio.EncodingOptions{Layout: "stream", Compression: "lz4"})
 	if err != nil {
 		t.Fatal(err)
 	}

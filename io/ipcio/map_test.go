@@ -41,7 +41,7 @@ func TestUnmap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tab, err := New(&Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil)
+	tab, err := New(Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestConformanceRange(t *testing.T) {
 			}
 			return memio.Range(n)
 		},
-		Open:      memio.RangeFormat.Open,
+		Open:      memio.Format().Open,
 		Schema:    drivertest.IDs(),
 		FileRows:  []int64{memio.SplitRows + 900},
 		KnownRows: true,
@@ -256,7 +256,7 @@ func TestEmpty(t *testing.T) {
 	if _, err := memio.Range(-1).Resolve(t.Context(), nil); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a negative range gives %v", err)
 	}
-	if _, err := memio.RangeFormat.Open(json.RawMessage(`{"n": 5} x`)); fault.CodeOf(err) != fault.Invalid {
+	if _, err := memio.Format().Open(json.RawMessage(`{"n": 5} x`)); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("trailing text gives %v", err)
 	}
 	if _, err := memio.Records(drivertest.Schema(), ids(t, 1)); fault.CodeOf(err) != fault.Invalid {

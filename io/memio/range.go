@@ -20,8 +20,10 @@ type RangeConfig struct {
 	N int64 `json:"n"` // how many rows: id = 0 .. n-1
 }
 
-// RangeFormat rebuilds ranges.
-var RangeFormat = driver.Format{Kind: "range", Open: func(config json.RawMessage) (driver.Source, error) {
+// Format rebuilds ranges; other sources of this package live in their process only.
+func Format() driver.Format { return rangeFormat }
+
+var rangeFormat = driver.Format{Kind: "range", Open: func(config json.RawMessage) (driver.Source, error) {
 	var c RangeConfig
 	if err := strict.JSON("range", config, &c); err != nil {
 		return nil, err

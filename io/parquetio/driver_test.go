@@ -48,7 +48,7 @@ func harness(o *EncodingOptions) drivertest.Harness {
 		Source: func(paths ...string) driver.Source {
 			return &Source{Options{Options: fileset.Options{Paths: paths}}}
 		},
-		Open:      Format.Open,
+		Open:      Format().Open,
 		KnownRows: true,
 		Prunes:    true,
 	}

@@ -38,8 +38,7 @@ func Example() {
 	check(f.Close())
 
 	ctx := context.Background()
-	src, err := parquetio.New(&parquetio.Options{Options: fileset.Options{Paths: []string{dir}}})
-	check(err)
+	src := parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{dir}}})
 	tab, err := src.Resolve(ctx, nil)
 	check(err)
 	defer tab.Close()

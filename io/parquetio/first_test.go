@@ -77,11 +77,7 @@ func BenchmarkFirstBatch(b *testing.B) {
 	dir := manyFiles(b, 1000)
 	b.ReportAllocs()
 	for b.Loop() {
-		src, err := New(&Options{Options: fileOptions(dir)})
-		if err != nil {
-			b.Fatal(err)
-		}
-		tab, err := src.Resolve(b.Context(), nil)
+		tab, err := New(Options{Options: fileOptions(dir)}).Resolve(b.Context(), nil)
 		if err != nil {
 			b.Fatal(err)
 		}

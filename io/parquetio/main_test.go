@@ -21,11 +21,7 @@ func open(t testing.TB, o *Options, paths ...string) (driver.Table, error) {
 	}
 	o.Paths = paths
 	o.Extensions = []string{""}
-	src, err := New(o)
-	if err != nil {
-		return nil, err
-	}
-	tab, err := src.Resolve(t.Context(), nil)
+	tab, err := New(*o).Resolve(t.Context(), nil)
 	if err == nil {
 		t.Cleanup(func() { tab.Close() })
 	}

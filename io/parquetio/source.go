@@ -28,30 +28,32 @@ type Options struct {
 // Source reads Parquet files. It implements driver.Source.
 type Source struct{ o Options }
 
-// New checks the options; it does no I/O.
-func New(o *Options) (*Source, error) {
-	if o == nil {
-		o = new(Options)
-	}
-	if err := o.Validate(); err != nil {
-		return nil, err
+// New describes Parquet files. No I/O; what is wrong with the options is an error of Resolve.
+func New(o Options) driver.Source { return &Source{o} }
+
+// Validate reports what is wrong with the options.
+func (o *Options) Validate() error {
+	if err := o.Options.Validate(); err != nil {
+		return err
 	}
 	for i, c := range o.Columns {
 		if slices.Contains(o.Columns[:i], c) {
-			return nil, fault.New(fault.Invalid, "columns: %q is there twice", c)
+			return fault.New(fault.Invalid, "columns: %q is there twice", c)
 		}
 	}
-	return &Source{*o}, nil
+	return nil
 }
 
 // Format rebuilds sources of this package.
-var Format = driver.Format{Kind: Kind, Open: func(config json.RawMessage) (driver.Source, error) {
-	var o Options
-	if err := unmarshal(config, &o); err != nil {
-		return nil, err
-	}
-	return New(&o)
-}}
+func Format() driver.Format {
+	return driver.Format{Kind: Kind, Open: func(config json.RawMessage) (driver.Source, error) {
+		var o Options
+		if err := unmarshal(config, &o); err != nil {
+			return nil, err
+		}
+		return New(o), o.Validate()
+	}}
+}
 
 func unmarshal(config json.RawMessage, to any) error {
 	d := json.NewDecoder(bytes.NewReader(config))
@@ -70,6 +72,9 @@ func (s *Source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
 
 // Resolve lists the files and reads their footers, in parallel.
 func (s *Source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
+	if err := s.o.Validate(); err != nil {
+		return nil, err
+	}
 	set, err := fileset.List(ctx, &s.o.Options, []string{".parquet", ".parq", ".pq"}, ro)
 	if err != nil {
 		return nil, err
