@@ -26,15 +26,15 @@ func parquetSource(path string) driver.Source {
 }
 
 type trip struct {
-	ID     int64
-	Fare   float64 `arrow:"fare_amount"`
-	Note   *string
-	When   time.Time
-	Tags   []string
-	Raw    []byte
-	OK     bool
-	Small  int8
-	hidden int
+	ID    int64
+	Fare  float64 `arrow:"fare_amount"`
+	Note  *string
+	When  time.Time
+	Tags  []string
+	Raw   []byte
+	OK    bool
+	Small int8
+	_     int // not exported: no column
 }
 
 type priced struct {
@@ -126,9 +126,7 @@ func TestTypedRowErrors(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	panics := dataset.MapRows(dataset.Range(10), func(r struct{ ID int64 }) (struct{ X int64 }, error) {
-		var m map[int]int
-		m[1] = 1
-		return struct{ X int64 }{}, nil
+		return struct{ X int64 }{1 / (r.ID - r.ID)}, nil
 	})
 	if _, err := panics.Drain(ctx, nil); fault.CodeOf(err) != fault.UserCode {
 		t.Errorf("panic: %v", err)

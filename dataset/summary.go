@@ -119,7 +119,6 @@ func (s *summary) add(col arrow.Array) error {
 		texts(&p, c, c.Value)
 	default: // only counted
 	}
-	nulls, p.nulls = p.nulls, 0
 	return s.merge(&p)
 }
 

@@ -182,12 +182,14 @@ func (b *Budget) Acquire(ctx context.Context, who string, n int64) (*Lease, erro
 	if b.waiting.Len() == 0 && b.admits(nil, n) {
 		b.grant(w)
 		b.mu.Unlock()
+		b.pool.Outside(n)
 		return l, nil
 	}
 	e := b.waiting.PushBack(w)
 	b.mu.Unlock()
 	select {
 	case <-w.ready:
+		b.pool.Outside(n)
 		return l, nil
 	case <-ctx.Done():
 	}
@@ -196,6 +198,7 @@ func (b *Budget) Acquire(ctx context.Context, who string, n int64) (*Lease, erro
 	held := b.holders()
 	select {
 	case <-w.ready:
+		b.pool.Outside(n)
 		b.release(l)
 	default:
 		b.waiting.Remove(e)
@@ -212,6 +215,7 @@ func (b *Budget) TryGrow(l *Lease, n int64) bool {
 		return false
 	}
 	b.grant(&waiter{n: n, lease: l})
+	b.pool.Outside(n)
 	return true
 }
 
@@ -221,6 +225,7 @@ func (b *Budget) Charge(who string, n int64) *Lease {
 	b.mu.Lock()
 	b.grant(&waiter{n: n, lease: l})
 	b.mu.Unlock()
+	b.pool.Outside(n)
 	return l
 }
 
@@ -242,6 +247,7 @@ func (l *Lease) Release() {
 func (b *Budget) release(l *Lease) {
 	b.used -= l.owner.held
 	b.leased -= l.owner.held
+	b.pool.Outside(-l.owner.held)
 	l.owner.held = 0
 	delete(b.owners, &l.owner)
 	b.wake()
@@ -452,10 +458,12 @@ func (a *Account) Borrow(n int64) (release func()) {
 	b.mu.Lock()
 	b.leased += n
 	b.mu.Unlock()
+	b.pool.Outside(n)
 	return func() {
 		b.mu.Lock()
 		b.leased -= n
 		b.mu.Unlock()
+		b.pool.Outside(-n)
 		a.refund(n)
 	}
 }

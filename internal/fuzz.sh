@@ -8,6 +8,6 @@ git grep -lE '^func Fuzz[A-Za-z0-9_]*\(f \*testing\.F\)' -- '*_test.go' | while 
 	dir=./$(dirname "$file")
 	grep -oE '^func Fuzz[A-Za-z0-9_]*' "$file" | cut -c6- | while read -r target; do
 		echo "== $dir $target"
-		go test -tags assert -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$dir"
+		go test -tags assert -fuzzminimizetime 10x -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$dir"
 	done
 done

@@ -19,7 +19,7 @@ import (
 func compare(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil || n < 1 || len(args) < 2 {
-		return fmt.Errorf("usage: core compare N 'CMD' 'CMD'...")
+		return fmt.Errorf("usage: core compare N 'CMD' ['CMD' ...]")
 	}
 	type sample struct{ wall, cpu, rss float64 }
 	samples := make([][]sample, len(args)-1)

@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	osexec "os/exec"
 	"strings"
 	"testing"
@@ -125,23 +124,6 @@ func child(t *testing.T, raw string) {
 		t.Fatal(err)
 	}
 	var o outcome
-	go func() {
-		top := int64(0)
-		for {
-			time.Sleep(2*time.Millisecond)
-			if u := b.Used(); u > top + 30<<20 {
-				top = u
-				if u > 300<<20 {
-				var ms runtime.MemStats
-				runtime.ReadMemStats(&ms)
-				fmt.Println("heap", exec.Bytes(int64(ms.HeapInuse)), exec.Bytes(int64(ms.HeapSys-ms.HeapReleased)), b.Holders(), "leased", exec.Bytes(b.Leased()))
-				for _, f := range s.(interface{ Inflight() []exec.Inflight }).Inflight() {
-					fmt.Println("   ", f.Origin.Split, f.State, exec.Bytes(f.Held))
-				}
-				}
-			}
-		}
-	}()
 	for {
 		blk, err := s.Next(t.Context())
 		if err == io.EOF {

@@ -35,6 +35,7 @@ type Pool struct {
 	limit   int64
 	live    atomic.Int64 // bytes handed out, by class
 	cached  atomic.Int64 // bytes of free blocks with pages behind them
+	outside atomic.Int64 // bytes that share the limit
 	closed  atomic.Bool
 	unmap   sync.Once
 	base    uintptr // 0: nothing reserved
@@ -159,9 +160,7 @@ func (p *Pool) Allocate(n int) []byte {
 	if at == 0 {
 		at = p.allocHuge(size)
 	}
-	if c := p.cached.Load(); c > 0 && p.live.Load()+c > p.limit {
-		p.trim(max(p.limit-p.live.Load()-p.limit/32, 0))
-	}
+	p.fit(p.live.Load())
 	return mangled(bytesAt(at, size), 0xAA)[:n]
 }
 
@@ -181,9 +180,7 @@ func (p *Pool) Free(b []byte) {
 	default:
 		mangled(b[:cap(b)], 0xCC)
 	}
-	if l, c := p.live.Load()-int64(size), p.cached.Load(); c > 0 && l+c > p.limit {
-		p.trim(max(p.limit-l-p.limit/32, 0))
-	}
+	p.fit(p.live.Load() - int64(size))
 	if l := p.live.Add(-int64(size)); l == 0 && p.closed.Load() {
 		p.release()
 	}
@@ -228,6 +225,20 @@ func (p *Pool) Owns(b []byte) bool {
 
 // OffHeap reports whether large blocks lie outside the Go heap at all.
 func (p *Pool) OffHeap() bool { return p.base != 0 }
+
+// Outside tells the pool of n bytes more (or less) that share its limit.
+func (p *Pool) Outside(n int64) {
+	p.outside.Add(n)
+	p.fit(p.live.Load())
+}
+
+// fit trims what is cached to what the limit leaves beside live bytes, and a little more.
+func (p *Pool) fit(live int64) {
+	used := live + p.outside.Load()
+	if c := p.cached.Load(); c > 0 && used+c > p.limit {
+		p.trim(max(p.limit-used-p.limit/32, 0))
+	}
+}
 
 // Trim gives all cached pages back to the system.
 func (p *Pool) Trim() { p.trim(0) }

@@ -154,9 +154,9 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 
 // field is a key of a struct.
 type field struct {
-	name, doc, enum    string
-	required, embedded bool
-	typ                reflect.Type
+	name, doc, enum string
+	required        bool
+	typ             reflect.Type
 }
 
 // fieldsOf lists a struct's keys, embedded structs flattened, and whether it is a oneof.

@@ -27,11 +27,10 @@ func (e errTooLarge) Error() string {
 type arena struct {
 	alloc memory.Allocator
 
-	mu     sync.Mutex
-	live   map[*byte]block
-	bytes  int64 // live, not handed out
-	limit  int64 // of bytes
-	closed bool
+	mu    sync.Mutex
+	live  map[*byte]block
+	bytes int64 // live, not handed out
+	limit int64 // of bytes
 }
 
 // block is one live allocation.
