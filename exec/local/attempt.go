@@ -346,7 +346,7 @@ func (a *attempt) describe() string {
 // freed notes memory of the Go heap that blocks gave up, and has it collected
 // before it amounts to much of the budget.
 func (r *run) freed(n int64) {
-	if r.garbage.Add(n) > r.opt.Memory/8 {
+	if r.garbage.Add(n) > r.opt.Memory/16 {
 		r.garbage.Store(0)
 		runtime.GC()
 	}

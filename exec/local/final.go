@@ -165,7 +165,7 @@ func (c *chain) own(b *exec.Block) error {
 	}
 	c.heap += held
 	r := c.a.r
-	if exec.SizeOf(b.Batch) < r.opt.Memory/8 {
+	if exec.SizeOf(b.Batch) < r.opt.Memory/16 {
 		rec, err := copyBatch(b.Batch, c.a.acct, func(col arrow.Array) bool {
 			foreign := false
 			c.eachForeign(col.Data(), func(uintptr, int) { foreign = true })
@@ -180,7 +180,10 @@ func (c *chain) own(b *exec.Block) error {
 	}
 	c.advance()
 	back := c.a.acct.Borrow(held)
-	b.OnRelease(func() { back(); r.freed(held) })
+	b.OnRelease(func() {
+		r.freed(held)
+		back() // now, not before: what is to be collected still takes memory
+	})
 	return nil
 }
 
