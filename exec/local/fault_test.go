@@ -84,6 +84,33 @@ func TestUnstableStep(t *testing.T) {
 	})
 }
 
+// TestRetriedSlices: how batches that inflate are sliced does not depend on calls that failed
+// before, so that an attempt made again makes the same blocks.
+func TestRetriedSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tb := exectest.NewTable(3, 3000)
+		for s := range 3 {
+			tb.Faults = append(tb.Faults, exectest.Fault{Split: s, Batch: 2, Code: fault.Unavailable, Times: 1}, exectest.Fault{Split: s, Batch: 5, Code: fault.WorkerLost, Times: 1})
+		}
+		var calls atomic.Int64
+		inflate := exectest.Inflate(50, false)
+		inner := inflate.Process
+		inflate.Process = func(ctx context.Context, env *exec.Env, in *exec.Block, emit exec.Emit) error {
+			if err := inner(ctx, env, in, emit); err != nil {
+				return err
+			}
+			if calls.Add(1)%5 == 0 {
+				return fault.New(fault.UserCode, "fails after it has emitted")
+			}
+			return nil
+		}
+		ids, st, err := collect(t, exectest.Scan(tb, inflate), &exec.Options{CPUs: 2, Memory: 512 << 10, BatchRows: 500, OnError: exec.OnError{Retries: 3}})
+		if err != nil || !slices.Equal(ids, count(9000)) || st.Retries != 6 {
+			t.Fatalf("%d rows, %d retries: %v", len(ids), st.Retries, err)
+		}
+	})
+}
+
 func TestPanic(t *testing.T) {
 	bad := func(id int64) bool { return id == 4321 }
 	_, _, err := collect(t, exectest.Scan(exectest.NewTable(10, 1000), exectest.Pass(), exectest.PanicRows(bad), exectest.Pass()), nil)
