@@ -217,39 +217,25 @@ func (t *explodeTask) gather(values arrow.Array, lo, hi int64, elems []int64) (a
 	if elems == nil {
 		return array.NewSlice(values, lo, hi), nil
 	}
-	// Cut out the part that is needed, so that 32-bit indices do; nulls point to one that is put behind it.
-	first, last, nulls := int64(math.MaxInt64), int64(-1), false
+	// Cut out the part that is needed, so that 32-bit indices do.
+	first, last := int64(math.MaxInt64), int64(-1)
 	for _, e := range elems {
-		if e < 0 {
-			nulls = true
-			continue
+		if e >= 0 {
+			first, last = min(first, e), max(last, e)
 		}
-		first, last = min(first, e), max(last, e)
 	}
-	var part arrow.Array
 	if last < 0 {
-		first, part = 0, array.NewSlice(values, 0, 0)
-	} else {
-		part = array.NewSlice(values, first, last+1)
+		first = 0
 	}
-	defer func() { part.Release() }()
-	if nulls {
-		null := array.MakeArrayOfNull(t.env.Alloc, values.DataType(), 1)
-		joined, err := array.Concatenate([]arrow.Array{part, null}, t.env.Alloc)
-		null.Release()
-		if err != nil {
-			return nil, fault.New(fault.Internal, "explode: %w", err)
-		}
-		part.Release()
-		part = joined
-	}
+	part := array.NewSlice(values, first, last+1)
+	defer part.Release()
 	if part.Len() > math.MaxInt32 {
 		return nil, fault.New(fault.Unsupported, "the lists of one block lie %d elements apart; at most %d", part.Len(), math.MaxInt32)
 	}
 	idx := make([]int32, len(elems))
 	for k, e := range elems {
 		if e < 0 {
-			idx[k] = int32(part.Len() - 1)
+			idx[k] = -1 // a null, to Take
 		} else {
 			idx[k] = int32(e - first)
 		}
