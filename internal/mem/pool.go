@@ -54,6 +54,7 @@ type class struct {
 	mu    sync.Mutex
 	size  int
 	base  uintptr
+	hosts bool     // small classes cut its blocks
 	state []state  // per block that was ever used
 	slabs []*slab  // per block: set where state is slabbed
 	dirty []uint32 // free, with pages; last in, first out
@@ -101,6 +102,7 @@ func New(limit int64) *Pool {
 		for i := range p.classes {
 			p.classes[i].size = classSize(i)
 			p.classes[i].base = base + uintptr(i)<<shift
+			p.classes[i].hosts = i >= hostOff && i < hostOff+numSmall
 		}
 		break
 	}
@@ -276,7 +278,7 @@ func (p *Pool) allocBlock(k int, s state) uintptr {
 	case (len(c.state)+1)*c.size <= 1<<p.shift:
 		i = uint32(len(c.state))
 		c.state = append(c.state, 0)
-		if k >= hostOff && k < hostOff+numSmall {
+		if c.hosts {
 			c.slabs = append(c.slabs, nil)
 		}
 	default:
@@ -310,7 +312,7 @@ func (p *Pool) putBlock(c *class, i int) {
 }
 
 func (c *class) slabAt(i int) *slab {
-	if c.slabs == nil {
+	if !c.hosts {
 		return nil
 	}
 	c.mu.Lock()
