@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -34,7 +35,15 @@ func resolve(ctx context.Context, src driver.Source, files driver.Predicate, ord
 		_ = t.Close() // what went wrong first counts
 		return nil, err
 	}
-	n.Files = ro.Files
+	var parts []string
+	if p, ok := t.(driver.Partitioned); ok {
+		parts = p.PartitionColumns()
+	}
+	for _, term := range ro.Files { // the others say nothing about what was listed
+		if slices.Contains(parts, term.Column) {
+			n.Files = append(n.Files, term)
+		}
+	}
 	return n, nil
 }
 

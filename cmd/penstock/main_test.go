@@ -119,6 +119,11 @@ func TestLook(t *testing.T) {
 			t.Errorf("explain has no %q: %+v", want, r)
 		}
 	}
+	// A condition on a hive column decides what is listed.
+	r = penstock(t, "explain", "examples/flights.yaml", "--set", "steps.0.filter=month > 1 && delay > 15")
+	if r.code != 0 || !strings.Contains(r.out, "files month > 1") || !strings.Contains(r.out, "splits: 7 of 7") {
+		t.Errorf("explain of a hive filter: %+v", r)
+	}
 	if r := penstock(t, "validate", "examples/flights.yaml"); r.code != 0 || !strings.Contains(r.out, "is valid") {
 		t.Errorf("validate: %+v", r)
 	}

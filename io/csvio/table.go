@@ -249,6 +249,9 @@ func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
 func (t *table) Splits() []driver.Split { return t.splits }
 
+// PartitionColumns implements driver.Partitioned.
+func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+
 // Size expects the sizes of the sample's fields.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	fetch = t.splits[i].Bytes

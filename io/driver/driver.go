@@ -90,6 +90,10 @@ type Sizer interface {
 	Size(i int, columns []string) (fetch, decoded int64)
 }
 
+// Partitioned is implemented by tables whose files lie in key=value folders:
+// conditions on these columns decide which files are listed (ResolveOptions.Files).
+type Partitioned interface{ PartitionColumns() []string }
+
 // Split is the unit of I/O and of recovery: a row group, a byte range, a frame,
 // a 65,536-row slice of generated data.
 type Split struct {
@@ -150,7 +154,8 @@ type Batch struct {
 // Reader is one pass over one split. Not safe for concurrent use.
 type Reader interface {
 	// Next returns a batch whose Record the caller must Release, or io.EOF after
-	// the last. Records are never empty. After an error every call returns it.
+	// the last. Records are never empty. After an error every call returns it; after
+	// Close it is an error.
 	// It obeys ctx within a second.
 	Next(ctx context.Context) (Batch, error)
 	// Close frees everything; batches handed out stay valid until released.

@@ -15,6 +15,8 @@ const (
 	NotFound    = fault.NotFound
 	Corrupt     = fault.Corrupt
 	RowError    = fault.RowError
+	UserCode    = fault.UserCode
+	Canceled    = fault.Canceled
 	Exhausted   = fault.Exhausted
 	Unavailable = fault.Unavailable
 	Unsupported = fault.Unsupported

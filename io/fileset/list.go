@@ -334,6 +334,15 @@ func (s *Set) assemble(l *lister, all []found) error {
 	return nil
 }
 
+// PartitionColumns are the names that key=value folders give, in the order of the schema.
+func (s *Set) PartitionColumns() []string {
+	ns := make([]string, len(s.parts))
+	for i, p := range s.parts {
+		ns[i] = p.name
+	}
+	return ns
+}
+
 func names(ps []partition) string {
 	if len(ps) == 0 {
 		return "none"

@@ -143,7 +143,10 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 
 func (t *data) Schema() *arrow.Schema  { return t.schema }
 func (t *data) Splits() []driver.Split { return t.splits }
-func (t *data) Close() error           { return t.set.Close() }
+
+// PartitionColumns implements driver.Partitioned.
+func (t *data) PartitionColumns() []string { return t.set.PartitionColumns() }
+func (t *data) Close() error               { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
 	return t.set.Fingerprint(ctx, "ipc", nil, func(ctx context.Context, i int) ([]byte, error) {

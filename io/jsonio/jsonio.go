@@ -312,7 +312,10 @@ func (h *head) split(b []byte, whole bool) {
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
 func (t *table) Splits() []driver.Split { return t.splits }
-func (t *table) Close() error           { return t.set.Close() }
+
+// PartitionColumns implements driver.Partitioned.
+func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+func (t *table) Close() error               { return t.set.Close() }
 
 func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	config, err := json.Marshal(struct {

@@ -57,7 +57,10 @@ func (t *table) list() {
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
 func (t *table) Splits() []driver.Split { return t.splits }
-func (t *table) Close() error           { return t.set.Close() }
+
+// PartitionColumns implements driver.Partitioned.
+func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+func (t *table) Close() error               { return t.set.Close() }
 
 func errorsJoin(err, other error) error {
 	if other == nil {

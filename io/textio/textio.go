@@ -85,6 +85,9 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 func (t *table) Schema() *arrow.Schema  { return t.schema }
 func (t *table) Splits() []driver.Split { return t.splits }
 
+// PartitionColumns implements driver.Partitioned.
+func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+
 // Size takes lines to be 60 bytes long, and compressed files to hold four times
 // their size.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
