@@ -240,7 +240,7 @@ func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arr
 			if ok {
 				v, ok = p.in(t.Unit)
 			}
-			if !ok || p.zoned && t.TimeZone == "" {
+			if !ok {
 				s.fail(r, col, b)
 				v = 0
 			}

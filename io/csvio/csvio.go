@@ -16,8 +16,8 @@
 //   - A record with too many or too few fields, or a field that does not parse, is a
 //     bad row. Fields of columns that a scan does not want are not looked at.
 //   - Binary columns are base64 (with padding), dates 2006-01-02, timestamps
-//     2006-01-02T15:04:05.999999999Z with T or a space; one without a zone is UTC in a
-//     column that has one.
+//     2006-01-02T15:04:05.999999999Z with T or a space. A zone in the text is applied,
+//     also in a column without one; text without a zone counts as UTC.
 //
 // Columns are matched by name in every file. Where types are not given they are
 // found from a sample: the first MiB of the first file, and 64 KiB of up to 16 others.
