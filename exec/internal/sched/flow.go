@@ -184,7 +184,7 @@ func (s *Sched) cpu(st *stage) bool { return s.running < max(s.cfg.CPUs, st.Max)
 
 // mayRun is cpu for a task that exists. The head always may: those that hold the
 // CPUs may be waiting for memory that only its progress frees. So each stage may
-// have one task more at work than there are CPUs.
+// have one task more at work than there are CPUs; a cut two, see startCut.
 func (s *Sched) mayRun(st *stage, t *task) bool { return s.cpu(st) || t == s.frontier(s.root) }
 
 // resume lets tasks go on for whose output there is room again, those nearest
