@@ -89,6 +89,36 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 
 var small = &dataset.WriteOptions{TargetBytes: 60_000}
 
+// Splits of a bucket are read more than one at a time even by one CPU: a server
+// that is slow to answer costs its latency once per wave of requests.
+func TestRemoteReadsOverlap(t *testing.T) {
+	s := testserver.S3(t)
+	s.CreateBucket(t, "data")
+	base, query, _ := strings.Cut(s.URL("data"), "?")
+	path := base + "/wait?" + query
+	ctx := context.Background()
+	if _, err := dataset.Range(400_000).WithColumns("x = random()").WriteParquet(ctx, path, &dataset.WriteOptions{TargetBytes: 300_000}); err != nil {
+		t.Fatal(err)
+	}
+	p := testserver.NewProxy(t, s, testserver.Faults{})
+	base, query, _ = strings.Cut(s.Via(p).URL("data"), "?")
+	ds := dataset.ReadParquet(base + "/wait?" + query)
+	defer ds.Close()
+	if _, err := ds.Schema(ctx); err != nil {
+		t.Fatal(err)
+	}
+	const latency = 300 * time.Millisecond
+	p.Set(testserver.Faults{Slow: 1, Latency: latency})
+	before, start := p.Requests.Load(), time.Now()
+	if _, err := ds.Drain(ctx, &dataset.RunOptions{CPUs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	n, took := p.Requests.Load()-before, time.Since(start)
+	if n < 6 || took > time.Duration(n)*latency/2 {
+		t.Errorf("%d requests of %v each took %v", n, latency, took)
+	}
+}
+
 // Take of a remote dataset reads no more than it must.
 func TestTakeReadsLittle(t *testing.T) {
 	s := testserver.S3(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"log/slog"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -43,6 +44,8 @@ type RunOptions struct {
 	// Observe is called once, when the run starts, with a function that gives its
 	// statistics at any time, also after its end. For progress displays.
 	Observe func(stats func() exec.Stats)
+	// Log receives what happens along the way (retries, stalls); nil discards it. Not used with a Runner.
+	Log *slog.Logger
 	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults.
 	NoRules []string
 }
@@ -56,7 +59,7 @@ func (o *RunOptions) or() RunOptions {
 
 func (o RunOptions) runner() exec.Runner {
 	if o.Runner == nil {
-		return local.New(nil)
+		return local.New(&local.Options{Log: o.Log})
 	}
 	return o.Runner
 }

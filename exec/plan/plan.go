@@ -157,6 +157,9 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 
 func (t *translator) read(ctx context.Context, n *ops.Read) (*part, error) {
 	s := &exec.Scan{Source: n.Ordinal, Step: n.Step(), Table: n.Table, Columns: n.Columns, Predicate: n.Predicate, Limit: n.Limit}
+	if r, ok := n.Table.(driver.Remote); ok && r.Remote() {
+		s.Tasks = remoteTasks
+	}
 	if pr, ok := n.Table.(driver.Pruner); ok && n.Predicate != nil && !t.NoPrune {
 		keep, err := pr.Keep(ctx, n.Predicate)
 		if err != nil {
@@ -252,6 +255,10 @@ func passes(n *ops.Project) bool {
 	}
 	return true
 }
+
+// remoteTasks is how many splits of a bucket are read at once: enough to keep a
+// connection of some 10 ms busy beside the computing, few enough for the budget.
+const remoteTasks = 16
 
 // retries is how often a policy "retry" tries again when it does not say.
 const retries = 3

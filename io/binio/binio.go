@@ -104,6 +104,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// Remote implements driver.Remote.
+func (t *table) Remote() bool { return t.set.Remote() }
+
 // Size is exact.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	idx, err := fileset.Select(t.schema, columns)

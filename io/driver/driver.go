@@ -94,6 +94,10 @@ type Sizer interface {
 // conditions on these columns decide which files are listed (ResolveOptions.Files).
 type Partitioned interface{ PartitionColumns() []string }
 
+// Remote is implemented by tables whose reads may wait for a network: more splits
+// are read at once than there are CPUs.
+type Remote interface{ Remote() bool }
+
 // Split is the unit of I/O and of recovery: a row group, a byte range, a frame,
 // a 65,536-row slice of generated data.
 type Split struct {

@@ -343,6 +343,16 @@ func (s *Set) PartitionColumns() []string {
 	return ns
 }
 
+// Remote reports whether a file lies in a bucket.
+func (s *Set) Remote() bool {
+	for i := range s.Files {
+		if _, local := s.Files[i].bucket.Local(s.Files[i].Info.Key); !local {
+			return true
+		}
+	}
+	return false
+}
+
 func names(ps []partition) string {
 	if len(ps) == 0 {
 		return "none"

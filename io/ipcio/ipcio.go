@@ -146,7 +146,10 @@ func (t *data) Splits() []driver.Split { return t.splits }
 
 // PartitionColumns implements driver.Partitioned.
 func (t *data) PartitionColumns() []string { return t.set.PartitionColumns() }
-func (t *data) Close() error               { return t.set.Close() }
+
+// Remote implements driver.Remote.
+func (t *data) Remote() bool { return t.set.Remote() }
+func (t *data) Close() error { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
 	return t.set.Fingerprint(ctx, "ipc", nil, func(ctx context.Context, i int) ([]byte, error) {

@@ -60,7 +60,10 @@ func (t *table) Splits() []driver.Split { return t.splits }
 
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
-func (t *table) Close() error               { return t.set.Close() }
+
+// Remote implements driver.Remote.
+func (t *table) Remote() bool { return t.set.Remote() }
+func (t *table) Close() error { return t.set.Close() }
 
 func errorsJoin(err, other error) error {
 	if other == nil {

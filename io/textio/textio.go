@@ -88,6 +88,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// Remote implements driver.Remote.
+func (t *table) Remote() bool { return t.set.Remote() }
+
 // Size takes lines to be 60 bytes long, and compressed files to hold four times
 // their size.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
