@@ -125,8 +125,9 @@ func TestTypedRowErrors(t *testing.T) {
 	if row, ok := fault.PlaceOf(err).Row.Get(); !errors.Is(err, boom) || fault.CodeOf(err) != fault.UserCode || !ok || row != 7 {
 		t.Errorf("error %v", err)
 	}
+	var zero int64
 	panics := dataset.MapRows(dataset.Range(10), func(r struct{ ID int64 }) (struct{ X int64 }, error) {
-		return struct{ X int64 }{1 / (r.ID - r.ID)}, nil
+		return struct{ X int64 }{1 / zero}, nil
 	})
 	if _, err := panics.Drain(ctx, nil); fault.CodeOf(err) != fault.UserCode {
 		t.Errorf("panic: %v", err)
