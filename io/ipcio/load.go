@@ -41,6 +41,15 @@ func supported(t arrow.DataType, f field) error {
 			return driver.Errorf(driver.Corrupt, "a width of %d bytes", t.ByteWidth)
 		}
 		return nil
+	case arrow.DecimalType:
+		most := int32(38)
+		if t.BitWidth() == 256 {
+			most = 76
+		}
+		if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > most || s < 0 || s > p {
+			return driver.Errorf(driver.Unsupported, "a decimal of precision %d and scale %d; precision is 1 to %d here, scale 0 to the precision", p, s, most)
+		}
+		return nil
 	case *arrow.DictionaryType, arrow.UnionType, *arrow.RunEndEncodedType, *arrow.ListViewType, *arrow.LargeListViewType:
 	case arrow.FixedWidthDataType:
 		return nil
