@@ -241,7 +241,7 @@ func (s *Files) Commit(ctx context.Context) error {
 // committed looks for the manifest that the job became part of since it began; nil
 // if there is none up to m, the newest.
 func (s *Files) committed(ctx context.Context, m *Manifest) (*Manifest, error) {
-	if m == nil || m.Job == s.o.Job {
+	if m == nil || m.Job == s.o.Job && m.Number > s.job.Base {
 		return m, nil
 	}
 	for n := m.Number - 1; n > s.job.Base; n-- {

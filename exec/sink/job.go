@@ -88,7 +88,7 @@ func (j *jobRecord) ranges() []exec.PartRange {
 }
 
 // openJob agrees with earlier and concurrent runs of the job on its record. m is
-// the newest manifest; the job is not in it.
+// the newest manifest; the job is not in it, or has lost files of it.
 func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
 	s.proc = randomHex()
 	want := &jobRecord{Version: Version, Job: s.o.Job, Base: s.begun, Splits: len(splits), Digest: digestSplits(splits),

@@ -71,6 +71,24 @@ func (r *root) inside(q *root) bool { return strings.HasPrefix(r.id(), q.id()) }
 // path is how a user would write rel.
 func (r *root) path(rel string) string { return r.b.Path(r.prefix + rel) }
 
+// checkDir: a local folder may be missing, but not be a file, nor lie below one.
+func (r *root) checkDir() error {
+	p, ok := r.b.Local(r.prefix)
+	if !ok {
+		return nil
+	}
+	fi, err := os.Stat(path.Clean(p))
+	switch {
+	case err == nil && !fi.IsDir():
+		return fault.New(fault.Invalid, "this is a file, not a folder: an output is a folder of files; name another").
+			At(fault.Place{File: strings.TrimSuffix(r.path(""), "/")})
+	case errors.Is(err, unix.ENOTDIR):
+		return fault.New(fault.Invalid, "a part of this path is a file, not a folder: name another output folder").
+			At(fault.Place{File: r.path("")})
+	}
+	return nil
+}
+
 func (r *root) list(ctx context.Context, rel string) iter.Seq2[blobio.Info, error] {
 	return r.b.List(ctx, r.prefix+rel)
 }

@@ -181,8 +181,14 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			s.close()
 		}
 	}()
+	if err := s.out.checkDir(); err != nil {
+		return nil, err
+	}
 	if s.o.DeadLetter != "" {
 		if s.dead, err = openRoot(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
+			return nil, err
+		}
+		if err := s.dead.checkDir(); err != nil {
 			return nil, err
 		}
 		if s.dead.inside(s.out) || s.out.inside(s.dead) {
@@ -198,7 +204,24 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		if m != nil {
 			s.begun = m.Number
 		}
+		lost := error(nil)
 		if m != nil && m.has(s.o.Job) {
+			if lost, err = s.lost(ctx, m); err != nil {
+				return nil, err
+			}
+		}
+		if lost != nil {
+			// Files go when another job replaces them, just now perhaps.
+			st, err := s.out.state(ctx)
+			switch {
+			case err != nil:
+				return nil, err
+			case (st.newest != s.begun || st.pending) && try < 10:
+				continue
+			case s.mode != ModeOverwrite:
+				return nil, lost
+			}
+		} else if m != nil && m.has(s.o.Job) {
 			defer s.close()
 			s.result = s.resultOf(m)
 			s.result.Already = true
@@ -231,6 +254,38 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		}
 	}
 	return s.plan, nil
+}
+
+// lost is an error if files of the committed job are gone or have another size than
+// m, the newest manifest, says. err is that of looking.
+func (s *Files) lost(ctx context.Context, m *Manifest) (lost, err error) {
+	want := make(map[string]int64)
+	for _, f := range m.Files {
+		if f.Job == s.o.Job {
+			want[f.Path] = f.Bytes
+		}
+	}
+	all := len(want)
+	if all == 0 {
+		return nil, nil
+	}
+	for info, err := range s.out.list(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		rel := strings.TrimPrefix(info.Key, s.out.prefix)
+		if n, ok := want[rel]; ok && n == info.Size && !info.Dir {
+			delete(want, rel)
+		}
+	}
+	for _, f := range m.Files { // the first in order
+		if _, ok := want[f.Path]; ok && f.Job == s.o.Job {
+			return fault.New(fault.NotFound, "job %q finished before, but %d of its %d files are missing or have another size, this one first: put them back, "+
+				"or run with mode overwrite to write the output anew, or remove all of %s and run again", s.o.Job, len(want), all, s.out.path("")).
+				At(fault.Place{File: s.out.path(f.Path)}), nil
+		}
+	}
+	return nil, nil
 }
 
 // sweep removes what a process left of the job that was late to notice its commit.

@@ -164,6 +164,76 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// TestLostFiles: a committed job whose files are gone is no finished one.
+func TestLostFiles(t *testing.T) {
+	for _, place := range []string{"local", "mem"} {
+		for _, damage := range []string{"some", "size", "all"} {
+			t.Run(place+"/"+damage, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "out")
+				if place == "mem" {
+					path = "mem://TestLostFiles/" + damage
+				}
+				run := func(mode string) (*Result, error) {
+					s := newFiles(t, Options{Path: path, Mode: mode, TargetBytes: 4 << 20})
+					err := (runSpec{Data: small, Workers: 2, Batch: 100}).run(t.Context(), s)
+					return s.Result(), err
+				}
+				if _, err := run(""); err != nil {
+					t.Fatal(err)
+				}
+				hurt := visible(t, path)[1:2]
+				if damage == "all" {
+					hurt = visible(t, path)
+				}
+				r, err := openRoot(t.Context(), path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.b.Close()
+				for _, f := range hurt {
+					if err := r.b.Delete(t.Context(), r.prefix+f); err != nil {
+						t.Fatal(err)
+					}
+					if damage == "size" {
+						if err := r.b.Put(t.Context(), r.prefix+f, []byte("short"), nil); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for _, mode := range []string{ModeError, ModeAppend} {
+					_, err := run(mode)
+					if want := fmt.Sprintf("%d of its 3 files", len(hurt)); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), want) ||
+						!strings.HasSuffix(fault.PlaceOf(err).File, hurt[0]) {
+						t.Fatalf("mode %s: error %v", mode, err)
+					}
+				}
+				res, err := run(ModeOverwrite)
+				if err != nil || res.Already || res.Manifest != 2 {
+					t.Fatalf("overwrite: %+v, %v", res, err)
+				}
+				exact(t, path, small)
+				leftovers(t, path)
+				if res, err = run(ModeError); err != nil || !res.Already {
+					t.Fatalf("after it: %+v, %v", res, err)
+				}
+			})
+		}
+	}
+}
+
+func TestOutputIsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, []byte("x"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{Path: file}, {Path: file + "/sub/out"}, {Path: filepath.Join(t.TempDir(), "out"), DeadLetter: file}} {
+		_, err := newFiles(t, o).Begin(t.Context(), dataSchema, small.splits())
+		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "a file, not a folder") {
+			t.Errorf("%+v: error %v", o, err)
+		}
+	}
+}
+
 func TestForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	foreign := filepath.Join(dir, "old.ids")
