@@ -23,7 +23,8 @@ func Std(column string) Agg   { return Agg{"std", column} }
 func Min(column string) Agg   { return Agg{"min", column} }   // in the column's own type
 func Max(column string) Agg   { return Agg{"max", column} }   // in the column's own type
 func Nulls(column string) Agg { return Agg{"nulls", column} } // int64
-// Rows counts rows; of a column, its values that are not null.
+
+// Values counts the values that are not null.
 func Values(column string) Agg { return Agg{"count", column} }
 
 // String is the key of the result: "sum(fare)".

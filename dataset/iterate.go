@@ -22,7 +22,8 @@ type BatchOptions struct {
 	DropLast bool
 	// Tensors asks for one contiguous array per column instead of Arrow records.
 	Tensors bool
-	// DTypes casts tensors, by column; others keep their own type.
+	// DTypes casts tensors, by column; others keep their own type. A value that an
+	// integer type cannot hold is an error; fractions are cut off, floats rounded.
 	DTypes map[string]shard.DType
 }
 

@@ -16,8 +16,8 @@ import (
 //
 // Exported fields stand for columns: by the tag `arrow:"name"` (`arrow:"-"` leaves a field out), else by the
 // field's name in snake case. Fields are bool, integers, floats, string, []byte,
-// time.Time (timestamp[us, UTC]), slices of those, and pointers to them for
-// columns with nulls; a null in any other field is a row error. Columns of T are cast to the
+// time.Time (timestamp[us, UTC]), slices of those, and pointers to any of them for
+// columns with nulls (but no slices of pointers); a null in any other field is a row error. Columns of T are cast to the
 // types of its fields; columns that T does not name are not read. What f gets
 // may be kept. f runs in several goroutines at once.
 func MapRows[T, U any](d *Dataset, f func(T) (U, error)) *Dataset {

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"context"
+	"math"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/ops"
@@ -83,12 +84,25 @@ type SplitOptions struct {
 // and test, the same in every run and epoch.
 func (d *Dataset) Split(o SplitOptions) []*Dataset {
 	out := make([]*Dataset, len(o.Fractions))
-	lo := 0.0
+	lo, sum := 0.0, 0.0
+	for _, f := range o.Fractions {
+		if !(f > 0 && f <= 1) {
+			sum = math.NaN()
+		}
+		sum += f
+	}
+	if !(sum <= 1+1e-9) {
+		for i := range out {
+			out[i] = d.fail("split", fault.New(fault.Invalid, "fractions %v: each must be more than 0, and their sum at most 1", o.Fractions))
+		}
+		return out
+	}
 	for i, f := range o.Fractions {
 		hi := lo + f
 		if i == len(o.Fractions)-1 && hi > 1-1e-9 && hi < 1+1e-9 {
 			hi = 1
 		}
+		hi = min(hi, 1)
 		from := lo
 		out[i] = d.then("split", func(in ops.Node, m ops.Meta) (ops.Node, error) {
 			return ops.NewSample(in, from, hi, o.Seed, o.Key, m)

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"math"
+	"math/bits"
 	"strings"
 	"unsafe"
 
@@ -274,34 +275,39 @@ func (c *column) copy(dst []byte, arr arrow.Array, from, to int) error {
 		copy(dst, src)
 		return nil
 	}
+	bad := -1
 	switch c.from {
 	case Int8:
-		castTo(c.to, dst, view[int8](src))
+		bad = castTo(c.to, dst, view[int8](src))
 	case Int16:
-		castTo(c.to, dst, view[int16](src))
+		bad = castTo(c.to, dst, view[int16](src))
 	case Int32:
-		castTo(c.to, dst, view[int32](src))
+		bad = castTo(c.to, dst, view[int32](src))
 	case Int64:
-		castTo(c.to, dst, view[int64](src))
+		bad = castTo(c.to, dst, view[int64](src))
 	case Uint8:
-		castTo(c.to, dst, view[uint8](src))
+		bad = castTo(c.to, dst, view[uint8](src))
 	case Uint16:
-		castTo(c.to, dst, view[uint16](src))
+		bad = castTo(c.to, dst, view[uint16](src))
 	case Uint32:
-		castTo(c.to, dst, view[uint32](src))
+		bad = castTo(c.to, dst, view[uint32](src))
 	case Uint64:
-		castTo(c.to, dst, view[uint64](src))
+		bad = castTo(c.to, dst, view[uint64](src))
 	case Float32:
-		castTo(c.to, dst, view[float32](src))
+		bad = castTo(c.to, dst, view[float32](src))
 	case Float64:
-		castTo(c.to, dst, view[float64](src))
+		bad = castTo(c.to, dst, view[float64](src))
 	case Float16:
 		halves := view[uint16](src)
 		tmp := make([]float32, len(halves))
 		for i, h := range halves {
 			tmp[i] = float16.FromBits(h).Float32()
 		}
-		castTo(c.to, dst, tmp)
+		bad = castTo(c.to, dst, tmp)
+	}
+	if bad >= 0 {
+		return fault.New(fault.RowError, "%s does not fit %s: clip or filter it, or ask for a wider dtype", arr.ValueStr(from+bad), c.to).
+			At(fault.Place{Column: c.name})
 	}
 	return nil
 }
@@ -318,7 +324,7 @@ func (c *column) copyBools(dst, bits []byte, lo, hi int) error {
 		}
 	}
 	if c.to != Bool {
-		castTo(c.to, dst, tmp)
+		castTo(c.to, dst, tmp) // 0 and 1 fit everywhere
 	}
 	return nil
 }
@@ -332,8 +338,10 @@ type number interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
 }
 
-// castTo converts as Go does: floats to integers truncate, integers wrap.
-func castTo[S number](to DType, dst []byte, src []S) {
+// castTo converts, and returns the index of the first value that an integer type
+// cannot hold (NaN included), or -1. Fractions are cut off; floats are rounded, to
+// infinity where they are too large. To Bool, everything but 0 is true.
+func castTo[S number](to DType, dst []byte, src []S) int {
 	switch to {
 	case Bool:
 		for i, v := range src {
@@ -343,21 +351,21 @@ func castTo[S number](to DType, dst []byte, src []S) {
 			}
 		}
 	case Int8:
-		cast(view[int8](dst), src)
+		return castInt(view[int8](dst), src, math.MinInt8, math.MaxInt8)
 	case Int16:
-		cast(view[int16](dst), src)
+		return castInt(view[int16](dst), src, math.MinInt16, math.MaxInt16)
 	case Int32:
-		cast(view[int32](dst), src)
+		return castInt(view[int32](dst), src, math.MinInt32, math.MaxInt32)
 	case Int64:
-		cast(view[int64](dst), src)
+		return castInt(view[int64](dst), src, math.MinInt64, math.MaxInt64)
 	case Uint8:
-		cast(view[uint8](dst), src)
+		return castInt(view[uint8](dst), src, 0, math.MaxUint8)
 	case Uint16:
-		cast(view[uint16](dst), src)
+		return castInt(view[uint16](dst), src, 0, math.MaxUint16)
 	case Uint32:
-		cast(view[uint32](dst), src)
+		return castInt(view[uint32](dst), src, 0, math.MaxUint32)
 	case Uint64:
-		cast(view[uint64](dst), src)
+		return castInt(view[uint64](dst), src, 0, math.MaxUint64)
 	case Float32:
 		cast(view[float32](dst), src)
 	case Float64:
@@ -373,6 +381,7 @@ func castTo[S number](to DType, dst []byte, src []S) {
 			d[i] = bfloat16(float32(v))
 		}
 	}
+	return -1
 }
 
 func cast[D, S number](dst []D, src []S) {
@@ -380,6 +389,32 @@ func cast[D, S number](dst []D, src []S) {
 	for i, v := range src {
 		dst[i] = D(v)
 	}
+}
+
+// castInt checks every value before the conversion: what Go does with one that
+// does not fit differs between machines.
+func castInt[D, S number](dst []D, src []S, lo int64, hi uint64) int {
+	dst = dst[:len(src)]
+	var z S
+	switch any(z).(type) {
+	case float32, float64:
+		// The first float above hi and, but for 0 and MinInt64 themselves, lo - 1 are exact or beyond.
+		top := math.Ldexp(1, bits.Len64(hi))
+		for i, v := range src {
+			if f := math.Trunc(float64(v)); !(f >= float64(lo) && f < top) {
+				return i
+			}
+			dst[i] = D(v)
+		}
+	default:
+		for i, v := range src {
+			if v < 0 && int64(v) < lo || v > 0 && uint64(v) > hi {
+				return i
+			}
+			dst[i] = D(v)
+		}
+	}
+	return -1
 }
 
 // bfloat16 rounds to nearest even; NaN stays NaN.

@@ -155,6 +155,81 @@ func TestNullHasNoTensor(t *testing.T) {
 	}
 }
 
+// Integers and floats that an integer dtype cannot hold are errors that name the
+// value; limits themselves pass.
+func TestCastLimits(t *testing.T) {
+	alloc := memtest.New(t)
+	for _, c := range []struct {
+		value any
+		to    DType
+		want  any // nil: an error
+	}{
+		{int64(127), Int8, int8(127)}, {int64(128), Int8, nil}, {int64(-128), Int8, int8(-128)}, {int64(-129), Int8, nil},
+		{int64(-1), Uint8, nil}, {int64(255), Uint8, uint8(255)}, {int64(-1), Uint64, nil}, {int64(math.MaxInt64), Uint64, uint64(math.MaxInt64)},
+		{uint64(math.MaxUint64), Int64, nil}, {uint64(math.MaxInt64), Int64, int64(math.MaxInt64)},
+		{math.NaN(), Int32, nil}, {math.Inf(1), Int64, nil}, {1e10, Int32, nil}, {-2147483648.9, Int32, int32(math.MinInt32)}, {2147483648.0, Int32, nil},
+		{2147483647.9, Int32, int32(math.MaxInt32)}, {9223372036854775808.0, Int64, nil}, {-9223372036854775808.0, Int64, int64(math.MinInt64)},
+		{-0.9, Uint8, uint8(0)}, {-1.0, Uint8, nil}, {255.5, Uint8, uint8(255)}, {256.0, Uint8, nil}, {18446744073709551616.0, Uint64, nil},
+		{1e300, Float32, float32(math.Inf(1))},
+	} {
+		var b array.Builder
+		switch v := c.value.(type) {
+		case int64:
+			b = array.NewInt64Builder(alloc)
+			b.(*array.Int64Builder).Append(v)
+		case uint64:
+			b = array.NewUint64Builder(alloc)
+			b.(*array.Uint64Builder).Append(v)
+		case float64:
+			b = array.NewFloat64Builder(alloc)
+			b.(*array.Float64Builder).Append(v)
+		}
+		col := b.NewArray()
+		b.Release()
+		s := arrow.NewSchema([]arrow.Field{{Name: "x", Type: col.DataType()}}, nil)
+		a, err := NewAssembler(s, AssembleOptions{Rows: 1, Tensors: true, DTypes: map[string]DType{"x": c.to}}, alloc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Add(&exec.Block{Batch: array.NewRecordBatch(s, []arrow.Array{col}, 1)})
+		col.Release()
+		batch, err := a.Next(true)
+		if c.want == nil {
+			if fault.CodeOf(err) != fault.RowError || fault.PlaceOf(err).Column != "x" {
+				t.Errorf("%v to %v: %v", c.value, c.to, err)
+			}
+			a.Close()
+			continue
+		}
+		if err != nil {
+			t.Errorf("%v to %v: %v", c.value, c.to, err)
+			a.Close()
+			continue
+		}
+		x, _ := batch.Tensor("x")
+		var got any
+		switch c.to {
+		case Int8:
+			got = Values[int8](x)[0]
+		case Int32:
+			got = Values[int32](x)[0]
+		case Int64:
+			got = Values[int64](x)[0]
+		case Uint8:
+			got = Values[uint8](x)[0]
+		case Uint64:
+			got = Values[uint64](x)[0]
+		case Float32:
+			got = Values[float32](x)[0]
+		}
+		if got != c.want {
+			t.Errorf("%v to %v: %v, want %v", c.value, c.to, got, c.want)
+		}
+		batch.Release()
+		a.Close()
+	}
+}
+
 func TestBFloat16(t *testing.T) {
 	for _, c := range []struct {
 		in   float32

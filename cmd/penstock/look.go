@@ -76,10 +76,18 @@ func guess(cmd *cobra.Command, paths []string) (string, error) {
 		return "", err
 	}
 	defer set.Close()
-	for _, f := range set.Files {
-		if f := formatOf(f.Rel); f != "" {
-			return f, nil
+	found := ""
+	for _, file := range set.Files {
+		switch f := formatOf(file.Rel); {
+		case f == "" || f == found:
+		case found != "":
+			return "", usageError{fault.New(fault.Invalid, "%s holds files of several formats, %s and %s among them: give --format, or a glob", paths[0], found, f)}
+		default:
+			found = f
 		}
+	}
+	if found != "" {
+		return found, nil
 	}
 	return "", usageError{fault.New(fault.Invalid, "%s: the extension does not tell the format: give --format parquet, csv, json, ipc, text or binary", paths[0])}
 }
@@ -236,6 +244,9 @@ func validateCommand() *cobra.Command {
 			}
 			sch, err := ds.Schema(cmd.Context())
 			if err != nil {
+				return err
+			}
+			if err := s.Check(sch); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d columns out\n", a[0], sch.NumFields())

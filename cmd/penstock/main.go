@@ -74,6 +74,7 @@ column by column within a fixed memory budget, and writes it or feeds it to trai
 		Example: `  penstock run taxi.yaml
   penstock show -n 5 's3://bucket/taxi/**/*.parquet'
   penstock explain --analyze taxi.yaml`,
+		Version:       version,
 		Args:          args(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,

@@ -136,11 +136,26 @@ func TestExitCodes(t *testing.T) {
 	misspelt := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{filtr: id > 1}]\nsink: {count: {}}\n")
 	column := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{filter: idd > 1}]\nsink: {count: {}}\n")
 	overflow := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{with_columns: {x: id + 9223372036854775807}}]\nsink: {count: {}}\n")
+	sink := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: x, partition_by: [idd]}}\n")
+	level := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: x, level: 99}}\n")
+	rate := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {count: {}}\nrun: {on_error: {max_rate: 3}}\n")
+	split := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{split: {fractions: [0.9, 0.3], take: 0}}]\nsink: {count: {}}\n")
+	mixed := t.TempDir()
+	for _, f := range []string{"a.csv", "b.json"} {
+		if err := os.WriteFile(filepath.Join(mixed, f), []byte("{\"a\": 1}\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args []string
 		code int
 		want string
 	}{
+		{[]string{"validate", sink}, 2, `unknown column "idd"`},
+		{[]string{"validate", level}, 2, "level"},
+		{[]string{"validate", rate}, 2, "max_rate"},
+		{[]string{"validate", split}, 2, "sum at most 1"},
+		{[]string{"count", mixed}, 2, "several formats, csv and json"},
 		{[]string{"run"}, 2, "usage: penstock run"},
 		{[]string{"run", "nosuch.yaml"}, 1, "nosuch.yaml"},
 		{[]string{"run", misspelt}, 2, `did you mean "filter"`},

@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -137,6 +138,29 @@ func (s *Spec) Options() dataset.RunOptions {
 		o.DeadLetter = r.OnError.DeadLetter
 	}
 	return o
+}
+
+// Check reports what is wrong with the run's options, and with the sink for rows
+// of this schema.
+func (s *Spec) Check(schema *arrow.Schema) error {
+	if err := s.Run.OnError.policy().Check(); err != nil {
+		return fault.Wrap(err, fault.Place{Step: "run.on_error"})
+	}
+	if s.Sink == nil || s.Sink.Count != nil {
+		return nil
+	}
+	out, enc, err := s.Sink.encoding()
+	if err == nil {
+		kept := schema.Fields()
+		for _, c := range out.PartitionBy {
+			n := len(kept)
+			if kept = slices.DeleteFunc(slices.Clone(kept), func(f arrow.Field) bool { return f.Name == c }); len(kept) == n {
+				return fault.New(fault.Invalid, "partition_by: unknown column %q", c).At(fault.Place{Step: "sink"})
+			}
+		}
+		err = enc.Check(arrow.NewSchema(kept, nil))
+	}
+	return fault.Wrap(err, fault.Place{Step: "sink"})
 }
 
 // Write runs the spec into its sink. For the count sink only Rows and Stats are set.

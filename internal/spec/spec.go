@@ -57,7 +57,7 @@ type Step struct {
 	Limit       *int64            `json:"limit,omitempty" doc:"the first n rows"`
 	Explode     *string           `json:"explode,omitempty" doc:"one row for every element of this list column"`
 	Map         *Function         `json:"map,omitempty" doc:"a function that this binary has registered by name"`
-	Exec        *Exec             `json:"exec,omitempty" doc:"a pool of child processes that speak Arrow IPC on stdin and stdout"`
+	Exec        *Exec             `json:"exec,omitempty" doc:"a pool of child processes that speak Arrow IPC on stdin and stdout; what the program does is not part of the job's fingerprint: set run.id when it changes"`
 	Sample      *Sample           `json:"sample,omitempty" doc:"a fraction of the rows, by hash: the same ones in every run"`
 	Split       *Split            `json:"split,omitempty" doc:"one of several disjoint parts of the rows, by hash: train and test"`
 	Union       []Branch          `json:"union,omitempty" doc:"then the rows of these"`
@@ -156,7 +156,7 @@ type (
 
 // Run is how a spec runs.
 type Run struct {
-	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data"`
+	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data. The same name again is the same job: nothing is done twice, also with mode append"`
 	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB; default: half of what is available, at most 4GiB"`
 	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
 	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`
