@@ -421,7 +421,7 @@ func (d *decoder) node(ctx context.Context, j *nodeJSON, in []Node) (Node, error
 		return d.read(ctx, j, m)
 	case "filter":
 		if j.Func == nil {
-			e, err := expr.Parse(j.Expr)
+			e, err := expr.Decode(j.Expr)
 			if err != nil {
 				return nil, err
 			}
@@ -435,7 +435,7 @@ func (d *decoder) node(ctx context.Context, j *nodeJSON, in []Node) (Node, error
 	case "project":
 		items := make([]Named, len(j.Items))
 		for i, it := range j.Items {
-			e, err := expr.Parse(it.Expr)
+			e, err := expr.Decode(it.Expr)
 			if err != nil {
 				return nil, fault.Wrap(err, fault.Place{Column: it.Name})
 			}

@@ -242,7 +242,7 @@ func TestFilesPredicate(t *testing.T) {
 		}
 		return e
 	}
-	got := ops.FilesPredicate([]*expr.Expr{parse(`year >= 2020 && country == "de" && a < b && random() < 0.5`), parse(`month in [1, 2] && x + 1 > 2`), parse(`day != null || day == 3`)})
+	got := ops.FilesPredicate([]*expr.Expr{parse(`year >= 2020 && country == "de" && a < b && random() < 0.5`), parse(`month in [1, 2] && x + 1 > 2`), parse(`is_not_null(day) || day == 3`)})
 	if want := `year >= 2020 && country == "de" && month in [1, 2]`; got.String() != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -3,6 +3,7 @@ package expr
 import (
 	"fmt"
 	"math/big"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 )
@@ -217,10 +218,14 @@ func compareHint(op string, l, r *bound) string {
 	use := func(f, x, y string) string { return fmt.Sprintf(": use %s(%s) %s %s", f, x, op, y) }
 	p, q := short(l.src), short(r.src)
 	switch {
+	case isNumeric(l.typ) && numberIn(r):
+		return fmt.Sprintf(": use %s %s %s", p, op, strings.TrimSpace(r.lit.s))
+	case numberIn(l) && isNumeric(r.typ):
+		return fmt.Sprintf(": use %s %s %s", strings.TrimSpace(l.lit.s), op, q)
+	case isNumeric(l.typ) && isText(r.typ) && r.lit != nil, isText(l.typ) && l.lit != nil && isNumeric(r.typ):
+		return ": that text is no number"
 	case isText(l.typ) && isNumeric(r.typ):
 		return use("double", p, q)
-	case isNumeric(l.typ) && isText(r.typ) && r.lit != nil:
-		return use("string", p, q)
 	case isNumeric(l.typ) && isText(r.typ):
 		return fmt.Sprintf(": use %s %s double(%s)", p, op, q)
 	case l.typ.ID() == arrow.BOOL && isNumeric(r.typ):
@@ -254,6 +259,33 @@ func compareHint(op string, l, r *bound) string {
 		return fmt.Sprintf(": use contains(%s, x) or an element, %s[0]", p, p)
 	}
 	return ""
+}
+
+// numberIn reports whether v is a text literal that would be a number without its quotes.
+func numberIn(v *bound) bool {
+	if v.lit == nil || !v.lit.valid || !isText(v.typ) {
+		return false
+	}
+	e, err := Parse(v.lit.s)
+	if err != nil || e.root.kind != kLiteral {
+		return false
+	}
+	switch e.root.val.(type) {
+	case int64, uint64, float64:
+		return true
+	}
+	return false
+}
+
+// lookupHint suggests how to write element e of a list in which v is looked up.
+func lookupHint(v, e *bound) string {
+	switch {
+	case isText(v.typ) && e.lit != nil && isNumeric(e.typ):
+		return fmt.Sprintf(": use %q", short(e.src))
+	case isNumeric(v.typ) && numberIn(e):
+		return ": use " + strings.TrimSpace(e.lit.s)
+	}
+	return compareHint("==", v, e)
 }
 
 // compareTwo makes a comparison; nil if the types do not compare.
@@ -404,7 +436,7 @@ func (b *binder) in(n *node) (*bound, error) {
 		_, s, known, ok := versus("==", v.typ, e)
 		switch {
 		case !ok && b.compareTwo(n, "==", v, e) == nil:
-			return nil, invalid("cannot look up %s among %s%s", describe(v), describe(e), compareHint("==", v, e))
+			return nil, invalid("cannot look up %s among %s%s", describe(v), describe(e), lookupHint(v, e))
 		case !ok:
 			simple = false
 		case known == perhaps:

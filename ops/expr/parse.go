@@ -14,7 +14,13 @@ import (
 
 // Parse reads an expression. An Invalid error shows the text with a mark under
 // the place.
-func Parse(text string) (*Expr, error) {
+func Parse(text string) (*Expr, error) { return parse(text, false) }
+
+// Decode reads what String wrote: as Parse, but it takes == and != of null, which
+// are a mistake where a person writes them and what is left where a column was substituted.
+func Decode(text string) (*Expr, error) { return parse(text, true) }
+
+func parse(text string, nulls bool) (*Expr, error) {
 	switch {
 	case len(text) > maxText:
 		return nil, fault.New(fault.Invalid, "expression of %d bytes; at most %d", len(text), maxText)
@@ -36,9 +42,9 @@ func Parse(text string) (*Expr, error) {
 		if e.Location.Line() < 1 {
 			return nil, fault.New(fault.Invalid, "expression: %s", tidy(e.Message))
 		}
-		return nil, syntaxError(text, e.Location.Line(), e.Location.Column(), tidy(e.Message))
+		return nil, syntaxError(text, e.Location.Line(), e.Location.Column(), explain(text, e.Location.Line(), e.Location.Column(), tidy(e.Message)))
 	}
-	c := &converter{text: text, info: tree.SourceInfo()}
+	c := &converter{text: text, info: tree.SourceInfo(), nulls: nulls}
 	root := c.convert(tree.Expr(), 0)
 	if c.err != nil {
 		return nil, c.err
@@ -78,7 +84,7 @@ var (
 	reWord      = regexp.MustCompile(`^(?:mismatched|extraneous) input '(in|true|false|null)' expecting .*$`)
 	reExpecting = regexp.MustCompile(`^(?:mismatched|extraneous) input (.*) expecting .*$`)
 	reNoViable  = regexp.MustCompile(`^no viable alternative at input (.*)$`)
-	reToken     = regexp.MustCompile(`^token recognition error at: (.*)$`)
+	reToken     = regexp.MustCompile(`^token recognition error at: '((?s).*?)\s*'$`)
 	reMissing   = regexp.MustCompile(`^missing (.*) at (.*)$`)
 )
 
@@ -94,7 +100,7 @@ func tidy(msg string) string {
 	for _, r := range []struct {
 		re *regexp.Regexp
 		to string
-	}{{reWord, `unexpected '$1'; for a column of that name write col("$1")`}, {reExpecting, "unexpected $1"}, {reNoViable, "cannot read $1"}, {reToken, "unexpected character $1"}, {reMissing, "missing $1 at $2"}} {
+	}{{reWord, `unexpected '$1'; for a column of that name write col("$1")`}, {reExpecting, "unexpected $1"}, {reNoViable, "cannot read $1"}, {reToken, "unexpected character '$1'"}, {reMissing, "missing $1 at $2"}} {
 		if r.re.MatchString(msg) {
 			return r.re.ReplaceAllString(msg, r.to)
 		}
@@ -105,10 +111,50 @@ func tidy(msg string) string {
 	return msg
 }
 
+var (
+	reSQL  = regexp.MustCompile(`(?i)^(?:(and|or|like|between|in)\b|(is\s+not\s+null|is\s+null|not\s+in|not\s+like)\b|(<>|=|&|\|))`)
+	reNot  = regexp.MustCompile(`(?i)(?:^|[^\pL\pN_."'])not\s*$`)
+	useSQL = map[string]string{"and": "&&, as in a && b", "or": "||, as in a || b", "like": "contains(x, \"part\"), startsWith, endsWith or matches(x, \"pattern\")",
+		"between": "x >= low && x <= high", "is null": "is_null(x)", "is not null": "is_not_null(x)", "not in": "!(x in [1, 2])", "in": "x in [1, 2], in lower case",
+		"not like": "!contains(x, \"part\") or !matches(x, \"pattern\")", "<>": "!=", "=": "==", "&": "&&", "|": "||"}
+)
+
+// explain adds to the message of a syntax error how to write what looks like SQL there. line is from 1, col from 0.
+func explain(text string, line, col int, msg string) string {
+	lines := strings.Split(text, "\n")
+	if line > len(lines) {
+		return msg
+	}
+	l := []rune(lines[line-1])
+	col = min(max(col, 0), len(l))
+	before, after := string(l[:col]), string(l[col:])
+	if strings.HasPrefix(after, ">") && strings.HasSuffix(before, "<") {
+		return "unexpected '<>': use !="
+	}
+	if m := reSQL.FindString(after); m != "" && (strings.HasPrefix(msg, "unexpected '") || strings.HasPrefix(msg, "unexpected character")) {
+		word := strings.Join(strings.Fields(strings.ToLower(m)), " ")
+		if word == "in" && strings.HasPrefix(after, "in") {
+			return msg // a column of that name
+		}
+		return fmt.Sprintf("unexpected '%s': use %s", m, useSQL[word])
+	}
+	if strings.HasPrefix(msg, "unexpected '") && reNot.MatchString(before) {
+		return "unexpected 'not': use !x, as in !(a > 1)"
+	}
+	return msg
+}
+
+// elsewhere says how functions of other languages are called here.
+var elsewhere = map[string]string{"len": "size(x)", "length": "size(x)", "char_length": "size(x)", "not": "!x, as in !(a > 1)", "and": "a && b", "or": "a || b",
+	"ifnull": "coalesce(x, y)", "nvl": "coalesce(x, y)", "isnull": "is_null(x)", "isna": "is_null(x)", "notnull": "is_not_null(x)",
+	"like": "contains(x, \"part\") or matches(x, \"pattern\")"}
+
 type converter struct {
 	text string
 	info *ast.SourceInfo
 	err  error
+
+	nulls bool // null may be compared
 }
 
 // fail keeps the first error and returns a node that nobody will see.
@@ -193,6 +239,14 @@ func (c *converter) call(e ast.Expr, depth int) *node {
 		return litNode(nil)
 	}
 	if sym, ok := symbols[name]; ok {
+		if !c.nulls && (sym == "==" || sym == "!=") {
+			for i, a := range args {
+				if a.kind == kLiteral && a.val == nil {
+					f := map[string]string{"==": "is_null", "!=": "is_not_null"}[sym]
+					return c.fail(e, "a comparison with null is null, never true: use %s(%s)", f, short(args[1-i]))
+				}
+			}
+		}
 		return operator(sym, args)
 	}
 	if name == "col" {
@@ -203,7 +257,9 @@ func (c *converter) call(e ast.Expr, depth int) *node {
 	}
 	if _, ok := functions[name]; !ok {
 		msg := fmt.Sprintf("unknown function %s", name)
-		if near := nearest(name, functionNames()); near != "" {
+		if use := elsewhere[strings.ToLower(name)]; use != "" {
+			msg += ": use " + use
+		} else if near := nearest(name, functionNames()); near != "" {
 			msg += fmt.Sprintf("; did you mean %s?", near)
 		}
 		return c.fail(e, "%s", msg)
