@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	maxAnswer     = 1 << 30         // bytes of one message of a child
-	maxAnswerMeta = 64 << 20        // of its header
-	keepStderr    = 4 << 10         // of stderr, the last
-	graceExit     = 2 * time.Second // for a child to end after its stdin was closed, or to die after its stdout was
+	maxAnswer     = 1 << 30                // bytes of one message of a child
+	maxAnswerMeta = 64 << 20               // of its header
+	keepStderr    = 4 << 10                // of stderr, the last
+	graceExit     = 500 * time.Millisecond // for a child to end after its stdin was closed, or to die after its stdout was; less than a run has to close
 )
 
 // child is one process. One goroutine at a time uses it.
@@ -196,7 +196,7 @@ func (c *child) answer() (arrow.RecordBatch, error) {
 		}
 		c.r = r
 		if err := checkColumns(r.Schema(), c.cmd.answer); err != nil {
-			return nil, errAnswer{err}
+			return nil, errAnswer{fmt.Errorf("other columns than it should: %w; where the command changes columns, declare those it gives back in schema", err)}
 		}
 	}
 	if !c.r.Next() {

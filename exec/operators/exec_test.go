@@ -237,7 +237,7 @@ func TestExecFailures(t *testing.T) {
 		{"close", nil, "closed its stdin or stdout", fault.WorkerLost},
 		{"garbage", nil, "only that may be written to stdout", fault.UserCode},
 		{"flood", nil, "died: exit status 6; stderr: ...", fault.WorkerLost},
-		{"types", nil, "answered with 1 columns came back, 6 are declared", fault.UserCode},
+		{"types", nil, "answered with other columns than it should: 1 column where 6 columns should be; where the command changes columns, declare those it gives back in schema", fault.UserCode},
 		{"short", nil, "answered 16 rows with 15; a command that changes rows must be declared flat", fault.UserCode},
 		{"damaged", nil, "damaged", fault.UserCode},
 		{"badflat", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:2], nil) }, "wrong column __parent", fault.UserCode},

@@ -178,12 +178,18 @@ func checkColumns(got, want *arrow.Schema) error {
 		return nil
 	}
 	if got.NumFields() != want.NumFields() {
-		return fmt.Errorf("%d columns came back, %d are declared", got.NumFields(), want.NumFields())
+		count := func(n int) string {
+			if n == 1 {
+				return "1 column"
+			}
+			return fmt.Sprintf("%d columns", n)
+		}
+		return fmt.Errorf("%s where %s should be", count(got.NumFields()), count(want.NumFields()))
 	}
 	for i := range want.NumFields() {
 		g, w := got.Field(i), want.Field(i)
 		if g.Name != w.Name || !arrow.TypeEqual(g.Type, w.Type) {
-			return fmt.Errorf("column %d came back as %q %s; declared is %q %s", i+1, g.Name, expr.TypeName(g.Type), w.Name, expr.TypeName(w.Type))
+			return fmt.Errorf("column %d is %q %s and should be %q %s", i+1, g.Name, expr.TypeName(g.Type), w.Name, expr.TypeName(w.Type))
 		}
 	}
 	return nil

@@ -536,7 +536,7 @@ func TestErrors(t *testing.T) {
 		}), "made 1 rows of 4; use a flat map", fault.UserCode},
 		{"columns", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return choose(in, []int{0}, arrow.NewSchema(testSchema.Fields()[:1], nil)), nil
-		}), "1 columns came back, 6 are declared", fault.UserCode},
+		}), "other columns than it should: 1 column where 6 columns should be", fault.UserCode},
 		{"few parents", flat(1, 2), "2 for 20 rows", fault.UserCode},
 		{"descending", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 3, 19), "row 18 has parent 3", fault.UserCode},
 		{"out of range", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20), "row 19 has parent 20", fault.UserCode},
