@@ -78,7 +78,14 @@ func (r *run) attempt(a *attempt) {
 	if f := ev.TaskStarted; f != nil {
 		f(a.info())
 	}
+	debug.SetPanicOnFault(true) // of this goroutine: files are mapped, and others may truncate them
 	a.since = time.Now()
+	returned := false
+	defer func() {
+		if !returned {
+			a.over(fault.New(fault.UserCode, "user code ended its goroutine (runtime.Goexit; in tests t.FailNow and t.Fatal do)"))
+		}
+	}()
 	err := safely(func() error {
 		switch {
 		case a.stage.parts != nil:
@@ -88,6 +95,13 @@ func (r *run) attempt(a *attempt) {
 		}
 		return a.runSplit()
 	})
+	returned = true
+	a.over(err)
+}
+
+// over ends an attempt that has come to err; on its own goroutine.
+func (a *attempt) over(err error) {
+	r, ev := a.r, a.r.opt.Events
 	a.enter(nil)
 	if a.calls != nil {
 		a.calls.Stop()
@@ -138,6 +152,8 @@ func safely(f func() error) (err error) {
 		case nil:
 		case *fault.Error:
 			err = p
+		case interface{ Addr() uintptr }: // debug.SetPanicOnFault
+			err = fault.New(fault.Invalid, "memory fault: a file that is mapped was truncated while it was read, or memory was used after its release: %v\n%s", p, debug.Stack())
 		default:
 			err = fault.New(fault.UserCode, "panic: %v\n%s", p, debug.Stack())
 		}
@@ -344,9 +360,10 @@ func (a *attempt) describe() string {
 }
 
 // freed notes memory of the Go heap that blocks gave up, and has it collected
-// before it amounts to much of the budget.
+// before it amounts to much of the budget (or, where that is small, of what a
+// process takes anyway: a collection looks at the whole heap).
 func (r *run) freed(n int64) {
-	if r.garbage.Add(n) > r.opt.Memory/16 {
+	if r.garbage.Add(n) > max(r.opt.Memory/16, 32<<20) {
 		r.garbage.Store(0)
 		runtime.GC()
 	}

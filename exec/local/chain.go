@@ -30,6 +30,8 @@ type link struct {
 	task exec.Task
 	emit exec.Emit
 	made int64         // bytes out for the block being fed
+	hold bool          // what a Process emits waits until it has succeeded
+	gave bool          // the last Process emitted something
 	held []*exec.Block // emitted by a Process that has not succeeded yet
 }
 
@@ -54,8 +56,10 @@ func (a *attempt) newChain(out func(*exec.Block) error) (*chain, error) {
 			return nil, opErr(op, err)
 		}
 		op.stats.tasks.Add(1)
+		l.hold = op.policy.guarded()
 		l.emit = func(b *exec.Block) error {
-			if op.policy.guarded() { // counted when the call has succeeded: the slices must not depend on failures
+			l.gave = true
+			if l.hold { // counted when the call has succeeded: the slices must not depend on failures
 				l.held = append(l.held, b)
 				return nil
 			}
@@ -118,8 +122,14 @@ func (c *chain) feed(b *exec.Block) error {
 	return c.cover(end)
 }
 
+// probeRows is what a chain gets first, before it is known how much it inflates.
+const probeRows = 8
+
 // slice returns how many rows of a batch to process at once.
 func (c *chain) slice(rows int, size int64) int {
+	if c.ratio == 0 && size > 0 && len(c.ops) > 0 {
+		return min(rows, probeRows)
+	}
 	want := c.a.r.opt.BatchBytes * 2 // of the largest output
 	out := size * c.ratio >> 10
 	if len(c.ops) == 0 || out <= want {
@@ -154,7 +164,7 @@ func (c *chain) feedSlice(b *exec.Block, size int64) error {
 	}
 	if len(c.ops) > 0 && size > 0 {
 		seen := most << 10 / max(size, 1)
-		c.ratio = max(seen, c.ratio-c.ratio/8) // at once up, slowly down
+		c.ratio = max(seen, c.ratio-c.ratio/8, 1) // at once up, slowly down; known from now on
 		c.a.stage.inflated.Store(c.ratio)
 		c.a.r.budget.Reserve(size + sum)
 	}
@@ -182,10 +192,24 @@ func (c *chain) step(i int, b *exec.Block) error {
 	defer b.Release()
 	l := &c.ops[i]
 	l.stats.rowsIn.Add(b.Batch.NumRows())
-	if l.policy.guarded() {
+	if l.hold {
 		return c.guard(i, b, true)
 	}
-	return c.process(l, b)
+	l.gave = false
+	err := c.process(l, b)
+	if err == nil || c.err != nil || l.gave || b.Batch.NumRows() < 2 || !c.findable(err) {
+		return err
+	}
+	// What comes before the first row that cannot be processed goes on, so that what is delivered,
+	// and which failure of several is met, does not depend on where batches are cut.
+	l.hold = true
+	defer func() { l.hold = false }()
+	return c.halves(i, b)
+}
+
+// findable reports whether running less rows shows which one err is about.
+func (c *chain) findable(err error) bool {
+	return fault.CodeOf(err).Skippable() && context.Cause(c.a.ctx) == nil
 }
 
 // process calls the operator. An error of its own comes with its step.
@@ -246,11 +270,19 @@ func (c *chain) guard(i int, b *exec.Block, whole bool) error {
 		}
 	}
 	switch {
-	case l.policy.Policy != exec.Skip || !fault.CodeOf(err).Skippable() || context.Cause(c.a.ctx) != nil || n == 0:
+	case n == 0 || !c.findable(err):
 		return err
-	case n == 1:
+	case n == 1 && l.policy.Policy == exec.Skip:
 		return c.skip(b, err)
+	case n == 1:
+		return err
 	}
+	return c.halves(i, b)
+}
+
+// halves is guard on one half of b, then on the other.
+func (c *chain) halves(i int, b *exec.Block) error {
+	n := int(b.Batch.NumRows())
 	for _, h := range [2][2]int{{0, n / 2}, {n / 2, n}} {
 		half := b.Slice(h[0], h[1])
 		err := c.guard(i, half, false)

@@ -34,5 +34,7 @@ func Example() {
 		fmt.Println(exectest.Ids(b.Batch))
 		b.Release()
 	}
-	// Output: [0 2 4 6 8]
+	// Output:
+	// [0 2 4 6]
+	// [8]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -75,7 +76,7 @@ func TestUnstableStep(t *testing.T) {
 		tb.Faults = []exectest.Fault{{Batch: 3, Code: fault.Unavailable, Times: 1}}
 		var calls atomic.Int64
 		odd := &exectest.Op{Label: "odd", Process: func(_ context.Context, _ *exec.Env, in *exec.Block, emit exec.Emit) error {
-			return emit(in.Slice(0, int(in.Batch.NumRows()-calls.Add(1)%2)))
+			return emit(in.Slice(0, int(in.Batch.NumRows()-calls.Add(1)%3)))
 		}}
 		_, _, err := collect(t, exectest.Scan(tb, odd), &exec.Options{BatchRows: 100})
 		if fault.CodeOf(err) != fault.UserCode || !strings.Contains(err.Error(), "other rows") {
@@ -215,6 +216,32 @@ func TestSkipLimits(t *testing.T) {
 	}
 }
 
+// Under the policy fail the rows before the first that fails are delivered, and
+// it is the one that is named, wherever batches are cut and whichever step comes to it.
+func TestFailDeliversWhatComesBefore(t *testing.T) {
+	late := func(id int64) bool { return id == 511 }
+	early := func(id int64) bool { return id == 700 }
+	for _, rows := range []int{1, 3, 64, 1000} {
+		g := exectest.Scan(exectest.NewTable(1, 1000), exectest.FailRows(fault.RowError, early), exectest.FailRows(fault.UserCode, late))
+		ids, _, err := collect(t, g, &exec.Options{BatchRows: rows})
+		if fault.CodeOf(err) != fault.UserCode || !slices.Equal(ids, count(511)) {
+			t.Errorf("batches of %d: %d rows, then %v", rows, len(ids), err)
+		}
+	}
+}
+
+// A function that ends its goroutine is an error, not a hang.
+func TestGoexit(t *testing.T) {
+	gone := &exectest.Op{Label: "gone", Process: func(context.Context, *exec.Env, *exec.Block, exec.Emit) error {
+		runtime.Goexit()
+		return nil
+	}}
+	_, _, err := collect(t, exectest.Scan(exectest.NewTable(1, 10), gone), nil)
+	if fault.CodeOf(err) != fault.UserCode || !strings.Contains(err.Error(), "Goexit") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRetryPolicy(t *testing.T) {
 	var left atomic.Int64
 	left.Store(30)
@@ -228,7 +255,7 @@ func TestRetryPolicy(t *testing.T) {
 		calls++
 		return fault.New(fault.UserCode, "no")
 	}}
-	_, _, err = collect(t, exectest.Scan(exectest.NewTable(1, 10), always), &exec.Options{OnError: exec.OnError{Retries: 4}})
+	_, _, err = collect(t, exectest.Scan(exectest.NewTable(1, 1), always), &exec.Options{OnError: exec.OnError{Retries: 4}})
 	if calls != 5 || fault.CodeOf(err) != fault.UserCode {
 		t.Errorf("%d calls, %v", calls, err)
 	}

