@@ -79,11 +79,14 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
-	kv, err := plainSchema(stored)
-	if err != nil {
-		return nil, err
+	man, err := pqarrow.NewSchemaManifest(md.Schema, nil, nil)
+	if err == nil && stored != "" {
+		var kv metadata.KeyValueMetadata
+		if kv, err = plainSchema(stored, man.Fields); err != nil {
+			return nil, err
+		}
+		man, err = pqarrow.NewSchemaManifest(md.Schema, kv, nil)
 	}
-	man, err := pqarrow.NewSchemaManifest(md.Schema, kv, nil)
 	if err != nil {
 		return nil, fault.New(fault.Unsupported, "the schema has no Arrow equivalent: %w", err)
 	}
@@ -142,11 +145,9 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 }
 
 // plainSchema decodes a stored Arrow schema and returns it, as arrow-go takes
-// it, with dictionary types replaced by their value types.
-func plainSchema(stored string) (kv metadata.KeyValueMetadata, err error) {
-	if stored == "" {
-		return nil, nil
-	}
+// it, with dictionary types replaced by their value types and timestamps in the
+// units of file, the columns as Parquet alone describes them.
+func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, err error) {
 	defer recovered(&err, "the stored Arrow schema is damaged")
 	raw, err := base64.StdEncoding.DecodeString(stored)
 	if err != nil {
@@ -167,6 +168,9 @@ func plainSchema(stored string) (kv metadata.KeyValueMetadata, err error) {
 	fields := rd.Schema().Fields()
 	for i := range fields {
 		fields[i] = plainField(fields[i])
+		if i < len(file) {
+			fields[i] = fileUnits(fields[i], file[i].Field.Type)
+		}
 	}
 	kv = metadata.NewKeyValueMetadata()
 	var plain bytes.Buffer
@@ -206,6 +210,49 @@ func plainType(t arrow.DataType) arrow.DataType {
 		return arrow.StructOf(fields...)
 	}
 	return t
+}
+
+// fileUnits gives the timestamps with a zone in f the units that they have in the
+// file's type t: Parquet has no seconds and no zones, and arrow-go takes a stored
+// zone only with the unit of the file. Where f and t have another shape, f stays.
+func fileUnits(f arrow.Field, t arrow.DataType) arrow.Field {
+	switch old := f.Type.(type) {
+	case *arrow.TimestampType:
+		if t, ok := t.(*arrow.TimestampType); ok && old.TimeZone != "" {
+			f.Type = &arrow.TimestampType{Unit: t.Unit, TimeZone: old.TimeZone}
+		}
+	case *arrow.MapType:
+		if t, ok := t.(*arrow.MapType); ok {
+			m := arrow.MapOfFields(fileUnits(old.KeyField(), t.KeyType()), fileUnits(old.ItemField(), t.ItemType()))
+			m.KeysSorted = old.KeysSorted
+			f.Type = m
+		}
+	case arrow.ListLikeType:
+		l, ok := t.(arrow.ListLikeType)
+		if !ok {
+			break
+		}
+		elem := fileUnits(old.ElemField(), l.Elem())
+		switch old := old.(type) {
+		case *arrow.ListType:
+			f.Type = arrow.ListOfField(elem)
+		case *arrow.LargeListType:
+			f.Type = arrow.LargeListOfField(elem)
+		case *arrow.FixedSizeListType:
+			f.Type = arrow.FixedSizeListOfField(old.Len(), elem)
+		}
+	case *arrow.StructType:
+		t, ok := t.(*arrow.StructType)
+		if !ok || t.NumFields() != old.NumFields() {
+			break
+		}
+		fields := old.Fields()
+		for i := range fields {
+			fields[i] = fileUnits(fields[i], t.Field(i).Type)
+		}
+		f.Type = arrow.StructOf(fields...)
+	}
+	return f
 }
 
 // recovered turns a panic of arrow-go into a Corrupt error.
