@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -157,6 +158,18 @@ func set(root *yaml.Node, assignment string) error {
 	return nil
 }
 
+// readSmall reads a regular file of at most 64 KiB.
+func readSmall(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > 64<<10 {
+		return nil, fmt.Errorf("%s is no regular file of at most 64 KiB", name)
+	}
+	return os.ReadFile(name)
+}
+
 // references replaces ${env:NAME} and ${file:path} in values.
 func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 	if n.Kind == yaml.AliasNode {
@@ -198,11 +211,9 @@ func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 			}
 			b.WriteString(v)
 		case kind == "file":
-			v, err := os.ReadFile(name)
+			v, err := readSmall(name)
 			if err != nil {
 				c.add(n, "", "reference to a file: %v", err)
-			} else if len(v) > 64<<10 {
-				c.add(n, "", "reference to a file: %s is larger than 64 KiB", name)
 			}
 			b.WriteString(strings.TrimRight(string(v), "\r\n"))
 		default:

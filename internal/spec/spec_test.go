@@ -62,6 +62,7 @@ func TestMistakes(t *testing.T) {
 		{"stall_timeout: 90s", "stall_timeout: soon", "want a duration"},
 		{"name: taxi", "name: ${env:PENSTOCK_NO_SUCH}", "environment variable PENSTOCK_NO_SUCH is not set"},
 		{"name: taxi", "name: ${secret}", "references are"},
+		{"name: taxi", "name: ${file:/dev/zero}", "no regular file"},
 		{"name: taxi", "name: [a]", "want text, not a list"},
 		{"name: taxi", "name: {{", "did not find|flow mapping"},
 		{"source: {parquet", "source: &a {parquet", ""}, // anchors are fine
