@@ -3,8 +3,10 @@ package blobio
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"reflect"
+	"strings"
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -50,6 +52,9 @@ func (b *Bucket) wrap(key string, err error) error {
 		return fault.Wrap(err, b.place(key))
 	}
 	code := codeOf(err)
+	if b.scheme == "s3" && isEndpoint(err) {
+		err = fmt.Errorf("%w; set the environment variable AWS_REGION, or write the region into the URL: s3://bucket/key?region=eu-west-1", err)
+	}
 	if b.root != "" {
 		// The path is in the place already.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
@@ -57,6 +62,13 @@ func (b *Bucket) wrap(key string, err error) error {
 		}
 	}
 	return (&fault.Error{Code: code, Err: err}).At(b.place(key))
+}
+
+// isEndpoint reports that the AWS SDK could not tell from its settings where to send a
+// request: no region, or a wrong one. It has no type for that.
+func isEndpoint(err error) bool {
+	s := err.Error()
+	return strings.Contains(s, "resolve endpoint:") || strings.Contains(s, "bind auth scheme params:") || strings.Contains(s, "failed to resolve service endpoint")
 }
 
 // codeOf classifies an error of the operating system or of a gocloud driver.
@@ -105,6 +117,9 @@ func codeOf(err error) fault.Code {
 		return fault.Invalid
 	case gcerrors.Unimplemented:
 		return fault.Unsupported
+	}
+	if isEndpoint(err) {
+		return fault.Invalid
 	}
 	// What no driver could name is the network: resets, timeouts, broken bodies.
 	return fault.Unavailable

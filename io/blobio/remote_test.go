@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,6 +41,25 @@ func TestS3(t *testing.T) {
 
 func TestGCS(t *testing.T)   { suite(t, bucketURL(t, testserver.GCS(t)), 17<<20) }
 func TestAzure(t *testing.T) { suite(t, bucketURL(t, testserver.Azure(t)), 9<<20) }
+
+// Settings that name no place to send requests to are no failure of the network.
+func TestNoRegion(t *testing.T) {
+	for k, v := range map[string]string{"AWS_REGION": "", "AWS_DEFAULT_REGION": "", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+		"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_EC2_METADATA_DISABLED": "true"} {
+		t.Setenv(k, v)
+	}
+	for _, url := range []string{"s3://penstock-test", "s3://penstock-test?region=eu%20west"} {
+		b, err := blobio.Open(t.Context(), url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		_, err = b.Stat(t.Context(), "k")
+		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "AWS_REGION") || strings.Contains(err.Error(), "tries") {
+			t.Errorf("%s: error %v", url, err)
+		}
+	}
+}
 
 // isRead picks ranged reads, the requests that blobio repairs by itself.
 func isRead(r *http.Request) bool { return r.Method == "GET" && r.Header.Get("Range") != "" }
