@@ -366,6 +366,9 @@ func (a *Account) SetPriority(p Priority) {
 	}
 }
 
+// Limit of the budget in bytes.
+func (a *Account) Limit() int64 { return a.b.Limit() }
+
 // Held returns the bytes allocated and not yet freed.
 func (a *Account) Held() int64 {
 	a.b.mu.Lock()

@@ -271,7 +271,7 @@ func TestStall(t *testing.T) {
 		ids, _, err := collect(t, exectest.Scan(exectest.NewTable(10, 100), hang), &exec.Options{
 			CPUs: 2, BatchRows: 100, StallTimeout: time.Minute, Events: &exec.Events{Stalled: func(r string) { report = r }},
 		})
-		if fault.CodeOf(err) != fault.Stalled || len(ids) != 300 || !strings.Contains(err.Error(), "mem#3: block for 1m0s") || !strings.Contains(report, "memory: ") {
+		if fault.CodeOf(err) != fault.Stalled || len(ids) != 300 || !strings.Contains(err.Error(), "mem#3: block for 1m1s") || !strings.Contains(report, "memory: ") {
 			t.Errorf("%d rows, report %q: %v", len(ids), report, err)
 		}
 		if d := time.Since(start); d > 2*time.Minute+time.Second {

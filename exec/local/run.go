@@ -227,6 +227,7 @@ func (r *run) judge(end bool) error {
 func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 	var stall *time.Timer
 	var stalled <-chan time.Time
+	var second bool
 	var since time.Time
 	for {
 		r.mu.Lock()
@@ -267,7 +268,13 @@ func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 				since = last
 			}
 			if left := r.opt.StallTimeout - time.Since(since); left > 0 {
+				second = false
 				stall.Reset(left)
+				break
+			}
+			if !second { // a process that was stopped for a while finds its time over: look again when it has run for a moment
+				second = true
+				stall.Reset(min(r.opt.StallTimeout/10, time.Second))
 				break
 			}
 			report := r.report()

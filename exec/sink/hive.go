@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -22,7 +23,7 @@ type hiveWriter struct {
 }
 
 func newHiveWriter(files *partFiles, p *partitioning) *hiveWriter {
-	h := &hiveWriter{files: files, p: p, open: maxOpenBlob, limit: files.s.o.BufferBytes}
+	h := &hiveWriter{files: files, p: p, open: maxOpenBlob, limit: files.limit}
 	if _, ok := files.s.out.b.Local(""); ok {
 		h.open = maxOpen
 	}
@@ -44,7 +45,7 @@ func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
 			}
 			from = g.ends[i]
 		}
-		return h.shrink(h.limit)
+		return h.shrink()
 	}
 	if !copied { // held rows must not keep the whole of a batch that they are a slice of
 		if err := g.copyRows(ctx, h.files.alloc); err != nil {
@@ -54,7 +55,7 @@ func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
 	}
 	h.held = append(h.held, g)
 	h.bytes += exec.SizeOf(g.rec)
-	if h.bytes+h.files.held() < h.limit {
+	if h.bytes+h.files.held < h.limit {
 		return nil
 	}
 	return h.flush(ctx)
@@ -96,10 +97,11 @@ func (h *hiveWriter) put(k string, rec arrow.RecordBatch, from, to int64) error 
 	return h.files.write(f, s)
 }
 
-// shrink ends files until encoders hold at most limit, those that hold most first.
-func (h *hiveWriter) shrink(limit int64) error {
-	for len(h.files.opened) > 1 && h.files.held() > limit {
-		f := slices.MaxFunc(h.files.opened, func(a, b *outFile) int { return int(a.mem.n.Load() - b.mem.n.Load()) })
+// shrink ends files until encoders hold at most twice the limit, those that hold
+// most first: files that get more rows have kept the limit (partFiles.write).
+func (h *hiveWriter) shrink() error {
+	for len(h.files.opened) > 1 && h.files.held > 2*h.limit {
+		f := slices.MaxFunc(h.files.opened, func(a, b *outFile) int { return cmp.Compare(a.held, b.held) })
 		if err := h.files.closeFile(f); err != nil {
 			return err
 		}
@@ -149,7 +151,7 @@ func (h *hiveWriter) flush(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := h.shrink(h.limit); err != nil {
+		if err := h.shrink(); err != nil {
 			return err
 		}
 	}

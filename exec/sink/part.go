@@ -19,6 +19,11 @@ import (
 // when the run is cancelled.
 const receiptTimeout = 30 * time.Second
 
+const (
+	partShare = 8       // a part holds no more than this fraction of the budget
+	minBuffer = 8 << 20 // but this, where BufferBytes allows it
+)
+
 // partWriter is one attempt at a part: it stages files, then writes the receipt.
 type partWriter struct {
 	files   *partFiles
@@ -177,6 +182,8 @@ type partFiles struct {
 	alloc   memory.Allocator
 	create  func(r *root, rel string) (*blobio.Writer, error)
 	cancel  context.CancelCauseFunc
+	limit   int64 // of held
+	held    int64 // by the encoders of opened
 
 	opened []*outFile // least recently used first
 	rolls  map[string]int
@@ -192,6 +199,7 @@ type outFile struct {
 	enc  driver.Encoder
 	mem  *countAlloc
 	rows int64
+	held int64 // by enc
 }
 
 // newPartFiles begins an attempt, whose uploads end when ctx does. end must be called.
@@ -199,7 +207,11 @@ func newPartFiles(ctx context.Context, s *Files, part int, alloc memory.Allocato
 	// An upload outlives the call that began it, but not the attempt: while a call
 	// is at work its context counts (guard).
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	return &partFiles{s: s, part: part, attempt: s.proc + "/" + pad5(part) + "-" + randomHex(), alloc: alloc, cancel: cancel, rolls: make(map[string]int),
+	limit := s.o.BufferBytes
+	if a, ok := alloc.(interface{ Limit() int64 }); ok {
+		limit = min(limit, max(a.Limit()/partShare, minBuffer))
+	}
+	return &partFiles{s: s, limit: limit, part: part, attempt: s.proc + "/" + pad5(part) + "-" + randomHex(), alloc: alloc, cancel: cancel, rolls: make(map[string]int),
 		create: func(r *root, rel string) (*blobio.Writer, error) {
 			return r.b.Create(ctx, r.prefix+rel, nil)
 		}}
@@ -250,6 +262,12 @@ func (p *partFiles) open(dir string) (*outFile, error) {
 
 // write adds rows to f and ends the file when it has its size.
 func (p *partFiles) write(f *outFile, rec arrow.RecordBatch) error {
+	// Where rows collected take too much, files that have the most write them out now.
+	if c, ok := f.enc.(driver.Cutter); ok {
+		if p.held > p.limit && f.held*int64(len(p.opened)) >= p.held {
+			c.Cut()
+		}
+	}
 	if err := f.enc.Write(rec); err != nil {
 		return p.at(f, err)
 	}
@@ -261,6 +279,7 @@ func (p *partFiles) write(f *outFile, rec arrow.RecordBatch) error {
 	if f.enc.Size() >= target {
 		return p.closeFile(f)
 	}
+	p.count(f)
 	return nil
 }
 
@@ -283,6 +302,8 @@ func (p *partFiles) forget(f *outFile) {
 	for i, g := range p.opened {
 		if g == f {
 			p.opened = append(p.opened[:i], p.opened[i+1:]...)
+			p.held -= f.held
+			f.held = 0
 			return
 		}
 	}
@@ -296,7 +317,7 @@ func (p *partFiles) discard(ctx context.Context) {
 		f.enc.Abort()
 		f.w.Abort()
 	}
-	p.opened, p.done = nil, nil
+	p.opened, p.done, p.held = nil, nil, 0
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = p.s.out.removeTree(ctx, p.s.job.dir()+"stage/"+p.attempt+"/")
@@ -305,12 +326,14 @@ func (p *partFiles) discard(ctx context.Context) {
 	}
 }
 
-// held is the memory of all open encoders.
-func (p *partFiles) held() (n int64) {
-	for _, f := range p.opened {
-		n += f.mem.n.Load()
+// count brings held up to date after a change of f.
+func (p *partFiles) count(f *outFile) {
+	n := f.mem.n.Load()
+	if c, ok := f.enc.(driver.Cutter); ok {
+		n = c.Held()
 	}
-	return n
+	p.held += n - f.held
+	f.held = n
 }
 
 func (p *partFiles) at(f *outFile, err error) error {

@@ -66,11 +66,21 @@ func (s *segment) value(f field) []byte {
 	return b
 }
 
+// start is where the first field of a row that is there begins in data.
+func (s *segment) start(row int) int {
+	for _, f := range s.fields[row*s.stride : (row+1)*s.stride] {
+		if f != missing {
+			return int(f >> lenBits & (1<<32 - 1))
+		}
+	}
+	return 0 // unreachable: what is missing does not fail
+}
+
 func (s *segment) fail(row int, col arrow.Field, b []byte) {
 	s.nulls = append(s.nulls, int32(row))
 	e := fault.New(fault.RowError, "%s is no %s; give the column another type with types", show(b), typename.Name(col.Type))
 	e.Column = col.Name
-	s.bad = append(s.bad, badRow{row, e})
+	s.bad = append(s.bad, badRow{row, s.start(row), e})
 }
 
 // column makes column c (an ordinal of the wanted ones) of all rows; those that do not
@@ -348,7 +358,7 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 			s.nulls = append(s.nulls, int32(r))
 			e := fault.New(fault.RowError, "%s is not valid UTF-8; convert the file", show(b))
 			e.Column = col.Name
-			s.bad = append(s.bad, badRow{r, e})
+			s.bad = append(s.bad, badRow{r, s.start(r), e})
 		case f&escaped != 0:
 			n += len(unquote(mem[n:n], b, f, s.quote))
 		default:

@@ -410,6 +410,35 @@ func TestMultilineLong(t *testing.T) {
 	}
 }
 
+// Where the split begins the file, errors say which line it is; they show the record.
+func TestBadRowLine(t *testing.T) {
+	long := strings.Repeat("z", 2000)
+	text := "\xef\xbb\xbfa,b\n1,2\n\n3,\"x\ny\"\n4,5,6\n7," + long + "\nx,8\n"
+	var got []string
+	so := driver.ScanOptions{BatchRows: 2, OnBadRow: func(err error) error { got = append(got, err.Error()); return nil }}
+	o := Options{Multiline: true, Types: map[string]string{"a": "int", "b": "int"}}
+	if _, rows, err := read(t, files(t, o, "x.csv", text), so); err != nil || rows != "1|2" {
+		t.Fatalf("%s, %v", rows, err)
+	}
+	want := []string{`"x\ny" is no int64`, `(line 6 of the file)`, `(line 7 of the file: "7,` + long[:998] + `"...)`, `(line 8 of the file: "x,8")`}
+	if len(got) != len(want) {
+		t.Fatalf("%q", got)
+	}
+	for i, w := range want {
+		if !strings.Contains(got[i], w) {
+			t.Errorf("error %d is %s, want %s", i, got[i], w)
+		}
+	}
+	if !strings.Contains(got[0], "line 4 of the file") || !strings.Contains(got[1], `"4,5,6"`) {
+		t.Errorf("%q", got[:2])
+	}
+	got, o.SplitBytes = nil, 8
+	if _, _, err := read(t, files(t, Options{Options: o.Options, Types: o.Types}, "x.csv", "a,b\n1,2\n3,4\nx,6\n"), so); err != nil || len(got) != 1 ||
+		!strings.Contains(got[0], `(the line is "x,6")`) {
+		t.Errorf("split: %q, %v", got, err)
+	}
+}
+
 func TestBadRows(t *testing.T) {
 	var n int
 	so := driver.ScanOptions{OnBadRow: func(err error) error {

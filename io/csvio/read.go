@@ -1,6 +1,7 @@
 package csvio
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -101,6 +102,7 @@ type reader struct {
 	data []byte // of the chunk, from the next record on
 	last bool   // no chunk follows
 	utf8 bool
+	line int64 // number of data's first line in the file, from 1; 0: unknown, as the split does not begin the file
 	row  int64 // split position of the next record
 	from int64 // records still to be skipped
 	left int64 // rows that the limit still allows; -1: no limit
@@ -197,6 +199,8 @@ func (r *reader) segment(ctx context.Context) error {
 	n := r.tok.rows
 	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, quote: r.tok.quote,
 		utf8: r.utf8, alloc: r.o.Alloc, bad: r.tok.bad}
+	line := r.line
+	r.pass(r.data[:next])
 	r.data = r.data[next:]
 	if more {
 		if n == 0 {
@@ -223,12 +227,27 @@ func (r *reader) segment(ctx context.Context) error {
 	slices.SortStableFunc(r.bad, func(a, b badRow) int { return cmp.Compare(a.row, b.row) })
 	r.bad = slices.CompactFunc(r.bad, func(a, b badRow) bool { return a.row == b.row })
 	r.tok.bad = nil // r.bad may be its memory
+	from := 0
+	for _, b := range r.bad {
+		if line > 0 {
+			line += int64(bytes.Count(s.data[from:b.pos], []byte{'\n'}))
+			from = b.pos
+		}
+		b.tell(s.data, line)
+	}
 	file := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer file.Release()
 	var err error
 	r.rec, err = r.ad.Apply(file, first, r.o.Alloc)
 	r.first, r.at = first, 0
 	return err
+}
+
+// pass counts the lines of what goes by.
+func (r *reader) pass(b []byte) {
+	if r.line > 0 {
+		r.line += int64(bytes.Count(b, []byte{'\n'}))
+	}
 }
 
 // chunk reads the next lines.
@@ -238,8 +257,13 @@ func (r *reader) chunk(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if off == 0 {
+			r.line = 1
+		}
 		if off < r.data0 {
-			b = b[min(r.data0-off, int64(len(b))):]
+			head := min(r.data0-off, int64(len(b)))
+			r.pass(b[:head])
+			b = b[head:]
 		}
 		if len(b) > 0 {
 			r.data, r.last = b, !r.tok.multiline

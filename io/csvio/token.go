@@ -2,6 +2,7 @@ package csvio
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -50,7 +51,30 @@ type tokenizer struct {
 // badRow is a row that does not parse, and why.
 type badRow struct {
 	row int // in what was tokenized
+	pos int // where its record begins in the data
 	err *fault.Error
+}
+
+// tell adds to the error where the record is in the file, and its first line where the error does not
+// show that yet. line is the number of that in the file, 0 if it is not known.
+func (b badRow) tell(data []byte, line int64) {
+	where := ""
+	if line > 0 {
+		where = fmt.Sprintf("line %d of the file", line)
+	}
+	if b.err.Column != "" {
+		start := bytes.LastIndexByte(data[:b.pos], '\n') + 1
+		end, _ := lineEnd(data, b.pos)
+		if where == "" {
+			where = "the line is"
+		} else {
+			where += ":"
+		}
+		where += " " + showLine(data[start:end])
+	}
+	if where != "" {
+		b.err.Err = fmt.Errorf("%w (%s)", b.err.Err, where)
+	}
 }
 
 func (t *tokenizer) setWant(want []bool, vars []int, fixed int64) {
@@ -122,13 +146,13 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 			}
 		}
 		if err == nil && n != len(t.want) && (n > len(t.want) || !t.missing) {
-			err = fault.New(fault.RowError, "the record has %d fields, not %d: %s", n, len(t.want), show(data[pos:end]))
+			err = fault.New(fault.RowError, "the record has %d fields, not %d: %s", n, len(t.want), showLine(data[pos:end]))
 			if n < len(t.want) {
 				err = fault.New(fault.RowError, "%w; allow_missing takes fields missing at the end for null", err)
 			}
 		}
 		if err != nil {
-			t.bad = append(t.bad, badRow{t.rows, err})
+			t.bad = append(t.bad, badRow{t.rows, pos, err})
 			t.fields = t.fields[:base]
 		}
 		if err != nil || n < t.last {
@@ -199,7 +223,7 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 	end, after := lineEnd(data, pos)
 	for {
 		if len(fs) == maxColumns {
-			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", maxColumns, show(data[pos:end]))
+			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", maxColumns, showLine(data[pos:end]))
 		}
 		if i >= end || data[i] != d.quote || d.quote == 0 {
 			n := bytes.IndexByte(data[i:end], d.delim)
@@ -224,7 +248,7 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 				if d.multiline {
 					why = ""
 				}
-				return fs, after, fault.New(fault.RowError, "a quoted field does not end%s: %s", why, show(data[start-1:end]))
+				return fs, after, fault.New(fault.RowError, "a quoted field does not end%s: %s", why, showLine(data[start-1:end]))
 			}
 			if i += n; i+1 >= lim || data[i+1] != d.quote {
 				break
@@ -240,15 +264,17 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 			return fs, after, nil
 		}
 		if data[i] != d.delim {
-			return fs, after, fault.New(fault.RowError, "text follows the end of a quoted field: %s", show(data[start-1:end]))
+			return fs, after, fault.New(fault.RowError, "text follows the end of a quoted field: %s", showLine(data[start-1:end]))
 		}
 		i++
 	}
 }
 
-// show quotes text for messages, cut at 100 bytes.
-func show(b []byte) string {
-	const most = 100
+// show quotes a value for messages, cut at 100 bytes; showLine a record, at 1000.
+func show(b []byte) string     { return cut(b, 100) }
+func showLine(b []byte) string { return cut(b, 1000) }
+
+func cut(b []byte, most int) string {
 	if len(b) <= most {
 		return strconv.Quote(string(b))
 	}

@@ -37,3 +37,11 @@ type Encoder interface {
 	// Abort frees what the encoder holds; the file is not valid.
 	Abort()
 }
+
+// Cutter is an Encoder that collects rows before it writes them.
+type Cutter interface {
+	// Held is about the memory of the rows collected, in bytes: of the allocator and beyond.
+	Held() int64
+	// Cut makes the next Write write out first what is held.
+	Cut()
+}

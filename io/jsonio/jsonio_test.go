@@ -485,6 +485,36 @@ func (p *peak) Reallocate(n int, b []byte) []byte {
 }
 func (p *peak) count(n int) { p.now += n; p.most = max(p.most, p.now) }
 
+// Errors of rows show the row, and its line where the split begins the file.
+func TestBadRowLine(t *testing.T) {
+	long := strings.Repeat("z", 2000)
+	text := "\xef\xbb\xbf{\"v\": 1}\n\n{\"v\": \"" + long + "\"}\n{\"v\": 2}\n{\"v\": \n"
+	for _, c := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"x.jsonl", text, []string{`(line 3 of the file: "{\"v\": \"` + long[:993] + `"...)`, `(line 5 of the file: "{\"v\":")`}},
+		{"x.json", `[{"v": 1}, {"v": "z"}]`, []string{`(the element is "{\"v\": \"z\"}")`}},
+	} {
+		o := paths(save(t, c.name, []byte(c.text)))
+		o.Types = map[string]string{"v": "int"}
+		var got []string
+		rec, err := readAll(t, o, &driver.ScanOptions{Alloc: memtest.New(t), OnBadRow: func(err error) error { got = append(got, err.Error()); return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Release()
+		if len(got) != len(c.want) {
+			t.Fatalf("%s: %q", c.name, got)
+		}
+		for i, w := range c.want {
+			if !strings.Contains(got[i], w) {
+				t.Errorf("%s: %s, want %s", c.name, got[i], w)
+			}
+		}
+	}
+}
+
 func TestEncoding(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{{Name: "f\"", Type: arrow.PrimitiveTypes.Float64}}, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, s)

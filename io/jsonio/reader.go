@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -254,15 +256,52 @@ type lines struct {
 	off      int64 // of chunk in the file
 	at, last int   // in chunk: the next line, the one parsed last
 	first    bool  // a byte order mark may come
+	number   int64 // of the line at counted in the file, from 1; 0: unknown, as the split does not begin the file
+	counted  int   // offset in chunk
+}
+
+// tell adds line, and its number where that is known, to the error of a bad row.
+func (l *lines) tell(e *driver.Error, line []byte) *driver.Error {
+	where := "the line is"
+	if l.count(l.last); l.number > 0 {
+		where = fmt.Sprintf("line %d of the file:", l.number)
+	}
+	return tell(e, where, line)
+}
+
+// count moves counted to a later offset.
+func (l *lines) count(to int) {
+	if l.number > 0 {
+		l.number += int64(bytes.Count(l.chunk[l.counted:to], []byte{'\n'}))
+		l.counted = to
+	}
+}
+
+// tell adds up to 1000 bytes of text to the message of e.
+func tell(e *driver.Error, where string, text []byte) *driver.Error {
+	const most = 1000
+	text = bytes.TrimSpace(text)
+	show := strconv.Quote(string(text[:min(len(text), most)]))
+	if len(text) > most {
+		show += "..."
+	}
+	c := *e
+	c.Err = fmt.Errorf("%w (%s %s)", e.Err, where, show)
+	return &c
 }
 
 func (l *lines) row(ctx context.Context, skip bool) error {
 	for {
 		if l.at == len(l.chunk) {
 			var err error
+			l.count(len(l.chunk))
+			l.counted = 0
 			if l.chunk, l.off, err = l.c.Next(ctx); err != nil {
 				l.chunk, l.at = nil, 0
 				return err
+			}
+			if l.off == 0 {
+				l.number = 1
 			}
 			l.at = 0
 			if l.first {
@@ -285,19 +324,21 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 	if skip {
 		return nil
 	}
-	n := l.p.root.n
-	bytes := l.p.root.s.bytes
+	n, size := l.p.root.n, l.p.root.s.bytes
 	err := l.p.row()
 	if err == nil {
 		if l.p.blank() {
 			return nil
 		}
 		l.p.root.truncate(n)
-		l.p.root.s.bytes = bytes
+		l.p.root.s.bytes = size
 		err = l.p.fail("%q after the end of the object; write one object per line", l.p.b[l.p.i])
 	}
 	if e, ok := err.(*syntaxError); ok {
-		return driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at))
+		return l.tell(driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at)), l.chunk[l.last:l.at])
+	}
+	if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
+		return l.tell(e, l.chunk[l.last:l.at])
 	}
 	return err
 }
@@ -341,6 +382,9 @@ func (a *elements) row(ctx context.Context, skip bool) error {
 			return driver.Errorf(driver.Corrupt, "the array is damaged: %s (byte %d)", e.msg, a.off+int64(e.at))
 		}
 		a.last, a.before = begin, state
+		if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
+			return tell(e, "the element is", bytes.TrimLeft(a.p.b[begin:a.p.i], ", \t\r\n"))
+		}
 		return err
 	}
 }

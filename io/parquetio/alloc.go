@@ -70,6 +70,13 @@ func (a *arena) reserve(n int) {
 	}
 }
 
+// held is the memory live and not handed out.
+func (a *arena) held() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes
+}
+
 // Allocate panics with errTooLarge beyond the limit.
 func (a *arena) Allocate(n int) []byte {
 	if n <= 0 {

@@ -25,9 +25,11 @@ type encoder struct {
 	plain  *arrow.Schema // as arrow-go writes it
 	arena  *arena
 	out    countingWriter
+	leaves int // columns as Parquet has them
 	fw     *pqarrow.FileWriter
-	rows   int64 // of the open row group
-	err    error // after it nothing works
+	rows   int64   // of the open row group
+	dicts  []int64 // per column with a dictionary: most entries expected
+	err    error   // after it nothing works
 	done   bool
 }
 
@@ -147,6 +149,22 @@ func (e *encoder) buffered() int64 {
 	return e.fw.RowGroupTotalCompressedBytes()
 }
 
+// Held implements driver.Cutter. The hash tables and pages of dictionaries are Go
+// memory, outside the allocator.
+func (e *encoder) Held() int64 {
+	n := e.arena.held()
+	if len(e.dicts) > 0 {
+		n += e.buffered() * int64(len(e.dicts)) / int64(e.leaves)
+	}
+	for _, most := range e.dicts {
+		n += min(e.rows, most) * dictEntryBytes
+	}
+	return n
+}
+
+// Cut implements driver.Cutter: the row group ends here.
+func (e *encoder) Cut() { e.rows = 0 }
+
 // start makes the writer, by what the first batch looks like.
 func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	fields := e.schema.Fields()
@@ -172,7 +190,7 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 		parquet.WithVersion(parquet.V2_LATEST),
 		parquet.WithCompression(codecs[e.o.Compression]),
 		parquet.WithDataPageSize(e.o.PageBytes),
-		parquet.WithDictionaryPageSizeLimit(max(e.o.PageBytes, 1<<20)),
+		parquet.WithDictionaryPageSizeLimit(max(e.o.PageBytes, dictBytes)),
 		parquet.WithMaxRowGroupLength(1 << 60),
 		parquet.WithStats(!e.o.NoStatistics),
 		parquet.WithMaxStatsSize(256),
@@ -183,70 +201,55 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 		level = compress.DefaultCompressionLevel
 	}
 	props = append(props, parquet.WithCompressionLevel(level))
-	var lens []int64
+	var leaves []arrow.Array
 	if first != nil {
 		for _, c := range first.Columns() {
-			lens = leafLengths(lens, c)
+			leaves = leafArrays(leaves, c)
 		}
 	}
+	e.leaves = pq.NumColumns()
 	widest := int64(8)
+	bloomRows := e.o.RowGroupRows // most values of a filter; 0: unknown
 	for i := range pq.NumColumns() {
 		d := pq.Column(i)
 		var avg int64
-		if len(lens) == pq.NumColumns() {
-			avg = lens[i]
+		dict := dictLimit
+		if len(leaves) == pq.NumColumns() {
+			avg = averageLength(leaves[i])
+			dict = expectedEntries(leaves[i])
 		}
 		widest = max(widest, avg)
 		top, _, _ := strings.Cut(d.Path(), ".")
 		text := d.PhysicalType() == parquet.Types.ByteArray && d.ConvertedType().String() == "UTF8"
 		switch d.PhysicalType() {
-		case parquet.Types.Float, parquet.Types.Double:
-			props = append(props, parquet.WithDictionaryFor(d.Path(), false))
+		case parquet.Types.Boolean, parquet.Types.Float, parquet.Types.Double:
+			dict = 0
 		case parquet.Types.ByteArray, parquet.Types.FixedLenByteArray:
 			if !text || avg > maxPlainText {
-				props = append(props, parquet.WithDictionaryFor(d.Path(), false))
+				dict = 0
 			}
+		}
+		if dict == 0 {
+			props = append(props, parquet.WithDictionaryFor(d.Path(), false))
+		} else {
+			e.dicts = append(e.dicts, dict)
 		}
 		if slices.Contains(e.o.Bloom, top) && d.PhysicalType() != parquet.Types.Boolean {
 			props = append(props, parquet.WithBloomFilterEnabledFor(d.Path(), true),
 				parquet.WithAdaptiveBloomFilterEnabledFor(d.Path(), true))
+			if d.MaxRepetitionLevel() > 0 {
+				bloomRows = 0
+			}
 		}
+	}
+	if bloomRows > 0 { // filters are kept until the file ends
+		props = append(props, parquet.WithMaxBloomFilterBytes(bloomBytes(bloomRows)))
 	}
 	// A page ends between batches of values.
 	props = append(props, parquet.WithBatchSize(min(max(e.o.PageBytes/widest, 1), 1024)))
 	e.fw, err = pqarrow.NewFileWriter(e.plain, &e.out, parquet.NewWriterProperties(props...),
 		pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(e.arena)))
 	return err
-}
-
-// leafLengths appends the average bytes of a value of every leaf of a, 0 where
-// they have a fixed width.
-func leafLengths(to []int64, a arrow.Array) []int64 {
-	switch a := a.(type) {
-	case *array.Struct:
-		for i := range a.NumField() {
-			to = leafLengths(to, a.Field(i))
-		}
-		return to
-	case *array.Map:
-		return leafLengths(leafLengths(to, a.Keys()), a.Items())
-	case array.ListLike:
-		return leafLengths(to, a.ListValues())
-	case array.ExtensionArray:
-		return leafLengths(to, a.Storage())
-	case *array.Dictionary:
-		return leafLengths(to, a.Dictionary())
-	case interface { // text and binary
-		Len() int
-		ValueBytes() []byte
-	}:
-		if n := int64(a.Len()); n > 0 {
-			return append(to, int64(len(a.ValueBytes()))/n)
-		}
-	case *array.FixedSizeBinary:
-		return append(to, int64(a.DataType().(*arrow.FixedSizeBinaryType).ByteWidth))
-	}
-	return append(to, 0)
 }
 
 // Size implements driver.Encoder.

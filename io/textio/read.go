@@ -3,6 +3,7 @@ package textio
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"strconv"
 	"unicode/utf8"
@@ -49,6 +50,9 @@ type reader struct {
 	lines  bool  // the column of lines is wanted
 	extra  int64 // bytes of memory per row beyond the text
 	chunks *fileset.Chunks
+	chunk  []byte // whole lines
+	line   int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
+	count  int    // offset in chunk
 	data   []byte // lines that are left of the chunk
 	valid  bool   // data is UTF-8
 	row    int64  // split position of the next line
@@ -67,7 +71,7 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 			break
 		}
 		if len(r.data) == 0 {
-			r.err = r.chunk(ctx)
+			r.err = r.next(ctx)
 			continue
 		}
 		if n, size := r.collect(); n > 0 {
@@ -82,12 +86,16 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	return driver.Batch{}, r.err
 }
 
-func (r *reader) chunk(ctx context.Context) error {
+func (r *reader) next(ctx context.Context) error {
+	r.countTo(len(r.chunk))
+	r.chunk, r.count = nil, 0
 	b, off, err := r.chunks.Next(ctx)
 	if err != nil {
 		return err
 	}
+	r.chunk = b
 	if off == 0 {
+		r.line = 1
 		b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
 	}
 	r.data, r.valid = b, utf8.Valid(b)
@@ -128,7 +136,7 @@ func (r *reader) collect() (n, size int) {
 				if n > 0 {
 					break // the rows before it first
 				}
-				r.bad(line)
+				r.bad(pos, line)
 				r.row++
 				r.data = r.data[after:]
 				return 0, 0
@@ -153,9 +161,26 @@ func (r *reader) collect() (n, size int) {
 	return n, size
 }
 
-func (r *reader) bad(line []byte) {
-	show := strconv.Quote(string(line[:min(len(line), 100)]))
-	var err error = fault.New(fault.RowError, "the line is not valid UTF-8; convert the file, or read it as binary: %s", show).
+// countTo moves count to a later offset of chunk.
+func (r *reader) countTo(to int) {
+	if r.line > 0 {
+		r.line += int64(bytes.Count(r.chunk[r.count:to], []byte{'\n'}))
+		r.count = to
+	}
+}
+
+// bad reports the line at pos in data.
+func (r *reader) bad(pos int, line []byte) {
+	const most = 1000
+	show := strconv.Quote(string(line[:min(len(line), most)]))
+	if len(line) > most {
+		show += "..."
+	}
+	what := "the line"
+	if r.countTo(len(r.chunk) - len(r.data) + pos); r.line > 0 {
+		what = fmt.Sprintf("line %d of the file", r.line)
+	}
+	var err error = fault.New(fault.RowError, "%s is not valid UTF-8; convert the file, or read it as binary: %s", what, show).
 		At(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(r.row), Column: Column})
 	if r.o.OnBadRow != nil {
 		err = r.o.OnBadRow(err)
@@ -204,6 +229,6 @@ func (r *reader) Close() error {
 		r.err = fault.New(fault.Invalid, "the reader is closed")
 	}
 	r.ad.Release()
-	r.data = nil
+	r.data, r.chunk = nil, nil
 	return r.chunks.Close()
 }
