@@ -432,8 +432,8 @@ func TestBadRowLine(t *testing.T) {
 	if !strings.Contains(got[0], "line 4 of the file") || !strings.Contains(got[1], `"4,5,6"`) {
 		t.Errorf("%q", got[:2])
 	}
-	got, o.SplitBytes = nil, 8
-	if _, _, err := read(t, files(t, Options{Options: o.Options, Types: o.Types}, "x.csv", "a,b\n1,2\n3,4\nx,6\n"), so); err != nil || len(got) != 1 ||
+	got, o.SplitBytes, o.Multiline = nil, 64, false
+	if _, _, err := read(t, files(t, o, "x.csv", "a,b\n"+strings.Repeat("1,2\n", 100)+"x,6\n"), so); err != nil || len(got) != 1 ||
 		!strings.Contains(got[0], `(the line is "x,6")`) {
 		t.Errorf("split: %q, %v", got, err)
 	}
