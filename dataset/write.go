@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
@@ -59,6 +61,11 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 	e, err := o.exec()
 	if err != nil {
 		return nil, err
+	}
+	if o.Mode == sink.ModeAppend {
+		if err := d.readsFrom(ctx, path); err != nil {
+			return nil, err
+		}
 	}
 	job, err := d.job(ctx, o.RunID, map[string]any{
 		"format": enc.Kind(), "options": enc.Config(), "partition_by": o.PartitionBy, "target": o.TargetBytes, "seed": o.Seed, "epoch": o.Epoch,
@@ -142,6 +149,36 @@ func (d *Dataset) job(ctx context.Context, id string, more map[string]any) (stri
 	}
 	h.Write(j)
 	return hex.EncodeToString(h.Sum(nil))[:32], nil
+}
+
+// readsFrom refuses an output to append to that holds what the plan reads: every
+// run would find other data, and so be another job.
+func (d *Dataset) readsFrom(ctx context.Context, path string) error {
+	n, err := d.plan(ctx)
+	if err != nil {
+		return err
+	}
+	out := absolute(path) + "/"
+	return eachRead(n, func(r *ops.Read) error {
+		for _, s := range r.Table.Splits() {
+			if s.File != "" && strings.HasPrefix(absolute(s.File), out) {
+				return fault.New(fault.Invalid, "mode append: the plan reads %s, which lies in the output: write somewhere else", s.File).
+					At(fault.Place{Step: r.Step()})
+			}
+		}
+		return nil
+	})
+}
+
+// absolute makes a path or URL comparable.
+func absolute(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	if !strings.Contains(path, "://") {
+		if abs, err := filepath.Abs(path); err == nil {
+			path = abs
+		}
+	}
+	return strings.TrimRight(strings.TrimPrefix(path, "file://"), "/")
 }
 
 func eachRead(n ops.Node, f func(*ops.Read) error) error {
