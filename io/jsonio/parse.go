@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/big"
 	"strconv"
+	"unicode/utf8"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -167,7 +168,11 @@ func (p *parser) value(c *column, depth int) error {
 			if err := p.skip(depth); err != nil {
 				return err
 			}
-			p.variable(c, p.b[begin:p.i])
+			s := p.b[begin:p.i]
+			if !utf8.Valid(s) {
+				s = p.repair(s)
+			}
+			p.variable(c, s)
 			return nil
 		}
 	case kBinary, kFixed, kDate, kTime, kTimestamp:
