@@ -128,11 +128,12 @@ func (n *node) printArgs(b *strings.Builder) {
 func (n *node) printCall(b *strings.Builder, p int) {
 	switch n.name {
 	case "neg":
-		b.WriteByte('-')
-		if a := n.args[0]; a.isNumber() { // -5 would be read as one literal
-			b.WriteString("(" + a.String() + ")")
+		var arg strings.Builder
+		n.args[0].print(&arg, precMember)
+		if c := arg.String()[0]; c >= '0' && c <= '9' { // the sign would be read as part of the number: -(5), -(5["f"])
+			b.WriteString("-(" + arg.String() + ")")
 		} else {
-			a.print(b, precMember)
+			b.WriteString("-" + arg.String())
 		}
 	case "!":
 		b.WriteByte('!')
