@@ -17,15 +17,16 @@ import (
 	"github.com/penstock-data/penstock/internal/typename"
 )
 
-// encoder writes one file. The writer is made with the first batch, which
-// decides on dictionaries.
+// encoder writes one file. The writer is made with the first rows, which
+// decide on dictionaries.
 type encoder struct {
 	o      *EncodingOptions
 	schema *arrow.Schema // of batches
 	plain  *arrow.Schema // as arrow-go writes it
 	arena  *arena
 	out    countingWriter
-	leaves int // columns as Parquet has them
+	first  []arrow.RecordBatch // the rows so far, where too few to begin with
+	leaves int                 // columns as Parquet has them
 	fw     *pqarrow.FileWriter
 	rows   int64   // of the open row group
 	dicts  []int64 // per column with a dictionary: most entries expected
@@ -92,10 +93,63 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 		size += int64(c.Data().SizeInBytes())
 	}
 	if e.fw == nil {
+		n := rec.NumRows()
+		for _, f := range e.first {
+			n += f.NumRows()
+		}
+		if first, err := e.concat(append(e.first[:len(e.first):len(e.first)], rec)); err != nil {
+			return err
+		} else if n < minSample && e.arena.held() < maxFirst {
+			e.drop()
+			e.first = []arrow.RecordBatch{first}
+			return nil
+		} else {
+			e.drop()
+			defer first.Release()
+			rec = first
+		}
 		if err := e.start(rec); err != nil {
 			return err
 		}
 	}
+	return e.pieces(rec, size)
+}
+
+// concat copies batches into one.
+func (e *encoder) concat(recs []arrow.RecordBatch) (arrow.RecordBatch, error) {
+	cols := make([]arrow.Array, 0, len(e.schema.Fields()))
+	defer func() {
+		for _, c := range cols {
+			c.Release()
+		}
+	}()
+	n := int64(0)
+	for _, r := range recs {
+		n += r.NumRows()
+	}
+	for i := range e.schema.NumFields() {
+		parts := make([]arrow.Array, len(recs))
+		for j, r := range recs {
+			parts[j] = r.Column(i)
+		}
+		c, err := array.Concatenate(parts, e.arena)
+		if err != nil {
+			return nil, err
+		}
+		cols = append(cols, c)
+	}
+	return array.NewRecordBatch(e.schema, cols, n), nil
+}
+
+// drop releases the rows of first.
+func (e *encoder) drop() {
+	for _, f := range e.first {
+		f.Release()
+	}
+	e.first = nil
+}
+
+func (e *encoder) pieces(rec arrow.RecordBatch, size int64) error {
 	// Large batches go in pieces, so that row groups end where they should.
 	rows := rec.NumRows()
 	step := max(rows*maxWriteBytes/max(size, maxWriteBytes), 1)
@@ -255,12 +309,16 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 // Size implements driver.Encoder.
 func (e *encoder) Size() int64 {
 	const footer = 1 << 10
+	if e.fw == nil {
+		return e.arena.held() + footer
+	}
 	return e.out.n + e.buffered() + footer
 }
 
 // Close implements driver.Encoder.
 func (e *encoder) Close() (err error) {
 	defer e.arena.close()
+	defer e.drop()
 	if e.done {
 		return e.err
 	}
@@ -271,7 +329,7 @@ func (e *encoder) Close() (err error) {
 	defer func() { e.err = err }()
 	defer writeError(&err)
 	if e.fw == nil {
-		if err := e.start(nil); err != nil {
+		if err := e.short(); err != nil {
 			return err
 		}
 	}
@@ -279,6 +337,18 @@ func (e *encoder) Close() (err error) {
 	// is written before the footer is made.
 	e.out.before = e.order
 	return e.fw.Close()
+}
+
+// short begins a file of fewer rows than a sample has.
+func (e *encoder) short() error {
+	if len(e.first) == 0 {
+		return e.start(nil)
+	}
+	defer e.drop()
+	if err := e.start(e.first[0]); err != nil {
+		return err
+	}
+	return e.pieces(e.first[0], 0)
 }
 
 // order sorts what is in no order, so that equal batches give equal bytes.
@@ -303,5 +373,6 @@ func (e *encoder) order() {
 func (e *encoder) Abort() {
 	e.done = true
 	e.fw = nil
+	e.drop()
 	e.arena.close()
 }
