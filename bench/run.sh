@@ -25,7 +25,7 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 	echo "|---|---|---|"
 
 	if command -v valgrind >/dev/null; then
-		ir() { GOGC=off GOMAXPROCS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 | sed -n 's/.*I *refs: *//p' | tr -d ,; }
+		ir() { GODEBUG=asyncpreemptoff=1 GOGC=off GOMAXPROCS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 | sed -n 's/.*I *refs: *//p' | tr -d ,; }
 		bare=$(ir "$core" bare "$a" "$b") engine=$(ir "$core" engine "$a" "$b") again=$(ir "$core" bare "$a" "$b")
 		echo "| engine against a bare loop over the same kernels, instructions | $(calc '%+.1f %%' "100*($engine/$bare-1)") (bare against bare: $(calc '%+.1f %%' "100*($again/$bare-1)")) | <= +5 % |"
 	fi
