@@ -87,7 +87,7 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 	}
 }
 
-var small = &dataset.WriteOptions{TargetBytes: 60_000}
+var small = &dataset.WriteOptions{TargetBytes: 20_000}
 
 // Splits of a bucket are read more than one at a time even by one CPU: a server
 // that is slow to answer costs its latency once per wave of requests.
