@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path"
+	"path/filepath"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -123,6 +124,20 @@ func removeJob(ctx context.Context, out, dead *root, job *jobRecord, own string)
 	return out.removeStage(ctx, job.dir(), live)
 }
 
+// abandoned is the age from which a file that was being written belongs to nobody
+// who lives: records are small.
+const abandoned = time.Minute
+
+// removeAbandoned removes the hidden files that killed processes were writing in dir.
+func removeAbandoned(dir string) {
+	tmp, _ := filepath.Glob(filepath.Join(dir, ".penstock-tmp-*"))
+	for _, f := range tmp {
+		if st, err := os.Stat(f); err == nil && time.Since(st.ModTime()) > abandoned {
+			_ = os.Remove(f)
+		}
+	}
+}
+
 func (r *root) removeStage(ctx context.Context, dir string, live map[string]bool) error {
 	p, ok := r.b.Local(r.prefix + dir)
 	if !ok {
@@ -148,6 +163,7 @@ func (r *root) removeStage(ctx context.Context, dir string, live map[string]bool
 			}
 		}
 	}
+	removeAbandoned(p)
 	// Only if they are empty: a process may have begun meanwhile.
 	_ = os.Remove(p + "/stage")
 	_ = os.Remove(p)
