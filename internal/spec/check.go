@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 )
 
 // problem is one mistake in a spec.
@@ -300,40 +301,10 @@ func show(n *yaml.Node) string {
 
 // suggest names the nearest key, if one is near.
 func suggest(got string, have []string) string {
-	best, dist := "", 1+len(got)/3
-	for _, h := range have {
-		if d := distance(strings.ToLower(got), h); d <= dist {
-			best, dist = h, d-1
-		}
-	}
-	if best != "" {
-		return fmt.Sprintf(": did you mean %q?", best)
+	if n := near.Name(got, have); n != "" {
+		return fmt.Sprintf(": did you mean %q?", n)
 	}
 	return "; have " + strings.Join(have, ", ")
-}
-
-// distance is Levenshtein's, with a swap of neighbours as one edit.
-func distance(a, b string) int {
-	prev2, prev := []int(nil), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur := make([]int, len(b)+1)
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-		prev2, prev = prev, cur
-	}
-	return prev[len(b)]
 }
 
 // ParseSize reads a number of bytes: 1024, 512MiB, 1.5GB.

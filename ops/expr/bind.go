@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 )
 
 // bound is a node with its type and the code that computes it.
@@ -246,8 +247,8 @@ func (b *binder) column(n *node) (*bound, error) {
 // haveText suggests the nearest of names and lists them.
 func haveText(name string, names []string) string {
 	var s strings.Builder
-	if near := nearest(name, names); near != "" {
-		fmt.Fprintf(&s, "; did you mean %q?", near)
+	if n := near.Name(name, names); n != "" {
+		fmt.Fprintf(&s, "; did you mean %q?", n)
 	}
 	if len(names) == 0 {
 		return s.String() + "; there are none"

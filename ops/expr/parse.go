@@ -10,6 +10,7 @@ import (
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/parser"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 )
 
 // Parse reads an expression. An Invalid error shows the text with a mark under
@@ -259,8 +260,8 @@ func (c *converter) call(e ast.Expr, depth int) *node {
 		msg := fmt.Sprintf("unknown function %s", name)
 		if use := elsewhere[strings.ToLower(name)]; use != "" {
 			msg += ": use " + use
-		} else if near := nearest(name, functionNames()); near != "" {
-			msg += fmt.Sprintf("; did you mean %s?", near)
+		} else if n := near.Name(name, functionNames()); n != "" {
+			msg += fmt.Sprintf("; did you mean %s?", n)
 		}
 		return c.fail(e, "%s", msg)
 	}
@@ -298,41 +299,4 @@ func stringArg(args []*node, i int) (string, bool) {
 	}
 	s, ok := args[i].val.(string)
 	return s, ok
-}
-
-// nearest is the name closest to s by edit distance, "" if none is close.
-func nearest(s string, names []string) string {
-	best, at := "", max(1, len(s)/3)+1
-	if len(s) > 64 {
-		return ""
-	}
-	for _, n := range names {
-		if len(n) > 64 {
-			continue
-		}
-		if d := distance(strings.ToLower(s), strings.ToLower(n)); d < at {
-			best, at = n, d
-		}
-	}
-	return best
-}
-
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		prev := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := prev
-			if a[i] != b[j] {
-				d++
-			}
-			prev = row[j+1]
-			row[j+1] = min(d, row[j]+1, prev+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -1,0 +1,15 @@
+package near
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestName(t *testing.T) {
+	have := []string{"filter", "memory", "seed", "skip"}
+	for in, want := range map[string]string{"filtr": "filter", "Memroy": "memory", "sed": "seed", "skp": "skip", "zzz": "", "": "", strings.Repeat("x", 1<<20): ""} {
+		if got := Name(in, have); got != want {
+			t.Errorf("%.20q: %q, want %q", in, got, want)
+		}
+	}
+}
