@@ -10,6 +10,7 @@ type Origin struct {
 	Split  string // driver.Split.ID
 	File   string // for messages; "" where there is no file
 	Index  int64  // row group, frame or range in the file
+	Task   int    // ordinal of the split in its scan, or of the slice of one that the table calls so
 }
 
 // Block is a run of rows of one split on their way through a chain. Its maker
@@ -30,6 +31,8 @@ type Block struct {
 	Ords []uint64
 	// Skipped are rows that an on_error policy left out of this block's span.
 	Skipped []Skipped
+	// End marks the last block of a task, which has no rows; see Options.Spans.
+	End bool
 
 	free func() // gives back what was charged for memory outside the pool; may be nil
 }

@@ -76,7 +76,10 @@ type Options struct {
 	// CPUs is how many tasks compute at once; 0 means GOMAXPROCS.
 	CPUs int
 	// Unordered lets blocks of a Stream come as they are ready.
-	Unordered   bool
+	Unordered bool
+	// Spans gives the consumer every block of a graph without cuts, also one that only covers rows of which
+	// nothing is left, and ends each task that runs with a block that has End set. Rows and Ords of blocks are tracked.
+	Spans       bool
 	Seed, Epoch uint64
 	OnError     OnError
 	// DeadLetter receives every skipped row once, in canonical order. It borrows s.

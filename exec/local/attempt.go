@@ -65,7 +65,7 @@ func (a *attempt) setOrigin(o exec.Origin) {
 
 func (s *stage) origin(split int) exec.Origin {
 	p := s.splits[split]
-	return exec.Origin{Source: s.scan.Source, Split: p.ID, File: p.File, Index: p.Index}
+	return exec.Origin{Source: s.scan.Source, Split: p.ID, File: p.File, Index: p.Index, Task: split}
 }
 
 func (a *attempt) info() exec.TaskInfo {
@@ -284,13 +284,16 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 			err = a.scanErr(e)
 		}
 	}()
-	for {
+	for first := true; ; first = false {
 		if err := context.Cause(a.ctx); err != nil {
 			return err
 		}
 		batch, err := rd.Next(a.ctx)
 		if err == io.EOF {
-			return c.flush(s.splits[i].Rows)
+			if err := c.flush(s.splits[i].Rows); err != nil || !a.r.opt.Spans {
+				return err
+			}
+			return c.end()
 		}
 		if err != nil {
 			return a.scanErr(err)
@@ -299,6 +302,9 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 		a.countRead(n)
 		s.scanOp.count(n, batch.Record)
 		b := &exec.Block{Batch: batch.Record, Origin: a.origin, Row: batch.Row, Span: n}
+		if first && a.r.opt.Spans {
+			c.next = batch.Row // a slice of a split need not begin with its first row
+		}
 		if err := c.feed(b); err != nil {
 			return err
 		}

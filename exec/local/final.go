@@ -54,6 +54,13 @@ func (c *chain) flush(end int64) error {
 	return c.out(&exec.Block{Batch: none, Origin: c.a.origin, Row: c.next, Skipped: c.takeSkipped(math.MaxInt64)})
 }
 
+// end sends out the block that ends a task.
+func (c *chain) end() error {
+	none := c.a.stage.none()
+	none.Retain()
+	return c.out(&exec.Block{Batch: none, Origin: c.a.origin, Row: c.next, End: true})
+}
+
 // takeSkipped removes what is pending before position end.
 func (c *chain) takeSkipped(end int64) []exec.Skipped {
 	n := 0

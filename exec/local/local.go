@@ -98,7 +98,7 @@ func withDefaults(o *exec.Options) (settings, error) {
 	if s.Events == nil {
 		s.Events = new(exec.Events)
 	}
-	s.trackAll = s.OnError.Policy == exec.Skip || s.DeadLetter != nil
+	s.trackAll = s.OnError.Policy == exec.Skip || s.DeadLetter != nil || s.Spans
 	return s, nil
 }
 

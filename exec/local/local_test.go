@@ -3,6 +3,7 @@ package local_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"github.com/penstock-data/penstock/internal/fault"
 	"io"
 	"slices"
@@ -176,4 +177,47 @@ func TestCancelNow(t *testing.T) {
 			b.Close()
 		}
 	})
+}
+
+// With Spans the consumer can tell, for every task, which rows it covered and when it is through.
+func TestSpans(t *testing.T) {
+	for _, cpus := range []int{1, 3} {
+		tb := exectest.NewTable(5, 100)
+		tb.Rows[2] = 0
+		g := exectest.Scan(tb, exectest.Halves())
+		g.Root.Scan.Keep = []bool{true, false, true, true, true}
+		s, err := local.New(nil).Run(t.Context(), g, &exec.Options{CPUs: cpus, BatchRows: 30, Spans: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ended []int
+		next := int64(0)
+		for {
+			b, err := s.Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Row != next || b.Origin.Split != fmt.Sprintf("mem#%d", b.Origin.Task) {
+				t.Errorf("block at row %d of %s, task %d; want row %d", b.Row, b.Origin.Split, b.Origin.Task, next)
+			}
+			next += b.Span
+			if b.End {
+				if next != int64(tb.Rows[b.Origin.Task]) {
+					t.Errorf("task %d ended at row %d", b.Origin.Task, next)
+				}
+				ended = append(ended, b.Origin.Task)
+				next = 0
+			}
+			b.Release()
+		}
+		if !slices.Equal(ended, []int{0, 2, 3, 4}) {
+			t.Errorf("ended %v", ended)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

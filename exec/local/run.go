@@ -152,7 +152,7 @@ func (r *run) next(ctx context.Context) (*exec.Block, error) {
 			r.fail(err)
 			return nil, err
 		}
-		if b.Batch.NumRows() > 0 || len(b.Skipped) > 0 {
+		if b.Batch.NumRows() > 0 || len(b.Skipped) > 0 || r.opt.Spans {
 			return b, nil
 		}
 		b.Release()
