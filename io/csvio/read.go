@@ -28,6 +28,9 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if ctx.Err() != nil {
 		return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 	}
+	if err := fileset.CheckBytes(&o, t.Offsets(i), &t.splits[i]); err != nil {
+		return nil, err
+	}
 	file := t.parts[i].File
 	h, err := t.head(ctx, file)
 	if err != nil {
@@ -50,14 +53,14 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{t: t, split: i, ad: ad, o: o, left: -1, from: o.FromRow, data0: h.data}
+	r := &reader{t: t, split: i, ad: ad, o: o, left: -1, from: o.FromRow, data0: h.data, fields: len(fields)}
 	if ad.Never {
 		r.err = io.EOF
 	}
 	if o.Limit > 0 && len(o.Predicate) == 0 {
 		r.left = o.Limit
 	}
-	r.tok = tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: t.AllowMissing}
+	r.tok = tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: t.AllowMissing, places: o.Offsets}
 	r.want, r.fixed = make([]bool, len(fields)), ad.RowBytes()
 	k := 0
 	for _, c := range ad.FileColumns { // in the order of names
@@ -75,9 +78,14 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 		r.cols = append(r.cols, f)
 	}
 	r.schema = arrow.NewSchema(r.cols, nil)
-	r.tok.setWant(make([]bool, len(fields)), nil, 0)
+	if !t.Multiline { // records are lines, which are skipped without a look inside
+		r.least, r.skipped = t.parts[i].Range.Off+o.FromByte, o.FromRow
+		r.from = 0
+	}
 	if r.from == 0 {
 		r.tok.setWant(r.want, r.vars, r.fixed)
+	} else {
+		r.tok.setWant(make([]bool, len(fields)), nil, 0)
 	}
 	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats)
 	return r, err
@@ -98,19 +106,26 @@ type reader struct {
 	cols   []arrow.Field // of the file, wanted, in the file's order
 	schema *arrow.Schema
 	data0  int64 // offset of the first record in the file
+	fields int   // that a record has
 
 	data []byte // of the chunk, from the next record on
+	off  int64  // of data in the file
 	last bool   // no chunk follows
 	utf8 bool
 	line int64 // number of data's first line in the file, from 1; 0: unknown, as the split does not begin the file
 	row  int64 // split position of the next record
-	from int64 // records still to be skipped
+	from int64 // records still to be skipped by tokenizing them
+
+	// Lines are passed over whose record has a lower number, or begins before byte least of the file.
+	skipped, least int64
+
 	left int64 // rows that the limit still allows; -1: no limit
 
 	rec   arrow.RecordBatch // segment being handed out; nil: none
 	at    int64             // position in rec of the next row
 	first int64             // split position of rec's first row
 	bad   []badRow          // of rec, not yet reported
+	offs  []int64           // where rec's rows begin in the split; nil unless asked for
 	err   error
 }
 
@@ -160,6 +175,9 @@ func (r *reader) hand(end int64) driver.Batch {
 		r.left -= end - r.at
 	}
 	b := driver.Batch{Row: r.first + r.at}
+	if r.offs != nil {
+		b.Offsets = r.offs[r.at:end:end]
+	}
 	if r.at == 0 && end == r.rec.NumRows() {
 		b.Record = r.rec
 		r.rec = nil
@@ -188,6 +206,9 @@ func (r *reader) segment(ctx context.Context) error {
 		if err := r.chunk(ctx); err != nil {
 			return err
 		}
+		if !r.tok.multiline && r.skip() {
+			return nil
+		}
 	}
 	rows := int64(r.o.BatchRows)
 	if r.from > 0 {
@@ -199,9 +220,8 @@ func (r *reader) segment(ctx context.Context) error {
 	n := r.tok.rows
 	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, quote: r.tok.quote,
 		utf8: r.utf8, alloc: r.o.Alloc, bad: r.tok.bad}
-	line := r.line
-	r.pass(r.data[:next])
-	r.data = r.data[next:]
+	line, off := r.line, r.off
+	r.advance(next)
 	if more {
 		if n == 0 {
 			return r.extend(ctx)
@@ -223,6 +243,12 @@ func (r *reader) segment(ctx context.Context) error {
 		cols[c] = s.column(c, f)
 		defer cols[c].Release()
 	}
+	if r.offs = nil; r.o.Offsets {
+		r.offs = make([]int64, n)
+		for k, at := range r.tok.at {
+			r.offs[k] = off - r.t.parts[r.split].Range.Off + int64(at)
+		}
+	}
 	r.bad = s.bad
 	slices.SortStableFunc(r.bad, func(a, b badRow) int { return cmp.Compare(a.row, b.row) })
 	r.bad = slices.CompactFunc(r.bad, func(a, b badRow) bool { return a.row == b.row })
@@ -243,11 +269,32 @@ func (r *reader) segment(ctx context.Context) error {
 	return err
 }
 
-// pass counts the lines of what goes by.
-func (r *reader) pass(b []byte) {
+// advance moves data on by n bytes and counts their lines.
+func (r *reader) advance(n int) {
 	if r.line > 0 {
-		r.line += int64(bytes.Count(b, []byte{'\n'}))
+		r.line += int64(bytes.Count(r.data[:n], []byte{'\n'}))
 	}
+	r.data, r.off = r.data[n:], r.off+int64(n)
+}
+
+// skip passes over the lines that are left out by number or by byte. It reports
+// whether that was all of data.
+func (r *reader) skip() bool {
+	pos := 0
+	for pos < len(r.data) && (r.row < r.skipped || r.off+int64(pos) < r.least) {
+		end, after := lineEnd(r.data, pos)
+		if !r.tok.skip(r.data[pos:end], r.fields) {
+			r.row++
+		}
+		pos = after
+	}
+	r.advance(pos)
+	if len(r.data) == 0 {
+		return true
+	}
+	r.utf8 = utf8.Valid(r.data)
+	r.tok.look(r.data)
+	return false
 }
 
 // chunk reads the next lines.
@@ -260,15 +307,15 @@ func (r *reader) chunk(ctx context.Context) error {
 		if off == 0 {
 			r.line = 1
 		}
+		r.data, r.off, r.last = b, off, !r.tok.multiline
 		if off < r.data0 {
-			head := min(r.data0-off, int64(len(b)))
-			r.pass(b[:head])
-			b = b[head:]
+			r.advance(int(min(r.data0-off, int64(len(b)))))
 		}
-		if len(b) > 0 {
-			r.data, r.last = b, !r.tok.multiline
-			r.utf8 = utf8.Valid(b)
-			r.tok.look(b)
+		if len(r.data) > 0 {
+			if r.tok.multiline {
+				r.utf8 = utf8.Valid(r.data)
+				r.tok.look(r.data)
+			}
 			return nil
 		}
 	}

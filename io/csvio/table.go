@@ -255,6 +255,12 @@ func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 
+// Offsets implements driver.Offsetter: all but compressed files and those whose
+// fields may hold line breaks.
+func (t *table) Offsets(i int) bool {
+	return !t.Multiline && fileset.Compression(t.set.Files[t.parts[i].File].Info.Key) == ""
+}
+
 // Size expects the sizes of the sample's fields.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	fetch = t.splits[i].Bytes

@@ -42,7 +42,10 @@ type tokenizer struct {
 	missing bool   // fields may be missing at the end of a record
 	quotes  bool   // the data has quotes
 
+	places bool // where rows begin is wanted
+
 	fields  []field // of the last scan, row by row, only wanted ones
+	at      []int   // of the last scan, if places: where each row begins
 	rows    int
 	bad     []badRow // rows that are no records; their fields are missing
 	scratch []field
@@ -93,7 +96,7 @@ func (t *tokenizer) look(data []byte) { t.quotes = t.quote != 0 && bytes.IndexBy
 // one row), or the end of data. It returns where the next record begins. Unless final, data may end
 // inside a quoted field (multiline only): then more says that the record at the returned place needs more data.
 func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bool) (next int, more bool) {
-	t.fields, t.rows, t.bad = t.fields[:0], 0, t.bad[:0]
+	t.fields, t.rows, t.bad, t.at = t.fields[:0], 0, t.bad[:0], t.at[:0]
 	var size int64
 	for pos < len(data) && t.rows < maxRows {
 		end, after := lineEnd(data, pos)
@@ -174,6 +177,9 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 				t.bad = t.bad[:len(t.bad)-1]
 			}
 			return pos, false
+		}
+		if t.places {
+			t.at = append(t.at, pos)
 		}
 		t.rows++
 		pos = after

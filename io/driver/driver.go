@@ -63,7 +63,8 @@ type Table interface {
 	// Split depend on the data alone, not on options of the scan. The caller
 	// must not modify it.
 	Splits() []Split
-	// Open starts a pass over split i (index into Splits).
+	// Open starts a pass over split i (index into Splits). ctx bounds this call and
+	// no later one.
 	Open(ctx context.Context, i int, o *ScanOptions) (Reader, error)
 	// Fingerprint identifies the data: paths below the source's root, sizes and
 	// ETags (for local files a hash of the footer, for text of the first and last
@@ -88,6 +89,19 @@ type Sizer interface {
 	// Size returns for split i the bytes to be fetched and the expected bytes of
 	// decoded Arrow memory for these top-level columns (nil: all).
 	Size(i int, columns []string) (fetch, decoded int64)
+}
+
+// Offsetter is implemented by tables of text, where rows are found by reading and
+// bytes stand for them: a split is known by its bytes before its rows are.
+type Offsetter interface {
+	// Offsets reports whether split i, whose Rows are -1, can say at which of its
+	// bytes every row begins (ScanOptions.Offsets) and be entered at a byte
+	// (FromByte). Split.Bytes is then exactly the length of the split's byte range,
+	// and a row belongs to the range that holds its first byte, so every offset is
+	// in [0, Bytes), though the last row may end behind it. It is false where that
+	// is not known from metadata: compressed files, JSON arrays, CSV whose fields
+	// hold line breaks. FromByte and Offsets are then Invalid errors of Open.
+	Offsets(i int) bool
 }
 
 // Partitioned is implemented by tables whose files lie in key=value folders:
@@ -121,6 +135,13 @@ type ScanOptions struct {
 	Limit int64
 	// FromRow skips that many rows of the split, decoding as few as possible.
 	FromRow int64
+	// FromByte leaves out the rows that begin before this byte of the split, looking for
+	// no more in them than their ends: they are numbered (Batch.Row goes on counting
+	// from the split's begin), and one that does not parse is not noticed. For splits
+	// of which Offsetter says yes.
+	FromByte int64
+	// Offsets asks for Batch.Offsets. For splits of which Offsetter says yes.
+	Offsets bool
 	// BatchRows and BatchBytes bound a batch: it ends at whichever comes first,
 	// and holds at least one row. 0 means 16384 rows and 4 MiB. The boundaries are
 	// a function of the split, the columns, the predicate and these two: a second
@@ -153,9 +174,14 @@ type ScanStats struct {
 type Batch struct {
 	Record arrow.RecordBatch
 	Row    int64 // position in the split of the first row
+	// Offsets are the bytes of the split at which the rows begin, ascending: one per
+	// row, the caller's, in Go memory. nil unless ScanOptions.Offsets.
+	Offsets []int64
 }
 
-// Reader is one pass over one split. Not safe for concurrent use.
+// Reader is one pass over one split. Not safe for concurrent use. Calls of Next may
+// have different contexts, and may lie any time apart: what a reader reads ahead
+// is bound to none of them, and is ended and joined by Close.
 type Reader interface {
 	// Next returns a batch whose Record the caller must Release, or io.EOF after
 	// the last. Records are never empty. After an error every call returns it; after

@@ -1,24 +1,31 @@
 package drivertest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/drivertest"
+	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/io/memio"
+	"github.com/penstock-data/penstock/io/textio"
 )
 
 // flaw is one way in which a driver may break its promises, and the check that
 // must notice.
 type flaw struct {
 	check string
+	text  bool // of a driver of lines of text, else of numbers in memory
 	next  func(r *flawed, ctx context.Context) (driver.Batch, error)
 	open  func(o *driver.ScanOptions) // changes what the driver is told
 	close func(r *flawed) error
@@ -29,7 +36,8 @@ type flaw struct {
 var errOnce = errors.New("once")
 
 var flaws = map[string]flaw{
-	"nothing": {},
+	"nothing":         {},
+	"nothing in text": {text: true},
 	"loses a row": {check: "rows", next: func(r *flawed, ctx context.Context) (driver.Batch, error) {
 		b, err := r.Reader.Next(ctx)
 		if err == nil && b.Record.NumRows() > 1 {
@@ -68,7 +76,29 @@ var flaws = map[string]flaw{
 	"prunes too much":      {check: "predicate", keep: func(keep []bool) { clear(keep) }},
 	"equal IDs":            {check: "resolve", ids: func(s []driver.Split) { s[len(s)-1].ID = s[0].ID }},
 	"wrong number of rows": {check: "resolve", ids: func(s []driver.Split) { s[0].Rows-- }},
-	"reads after close":    {check: "close", close: func(*flawed) error { return nil }},
+	"enters nowhere":       {check: "offsets", text: true, open: func(o *driver.ScanOptions) { o.FromByte = 0 }},
+	"enters a row late":    {check: "offsets", text: true, open: func(o *driver.ScanOptions) { o.FromByte += min(o.FromByte, 1) }},
+	"offsets of the text": {check: "offsets", text: true, next: func(r *flawed, ctx context.Context) (driver.Batch, error) {
+		b, err := r.Reader.Next(ctx)
+		for k := range b.Offsets {
+			b.Offsets[k] -= min(b.Offsets[k], 1) // where the line before ends
+		}
+		return b, err
+	}},
+	"counts from its entry": {check: "offsets", text: true, next: func(r *flawed, ctx context.Context) (driver.Batch, error) {
+		b, err := r.Reader.Next(ctx)
+		if r.o != nil && r.o.FromByte > 0 && b.Row > 0 {
+			b.Row--
+		}
+		return b, err
+	}},
+	"bound to one call": {check: "contexts", next: func(r *flawed, ctx context.Context) (driver.Batch, error) {
+		if r.first == nil {
+			r.first = ctx
+		}
+		return r.Reader.Next(r.first)
+	}},
+	"reads after close": {check: "close", close: func(*flawed) error { return nil }},
 }
 
 type flawed struct {
@@ -76,6 +106,7 @@ type flawed struct {
 	f       flaw
 	o       *driver.ScanOptions
 	batches int
+	first   context.Context
 }
 
 func (r *flawed) Next(ctx context.Context) (driver.Batch, error) {
@@ -117,7 +148,15 @@ func (t *flawedTable) Open(ctx context.Context, i int, o *driver.ScanOptions) (d
 	return &flawed{Reader: r, f: t.f, o: o}, nil
 }
 
-func (t *flawedTable) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
+// numbers are a table of memio, lines one of textio.
+type (
+	numbers struct{ *flawedTable }
+	lines   struct{ *flawedTable }
+)
+
+func (t lines) Offsets(i int) bool { return t.Table.(driver.Offsetter).Offsets(i) }
+
+func (t numbers) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
 	keep, err := t.Table.(driver.Pruner).Keep(ctx, p)
 	if err == nil && t.f.keep != nil {
 		t.f.keep(keep)
@@ -139,7 +178,11 @@ func (s flawedSource) Resolve(ctx context.Context, o *driver.ResolveOptions) (dr
 	if s.f.ids != nil {
 		s.f.ids(splits)
 	}
-	return &flawedTable{t, s.f, splits}, nil
+	ft := &flawedTable{t, s.f, splits}
+	if s.f.text {
+		return lines{ft}, nil
+	}
+	return numbers{ft}, nil
 }
 
 // TestFlawed runs the suite over the driver that the environment names: it is
@@ -148,6 +191,10 @@ func TestFlawed(t *testing.T) {
 	f, ok := flaws[os.Getenv("DRIVERTEST_FLAW")]
 	if !ok {
 		t.Skip("runs as a child of TestSuiteNotices")
+	}
+	if f.text {
+		drivertest.Run(t, textHarness(f), 0)
+		return
 	}
 	drivertest.Run(t, drivertest.Harness{
 		Make: func(t testing.TB, files [][]arrow.RecordBatch) driver.Source {
@@ -162,6 +209,44 @@ func TestFlawed(t *testing.T) {
 		KnownRows: true,
 		Prunes:    true,
 	}, 0)
+}
+
+// textHarness is a driver of lines in files of several splits.
+func textHarness(f flaw) drivertest.Harness {
+	return drivertest.Harness{
+		Ext: ".txt",
+		Write: func(t testing.TB, path string, recs []arrow.RecordBatch) {
+			var b bytes.Buffer
+			for _, r := range recs {
+				for i := range int(r.NumRows()) {
+					b.WriteString(r.Column(0).(*array.String).Value(i) + "\n")
+				}
+			}
+			if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Source: func(paths ...string) driver.Source {
+			return flawedSource{textio.New(textio.Options{Options: fileset.Options{Paths: paths}, SplitBytes: 3000}), f}
+		},
+		Open: func(c json.RawMessage) (driver.Source, error) {
+			s, err := textio.Format().Open(c)
+			return flawedSource{s, f}, err
+		},
+		Schema: arrow.NewSchema([]arrow.Field{{Name: textio.Column, Type: arrow.BinaryTypes.String}}, nil),
+		Gen: func(s *arrow.Schema, seed uint64, first, rows int64) arrow.RecordBatch {
+			b := array.NewStringBuilder(memory.DefaultAllocator)
+			defer b.Release()
+			for i := range rows {
+				b.Append(strings.Repeat("a line ", int((first+i)%9)) + strconv.FormatInt(first+i, 10))
+			}
+			a := b.NewArray()
+			defer a.Release()
+			return array.NewRecordBatch(s, []arrow.Array{a}, rows)
+		},
+		Shortens:  true,
+		EmptyFile: true,
+	}
 }
 
 func TestSuiteNotices(t *testing.T) {

@@ -111,7 +111,7 @@ func (c *Chunks) Next(ctx context.Context) (lines []byte, off int64, err error) 
 	}
 	stop := context.AfterFunc(ctx, c.cancel)
 	n, err := c.next(ctx)
-	if !stop() && err != nil {
+	if !stop() { // the stream is canceled, even if it gave this much
 		err = fault.WithCode(fault.Canceled, context.Cause(ctx))
 	}
 	if err != nil {

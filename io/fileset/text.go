@@ -3,6 +3,7 @@ package fileset
 import (
 	"strconv"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -34,4 +35,14 @@ func (s *Set) Parts(splitBytes int64, whole bool) ([]driver.Split, []Part, error
 		}
 	}
 	return splits, parts, nil
+}
+
+// CheckBytes refuses scans by byte of a split whose rows have no known place in its
+// bytes: offsets is what driver.Offsetter says of it.
+func CheckBytes(o *driver.ScanOptions, offsets bool, split *driver.Split) error {
+	if offsets || o.FromByte == 0 && !o.Offsets {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the split can only be read from its begin: it is compressed, or its rows are not lines; leave out FromByte and Offsets").
+		At(fault.Place{File: split.File, RowGroup: fault.N(split.Index)})
 }

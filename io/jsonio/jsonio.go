@@ -332,6 +332,11 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	return t.set.Fingerprint(ctx, "json", config, t.set.EdgeHash)
 }
 
+// Offsets implements driver.Offsetter: lines that are not compressed.
+func (t *table) Offsets(i int) bool {
+	return !t.at[i].array && fileset.Compression(t.set.Files[t.at[i].file].Info.Key) == ""
+}
+
 // Size implements driver.Sizer: text is read whole, whatever the columns.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	n := t.splits[i].Bytes

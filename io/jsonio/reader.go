@@ -24,6 +24,9 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 	if err := context.Cause(ctx); err != nil {
 		return nil, r.place(err)
 	}
+	if err := fileset.CheckBytes(&r.o, t.Offsets(i), &t.splits[i]); err != nil {
+		return nil, err
+	}
 	if r.o.Limit > 0 && r.o.Predicate == nil {
 		r.left = r.o.Limit
 	}
@@ -42,7 +45,8 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 	}
 	r.schema = schema
 	if r.p, err = t.parser(&r.sink, idx); err == nil {
-		r.in, err = t.rowsOf(ctx, at, r.p, r.o.Stats)
+		r.in, err = t.rowsOf(ctx, at, r.p, &r.o)
+		r.lines, _ = r.in.(*lines)
 	}
 	if err != nil {
 		r.end(err)
@@ -75,7 +79,7 @@ func (t *table) parser(s *sink, idx []int) (*parser, error) {
 
 // rows finds the rows of a split, one after another.
 type rows interface {
-	// row parses the next row, or skips it. An error of code RowError is about that
+	// row parses the next row, or skips it: if skip, or if it begins before FromByte. An error of code RowError is about that
 	// row, which lies behind then; io.EOF comes after the last; others are final.
 	row(ctx context.Context, skip bool) error
 	// unread goes back to where the row that was parsed last begins.
@@ -83,12 +87,12 @@ type rows interface {
 	close() error
 }
 
-func (t *table) rowsOf(ctx context.Context, at place, p *parser, st *driver.ScanStats) (rows, error) {
+func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanOptions) (rows, error) {
 	if !at.array {
-		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, st)
-		return &lines{p: p, c: c, first: at.r.Off == 0}, err
+		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, o.Stats)
+		return &lines{p: p, c: c, first: at.r.Off == 0, begin: at.r.Off, least: at.r.Off + o.FromByte}, err
 	}
-	obj := t.set.Object(at.file, st)
+	obj := t.set.Object(at.file, o.Stats)
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
 	a := &elements{p: p, raw: obj.Stream(sctx, 0, obj.Size()), cancel: cancel, buf: make([]byte, min(1<<20, obj.Size()+1))}
 	a.in = a.raw
@@ -114,10 +118,12 @@ type reader struct {
 	sink   sink
 	p      *parser
 	in     rows
+	lines  *lines // in, if it is that
 
-	row    int64 // the next one's number in the split
-	left   int64 // rows that the limit allows; -1: all
-	behind error // a bad row behind the batch that was given out
+	row    int64   // the next one's number in the split
+	left   int64   // rows that the limit allows; -1: all
+	offs   []int64 // where the rows parsed begin; only if asked for
+	behind error   // a bad row behind the batch that was given out
 	err    error
 }
 
@@ -154,6 +160,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	}
 	root := r.p.root
 	r.sink.bytes = 0
+	r.offs = nil
 	limit := r.o.BatchRows
 	if r.left >= 0 {
 		limit = int(min(int64(limit), r.left))
@@ -185,6 +192,9 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			root.truncate(root.n - 1)
 			break
 		}
+		if r.o.Offsets && root.n > len(r.offs) { // else it was skipped
+			r.offs = append(r.offs, r.lines.offset())
+		}
 		r.row++
 	}
 	n := root.n
@@ -210,7 +220,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		r.left -= int64(n)
 	}
 	r.o.Stats.Rows.Add(int64(n))
-	return driver.Batch{Record: out, Row: first}, nil
+	return driver.Batch{Record: out, Row: first, Offsets: r.offs}, nil
 }
 
 // badRow reports the row at hand and counts it.
@@ -254,6 +264,8 @@ type lines struct {
 	c        *fileset.Chunks
 	chunk    []byte
 	off      int64 // of chunk in the file
+	begin    int64 // of the split in the file
+	least    int64 // lines that begin before this byte of the file are skipped
 	at, last int   // in chunk: the next line, the one parsed last
 	first    bool  // a byte order mark may come
 	number   int64 // of the line at counted in the file, from 1; 0: unknown, as the split does not begin the file
@@ -321,7 +333,7 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 			break
 		}
 	}
-	if skip {
+	if skip || l.off+int64(l.last) < l.least {
 		return nil
 	}
 	n, size := l.p.root.n, l.p.root.s.bytes
@@ -345,6 +357,9 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 
 func (l *lines) unread()      { l.at = l.last }
 func (l *lines) close() error { return l.c.Close() }
+
+// offset is the byte of the split at which the row parsed last begins.
+func (l *lines) offset() int64 { return l.off - l.begin + int64(l.last) }
 
 // elements are the rows of a JSON array.
 type elements struct {
@@ -453,7 +468,7 @@ func (a *elements) fill(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, a.cancel)
 	n, err := io.ReadFull(a.in, a.buf[left:])
-	if !stop() && err != nil && ctx.Err() != nil {
+	if !stop() { // the stream is canceled, even if it gave this much
 		return context.Cause(ctx)
 	}
 	switch err {

@@ -23,11 +23,14 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	}
 	so := o.WithDefaults()
 	p := t.parts[i]
+	if err := fileset.CheckBytes(&so, t.Offsets(i), &t.splits[i]); err != nil {
+		return nil, err
+	}
 	ad, err := t.set.Adapter(p.File, t.schema, schema, so.Columns, so.Predicate, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{split: t.splits[i], o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
+	r := &reader{split: t.splits[i], begin: p.Range.Off, o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
 	if r.lines {
 		r.extra += 4
 	}
@@ -44,6 +47,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 // reader is one pass over a split. A batch is a run of good lines of one chunk.
 type reader struct {
 	split  driver.Split
+	begin  int64 // of the split in the file
 	o      driver.ScanOptions
 	keep   bool
 	ad     *fileset.Adapter
@@ -51,6 +55,7 @@ type reader struct {
 	extra  int64 // bytes of memory per row beyond the text
 	chunks *fileset.Chunks
 	chunk  []byte // whole lines
+	off    int64  // of chunk in the file
 	line   int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
 	count  int    // offset in chunk
 	data   []byte // lines that are left of the chunk
@@ -93,13 +98,44 @@ func (r *reader) next(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.chunk = b
+	r.chunk, r.off = b, off
 	if off == 0 {
 		r.line = 1
 		b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
 	}
-	r.data, r.valid = b, utf8.Valid(b)
+	r.data = b
+	r.skip()
+	r.valid = r.lines && utf8.Valid(r.data)
 	return nil
+}
+
+// at is the split's byte at which data begins.
+func (r *reader) at() int64 { return r.off - r.begin + int64(len(r.chunk)-len(r.data)) }
+
+// skip counts the lines of data that are left out by number or by byte.
+func (r *reader) skip() {
+	least := r.o.FromByte - r.at() // in data
+	pos := 0
+	for pos < len(r.data) && (r.row < r.o.FromRow || int64(pos) < least) {
+		end, after := lineAt(r.data, pos)
+		if end > pos || r.keep {
+			r.row++
+		}
+		pos = after
+	}
+	r.data = r.data[pos:]
+}
+
+// lineAt returns where the line at pos ends, without and with its line break.
+func lineAt(data []byte, pos int) (end, after int) {
+	end, after = len(data), len(data)
+	if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+		end, after = pos+i, pos+i+1
+	}
+	if end > pos && data[end-1] == '\r' {
+		end--
+	}
+	return end, after
 }
 
 // collect finds the lines of the next batch: ends holds n pairs of offsets in data of
@@ -112,20 +148,9 @@ func (r *reader) collect() (n, size int) {
 		most = int(min(int64(most), r.left))
 	}
 	for pos < len(r.data) && n < most {
-		end, after := len(r.data), len(r.data)
-		if i := bytes.IndexByte(r.data[pos:], '\n'); i >= 0 {
-			end, after = pos+i, pos+i+1
-		}
-		if end > pos && r.data[end-1] == '\r' {
-			end--
-		}
+		end, after := lineAt(r.data, pos)
 		line := r.data[pos:end]
 		if len(line) == 0 && !r.keep {
-			pos = after
-			continue
-		}
-		if r.row < r.o.FromRow {
-			r.row++
 			pos = after
 			continue
 		}
@@ -210,11 +235,19 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 		defer a.Release()
 		cols = append(cols, a)
 	}
+	var offsets []int64
+	if r.o.Offsets {
+		offsets = make([]int64, n)
+		at := r.at()
+		for k := range offsets {
+			offsets[k] = at + int64(r.ends[2*k])
+		}
+	}
 	r.data = r.data[r.ends[2*n]:]
 	rec := array.NewRecordBatch(file, cols, int64(n))
 	defer rec.Release()
 	out, err := r.ad.Apply(rec, first, r.o.Alloc)
-	return driver.Batch{Record: out, Row: first}, err
+	return driver.Batch{Record: out, Row: first, Offsets: offsets}, err
 }
 
 func newBuffer(alloc memory.Allocator, n int) *memory.Buffer {

@@ -91,6 +91,11 @@ func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 
+// Offsets implements driver.Offsetter: all but compressed files.
+func (t *table) Offsets(i int) bool {
+	return fileset.Compression(t.set.Files[t.parts[i].File].Info.Key) == ""
+}
+
 // Size takes lines to be 60 bytes long, and compressed files to hold four times
 // their size.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
