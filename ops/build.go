@@ -43,8 +43,8 @@ func (n *Read) pushed(columns []string, p driver.Predicate, limit int64) *Read {
 
 // NewFilter keeps the rows for which e is true.
 func NewFilter(in Node, e *expr.Expr, m Meta) (*Filter, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	p, err := e.Bind(in.Schema(), 0)
 	if err != nil {
@@ -58,8 +58,8 @@ func NewFilter(in Node, e *expr.Expr, m Meta) (*Filter, error) {
 
 // NewFilterFunc keeps the rows for which f says true.
 func NewFilterFunc(in Node, f *Func, m Meta) (*Filter, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	if f == nil || f.kind() != "filter" {
 		return nil, m.wrong("a filter needs a Func of which exactly Filter is set")
@@ -70,8 +70,8 @@ func NewFilterFunc(in Node, f *Func, m Meta) (*Filter, error) {
 // NewProject computes items over in; they become the columns. A plain column
 // keeps its nullability and metadata, under the new name; computed columns are nullable.
 func NewProject(in Node, items []Named, m Meta) (*Project, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	s := in.Schema()
 	names := make([]string, len(items))
@@ -104,6 +104,9 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 
 // NewLimit passes the first n rows.
 func NewLimit(in Node, n int64, m Meta) (*Limit, error) {
+	if err := m.follows(in); err != nil {
+		return nil, err
+	}
 	if n < 0 {
 		return nil, m.wrong("the limit must not be negative, have %d", n)
 	}
@@ -113,8 +116,8 @@ func NewLimit(in Node, n int64, m Meta) (*Limit, error) {
 // NewExplode makes a row of every element of the list column. The column becomes
 // one of the element type, in its place.
 func NewExplode(in Node, col string, keepEmpty bool, m Meta) (*Explode, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	s := in.Schema()
 	f, err := column(s, col)
@@ -141,8 +144,8 @@ func NewExplode(in Node, col string, keepEmpty bool, m Meta) (*Explode, error) {
 // NewMap runs f over batches of at most batchRows rows (0: as they come). Where
 // f declares no schema it is called once, without rows.
 func NewMap(ctx context.Context, in Node, f *Func, batchRows int, m Meta) (*Map, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	if f == nil || f.kind() != "map" && f.kind() != "flat_map" {
 		return nil, m.wrong("a map needs a Func of which exactly one of Map and FlatMap is set")
@@ -179,8 +182,8 @@ const ParentColumn = "__parent"
 
 // NewExec passes batches through child processes. The program is not started.
 func NewExec(in Node, spec *ExecSpec, m Meta) (*Exec, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	switch {
 	case len(spec.Command) == 0 || spec.Command[0] == "":
@@ -215,8 +218,8 @@ func NewExec(in Node, spec *ExecSpec, m Meta) (*Exec, error) {
 
 // NewSample keeps the rows whose hash is in [lo, hi) of [0, 1).
 func NewSample(in Node, lo, hi float64, seed uint64, key []string, m Meta) (*Sample, error) {
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in); err != nil {
+		return nil, err
 	}
 	if !(lo >= 0 && lo <= hi && hi <= 1) {
 		return nil, m.wrong("a sample is a range within 0 and 1, have %v to %v", lo, hi)

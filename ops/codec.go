@@ -56,7 +56,7 @@ type nodeJSON struct {
 	Items []itemJSON `json:"items,omitempty"` // project
 
 	N         int64  `json:"n,omitempty"`          // limit
-	Column    string `json:"column,omitempty"`     // explode
+	Column    string `json:"column,omitempty"`     // explode, pack
 	KeepEmpty bool   `json:"keep_empty,omitempty"` // explode
 
 	Lo   string   `json:"lo,omitempty"`          // sample; shortest decimal
@@ -71,6 +71,32 @@ type nodeJSON struct {
 	TimeoutMS int64    `json:"timeout_ms,omitempty"` // exec
 	Flat      bool     `json:"flat,omitempty"`       // exec
 	Schema    []byte   `json:"schema,omitempty"`     // exec; an Arrow IPC stream without batches
+
+	Pack *packJSON `json:"pack,omitempty"`
+	Mix  *mixJSON  `json:"mix,omitempty"`
+}
+
+type packJSON struct { // Column is the node's
+	Length     int    `json:"length"`
+	Method     string `json:"method"`
+	Overlong   string `json:"overlong"`
+	PadID      int64  `json:"pad_id,omitempty"`
+	EOS        *int64 `json:"eos,omitempty"`
+	LossMask   bool   `json:"loss_mask,omitempty"`
+	MaskColumn string `json:"mask_column,omitempty"`
+}
+
+type mixJSON struct {
+	Names    []string        `json:"names"`
+	Weights  []int64         `json:"weights,omitempty"` // not in fingerprints
+	Schedule []weightsAtJSON `json:"schedule,omitempty"`
+	Repeat   []bool          `json:"repeat"`
+	Stop     string          `json:"stop"`
+}
+
+type weightsAtJSON struct {
+	At      int64   `json:"at"`
+	Weights []int64 `json:"weights"`
 }
 
 type itemJSON struct {
@@ -111,7 +137,7 @@ type funcJSON struct {
 func Encode(n Node) ([]byte, error) { return encode(n, false) }
 
 // Fingerprint identifies what a plan does, not the data that is there nor how fast it goes
-// (workers, batch sizes, what rules fill in): SHA-256, in hex. Take it of the plan as written: rules may
+// (workers, batch sizes, what rules fill in) nor the weights of a mix, which may change while a job runs: SHA-256, in hex. Take it of the plan as written: rules may
 // merge steps. Plans that cannot be encoded have none.
 func Fingerprint(n Node) (string, error) {
 	b, err := encode(n, true)
@@ -185,6 +211,17 @@ func encodeNode(n Node, bare bool, out *[]nodeJSON) (int, error) {
 		j.Hi = strconv.FormatFloat(n.Hi, 'g', -1, 64)
 	case *Union:
 		j.Op = "union"
+	case *Pack:
+		j.Op, j.Column = "pack", n.Column
+		j.Pack = &packJSON{n.Length, n.Method, n.Overlong, n.PadID, n.EOS, n.LossMask, n.MaskColumn}
+	case *Mix:
+		j.Op, j.Mix = "mix", &mixJSON{Names: n.Names, Repeat: n.Repeat, Stop: n.Stop}
+		if !bare { // may change while a job runs
+			j.Mix.Weights = n.Weights
+			for _, w := range n.Schedule {
+				j.Mix.Schedule = append(j.Mix.Schedule, weightsAtJSON(w))
+			}
+		}
 	default:
 		err = fault.New(fault.Internal, "no encoding for %T", n)
 	}
@@ -410,7 +447,7 @@ func (d *decoder) node(ctx context.Context, j *nodeJSON, in []Node) (Node, error
 	switch j.Op {
 	case "read":
 		want = 0
-	case "union":
+	case "union", "mix":
 		want = len(in)
 	}
 	if len(in) != want {
@@ -474,6 +511,21 @@ func (d *decoder) node(ctx context.Context, j *nodeJSON, in []Node) (Node, error
 		return NewSample(in[0], lo, hi, j.Seed, j.Key, m)
 	case "union":
 		return NewUnion(in, m)
+	case "pack":
+		if j.Pack == nil {
+			return nil, fault.New(fault.Corrupt, "a pack that does not say how")
+		}
+		p := j.Pack
+		return NewPack(in[0], PackSpec{j.Column, p.Length, p.Method, p.Overlong, p.PadID, p.EOS, p.LossMask, p.MaskColumn}, m)
+	case "mix":
+		if j.Mix == nil {
+			return nil, fault.New(fault.Corrupt, "a mix that does not say how")
+		}
+		s := MixSpec{Names: j.Mix.Names, Weights: j.Mix.Weights, Repeat: j.Mix.Repeat, Stop: j.Mix.Stop}
+		for _, w := range j.Mix.Schedule {
+			s.Schedule = append(s.Schedule, WeightsAt(w))
+		}
+		return NewMix(in, s, m)
 	}
 	return nil, fault.New(fault.Unsupported, "this build knows no step %q", j.Op)
 }

@@ -27,7 +27,24 @@ func decodeOptions() *ops.DecodeOptions {
 	return &ops.DecodeOptions{Formats: []driver.Format{fakeFormat}, Registry: registry()}
 }
 
-// everyNode is a plan with every type of node.
+// everyPlan are plans with every type of node: one that runs, and one for shards.
+func everyPlan(t testing.TB) []ops.Node { return []ops.Node{everyNode(t), mixed(t)} }
+
+// mixed is a plan with every field of pack and mix.
+func mixed(t testing.TB) ops.Node {
+	t.Helper()
+	return must(t, `mix stop=all at=1000:1;2;0 at=5000:0;0;7
+		a 3: read a: tokens list<int32>, m list<bool>, id int
+			filter id > 3
+			pack tokens length=8 method=best_fit overlong=drop pad=-1 eos=2 mask=m
+		b-2.x 1 repeat: read b: ids large_list<int32>
+			union
+			pack ids length=8 loss_mask
+		c 0: read c: ids fixed_size_list<int32>(5), id int
+			pack ids length=8 loss_mask`)
+}
+
+// everyNode is a plan with every type of node that a plain run knows.
 func everyNode(t testing.TB) ops.Node {
 	t.Helper()
 	ctx := t.Context()
@@ -67,7 +84,12 @@ func everyNode(t testing.TB) ops.Node {
 }
 
 func TestCodec(t *testing.T) {
-	n := everyNode(t)
+	for _, n := range everyPlan(t) {
+		testCodec(t, n)
+	}
+}
+
+func testCodec(t *testing.T, n ops.Node) {
 	for _, rules := range []bool{false, true} {
 		if rules {
 			var err error
@@ -132,6 +154,19 @@ func TestFingerprint(t *testing.T) {
 	}
 	if fp(e(1)) != fp(e(2)) {
 		t.Error("the number of workers changes the fingerprint")
+	}
+	const mix = "mix stop=all\na 3: read a: t list<int>\n pack t length=8\nb 1 repeat: read b: t list<int>\n pack t length=8"
+	base = fp(must(t, mix))
+	for old, repl := range map[string]string{"a 3": "c 3", "=all": "=first", " repeat": "", "length=8": "length=9", "length": "eos=0 length", "length=8 ": "loss_mask length=8", "8\nb": "8 method=best_fit\nb",
+		"8\n": "8 overlong=drop\n", "t length": "t pad=1 length"} {
+		if other := strings.ReplaceAll(mix, old, repl); other != mix && fp(must(t, other)) == base {
+			t.Errorf("another plan has the same fingerprint: %s", other)
+		}
+	}
+	for _, same := range []string{strings.Replace(mix, "a 3", "a 7", 1), strings.Replace(mix, "=all", "=all at=9:1;2", 1), strings.ReplaceAll(mix, "=8", "=8 method=concat pad=0")} {
+		if fp(must(t, same)) != base {
+			t.Errorf("the weights, or defaults written out, change the fingerprint: %s", same)
+		}
 	}
 }
 
@@ -308,20 +343,21 @@ func TestWiden(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	n := everyNode(f)
-	data, err := ops.Encode(n)
-	if err != nil {
-		f.Fatal(err)
+	for _, n := range everyPlan(f) {
+		data, err := ops.Encode(n)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+		m, _, err := ops.Optimize(n, nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if data, err = ops.Encode(m); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
 	}
-	f.Add(data)
-	m, _, err := ops.Optimize(n, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
-	if data, err = ops.Encode(m); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(data)
 	f.Add([]byte(`{"version":1,"plan":[{"op":"read","kind":"fake","config":{"cols":["a int"]}},{"op":"filter","in":[0],"expr":"a > 1 && true"},{"op":"project","in":[1],"items":[{"name":"x","expr":"a"}]},{"op":"limit","in":[2],"n":1}]}`))
 	o := decodeOptions()
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -68,7 +68,7 @@ func cases(t *testing.T, file, fn string) []string {
 // both use.
 func TestEveryNodeTypeIsHandled(t *testing.T) {
 	want := nodeTypes(t)
-	if len(want) < 9 {
+	if len(want) < 11 {
 		t.Fatalf("only %v found", want)
 	}
 	for _, sw := range []struct{ file, fn string }{{"codec.go", "encodeNode"}, {"../exec/plan/plan.go", "build"}} {
@@ -77,13 +77,15 @@ func TestEveryNodeTypeIsHandled(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	ops.Walk(everyNode(t), func(n ops.Node) {
-		name := strings.TrimPrefix(fmt.Sprintf("%T", n), "*ops.")
-		seen[name] = true
-		if s := n.String(); s == "" || strings.Contains(s, "\n") || strings.Contains(s, "0x") {
-			t.Errorf("%s is shown as %q", name, s)
-		}
-	})
+	for _, root := range everyPlan(t) {
+		ops.Walk(root, func(n ops.Node) {
+			name := strings.TrimPrefix(fmt.Sprintf("%T", n), "*ops.")
+			seen[name] = true
+			if s := n.String(); s == "" || strings.Contains(s, "\n") || strings.Contains(s, "0x") {
+				t.Errorf("%s is shown as %q", name, s)
+			}
+		})
+	}
 	for _, name := range want {
 		if !seen[name] {
 			t.Errorf("the test plan has no %s", name)

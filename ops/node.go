@@ -82,6 +82,23 @@ func (m Meta) meta() Meta { return m }
 // place is where errors of this step happen.
 func (m Meta) place() fault.Place { return fault.Place{Step: m.Step()} }
 
+// follows checks what every step needs: a policy that makes sense, and inputs that steps may
+// follow.
+func (m Meta) follows(in ...Node) error {
+	if err := m.OnError.Check(); err != nil {
+		return fault.Wrap(err, m.place())
+	}
+	for _, n := range in {
+		switch n.(type) {
+		case *Pack:
+			return m.wrong("steps come before pack: put this one before %s", n.Step())
+		case *Mix:
+			return m.wrong("steps come before mix: put them into its sources")
+		}
+	}
+	return nil
+}
+
 // wrong makes an Invalid error of this step.
 func (m Meta) wrong(format string, args ...any) error {
 	return fault.New(fault.Invalid, format, args...).At(m.place())
@@ -178,6 +195,24 @@ type (
 		Ins    []Node
 		schema *arrow.Schema
 	}
+
+	// Pack cuts and joins the token lists of In to samples of a fixed length, within a
+	// window of the shuffle: for shards only, and the last step of a source.
+	Pack struct {
+		Meta
+		In Node
+		PackSpec
+		schema *arrow.Schema
+	}
+
+	// Mix draws samples from its inputs, the sources, by weights: for shards only, and
+	// the root of a plan. Schemas unify as in [Union].
+	Mix struct {
+		Meta
+		Ins []Node
+		MixSpec
+		schema *arrow.Schema
+	}
 )
 
 // ExecSpec says what an [Exec] step runs and how.
@@ -206,6 +241,8 @@ func (*Map) logical()     {}
 func (*Exec) logical()    {}
 func (*Sample) logical()  {}
 func (*Union) logical()   {}
+func (*Pack) logical()    {}
+func (*Mix) logical()     {}
 
 func (n *Read) Inputs() []Node    { return nil }
 func (n *Filter) Inputs() []Node  { return []Node{n.In} }
@@ -216,6 +253,8 @@ func (n *Map) Inputs() []Node     { return []Node{n.In} }
 func (n *Exec) Inputs() []Node    { return []Node{n.In} }
 func (n *Sample) Inputs() []Node  { return []Node{n.In} }
 func (n *Union) Inputs() []Node   { return n.Ins }
+func (n *Pack) Inputs() []Node    { return []Node{n.In} }
+func (n *Mix) Inputs() []Node     { return n.Ins }
 
 func (n *Read) Schema() *arrow.Schema    { return n.schema }
 func (n *Filter) Schema() *arrow.Schema  { return n.In.Schema() }
@@ -226,6 +265,8 @@ func (n *Map) Schema() *arrow.Schema     { return n.schema }
 func (n *Exec) Schema() *arrow.Schema    { return n.Out }
 func (n *Sample) Schema() *arrow.Schema  { return n.In.Schema() }
 func (n *Union) Schema() *arrow.Schema   { return n.schema }
+func (n *Pack) Schema() *arrow.Schema    { return n.schema }
+func (n *Mix) Schema() *arrow.Schema     { return n.schema }
 
 func (n *Read) Props() Props { return Props{} }
 func (n *Filter) Props() Props {
@@ -246,6 +287,8 @@ func (n *Map) Props() Props {
 func (n *Exec) Props() Props   { return Props{KeepsRows: !n.Flat, OneToAny: n.Flat} }
 func (n *Sample) Props() Props { return Props{OneToAny: true, Random: len(n.Key) == 0} }
 func (n *Union) Props() Props  { return Props{} }
+func (n *Pack) Props() Props   { return Props{OneToAny: true} }
+func (n *Mix) Props() Props    { return Props{} }
 
 // WithInputs: a read has none.
 func (n *Read) WithInputs(in []Node) (Node, error) {
@@ -295,6 +338,9 @@ func (n *Map) WithInputs(in []Node) (Node, error) {
 	if n.Func.Schema == nil && !SameColumns(n.In.Schema(), in[0].Schema()) {
 		return nil, n.wrong("the columns given to the function changed and its schema is not declared; set the schema of the function")
 	}
+	if err := n.follows(in...); err != nil {
+		return nil, err
+	}
 	c := *n
 	c.In = in[0]
 	return &c, nil
@@ -314,7 +360,24 @@ func (n *Sample) WithInputs(in []Node) (Node, error) {
 	return NewSample(in[0], n.Lo, n.Hi, n.Seed, n.Key, n.Meta)
 }
 
-func (n *Union) WithInputs(in []Node) (Node, error) { return NewUnion(in, n.Meta) }
+// WithInputs numbers the reads from the first one's ordinal on: in a source of a mix
+// that is not 0.
+func (n *Union) WithInputs(in []Node) (Node, error) {
+	first := 0
+	if len(in) > 0 {
+		first = firstRead(in[0]).Ordinal
+	}
+	return newUnion(in, first, n.Meta)
+}
+
+func (n *Pack) WithInputs(in []Node) (Node, error) {
+	if len(in) != 1 {
+		return nil, inputs(n, 1, in)
+	}
+	return NewPack(in[0], n.PackSpec, n.Meta)
+}
+
+func (n *Mix) WithInputs(in []Node) (Node, error) { return NewMix(in, n.MixSpec, n.Meta) }
 
 func inputs(n Node, want int, in []Node) error {
 	return fault.New(fault.Internal, "%s: %T takes %d inputs, not %d", n.Step(), n, want, len(in))
@@ -338,6 +401,16 @@ func Reads(n Node) []*Read {
 		}
 	})
 	return rs
+}
+
+// firstRead is the first of Reads(n).
+func firstRead(n Node) *Read {
+	for {
+		if r, ok := n.(*Read); ok {
+			return r
+		}
+		n = n.Inputs()[0]
+	}
 }
 
 // Close closes the tables of all reads.

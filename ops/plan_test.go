@@ -70,13 +70,17 @@ func (t *fakeTable) Fingerprint(context.Context) (string, error) { return "f", n
 func (t *fakeTable) Close() error                                { t.closed = true; return nil }
 
 // plans builds plans from text: a line per verb, the read first. Names defined by
-// def can be used by union.
+// def can be used by union. A first line "mix stop=S at=SAMPLE:W;W" makes a mix of what follows:
+// "NAME WEIGHT [repeat]: read ..." begins a source.
 type plans struct {
 	t     testing.TB
 	named map[string]ops.Node
 }
 
 func (p *plans) build(text string) (ops.Node, error) {
+	if head, rest, ok := strings.Cut(strings.TrimSpace(text), "\n"); ok && (head == "mix" || strings.HasPrefix(head, "mix ")) {
+		return p.mix(head, rest)
+	}
 	var n ops.Node
 	pos := 0
 	for line := range strings.Lines(text) {
@@ -99,6 +103,80 @@ func (p *plans) build(text string) (ops.Node, error) {
 		n = next
 	}
 	return n, nil
+}
+
+func (p *plans) mix(head, rest string) (ops.Node, error) {
+	var s ops.MixSpec
+	var texts []string
+	for line := range strings.Lines(rest) {
+		if name, read, ok := strings.Cut(line, ": read "); ok {
+			f := strings.Fields(name)
+			w, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			s.Names, s.Weights, s.Repeat = append(s.Names, f[0]), append(s.Weights, w), append(s.Repeat, len(f) > 2)
+			texts = append(texts, "")
+			line = "read " + read
+		}
+		texts[len(texts)-1] += line
+	}
+	ins, pos := make([]ops.Node, len(texts)), 1
+	for i, text := range texts {
+		var err error
+		if ins[i], err = p.build(text); err != nil {
+			return nil, err
+		}
+		pos = max(pos, strings.Count(strings.TrimSpace(text), "\n")+1)
+	}
+	for _, o := range strings.Fields(head)[1:] {
+		k, v, _ := strings.Cut(o, "=")
+		if k == "stop" {
+			s.Stop = v
+			continue
+		}
+		at, ws, _ := strings.Cut(v, ":")
+		var w ops.WeightsAt
+		fmt.Sscan(at, &w.At)
+		for _, x := range strings.Split(ws, ";") {
+			k, err := strconv.ParseInt(x, 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			w.Weights = append(w.Weights, k)
+		}
+		s.Schedule = append(s.Schedule, w)
+	}
+	return ops.NewMix(ins, s, ops.Meta{Pos: pos, Verb: "mix"})
+}
+
+// packSpec reads `COLUMN key=value ...`.
+func packSpec(text string) (ops.PackSpec, error) {
+	f := strings.Fields(text)
+	s := ops.PackSpec{Column: f[0]}
+	for _, o := range f[1:] {
+		k, v, _ := strings.Cut(o, "=")
+		x, _ := strconv.ParseInt(v, 10, 64)
+		switch k {
+		case "length":
+			s.Length = int(x)
+		case "method":
+			s.Method = v
+		case "overlong":
+			s.Overlong = v
+		case "pad":
+			s.PadID = x
+		case "eos":
+			s.EOS = &x
+		case "mask":
+			s.MaskColumn = v
+		case "loss_mask":
+			s.LossMask = true
+		default:
+			return s, fmt.Errorf("unknown option %q", o)
+		}
+	}
+	return s, nil
 }
 
 func list(s string) []string {
@@ -189,6 +267,12 @@ func (p *plans) step(in ops.Node, verb, rest string, m ops.Meta) (ops.Node, erro
 			ins = append(ins, p.named[name])
 		}
 		return ops.NewUnion(ins, m)
+	case "pack":
+		s, err := packSpec(rest)
+		if err != nil {
+			return nil, err
+		}
+		return ops.NewPack(in, s, m)
 	}
 	p.t.Fatalf("unknown verb %q", verb)
 	return nil, nil

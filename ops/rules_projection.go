@@ -68,7 +68,9 @@ func (p *pruner) need(n Node, s set) (Node, error) {
 		return p.project(n, s)
 	case *Union:
 		return p.union(n, s)
-	default: // functions and child processes see every column
+	case *Pack: // whatever is needed of it
+		s = set{}.with(n.Needs()...)
+	default: // functions and child processes see every column; a mix is the root
 		s = nil
 	}
 	return mapInputs(n, func(in Node) (Node, error) { return p.need(in, s) })

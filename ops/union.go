@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -13,13 +14,27 @@ import (
 // value is lost (int to wider int, float to double, 32-bit int to double); anything else that
 // differs is an error that names input and column. Inputs that differ from the union
 // get a Project on top. Reads are numbered anew, in canonical order.
-func NewUnion(in []Node, m Meta) (*Union, error) {
+func NewUnion(in []Node, m Meta) (*Union, error) { return newUnion(in, 0, m) }
+
+// newUnion numbers the reads from ordinal first on.
+func newUnion(in []Node, first int, m Meta) (*Union, error) {
 	if len(in) == 0 {
 		return nil, m.wrong("union needs at least one input")
 	}
-	if err := m.OnError.Check(); err != nil {
-		return nil, fault.Wrap(err, m.place())
+	if err := m.follows(in...); err != nil {
+		return nil, err
 	}
+	s, err := unified(in, m, func(i int) string { return fmt.Sprintf("input %d", i+1) })
+	if err != nil {
+		return nil, err
+	}
+	u := &Union{Meta: m, schema: s}
+	u.Ins, err = alike(in, s, first, m)
+	return u, err
+}
+
+// unified is the schema that holds the rows of all inputs; name says what errors call one.
+func unified(in []Node, m Meta, name func(i int) string) (*arrow.Schema, error) {
 	var fields []arrow.Field
 	at := map[string]int{}
 	for i, n := range in {
@@ -33,8 +48,8 @@ func NewUnion(in []Node, m Meta) (*Union, error) {
 			}
 			t, ok := unify(fields[k].Type, f.Type)
 			if !ok {
-				return nil, m.wrong("input %d has %s in column %q, the inputs before it %s; cast one of them",
-					i+1, expr.TypeName(f.Type), f.Name, expr.TypeName(fields[k].Type))
+				return nil, m.wrong("%s has %s in column %q, the inputs before it %s; cast one of them",
+					name(i), expr.TypeName(f.Type), f.Name, expr.TypeName(fields[k].Type))
 			}
 			fields[k].Type = t
 			fields[k].Nullable = fields[k].Nullable || f.Nullable
@@ -46,18 +61,22 @@ func NewUnion(in []Node, m Meta) (*Union, error) {
 		}
 	}
 	md := in[0].Schema().Metadata()
-	u := &Union{Meta: m, Ins: make([]Node, len(in)), schema: arrow.NewSchema(fields, &md)}
-	next := 0
+	return arrow.NewSchema(fields, &md), nil
+}
+
+// alike gives the inputs the columns of s, and their reads the ordinals from next on.
+func alike(in []Node, s *arrow.Schema, next int, m Meta) ([]Node, error) {
+	out := make([]Node, len(in))
 	for i, n := range in {
 		n, err := renumber(n, &next)
 		if err != nil {
 			return nil, err
 		}
-		if u.Ins[i], err = adapt(n, u.schema, m); err != nil {
+		if out[i], err = adapt(n, s, m); err != nil {
 			return nil, err
 		}
 	}
-	return u, nil
+	return out, nil
 }
 
 // adapt makes n's columns those of s.

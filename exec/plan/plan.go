@@ -24,7 +24,7 @@ type Options struct {
 // into the stage before them; a limit is a cut; a union is a cut at the root or below a limit, and otherwise
 // the steps behind it run in each of its inputs. It starts nothing; tables may read statistics
 // to find the splits that a predicate excludes. The tables stay the caller's, and must live as
-// long as the graph runs.
+// long as the graph runs. A pack or mix is an Unsupported error: shards translate their sources ([ops.Sources]).
 func Translate(ctx context.Context, n ops.Node, o *Options) (*exec.Graph, error) {
 	t := translator{}
 	if o != nil {
@@ -151,6 +151,9 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 
 	case *ops.Union:
 		return t.union(ctx, n, need, unions)
+
+	case *ops.Pack, *ops.Mix:
+		return nil, ops.Plain(n)
 	}
 	return nil, fault.New(fault.Internal, "no operator for %T", n)
 }
