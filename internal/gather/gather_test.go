@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"go.uber.org/goleak"
 )
@@ -418,6 +419,8 @@ func TestDictionaryOverflow(t *testing.T) {
 
 func BenchmarkShuffled(b *testing.B) {
 	const recs, rows = 64, 16384
+	pool := mem.New(1 << 30) // what batches are allocated from
+	defer pool.Close()
 	types := []struct {
 		name string
 		t    arrow.DataType
@@ -467,7 +470,7 @@ func BenchmarkShuffled(b *testing.B) {
 					b.SetBytes(int64(bytes) * int64(batch) / (recs * rows))
 					b.ReportAllocs()
 					for b.Loop() {
-						a, err := Column(memory.DefaultAllocator, cols, runs)
+						a, err := Column(pool, cols, runs)
 						if err != nil {
 							b.Fatal(err)
 						}
