@@ -35,6 +35,9 @@ func (a Agg) String() string { return a.Fn + "(" + a.Column + ")" }
 // the result does not depend on parallelism. Values are Go values: int64, uint64,
 // float64, bool, string, time in the column's unit as int64.
 func (d *Dataset) Aggregate(ctx context.Context, o *RunOptions, aggs ...Agg) (map[string]any, error) {
+	if err := d.plain(ctx); err != nil {
+		return nil, err
+	}
 	schema, err := d.Schema(ctx)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ type ExplainOptions struct {
 
 // Explain describes the plan: as written, as rewritten (with the rules that did
 // it), and as it will run: what goes to the source, splits kept of total,
-// expected bytes and memory.
+// expected bytes and memory; of every source for itself where the plan ends with pack or mix.
 func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error) {
 	if o == nil {
 		o = &ExplainOptions{}
@@ -39,10 +39,6 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if err != nil {
 		return "", err
 	}
-	g, err := plan.Translate(ctx, opt, nil)
-	if err != nil {
-		return "", err
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "logical plan\n%s", indent(ops.Format(n)))
 	if len(applied) > 0 {
@@ -51,7 +47,9 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 			fmt.Fprintf(&b, "  - %s: %s\n", a.Rule, a.What)
 		}
 	}
-	fmt.Fprintf(&b, "physical plan\n%s", indent(plan.Describe(g)))
+	if err := physical(ctx, &b, n, off); err != nil {
+		return "", err
+	}
 	if o.Analyze {
 		st, err := d.Drain(ctx, &o.RunOptions)
 		if err != nil {
@@ -61,6 +59,33 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 		WriteStats(&b, st)
 	}
 	return b.String(), nil
+}
+
+// physical describes what runs: the plan, or those of the sources of a plan for shards.
+func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[string]bool) error {
+	sources, _, err := ops.Sources(n)
+	if err != nil {
+		return err
+	}
+	for _, s := range sources {
+		opt, _, err := ops.Optimize(s.Plan, off)
+		if err != nil {
+			return err
+		}
+		g, err := plan.Translate(ctx, opt, nil)
+		if err != nil {
+			return err
+		}
+		b.WriteString("physical plan")
+		if ops.Plain(n) != nil {
+			fmt.Fprintf(b, " of source %q", s.Name)
+		}
+		fmt.Fprintf(b, "\n%s", indent(plan.Describe(g)))
+		if s.Pack != nil {
+			fmt.Fprintf(b, "  then in each window: %s    [%s]\n", s.Pack, s.Pack.Step())
+		}
+	}
+	return nil
 }
 
 func indent(s string) string {

@@ -94,6 +94,9 @@ func allocOf(s exec.Stream) memory.Allocator {
 // Take returns the first n rows (fewer, if there are no more) as one record, in
 // canonical order, reading no more than it must. The caller releases it.
 func (d *Dataset) Take(ctx context.Context, n int64, o *RunOptions) (arrow.RecordBatch, error) {
+	if err := d.plain(ctx); err != nil {
+		return nil, err
+	}
 	t, err := d.Limit(n).Collect(ctx, o)
 	if err != nil {
 		return nil, err

@@ -99,6 +99,9 @@ func Rows[T any](ctx context.Context, d *Dataset, o *RunOptions) iter.Seq2[T, er
 	return func(yield func(T, error) bool) {
 		var zero T
 		in, err := rowTypeOf(reflect.TypeFor[T]())
+		if err == nil {
+			err = d.plain(ctx)
+		}
 		if err != nil {
 			yield(zero, err)
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock-data/penstock/exec/plan"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/ops/expr"
@@ -24,6 +25,7 @@ type generator struct {
 	rng *rand.Rand
 	pos int
 	lim bool // the plan has a limit: which failing rows are seen is not fixed
+	off bool // no limits
 }
 
 func (g *generator) oneOf(s ...string) string { return s[g.rng.IntN(len(s))] }
@@ -107,6 +109,9 @@ func (g *generator) plan(depth int) ops.Node {
 		case k == 11:
 			next, err = ops.Rename(n, map[string]string{name(): fmt.Sprint("r", g.pos)}, m)
 		case k == 12:
+			if g.off {
+				continue
+			}
 			next, err = ops.NewLimit(n, g.rng.Int64N(40), m)
 			g.lim = true
 		case k == 13:
@@ -238,5 +243,79 @@ func TestRulesKeepRows(t *testing.T) {
 	}
 	if rows < plans || skipped < plans/10 {
 		t.Errorf("the plans give too little: %d rows, %d skipped", rows, skipped)
+	}
+}
+
+// Every source of a mix of random plans, packed or not, gives the same rows with the same origins under its
+// own name, and skips the same failing ones, when it is rewritten by itself.
+func TestRulesKeepSources(t *testing.T) {
+	mixes, unions, packs := 0, 0, 0
+	for seed := range uint64(100) {
+		g := &generator{t: t, rng: rand.New(rand.NewPCG(seed, 78)), off: true}
+		pack := g.rng.IntN(2) == 0
+		var spec ops.MixSpec
+		var ins []ops.Node
+		for i := range 2 + g.rng.IntN(2) {
+			n := g.plan(0)
+			if g.rng.IntN(3) == 0 {
+				if u, err := ops.NewUnion([]ops.Node{n, g.plan(1)}, ops.Meta{Pos: 8, Verb: "union"}); err == nil {
+					n = u
+				}
+			}
+			if pack {
+				for _, f := range n.Schema().Fields() {
+					if p, err := ops.NewPack(n, ops.PackSpec{Column: f.Name, Length: 4}, ops.Meta{Pos: 9, Verb: "pack"}); err == nil {
+						n = p
+						break
+					}
+				}
+			}
+			ins = append(ins, n)
+			spec.Names = append(spec.Names, fmt.Sprint("s", i))
+			spec.Weights = append(spec.Weights, 1)
+		}
+		mix, err := ops.NewMix(ins, spec, ops.Meta{Pos: 10, Verb: "mix"})
+		if err != nil {
+			continue // columns that do not agree
+		}
+		mixes++
+		sources, _, err := ops.Sources(mix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		alloc := memtest.New(t)
+		for i, s := range sources {
+			if s.Pack != nil {
+				packs++
+			}
+			if len(ops.Reads(s.Plan)) > 1 && i > 0 {
+				unions++
+			}
+			want, err := evaluate(t, s.Plan, alloc, 1024, &plan.Options{NoPrune: true})
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, ops.Format(mix))
+			}
+			m, _, err := ops.Optimize(s.Plan, nil)
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, ops.Format(s.Plan))
+			}
+			got, err := evaluate(t, m, alloc, 7, nil)
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, ops.Format(m))
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Fatalf("seed %d, source %d:\n%s\n%s\n%s", seed, i, ops.Format(s.Plan), ops.Format(m), d)
+			}
+		}
+		if whole, _, err := ops.Optimize(mix, nil); err != nil || !whole.Schema().Equal(mix.Schema()) {
+			t.Fatalf("seed %d: %v\n%s", seed, err, ops.Format(mix))
+		}
+		if _, err := plan.Translate(t.Context(), mix, nil); fault.CodeOf(err) != fault.Unsupported {
+			t.Fatalf("a mix is translated: %v", err)
+		}
+	}
+	t.Logf("%d mixes, %d packs, %d unions behind the first source", mixes, packs, unions)
+	if mixes < 30 || packs < 10 || unions < 5 {
+		t.Errorf("the plans give too little: %d mixes, %d packs, %d unions behind the first source", mixes, packs, unions)
 	}
 }
