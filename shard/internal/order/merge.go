@@ -1,0 +1,289 @@
+package order
+
+import (
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Sample names one sample of a pass: the Index-th, from 0, of a window.
+type Sample struct {
+	Lane          int32
+	Window, Index int64
+}
+
+// Merge gives the samples of a pass in the order by progress. The caller says how
+// many samples each window has ([Merge.Publish]) and Merge says which of these
+// numbers it needs before it can go on ([Merge.Needs]):
+//
+//	for {
+//		for lane, w, ok := g.Needs(); ok; lane, w, ok = g.Needs() {
+//			err := g.Publish(lane, w, samplesOf(lane, w))
+//			...
+//		}
+//		s, ok := g.Next()
+//		...
+//	}
+//
+// It allocates nothing but for windows that are published before they are needed. For one goroutine.
+type Merge struct {
+	p        *Pass
+	begins   begins // windows not yet published
+	waiting  tree   // next samples
+	lanes    []progress
+	last     frac // time of the sample given last
+	given    int64
+	restored []Pos // what it was made with; nil once checked against the windows
+	unseen   int   // lanes whose restored window is not yet published
+}
+
+// progress of a lane. cur is the window of its next sample, with given >= samples if
+// no sample waits; done the last window before cur that had samples.
+type progress struct {
+	cur, samples, given int64
+	step                uint64 // from one sample of cur to the next
+	stepRem             wide
+	done, doneSamples   int64
+	base                int64   // the last window known to begin before the time of the sample given last
+	ahead               []count // published windows with samples beyond cur
+}
+
+type count struct{ window, samples int64 }
+
+// NewMerge starts a merge at pos (nil: at the start), which must have passed
+// [Pass.CheckPos]; otherwise it panics. pos is copied.
+func NewMerge(p *Pass, pos []Pos) *Merge {
+	g := &Merge{p: p, begins: newBegins(p, pos), waiting: newTree(len(p.lanes)), lanes: make([]progress, len(p.lanes))}
+	for v := range g.lanes {
+		l := &g.lanes[v]
+		l.cur, l.done = -1, -1
+		if pos != nil {
+			l.base, l.done, l.doneSamples = pos[v].Window, pos[v].Window, pos[v].Given
+			if p.lanes[v].windows > 0 {
+				g.unseen++
+			}
+		}
+	}
+	if g.unseen > 0 {
+		g.restored = append(g.restored, pos...)
+	}
+	return g
+}
+
+// Given returns how many samples this merge gave.
+func (g *Merge) Given() int64 { return g.given }
+
+// Needs returns the window that must be published before the next sample is known,
+// if there is one. Of several it is the one that begins first. After a restore the
+// current window of every lane comes first.
+func (g *Merge) Needs() (lane int, window int64, ok bool) {
+	b, s := &g.begins.tree.node[1], &g.waiting.node[1]
+	if b.lane < 0 {
+		return 0, 0, false
+	}
+	if s.lane >= 0 && g.unseen == 0 && (b.key > s.key || b.key == s.key && g.begins.tree.at[b.lane].tie(&g.waiting.at[s.lane]) >= 0) {
+		return 0, 0, false // samples of a window come after its begin
+	}
+	return b.lane, g.begins.next[b.lane], true
+}
+
+// Publish says that the next unpublished window of the lane has m samples. It may
+// come before Needs asks, at the cost of 16 bytes until the window is reached. An
+// error is fault.Invalid where the positions that the merge was restored from do not
+// fit to the windows; the merge is of no use after it. Anything else is a
+// mistake of the caller, fault.Internal.
+func (g *Merge) Publish(lane int, window, m int64) error {
+	switch {
+	case lane < 0 || lane >= len(g.lanes) || window != g.begins.next[lane] || window >= g.p.lanes[lane].windows:
+		return fault.New(fault.Internal, "window %d of lane %d is published out of turn", window, lane)
+	case m < 0 || m > maxUnits:
+		return fault.New(fault.Internal, "window %d of lane %d is published with %d samples", window, lane, m)
+	}
+	l := &g.lanes[lane]
+	first := g.restored != nil && window == g.restored[lane].Window
+	given := int64(0)
+	if first {
+		given = g.restored[lane].Given
+		if given > m {
+			return fault.New(fault.Invalid, "the state says that %d samples of window %d of lane %d were given, but it has %d: the data or the plan is another one, or the state was edited", given, window, lane, m)
+		}
+	}
+	g.begins.advance(lane)
+	switch {
+	case m == given:
+		if m > 0 {
+			l.done, l.doneSamples = window, m // only when restored: all of it was given
+		}
+	case l.given < l.samples:
+		l.ahead = append(l.ahead, count{window, m})
+	default:
+		g.start(lane, window, m, given)
+	}
+	if first {
+		if g.unseen--; g.unseen == 0 {
+			err := g.checkRestored()
+			g.restored = nil
+			return err
+		}
+	}
+	return nil
+}
+
+// start makes sample i of a window the lane's next one; i < m.
+func (g *Merge) start(lane int, window, m, i int64) {
+	l := &g.lanes[lane]
+	l.cur, l.samples, l.given = window, m, i
+	t, step := g.time(lane, window, m, i)
+	if m > 1 {
+		d := newFrac(wide{0, step}, t.q)
+		l.step, l.stepRem = d.key, d.rem
+	}
+	g.waiting.set(lane, t)
+}
+
+// time of sample i of the m > 0 of a window [a, b) of a lane with R units:
+// a/R + (b-a)/R * (2i+1)/2m, as one fraction. Only the ratio of (b-a) and m counts:
+// reduced, windows from which nothing was filtered have the denominator 2R, and so
+// the lanes of equal length, whose samples tie all the time, compare at once. The
+// sample after it is later by step/t.q.
+func (g *Merge) time(lane int, window, m, i int64) (t frac, step uint64) {
+	a, b := g.p.Bounds(lane, window)
+	d := gcd(uint64(b-a), uint64(m))
+	size, n := uint64(b-a)/d, uint64(m)/d
+	t = newFrac(mul(2*n, uint64(a)).add(mul(size, 2*uint64(i)+1)), mul(2*n, uint64(g.p.lanes[lane].units)))
+	return t, 2 * size
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// Next gives the next sample; false at the end of the pass. Calling it while Needs
+// asks for a window is a mistake of the caller: it panics.
+func (g *Merge) Next() (Sample, bool) {
+	if lane, window, ok := g.Needs(); ok {
+		panic(fault.New(fault.Internal, "the next sample is not known before window %d of lane %d is published", window, lane))
+	}
+	v := g.waiting.top()
+	if v < 0 {
+		return Sample{}, false
+	}
+	l, t := &g.lanes[v], &g.waiting.at[v]
+	s := Sample{Lane: int32(v), Window: l.cur, Index: l.given}
+	g.last = *t
+	g.given++
+	l.base = l.cur
+	if l.given++; l.given < l.samples {
+		t.add(l.step, l.stepRem)
+		g.waiting.fix(v)
+	} else {
+		g.leave(v)
+	}
+	return s, true
+}
+
+// leave goes on to the next published window with samples, if there is one.
+func (g *Merge) leave(lane int) {
+	l := &g.lanes[lane]
+	l.done, l.doneSamples = l.cur, l.samples
+	if len(l.ahead) == 0 {
+		g.waiting.drop(lane)
+		return
+	}
+	c := l.ahead[0]
+	if l.ahead = l.ahead[1:]; len(l.ahead) == 0 {
+		l.ahead = nil
+	}
+	g.start(lane, c.window, c.samples, 0)
+}
+
+// Pos appends the position after the sample given last, one entry per lane: the last
+// window that begins before that sample's time, and how many of its samples were
+// given. Before the first sample it is the position that the merge was made with.
+func (g *Merge) Pos(dst []Pos) []Pos {
+	for v := range g.lanes {
+		l := &g.lanes[v]
+		if end := g.begins.next[v] - 1; g.given > 0 && l.base < end { // else nothing beyond base is published
+			if g.begun(v, end) {
+				l.base = end
+			}
+			for l.base < end && g.begun(v, l.base+1) {
+				l.base++
+			}
+		}
+		x := Pos{Window: l.base}
+		if l.base == l.cur {
+			x.Given = l.given
+		} else if l.base == l.done {
+			x.Given = l.doneSamples
+		}
+		dst = append(dst, x)
+	}
+	return dst
+}
+
+// begun says whether a window begins before the time of the sample given last.
+func (g *Merge) begun(lane int, window int64) bool {
+	f := g.p.begin(lane, window)
+	return f.cmp(&g.last) < 0
+}
+
+// Run publishes what is needed with the numbers that m returns and gives up to n
+// samples, to skip them or to count: it returns how many there were.
+func (g *Merge) Run(n int64, m func(lane int, window int64) int64) (int64, error) {
+	for i := range n {
+		for lane, w, ok := g.Needs(); ok; lane, w, ok = g.Needs() {
+			if err := g.Publish(lane, w, m(lane, w)); err != nil {
+				return i, err
+			}
+		}
+		if _, ok := g.Next(); !ok {
+			return i, nil
+		}
+	}
+	return n, nil
+}
+
+// checkRestored is called when the windows of the restored position are all known. It
+// refuses a position that no run can have been in: the samples given are exactly those
+// up to one (time, lane), and the windows those that begin before it.
+func (g *Merge) checkRestored() error {
+	var last frac
+	at := -1 // lane of the sample given last
+	for v, x := range g.restored {
+		if x.Given > 0 {
+			l := &g.lanes[v]
+			m := l.doneSamples // all of them given
+			if l.cur == x.Window {
+				m = l.samples
+			}
+			if t, _ := g.time(v, x.Window, m, x.Given-1); at < 0 || t.cmp(&last) >= 0 {
+				last, at = t, v
+			}
+		}
+	}
+	if at < 0 {
+		return nil // the start: CheckPos saw that every lane is in window 0
+	}
+	for v, x := range g.restored {
+		ok := true
+		if n := g.p.lanes[v].windows; n > 0 {
+			f := g.p.begin(v, x.Window)
+			ok = f.cmp(&last) < 0
+			if x.Window+1 < n {
+				f = g.p.begin(v, x.Window+1)
+				ok = ok && f.cmp(&last) >= 0
+			}
+		}
+		if l := &g.lanes[v]; l.given < l.samples {
+			c := g.waiting.at[v].cmp(&last)
+			ok = ok && (c > 0 || c == 0 && v > at)
+		}
+		if !ok {
+			return fault.New(fault.Invalid, "the state's positions do not belong together: [%d, %d] of lane %d and [%d, %d] of lane %d; use a state as it was written, with the data and plan of its job",
+				x.Window, x.Given, v, g.restored[at].Window, g.restored[at].Given, at)
+		}
+	}
+	return nil
+}
