@@ -27,6 +27,24 @@ type BatchOptions struct {
 	DTypes map[string]shard.DType
 }
 
+// form is the options' form of batches: all columns, some cast.
+func (o *BatchOptions) form(schema *arrow.Schema) shard.Form {
+	f := shard.Form{Tensors: o.Tensors}
+	if o.DTypes == nil {
+		return f
+	}
+	f.Columns = map[string]shard.Column{}
+	if o.Tensors {
+		for _, field := range schema.Fields() {
+			f.Columns[field.Name] = shard.Column{}
+		}
+	}
+	for name, d := range o.DTypes {
+		f.Columns[name] = shard.Column{DType: d}
+	}
+	return f
+}
+
 // IterBatches runs the plan and gives its rows in batches of equal size, in
 // canonical order. A batch is valid until the next turn; Retain to keep it.
 // Leaving the loop ends the run and frees everything.
@@ -46,7 +64,7 @@ func (d *Dataset) IterBatches(ctx context.Context, o *BatchOptions) iter.Seq2[*s
 			return
 		}
 		defer s.Close()
-		a, err := shard.NewAssembler(s.Schema(), shard.AssembleOptions{Rows: rows, Tensors: o.Tensors, DTypes: o.DTypes}, allocOf(s))
+		a, err := shard.NewAssembler(s.Schema(), shard.AssembleOptions{Rows: rows, Form: o.form(s.Schema())}, allocOf(s))
 		if err != nil {
 			fail(err)
 			return

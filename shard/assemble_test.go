@@ -52,9 +52,9 @@ func TestAssemble(t *testing.T) {
 			t.Run(fmt.Sprintf("tensors=%v/rows=%d", tensors, rows), func(t *testing.T) {
 				t.Logf("seed %d", seed)
 				alloc := memtest.New(t)
-				o := AssembleOptions{Rows: rows, Tensors: tensors}
+				o := AssembleOptions{Rows: rows, Form: Form{Tensors: tensors}}
 				if tensors {
-					o.DTypes = map[string]DType{"i": Float32, "f": Float32, "b": Int64, "v": Float64}
+					o.Form.Columns = map[string]Column{"i": {DType: Float32}, "f": {DType: Float32}, "b": {DType: Int64}, "v": {DType: Float64}}
 				}
 				a, err := NewAssembler(testSchema, o, alloc)
 				if err != nil {
@@ -128,9 +128,9 @@ func TestAssembleRefuses(t *testing.T) {
 		o      AssembleOptions
 	}{
 		{testSchema, AssembleOptions{Rows: 0}},
-		{testSchema, AssembleOptions{Rows: 1, DTypes: map[string]DType{"i": Float32}}},
-		{testSchema, AssembleOptions{Rows: 1, Tensors: true, DTypes: map[string]DType{"nix": Float32}}},
-		{text, AssembleOptions{Rows: 1, Tensors: true}},
+		{testSchema, AssembleOptions{Rows: 1, Form: Form{Columns: map[string]Column{"i": {DType: Float32}}}}},
+		{testSchema, AssembleOptions{Rows: 1, Form: Form{Tensors: true, Columns: map[string]Column{"nix": {DType: Float32}}}}},
+		{text, AssembleOptions{Rows: 1, Form: Form{Tensors: true}}},
 	} {
 		if _, err := NewAssembler(c.schema, c.o, memory.DefaultAllocator); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%v: %v", c.o, err)
@@ -144,7 +144,7 @@ func TestNullHasNoTensor(t *testing.T) {
 	b := array.NewRecordBuilder(alloc, s)
 	defer b.Release()
 	b.Field(0).AppendNull()
-	a, err := NewAssembler(s, AssembleOptions{Rows: 1, Tensors: true}, alloc)
+	a, err := NewAssembler(s, AssembleOptions{Rows: 1, Form: Form{Tensors: true}}, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestCastLimits(t *testing.T) {
 		col := b.NewArray()
 		b.Release()
 		s := arrow.NewSchema([]arrow.Field{{Name: "x", Type: col.DataType()}}, nil)
-		a, err := NewAssembler(s, AssembleOptions{Rows: 1, Tensors: true, DTypes: map[string]DType{"x": c.to}}, alloc)
+		a, err := NewAssembler(s, AssembleOptions{Rows: 1, Form: Form{Tensors: true, Columns: map[string]Column{"x": {DType: c.to}}}}, alloc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,8 @@ func TestBFloat16(t *testing.T) {
 }
 
 func BenchmarkAssembleFloat32(b *testing.B) {
-	a, err := NewAssembler(testSchema, AssembleOptions{Rows: 1024, Tensors: true, DTypes: map[string]DType{"f": Float32}}, memory.DefaultAllocator)
+	a, err := NewAssembler(testSchema, AssembleOptions{Rows: 1024, Form: Form{Tensors: true,
+		Columns: map[string]Column{"i": {}, "f": {DType: Float32}, "b": {}, "v": {}}}}, memory.DefaultAllocator)
 	if err != nil {
 		b.Fatal(err)
 	}

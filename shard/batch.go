@@ -18,13 +18,21 @@ import (
 // only. Safe for concurrent use.
 type Batch struct {
 	rows    int
+	real    int               // rows that are no pads
 	record  arrow.RecordBatch // Arrow form; nil in tensor form
 	tensors []Tensor          // tensor form
 	buf     *memory.Buffer    // what the tensors lie in
 	refs    atomic.Int32
+
+	// Set by the iterator that gives it out.
+	epoch   uint64
+	step    int64
+	rank    int
+	samples []int64
 }
 
-// Tensor is one column as a contiguous, row-major array, 64-byte aligned.
+// Tensor is one column, or a part of one, as a contiguous, row-major array, 64-byte
+// aligned. All tensors of a batch lie in one buffer.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -32,8 +40,24 @@ type Tensor struct {
 	Data  []byte
 }
 
-// Rows is the number of rows.
+// Rows is the number of rows, padded ones included.
 func (b *Batch) Rows() int { return b.rows }
+
+// Real is the number of rows that are no pads; they come first.
+func (b *Batch) Real() int { return b.real }
+
+// Epoch that the batch belongs to.
+func (b *Batch) Epoch() uint64 { return b.epoch }
+
+// Step of the epoch, from 0: the same for the batches of all ranks that belong together.
+func (b *Batch) Step() int64 { return b.step }
+
+// Rank that the batch is for.
+func (b *Batch) Rank() int { return b.rank }
+
+// Samples are the numbers n of the real rows in the epoch's order, borrowed until
+// Release; nil for a batch that is not of an ordered epoch.
+func (b *Batch) Samples() []int64 { return b.samples }
 
 // Record is the batch in Arrow form, borrowed until Release; nil if the batch
 // was asked for as tensors.
@@ -71,7 +95,7 @@ func (b *Batch) Release() {
 	if b.buf != nil {
 		b.buf.Release()
 	}
-	b.record, b.tensors, b.buf = nil, nil, nil
+	b.record, b.tensors, b.buf, b.samples = nil, nil, nil, nil
 }
 
 // Values views a tensor's data as a slice of T, which must have the size of the

@@ -61,8 +61,8 @@ func bare(paths []string) error {
 		outs = append(outs, arrow.Field{Name: n.Name, Type: p.Type(), Nullable: true})
 	}
 	out := arrow.NewSchema(outs, nil)
-	asm, err := shard.NewAssembler(out, shard.AssembleOptions{Rows: 1024, Tensors: true,
-		DTypes: map[string]shard.DType{"tip_rate": shard.Float32, "log_dist": shard.Float32}}, alloc)
+	asm, err := shard.NewAssembler(out, shard.AssembleOptions{Rows: 1024, Form: shard.Form{Tensors: true,
+		Columns: map[string]shard.Column{"tip_rate": {DType: shard.Float32}, "log_dist": {DType: shard.Float32}}}}, alloc)
 	if err != nil {
 		return err
 	}
