@@ -14,7 +14,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"go.uber.org/goleak"
 )
@@ -162,7 +161,39 @@ func randomArray(rng *rand.Rand, alloc memory.Allocator, t arrow.DataType, rows 
 	}
 	whole := b.NewArray()
 	defer whole.Release()
-	return array.NewSlice(whole, int64(before), int64(before+rows))
+	if rng.IntN(2) == 0 {
+		return array.NewSlice(whole, int64(before), int64(before+rows))
+	}
+	d := shifted(alloc, whole.Data())
+	defer d.Release()
+	s := array.NewSliceData(d, int64(before), int64(before+rows))
+	defer s.Release()
+	return array.MakeFromData(s)
+}
+
+// shifted is the same rows with children that begin at an offset of their own.
+func shifted(alloc memory.Allocator, d arrow.ArrayData) arrow.ArrayData {
+	if len(d.Children()) == 0 {
+		d.Retain()
+		return d
+	}
+	kids := make([]arrow.ArrayData, len(d.Children()))
+	for i, c := range d.Children() {
+		s := shifted(alloc, c)
+		rows := array.MakeFromData(s)
+		head := array.NewSlice(rows, 0, int64(min(3, rows.Len())))
+		whole, err := array.Concatenate([]arrow.Array{head, rows}, alloc)
+		must(err)
+		kids[i] = array.NewSliceData(whole.Data(), int64(head.Len()), int64(whole.Len()))
+		for _, a := range []interface{ Release() }{s, rows, head, whole} {
+			a.Release()
+		}
+	}
+	out := array.NewData(d.DataType(), d.Len(), d.Buffers(), kids, d.NullN(), d.Offset())
+	for _, k := range kids {
+		k.Release()
+	}
+	return out
 }
 
 func randomRuns(rng *rand.Rand, rows []int) []Run {
@@ -414,71 +445,5 @@ func TestDictionaryOverflow(t *testing.T) {
 	defer got.Release()
 	if want := "\"1 7\"\n\"1 0\"\n"; texts(got.Column(0)) != want {
 		t.Errorf("got %q", texts(got.Column(0)))
-	}
-}
-
-func BenchmarkShuffled(b *testing.B) {
-	const recs, rows = 64, 16384
-	pool := mem.New(1 << 30) // what batches are allocated from
-	defer pool.Close()
-	types := []struct {
-		name string
-		t    arrow.DataType
-		add  func(*rand.Rand, array.Builder) int
-	}{
-		{"int64", arrow.PrimitiveTypes.Int64, func(r *rand.Rand, b array.Builder) int { b.(*array.Int64Builder).Append(r.Int64()); return 8 }},
-		{"float32", arrow.PrimitiveTypes.Float32, func(r *rand.Rand, b array.Builder) int { b.(*array.Float32Builder).Append(r.Float32()); return 4 }},
-		{"string20", arrow.BinaryTypes.String, func(r *rand.Rand, b array.Builder) int {
-			n := 10 + r.IntN(21)
-			b.(*array.StringBuilder).Append(strings.Repeat("x", n))
-			return n
-		}},
-		{"list100", arrow.ListOf(arrow.PrimitiveTypes.Int32), func(r *rand.Rand, b array.Builder) int {
-			l := b.(*array.ListBuilder)
-			l.Append(true)
-			n := 50 + r.IntN(101)
-			for i := range n {
-				l.ValueBuilder().(*array.Int32Builder).Append(int32(i))
-			}
-			return 4 * n
-		}},
-	}
-	for _, typ := range types {
-		rng := rand.New(rand.NewPCG(1, 2))
-		cols := make([]arrow.Array, recs)
-		bytes := 0
-		for i := range cols {
-			x := array.NewBuilder(memory.DefaultAllocator, typ.t)
-			for range rows {
-				bytes += typ.add(rng, x)
-			}
-			cols[i] = x.NewArray()
-			x.Release()
-		}
-		for _, near := range []bool{true, false} {
-			for _, batch := range []int{1024, 16384} {
-				runs := make([]Run, batch)
-				for i := range runs {
-					row := rng.IntN(rows)
-					if near { // the open windows of all lanes together: what is in cache
-						row = rng.IntN(batch / recs)
-					}
-					runs[i] = Run{int32(rng.IntN(recs)), int32(row), 1}
-				}
-				where := map[bool]string{true: "cached", false: "spread"}[near]
-				b.Run(fmt.Sprintf("%s/%s/%d", typ.name, where, batch), func(b *testing.B) {
-					b.SetBytes(int64(bytes) * int64(batch) / (recs * rows))
-					b.ReportAllocs()
-					for b.Loop() {
-						a, err := Column(pool, cols, runs)
-						if err != nil {
-							b.Fatal(err)
-						}
-						a.Release()
-					}
-					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(batch), "ns/row")
-				})
-			}
-		}
 	}
 }

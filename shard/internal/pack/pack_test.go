@@ -13,7 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
-	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"go.uber.org/goleak"
 )
@@ -298,7 +297,9 @@ func randomDocuments(rng *rand.Rand, alloc memory.Allocator, t, mask arrow.DataT
 			b   array.Builder
 			dst *[]arrow.Array
 		}{{a, &d.tokens}, {b, &d.masks}} {
-			whole := x.b.NewArray()
+			built := x.b.NewArray()
+			whole := shifted(alloc, built)
+			built.Release()
 			*x.dst = append(*x.dst, array.NewSlice(whole, int64(skip), int64(whole.Len())))
 			whole.Release()
 			x.b.Release()
@@ -315,6 +316,25 @@ func randomDocuments(rng *rand.Rand, alloc memory.Allocator, t, mask arrow.DataT
 		d.want, d.wantMask = append(d.want, x.ids), append(d.wantMask, x.mask)
 	}
 	return d
+}
+
+// shifted is the same lists, whose values begin at an offset of their own.
+func shifted(alloc memory.Allocator, a arrow.Array) arrow.Array {
+	d := a.Data()
+	values := array.MakeFromData(d.Children()[0])
+	defer values.Release()
+	head := array.NewSlice(values, 0, int64(min(3, values.Len())))
+	defer head.Release()
+	whole, err := array.Concatenate([]arrow.Array{head, values}, alloc)
+	if err != nil {
+		panic(err)
+	}
+	defer whole.Release()
+	child := array.NewSliceData(whole.Data(), int64(head.Len()), int64(whole.Len()))
+	defer child.Release()
+	out := array.NewData(d.DataType(), d.Len(), d.Buffers(), []arrow.ArrayData{child}, d.NullN(), d.Offset())
+	defer out.Release()
+	return array.MakeFromData(out)
 }
 
 // Record for record against the definition of each column.
@@ -467,46 +487,4 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("no documents: %v, %v", plan, err)
 	}
 	rec.Release()
-}
-
-func BenchmarkPack(b *testing.B) {
-	const docs, recs = 4096, 16
-	for _, t := range []arrow.DataType{arrow.PrimitiveTypes.Uint16, arrow.PrimitiveTypes.Int32, arrow.PrimitiveTypes.Int64} {
-		rng := rand.New(rand.NewPCG(7, 7))
-		cols := make([]arrow.Array, recs)
-		var runs []gather.Run
-		tokens := 0
-		for i := range cols {
-			x := array.NewBuilder(memory.DefaultAllocator, arrow.ListOf(t)).(*array.ListBuilder)
-			for row, n := range logNormal(rng, docs/recs) {
-				x.Append(true)
-				for range n {
-					x.ValueBuilder().AppendEmptyValue()
-				}
-				tokens += int(n)
-				runs = append(runs, gather.Run{Rec: int32(i), Row: int32(row), N: 1})
-			}
-			cols[i] = x.NewArray()
-			x.Release()
-		}
-		rng.Shuffle(len(runs), func(i, k int) { runs[i], runs[k] = runs[k], runs[i] })
-		for _, m := range []Method{MethodConcat, MethodBestFit} {
-			for _, mask := range []bool{false, true} {
-				b.Run(fmt.Sprintf("%s/%s/mask=%v", m, t, mask), func(b *testing.B) {
-					pool := mem.New(1 << 30)
-					defer pool.Close()
-					b.SetBytes(int64(tokens * t.(arrow.FixedWidthDataType).BitWidth() / 8))
-					b.ReportAllocs()
-					for b.Loop() {
-						rec, _, err := Pack(pool, Options{Length: 2048, Method: m, LossMask: mask}, cols, nil, runs)
-						if err != nil {
-							b.Fatal(err)
-						}
-						rec.Release()
-					}
-					b.ReportMetric(float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
-				})
-			}
-		}
-	}
 }
