@@ -69,14 +69,16 @@ func newFrac(n, q wide) frac {
 	return f
 }
 
-// add goes on by d, which has the same q. The sum must stay below 1.
+// add goes on by d, which has the same q. The sum must stay below 1. Whether the
+// remainder runs over cannot be predicted, hence no branch.
 func (f *frac) add(dkey uint64, drem wide) {
-	f.key += dkey
-	f.rem = f.rem.add(drem)
-	if f.rem.cmp(f.q) >= 0 {
-		f.rem = f.rem.sub(f.q)
-		f.key++
-	}
+	lo, c := bits.Add64(f.rem.lo, drem.lo, 0)
+	hi, _ := bits.Add64(f.rem.hi, drem.hi, c)
+	l, b := bits.Sub64(lo, f.q.lo, 0)
+	h, b := bits.Sub64(hi, f.q.hi, b)
+	over := b - 1 // all ones if the remainder is q or more
+	f.rem = wide{hi&^over | h&over, lo&^over | l&over}
+	f.key += dkey - over
 }
 
 func (f *frac) cmp(g *frac) int {
@@ -140,20 +142,31 @@ func (t *tree) drop(lane int) { t.put(t.leaves+lane, node{math.MaxUint64, -1}) }
 
 func (t *tree) put(i int, x node) {
 	t.node[i] = x
+	key, lane := x.key, x.lane
 	for i > 1 {
-		if y := t.node[i^1]; y.key < x.key || y.key == x.key && t.before(y, x) {
-			x = y
+		y := &t.node[i^1]
+		k, v := y.key, y.lane
+		if k == key {
+			if t.before(v, lane) {
+				lane = v
+			}
+		} else if k < key { // a conditional move: which way it goes cannot be predicted
+			key, lane = k, v
 		}
 		i >>= 1
-		t.node[i] = x
+		t.node[i] = node{key, lane}
 	}
 }
 
-// before orders two nodes of equal keys.
-func (t *tree) before(y, x node) bool {
-	if y.lane < 0 || x.lane < 0 {
-		return x.lane < 0
+// before orders two lanes of equal keys.
+func (t *tree) before(v, w int) bool {
+	if v < 0 || w < 0 {
+		return w < 0
 	}
-	c := t.at[y.lane].tie(&t.at[x.lane])
-	return c < 0 || c == 0 && y.lane < x.lane
+	f, g := &t.at[v], &t.at[w]
+	if f.q == g.q && f.rem == g.rem {
+		return v < w
+	}
+	c := f.tie(g)
+	return c < 0 || c == 0 && v < w
 }

@@ -76,13 +76,19 @@ func (g *Merge) Given() int64 { return g.given }
 // current window of every lane comes first.
 func (g *Merge) Needs() (lane int, window int64, ok bool) {
 	b, s := &g.begins.tree.node[1], &g.waiting.node[1]
-	if b.lane < 0 {
+	if b.lane < 0 || g.known() {
 		return 0, 0, false
 	}
 	if s.lane >= 0 && g.unseen == 0 && (b.key > s.key || b.key == s.key && g.begins.tree.at[b.lane].tie(&g.waiting.at[s.lane]) >= 0) {
 		return 0, 0, false // samples of a window come after its begin
 	}
 	return b.lane, g.begins.next[b.lane], true
+}
+
+// known says, of nearly all samples, that nothing is needed. Where no sample waits its key
+// is the greatest.
+func (g *Merge) known() bool {
+	return g.begins.tree.node[1].key > g.waiting.node[1].key && g.unseen == 0
 }
 
 // Publish says that the next unpublished window of the lane has m samples. It may
@@ -162,8 +168,10 @@ func gcd(a, b uint64) uint64 {
 // Next gives the next sample; false at the end of the pass. Calling it while Needs
 // asks for a window is a mistake of the caller: it panics.
 func (g *Merge) Next() (Sample, bool) {
-	if lane, window, ok := g.Needs(); ok {
-		panic(fault.New(fault.Internal, "the next sample is not known before window %d of lane %d is published", window, lane))
+	if !g.known() {
+		if lane, window, ok := g.Needs(); ok {
+			panic(fault.New(fault.Internal, "the next sample is not known before window %d of lane %d is published", window, lane))
+		}
 	}
 	v := g.waiting.top()
 	if v < 0 {

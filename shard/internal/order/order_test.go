@@ -178,7 +178,7 @@ func TestMergeHugeNumbers(t *testing.T) {
 // position of the same sequence.
 func TestEditedPos(t *testing.T) {
 	refused := 0
-	runs(t, 1000, func(t *testing.T, r *rand.Rand) {
+	runs(t, 400, func(t *testing.T, r *rand.Rand) {
 		c := draw(r)
 		p, lanes := newPass(t, c), ordertest.Lay(c.key, c.shape, c.units)
 		want := ordertest.Sequence(lanes, c.m)

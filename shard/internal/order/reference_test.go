@@ -2,6 +2,7 @@ package order_test
 
 import (
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -74,6 +75,9 @@ func newPass(t testing.TB, c sample) *order.Pass {
 
 func runs(t *testing.T, n int, f func(t *testing.T, r *rand.Rand)) {
 	t.Helper()
+	if os.Getenv("PENSTOCK_SOAK") == "1" {
+		n *= 50
+	}
 	base := rand.Uint64()
 	for i := range n {
 		seed := base + uint64(i)
@@ -144,7 +148,7 @@ func TestPassEqualsReference(t *testing.T) {
 // are asked for or earlier, and its positions are those of the reference.
 func TestMergeEqualsReference(t *testing.T) {
 	samples, restarts := 0, 0
-	runs(t, 3000, func(t *testing.T, r *rand.Rand) {
+	runs(t, 2000, func(t *testing.T, r *rand.Rand) {
 		c := draw(r)
 		p, lanes := newPass(t, c), ordertest.Lay(c.key, c.shape, c.units)
 		want := ordertest.Sequence(lanes, c.m)
@@ -194,12 +198,10 @@ func TestMergeEqualsReference(t *testing.T) {
 			if ok != (n < len(want)) || ok && s != want[n].Sample {
 				t.Fatalf("sample %d is %v, %v; want one of %d", n, s, ok, len(want))
 			}
-			if samples++; ok && s != want[n].Sample {
-				t.Fatalf("sample %d is %v, want %v", n, s, want[n].Sample)
-			}
+			samples++
 		}
 	})
-	if samples < 100_000 || restarts < 10_000 {
+	if samples < 50_000 || restarts < 5_000 {
 		t.Fatalf("only %d samples and %d restarts", samples, restarts)
 	}
 }
