@@ -212,14 +212,19 @@ func (b *build) bytes(i, width int) [][]byte {
 // source has nulls.
 func (b *build) validity() {
 	b.bufs = append(make([]*memory.Buffer, 0, 3), nil)
-	maps := make([][]byte, len(b.srcs))
-	some := false
+	var maps [][]byte
 	for i, s := range b.srcs {
-		if bs := s.Buffers(); len(bs) > 0 && bs[0] != nil && bs[0].Len() > 0 && s.NullN() != 0 {
-			maps[i], some = bs[0].Bytes(), true
+		if s.NullN() == 0 {
+			continue
+		}
+		if bs := s.Buffers(); len(bs) > 0 && bs[0] != nil && bs[0].Len() > 0 {
+			if maps == nil {
+				maps = make([][]byte, len(b.srcs))
+			}
+			maps[i] = bs[0].Bytes()
 		}
 	}
-	if !some || b.rows == 0 {
+	if maps == nil || b.rows == 0 {
 		return
 	}
 	x := memory.NewResizableBuffer(b.alloc)

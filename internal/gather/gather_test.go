@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -445,5 +446,93 @@ func TestDictionaryOverflow(t *testing.T) {
 	defer got.Release()
 	if want := "\"1 7\"\n\"1 0\"\n"; texts(got.Column(0)) != want {
 		t.Errorf("got %q", texts(got.Column(0)))
+	}
+}
+
+// Values of any width at any address, single rows and longer runs.
+func TestFixed(t *testing.T) {
+	for _, width := range []int{1, 2, 3, 4, 8, 16, 17} {
+		for shift := range 4 {
+			rng := rand.New(rand.NewPCG(uint64(width), uint64(shift)))
+			srcs := make([][]byte, 3)
+			for i := range srcs {
+				srcs[i] = make([]byte, shift+50*width)[shift:]
+				for k := range srcs[i] {
+					srcs[i][k] = byte(rng.Uint32())
+				}
+			}
+			runs := randomRuns(rng, []int{50, 50, 50})
+			var want []byte
+			for _, r := range runs {
+				want = append(want, srcs[r.Rec][int(r.Row)*width:int(r.Row+r.N)*width]...)
+			}
+			dst := make([]byte, shift+len(want))[shift:]
+			Fixed(dst, width, srcs, runs)
+			if !bytes.Equal(dst, want) {
+				t.Errorf("width %d, shifted by %d, runs %v: got %x, want %x", width, shift, runs, dst, want)
+			}
+		}
+	}
+}
+
+// Types that go through slices, alone and inside of a struct, and one that cannot.
+func TestOtherLayouts(t *testing.T) {
+	alloc := memtest.New(t)
+	runs := []Run{{0, 3, 1}, {0, 0, 2}, {0, 2, 0}, {1, 1, 1}, {0, 3, 1}}
+	gatherAll := func(typ arrow.DataType, fill func(array.Builder, int)) (string, string, error) {
+		recs := make([]arrow.Array, 2)
+		for i := range recs {
+			b := array.NewBuilder(alloc, arrow.StructOf(arrow.Field{Name: "x", Type: typ, Nullable: true}))
+			for k := range 6 {
+				b.(*array.StructBuilder).Append(true)
+				fill(b.(*array.StructBuilder).FieldBuilder(0), 10*i+k)
+			}
+			whole := b.NewArray()
+			recs[i] = array.NewSlice(whole, 1, 6)
+			whole.Release()
+			b.Release()
+			defer recs[i].Release()
+		}
+		var want strings.Builder
+		for _, r := range runs {
+			for k := range r.N {
+				want.WriteString(recs[r.Rec].ValueStr(int(r.Row+k)) + "\n")
+			}
+		}
+		a, err := Column(alloc, recs, runs)
+		if err != nil {
+			return "", "", err
+		}
+		defer a.Release()
+		var got strings.Builder
+		for i := range a.Len() {
+			got.WriteString(a.ValueStr(i) + "\n")
+		}
+		return got.String(), want.String(), nil
+	}
+	ints := arrow.PrimitiveTypes.Int64
+	got, want, err := gatherAll(arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int32, ints), func(b array.Builder, v int) {
+		b.(*array.RunEndEncodedBuilder).Append(1)
+		b.(*array.RunEndEncodedBuilder).ValueBuilder().(*array.Int64Builder).Append(int64(v / 2))
+	})
+	if err != nil || got != want {
+		t.Errorf("run-end encoded: got\n%swant\n%s%v", got, want, err)
+	}
+	got, want, err = gatherAll(arrow.ListViewOf(ints), func(b array.Builder, v int) {
+		b.(*array.ListViewBuilder).AppendWithSize(v != 3, v%3)
+		for range v % 3 {
+			b.(*array.ListViewBuilder).ValueBuilder().(*array.Int64Builder).Append(int64(v))
+		}
+	})
+	if err != nil || got != want {
+		t.Errorf("list view: got\n%swant\n%s%v", got, want, err)
+	}
+	union := arrow.SparseUnionOf([]arrow.Field{{Name: "i", Type: ints}}, []arrow.UnionTypeCode{0})
+	_, _, err = gatherAll(union, func(b array.Builder, v int) {
+		b.(*array.SparseUnionBuilder).Append(0)
+		b.(*array.SparseUnionBuilder).Child(0).(*array.Int64Builder).Append(int64(v))
+	})
+	if fault.CodeOf(err) != fault.Unsupported {
+		t.Errorf("union: got %v", err)
 	}
 }
