@@ -119,6 +119,18 @@ func (o Options) schema(t arrow.DataType) *arrow.Schema {
 	return arrow.NewSchema(fields, nil)
 }
 
+// CheckMask reports, as an Invalid error, why a column of this type cannot give the
+// loss mask.
+func CheckMask(masks arrow.DataType, o Options) error {
+	if !o.LossMask {
+		return fault.New(fault.Invalid, "a column of masks is given, but no loss mask is asked for: set loss_mask, or leave the column out")
+	}
+	if m := elem(masks); m == nil || m.ID() != arrow.UINT8 && m.ID() != arrow.INT8 && m.ID() != arrow.BOOL {
+		return fault.New(fault.Invalid, "loss masks must be a list of uint8, int8 or bool, not %s: cast the column", masks)
+	}
+	return nil
+}
+
 // Packed is documents and the plan for their bins. It borrows the columns that it was
 // made from: they must outlive it. Safe for concurrent use; nothing to close.
 type Packed struct {
@@ -163,12 +175,12 @@ func New(o Options, tokens, masks []arrow.Array, runs []gather.Run) (*Packed, er
 	if p.docs, err = p.src.spans(runs, "token"); err != nil {
 		return nil, err
 	}
-	if masks != nil && o.LossMask {
-		switch m := elem(masks[0].DataType()); {
-		case len(masks) != len(tokens):
+	if masks != nil {
+		if len(masks) != len(tokens) {
 			return nil, fault.New(fault.Internal, "%d columns of masks for %d of tokens", len(masks), len(tokens))
-		case m == nil || m.ID() != arrow.UINT8 && m.ID() != arrow.INT8 && m.ID() != arrow.BOOL:
-			return nil, fault.New(fault.Invalid, "loss masks must be a list of uint8, int8 or bool, not %s: cast the column", masks[0].DataType())
+		}
+		if err := CheckMask(masks[0].DataType(), o); err != nil {
+			return nil, err
 		}
 		p.maskBits = elem(masks[0].DataType()).ID() == arrow.BOOL
 		if p.mask, err = open(masks); err != nil {

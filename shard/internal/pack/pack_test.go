@@ -352,7 +352,7 @@ func TestPack(t *testing.T) {
 		token := tokenTypes[seed%uint64(len(tokenTypes))]
 		d := randomDocuments(rng, alloc, token, mask, o.Length)
 		var masks []arrow.Array
-		if rng.IntN(2) == 0 {
+		if o.LossMask && rng.IntN(2) == 0 {
 			masks = d.masks
 		}
 		where := fmt.Sprintf("seed %d, %s, %+v", seed, token, o)
@@ -470,6 +470,7 @@ func TestBadInput(t *testing.T) {
 		{ok, floats, nil, fault.Invalid, "must be a list of integers"},
 		{ok, null, nil, fault.RowError, "token 1 of document 2 is null"},
 		{ok, good, floats, fault.Invalid, "list of uint8, int8 or bool"},
+		{Options{Length: 4}, good, good, fault.Invalid, "set loss_mask"},
 		{ok, good, short, fault.RowError, "document 1 has 1 tokens and a mask of 0"},
 	} {
 		runs := []gather.Run{{Rec: 0, Row: 0, N: int32(c.tokens.Len())}}
