@@ -29,6 +29,7 @@ type Batch struct {
 	step    int64
 	rank    int
 	samples []int64
+	lineage []Lineage
 }
 
 // Tensor is one column, or a part of one, as a contiguous, row-major array, 64-byte
@@ -58,6 +59,9 @@ func (b *Batch) Rank() int { return b.rank }
 // Samples are the numbers n of the real rows in the epoch's order, borrowed until
 // Release; nil for a batch that is not of an ordered epoch.
 func (b *Batch) Samples() []int64 { return b.samples }
+
+// Lineage says where each real row comes from; nil unless [Options.Lineage] is set.
+func (b *Batch) Lineage() []Lineage { return b.lineage }
 
 // Record is the batch in Arrow form, borrowed until Release; nil if the batch
 // was asked for as tensors.

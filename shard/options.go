@@ -21,6 +21,8 @@ type Options struct {
 	Prefetch int
 	// Endless goes from epoch to epoch without io.EOF in between.
 	Endless bool
+	// Epochs is how many there are; 0: as many as are asked for.
+	Epochs int
 	// StepsPerEpoch ends an epoch after so many steps; required where every source
 	// of a mix repeats. 0: when the data ends.
 	StepsPerEpoch int64

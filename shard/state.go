@@ -1,5 +1,15 @@
 package shard
 
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/internal/order"
+)
+
 // State is where a job stands: after which step, and which sample of every source.
 // It is the same for all ranks, depends on no machine, and holds no data. Its JSON
 // form is versioned; docs/order.md describes it.
@@ -32,4 +42,215 @@ type SourceState struct {
 	Window int64      `json:"window"` // units per window
 	Pass   uint64     `json:"pass"`
 	Pos    [][2]int64 `json:"pos"` // per lane: last window that begins before the last sample given, samples given of it
+}
+
+// StateVersion is the version of states that this package writes and reads.
+const StateVersion = 1
+
+// MarshalJSON gives [at, [w, ...]].
+func (w WeightsAt) MarshalJSON() ([]byte, error) { return json.Marshal([]any{w.At, w.Weights}) }
+
+// UnmarshalJSON reads [at, [w, ...]].
+func (w *WeightsAt) UnmarshalJSON(b []byte) error {
+	var parts []json.RawMessage
+	if err := json.Unmarshal(b, &parts); err != nil || len(parts) != 2 {
+		return fmt.Errorf("weights must be [sample, [weight, ...]], not %.40s", b)
+	}
+	*w = WeightsAt{}
+	if err := json.Unmarshal(parts[0], &w.At); err != nil {
+		return err
+	}
+	return json.Unmarshal(parts[1], &w.Weights)
+}
+
+// maxState bounds the JSON of a state: 2 KiB per source is what 64 lanes take.
+const maxState = 16 << 20
+
+// ReadState reads a state's JSON. What is damaged or of another version is an error that says so.
+func ReadState(r io.Reader) (State, error) {
+	var s State
+	b, err := io.ReadAll(io.LimitReader(r, maxState+1))
+	if err != nil {
+		return s, fault.New(fault.Unavailable, "reading the state: %w", err)
+	}
+	if len(b) > maxState {
+		return s, fault.New(fault.Invalid, "the state is larger than %d bytes", maxState)
+	}
+	return ParseState(b)
+}
+
+// ParseState reads a state's JSON.
+func ParseState(b []byte) (State, error) {
+	var s State
+	var v struct {
+		Version *int `json:"version"`
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return s, fault.New(fault.Corrupt, "not a state: damaged or cut short: %w", err)
+	}
+	switch {
+	case v.Version == nil:
+		return s, fault.New(fault.Corrupt, "not a state: it has no version")
+	case *v.Version != StateVersion:
+		return s, fault.New(fault.Unsupported, "the state has version %d, this program reads version %d: use the release that wrote it", *v.Version, StateVersion)
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, fault.New(fault.Corrupt, "not a state: %w", err)
+	}
+	return s, nil
+}
+
+// snap is a position of a job, as cheap as can be: one is made for every step.
+type snap struct {
+	epoch        uint64
+	step, sample int64
+	global       int64 // of the last step; of the job where there was none
+	length       int64 // 0: none
+	weights      []WeightsAt
+	sources      []snapSource  // nil: the epoch's beginning
+	over         bool          // no epoch follows
+	shapes       []order.Shape // of a restored state; nil otherwise
+}
+
+type snapSource struct {
+	pass uint64
+	pos  []order.Pos
+}
+
+func (a *snap) equal(b *snap) bool {
+	return a.epoch == b.epoch && a.step == b.step && a.sample == b.sample && a.length == b.length &&
+		slices.EqualFunc(a.weights, b.weights, WeightsAt.equal) &&
+		slices.EqualFunc(a.sources, b.sources, func(x, y snapSource) bool { return x.pass == y.pass && slices.Equal(x.pos, y.pos) })
+}
+
+func (w WeightsAt) equal(v WeightsAt) bool { return w.At == v.At && slices.Equal(w.Weights, v.Weights) }
+
+// begin is where the job begins.
+func (j *job) begin() (snap, error) {
+	if j.Options.State != nil {
+		return j.restore(*j.Options.State)
+	}
+	at := j.following(nil)
+	at.epoch = j.Exec.Epoch
+	return at, nil
+}
+
+// following is the beginning of the epoch after that of at.
+func (j *job) following(at *snap) snap {
+	n := snap{weights: j.Weights, global: int64(j.global), length: j.StepsPerEpoch * int64(j.global)}
+	if at != nil {
+		n.epoch = at.epoch + 1
+	}
+	return n
+}
+
+// state gives a position its public form.
+func (j *job) state(at snap) State {
+	s := State{
+		Version: StateVersion, Order: order.Version, Plan: j.Plan, Data: j.Data, Seed: j.Exec.Seed,
+		Epoch: at.epoch, Step: at.step, Sample: at.sample, GlobalBatch: at.global, Length: at.length, Weights: at.weights,
+	}
+	for i := range j.Sources {
+		src := &j.Sources[i]
+		x := SourceState{Name: src.Name, Mode: src.Layout.Mode, Lanes: src.Layout.shape.Lanes, Window: src.Layout.shape.Window,
+			Pos: make([][2]int64, src.Layout.shape.Lanes)}
+		if at.sources != nil {
+			x.Pass = at.sources[i].pass
+			for v, p := range at.sources[i].pos {
+				x.Pos[v] = [2]int64{p.Window, p.Given}
+			}
+		}
+		s.Sources = append(s.Sources, x)
+	}
+	return s
+}
+
+// restore checks a state against the job. What differs is named.
+func (j *job) restore(s State) (snap, error) {
+	bad := func(format string, args ...any) (snap, error) {
+		return snap{}, fault.New(fault.Invalid, "restore: "+format, args...)
+	}
+	switch {
+	case s.Version != StateVersion:
+		return snap{}, fault.New(fault.Unsupported, "restore: the state has version %d, this program reads version %d", s.Version, StateVersion)
+	case s.Order != order.Version:
+		return snap{}, fault.New(fault.Unsupported, "restore: the state has order version %d, this program knows version %d", s.Order, order.Version)
+	case j.Plan == "":
+		return snap{}, fault.New(fault.Unsupported, "restore: this plan cannot be compared with that of the state: %w", j.Unnamed)
+	case s.Plan != j.Plan:
+		return bad("the state is of another plan (%.12s, this one is %.12s): sources, steps, pack and shuffle must be as they were", s.Plan, j.Plan)
+	case s.Data != j.Data:
+		return bad("the data is not what it was (%.12s, now %.12s): a file was added, removed or changed since the state was taken", s.Data, j.Data)
+	case s.Seed != j.Exec.Seed:
+		return bad("the state is of seed %d, this job has %d", s.Seed, j.Exec.Seed)
+	case s.Step < 0 || s.Sample < 0 || s.Length < 0 || s.GlobalBatch < 0:
+		return bad("the state was edited: a count is negative")
+	case len(s.Sources) != len(j.Sources):
+		return bad("the state has %d sources, this job has %d", len(s.Sources), len(j.Sources))
+	case s.Length > 0 && s.Sample > s.Length:
+		return bad("the state was edited: sample %d of an epoch of %d", s.Sample, s.Length)
+	}
+	at := snap{epoch: s.Epoch, step: s.Step, sample: s.Sample, global: s.GlobalBatch, length: s.Length}
+	var given int64
+	for i, x := range s.Sources {
+		src := &j.Sources[i]
+		l := src.Layout
+		switch {
+		case x.Name != src.Name:
+			return bad("source %d of the state is %q, here it is %q", i, x.Name, src.Name)
+		case x.Mode != l.Mode || x.Lanes != l.shape.Lanes && l.named.Lanes != 0 || x.Window != l.shape.Window && (l.named.WindowRows != 0 || l.named.WindowBytes != 0):
+			return bad("source %q was shuffled as %s with %d lanes and windows of %d, here it is %s with %d and %d: a job keeps its shuffle; leave it out of the spec, or begin anew",
+				x.Name, x.Mode, x.Lanes, x.Window, l.Mode, l.shape.Lanes, l.shape.Window)
+		case x.Lanes < 1 || x.Lanes > laneLimit || x.Lanes > 1 && x.Mode != ModeWindow || x.Window < 1 || x.Window > maxWindow:
+			return bad("the state was edited: source %q has %d lanes and windows of %d", x.Name, x.Lanes, x.Window)
+		case len(x.Pos) != x.Lanes:
+			return bad("the state was edited: source %q has %d positions for %d lanes", x.Name, len(x.Pos), x.Lanes)
+		}
+		at.shapes = append(at.shapes, order.Shape{Mode: l.shape.Mode, Lanes: x.Lanes, Window: x.Window})
+		t := snapSource{pass: x.Pass, pos: make([]order.Pos, len(x.Pos))}
+		for v, p := range x.Pos {
+			if p[0] < 0 || p[1] < 0 {
+				return bad("the state was edited: lane %d of source %q is at window %d, sample %d", v, x.Name, p[0], p[1])
+			}
+			t.pos[v] = order.Pos{Window: p[0], Given: p[1]}
+			given += p[1]
+		}
+		if x.Pass == 0 && s.Sample == 0 && given > 0 {
+			return bad("the state was edited: no sample was given, but source %q is under way", x.Name)
+		}
+		at.sources = append(at.sources, t)
+	}
+	if s.Sample == 0 {
+		at.sources = nil
+	}
+	if len(s.Weights) == 0 || s.Weights[0].At != 0 {
+		return bad("the state was edited: it has no weights from sample 0 on")
+	}
+	for i, w := range s.Weights {
+		if len(w.Weights) != len(j.Sources) || i > 0 && w.At <= s.Weights[i-1].At {
+			return bad("the state was edited: its weights are not those of %d sources in ascending order", len(j.Sources))
+		}
+	}
+	at.weights = reweigh(s.Weights, j.Weights, s.Sample)
+	return at, nil
+}
+
+// reweigh is the schedule of an epoch that was begun with old and goes on from sample n
+// with what a spec says now: a change takes effect at n, and is recorded there.
+func reweigh(old, now []WeightsAt, n int64) []WeightsAt {
+	at := func(ws []WeightsAt) (i int) {
+		for i+1 < len(ws) && ws[i+1].At <= n {
+			i++
+		}
+		return i
+	}
+	was, is := at(old), at(now)
+	out := slices.Clone(old[:was+1])
+	if !slices.Equal(old[was].Weights, now[is].Weights) {
+		if old[was].At == n {
+			out = out[:was]
+		}
+		out = append(out, WeightsAt{At: n, Weights: now[is].Weights})
+	}
+	return append(out, now[is+1:]...)
 }

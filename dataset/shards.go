@@ -1,0 +1,201 @@
+package dataset
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/plan"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// ShardOptions of Shards and Iterator; exactly one of GlobalBatch and BatchPerRank is set.
+type ShardOptions struct {
+	RunOptions
+	shard.Options
+}
+
+// Shards deals the samples of a dataset to n ranks: the same ones in the same order whatever
+// n is, epoch after epoch, resumable from any step. It returns an iterator for each rank
+// of ShardOptions.Ranks (nil: all); close each of them. They advance together. Reading begins
+// with the first Next, and ends with ctx. See docs/order.md.
+func (d *Dataset) Shards(ctx context.Context, n int, o *ShardOptions) ([]*shard.Iterator, error) {
+	var opt ShardOptions
+	if o != nil {
+		opt = *o
+	}
+	if opt.Shuffle == nil {
+		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow}
+	}
+	j, err := d.shardJob(ctx, n, opt)
+	if err != nil {
+		return nil, err
+	}
+	return shard.Open(ctx, j)
+}
+
+// Iterator is Shards for one consumer, in canonical order by default.
+func (d *Dataset) Iterator(ctx context.Context, o *ShardOptions) (*shard.Iterator, error) {
+	var opt ShardOptions
+	if o != nil {
+		opt = *o
+	}
+	if opt.Shuffle == nil {
+		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeNone}
+	}
+	j, err := d.shardJob(ctx, 1, opt)
+	if err != nil {
+		return nil, err
+	}
+	its, err := shard.Open(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	return its[0], nil
+}
+
+// shardJob translates the plan for package shard.
+func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j shard.Job, err error) {
+	root, err := d.plan(ctx)
+	if err != nil {
+		return j, err
+	}
+	if o.Unordered {
+		return j, fault.New(fault.Invalid, "shards have an order: leave Unordered out")
+	}
+	sources, mix, err := ops.Sources(root)
+	if err != nil {
+		return j, err
+	}
+	e, err := o.exec()
+	if err != nil {
+		return j, err
+	}
+	j = shard.Job{Ranks: ranks, Runner: o.runner(), Exec: *e, Options: o.Options}
+	shuffle := *o.Shuffle
+	if shuffle.Mode == "" {
+		shuffle.Mode = shard.ModeWindow
+	}
+	for _, s := range sources {
+		src, err := d.shardSource(ctx, s, o, shuffle, len(sources))
+		if err != nil {
+			return j, err
+		}
+		j.Sources = append(j.Sources, src)
+	}
+	if mix != nil {
+		j.StopAll = mix.Stop == ops.StopAll
+		j.Weights = append(j.Weights, shard.WeightsAt{Weights: mix.Weights})
+		for _, w := range mix.Schedule {
+			j.Weights = append(j.Weights, shard.WeightsAt(w))
+		}
+	}
+	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode)
+	if j.Data, err = dataFingerprint(ctx, root); err != nil {
+		j.Plan, j.Unnamed = "", err
+	}
+	if o.DeadLetter != "" {
+		return j, fault.New(fault.Unsupported, "dead letters of shards: rows are read again after a resume, so that they would be written twice; run the steps with a sink to collect them")
+	}
+	return j, nil
+}
+
+// shardSource translates one source.
+func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions, shuffle shard.Shuffle, sources int) (shard.Source, error) {
+	src := shard.Source{Name: s.Name, Repeat: s.Repeat, Limit: -1}
+	n := s.Plan
+	if l, ok := n.(*ops.Limit); ok && shuffle.Mode == shard.ModeNone {
+		src.Limit, n = l.N, l.In
+	}
+	src.KeepsRows = keepsRows(n) && (o.OnError == nil || o.OnError.Policy != "skip")
+	off := map[string]bool{}
+	for _, r := range o.NoRules {
+		off[r] = true
+	}
+	n, _, err := ops.Optimize(n, off)
+	if err != nil {
+		return src, err
+	}
+	if src.Graph, err = plan.Translate(ctx, n, nil); err != nil {
+		return src, err
+	}
+	if p := s.Pack; p != nil {
+		src.Pack = &shard.Packing{Column: p.Column, MaskColumn: p.MaskColumn, PackOptions: shard.PackOptions{
+			Length: p.Length, Method: shard.PackMethod(p.Method), Overlong: shard.PackOverlong(p.Overlong), Pad: p.PadID, EOS: p.EOS,
+			LossMask: p.LossMask || p.MaskColumn != "",
+		}}
+	}
+	src.KeepsRows = src.KeepsRows && !skips(src.Graph.Root)
+	src.Layout, err = shard.NewLayout(ctx, src.Graph, shuffle, sources)
+	return src, err
+}
+
+// keepsRows reports whether no step of a plan changes the number of rows.
+func keepsRows(n ops.Node) bool {
+	keeps := true
+	ops.Walk(n, func(n ops.Node) {
+		switch n := n.(type) {
+		case *ops.Read, *ops.Union:
+		default:
+			keeps = keeps && n.Props().KeepsRows
+		}
+	})
+	return keeps
+}
+
+// skips reports whether a step may leave rows out that it cannot process.
+func skips(st *exec.Stage) bool {
+	for _, op := range st.Ops {
+		if op.OnError != nil && op.OnError.Policy == exec.Skip {
+			return true
+		}
+	}
+	return slices.ContainsFunc(st.Inputs, skips)
+}
+
+// orderFingerprint identifies all of a plan that decides the samples, but for the data.
+func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode) (string, error) {
+	type source struct {
+		Name, Plan string
+		Repeat     bool
+		Pack       *ops.PackSpec
+	}
+	var all []source
+	for _, s := range sources {
+		fp, err := ops.Fingerprint(s.Plan)
+		if err != nil {
+			return "", err
+		}
+		x := source{Name: s.Name, Plan: fp, Repeat: s.Repeat}
+		if s.Pack != nil {
+			x.Pack = &s.Pack.PackSpec
+		}
+		all = append(all, x)
+	}
+	b, err := json.Marshal(map[string]any{"sources": all, "stop_all": stopAll, "mode": mode})
+	if err != nil {
+		return "", fault.New(fault.Internal, "plan: %w", err)
+	}
+	sum := sha256.Sum256(append([]byte("penstock/shards/1\n"), b...))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// dataFingerprint identifies the data of all sources.
+func dataFingerprint(ctx context.Context, root ops.Node) (string, error) {
+	h := sha256.New()
+	err := eachRead(root, func(r *ops.Read) error {
+		fp, err := r.Table.Fingerprint(ctx)
+		if err != nil {
+			return fault.Wrap(err, fault.Place{Step: r.Step()})
+		}
+		fmt.Fprintln(h, fp)
+		return nil
+	})
+	return hex.EncodeToString(h.Sum(nil)), err
+}

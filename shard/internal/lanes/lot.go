@@ -1,0 +1,398 @@
+package lanes
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// task is a slice of a split that the engine reads at once: the segments of one or
+// more windows that follow each other in it.
+type task struct {
+	split    int
+	from, to int64   // units
+	edges    []int64 // where its windows end in it, in units; the last is to
+
+	mu   sync.Mutex
+	rows []int64 // the same in rows of the split, as far as known
+	cuts []cut   // batches handed out so far: another attempt gives the same ones
+}
+
+type cut struct{ row, n int64 }
+
+// edge is the row at which the k-th window ends in the split; false: it lies beyond what was read.
+func (t *task) edge(k int) (int64, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k < len(t.rows) {
+		return t.rows[k], true
+	}
+	return 0, false
+}
+
+// lot keeps the readers of a leaf open from window to window: a lane reads its
+// splits one after another, with pauses. A reader in the lot stands at a place in
+// its split; the task that goes on there takes it.
+type lot struct {
+	table driver.Table
+	acct  *exec.Account // never waits: what readers hold is part of a job's resident memory
+	bytes bool          // places are bytes, not rows
+	ctx   context.Context
+	free  context.CancelFunc
+
+	mu     sync.Mutex
+	parked map[int]*laneReader // by split
+}
+
+// laneReader is a reader on its way through a split. Its task alone uses it, but for busy and done.
+type laneReader struct {
+	rd     driver.Reader
+	cancel context.CancelFunc
+	ctx    context.Context
+	at     int64        // unit at which it stands, or will when its task is through
+	rest   driver.Batch // read, of the next task
+	bad    atomic.Pointer[func(error) error]
+	stats  driver.ScanStats
+	told   [5]int64 // of stats, to tasks before
+
+	busy bool          // guarded by lot.mu
+	done chan struct{} // closed when busy ends
+}
+
+func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool) *lot {
+	l := &lot{table: t, bytes: bytes, parked: map[int]*laneReader{}}
+	l.ctx, l.free = context.WithCancel(ctx)
+	l.acct = b.Account(l.ctx, name)
+	l.acct.SetPriority(exec.Overdraw)
+	return l
+}
+
+// close ends all readers; no task is at work.
+func (l *lot) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.parked {
+		p.close()
+	}
+	clear(l.parked)
+	l.acct.Close()
+	l.free()
+}
+
+func (p *laneReader) close() {
+	if p.rest.Record != nil {
+		p.rest.Record.Release()
+		p.rest.Record = nil
+	}
+	_ = p.rd.Close() // nothing is lost with a reader
+	p.cancel()
+}
+
+// take finds or opens the reader for t, waiting for the task before it in the split.
+func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneReader, error) {
+	for {
+		l.mu.Lock()
+		p := l.parked[t.split]
+		if p == nil || p.at != t.from {
+			break
+		}
+		if !p.busy {
+			p.busy, p.at, p.done = true, t.to, make(chan struct{})
+			l.mu.Unlock()
+			p.bad.Store(&o.OnBadRow)
+			return p, nil
+		}
+		done := p.done
+		l.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+	}
+	p := &laneReader{at: t.to, busy: true, done: make(chan struct{})}
+	if old := l.parked[t.split]; old != nil && !old.busy && old.at < t.from { // its task was given up
+		old.close()
+		delete(l.parked, t.split)
+	}
+	if l.parked[t.split] == nil {
+		l.parked[t.split] = p
+	}
+	l.mu.Unlock()
+
+	p.ctx, p.cancel = context.WithCancel(l.ctx)
+	so := *o
+	so.Alloc, so.Stats, so.Limit = l.acct, &p.stats, 0
+	so.FromRow, so.FromByte, so.Offsets = t.from, 0, false
+	if l.bytes {
+		so.FromRow, so.FromByte, so.Offsets = 0, t.from, true
+	}
+	if o.OnBadRow != nil {
+		p.bad.Store(&o.OnBadRow)
+		so.OnBadRow = func(err error) error { return (*p.bad.Load())(err) }
+	}
+	stop := context.AfterFunc(ctx, p.cancel)
+	var err error
+	p.rd, err = l.table.Open(p.ctx, t.split, &so)
+	stopped := stop()
+	if err == nil && !stopped {
+		err = fault.WithCode(fault.Canceled, context.Cause(ctx))
+		_ = p.rd.Close()
+	}
+	if err != nil {
+		p.cancel()
+		l.drop(t.split, p)
+		return nil, err
+	}
+	return p, nil
+}
+
+// drop forgets a reader that is of no use any more.
+func (l *lot) drop(split int, p *laneReader) {
+	l.mu.Lock()
+	if l.parked[split] == p {
+		delete(l.parked, split)
+	}
+	p.busy = false
+	close(p.done)
+	l.mu.Unlock()
+}
+
+// park gives p back after a task; ok: it stands at the task's end and may go on.
+func (l *lot) park(split int, p *laneReader, ok bool) {
+	if !ok {
+		l.drop(split, p)
+		p.close()
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(p.done)
+	p.busy = false
+	if q := l.parked[split]; q != p {
+		if q != nil && (q.busy || q.at > p.at) {
+			p.close()
+			return
+		}
+		if q != nil {
+			q.close()
+		}
+		l.parked[split] = p
+	}
+}
+
+// view is a lot's table, with tasks for splits.
+type view struct {
+	driver.Table
+	lot    *lot
+	tasks  []*task
+	splits []driver.Split
+}
+
+func (l *lot) view(tasks []*task) *view {
+	v := &view{Table: l.table, lot: l, tasks: tasks, splits: make([]driver.Split, len(tasks))}
+	all := l.table.Splits()
+	for i, t := range tasks {
+		v.splits[i] = all[t.split]
+		v.splits[i].Rows = -1
+	}
+	return v
+}
+
+func (v *view) Splits() []driver.Split { return v.splits }
+
+// Open implements driver.Table for task i.
+func (v *view) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
+	t := v.tasks[i]
+	p, err := v.lot.take(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &slice{lot: v.lot, t: t, p: p, at: t.from, stats: o.Stats, again: slices.Clone(t.cuts)}, nil
+}
+
+// slice is a driver.Reader over a task.
+type slice struct {
+	lot   *lot
+	t     *task
+	p     *laneReader
+	at    int64 // row behind the last one read; not for bytes
+	stats *driver.ScanStats
+	again []cut          // what an earlier attempt handed out: batches are cut the same way
+	back  []driver.Batch // read too much for that
+	ended bool           // the split is at its end
+	err   error
+}
+
+// Close gives the reader back to the lot.
+func (s *slice) Close() error {
+	if s.p == nil {
+		return nil
+	}
+	if s.stats != nil {
+		from := []*atomic.Int64{&s.p.stats.BytesRead, &s.p.stats.Requests, &s.p.stats.Retries, &s.p.stats.Rows, &s.p.stats.Pruned}
+		for i, to := range []*atomic.Int64{&s.stats.BytesRead, &s.stats.Requests, &s.stats.Retries, &s.stats.Rows, &s.stats.Pruned} {
+			now := from[i].Load()
+			to.Add(now - s.p.told[i])
+			s.p.told[i] = now
+		}
+	}
+	whole := s.err == io.EOF && len(s.back) == 0 && !s.ended
+	for _, b := range s.back {
+		b.Record.Release()
+	}
+	s.lot.park(s.t.split, s.p, whole)
+	s.p = nil
+	return nil
+}
+
+// Next implements driver.Reader.
+func (s *slice) Next(ctx context.Context) (driver.Batch, error) {
+	if s.p == nil {
+		return driver.Batch{}, fault.New(fault.Invalid, "read after close")
+	}
+	if s.err != nil {
+		return driver.Batch{}, s.err
+	}
+	b, err := s.next(ctx)
+	if err == nil && len(s.again) > 0 {
+		return s.like(ctx, b)
+	}
+	if err != nil {
+		s.err = err
+		return driver.Batch{}, err
+	}
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.cuts = append(s.t.cuts, cut{b.Row, b.Record.NumRows()})
+	return b, nil
+}
+
+// next reads up to the end of the task, as the driver cuts it.
+func (s *slice) next(ctx context.Context) (driver.Batch, error) {
+	if n := len(s.back); n > 0 {
+		b := s.back[n-1]
+		s.back = s.back[:n-1]
+		return b, nil
+	}
+	p, t := s.p, s.t
+	b := p.rest
+	p.rest = driver.Batch{}
+	if b.Record == nil {
+		if !s.lot.bytes && s.at >= t.to {
+			return driver.Batch{}, io.EOF
+		}
+		stop := context.AfterFunc(ctx, p.cancel)
+		var err error
+		b, err = p.rd.Next(p.ctx)
+		if !stop() {
+			if err == nil {
+				b.Record.Release()
+			}
+			return driver.Batch{}, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+		if err == io.EOF {
+			s.ended = true
+			s.settle(b)
+		}
+		if err != nil {
+			return driver.Batch{}, err
+		}
+	}
+	n := b.Record.NumRows()
+	k := min(max(t.to-b.Row, 0), n)
+	if s.lot.bytes {
+		if int64(len(b.Offsets)) != n {
+			return driver.Batch{}, internal("%d offsets for %d rows", len(b.Offsets), n)
+		}
+		s.settle(b)
+		k = int64(before(b.Offsets, t.to))
+	}
+	if k == 0 {
+		p.rest = b
+		return driver.Batch{}, io.EOF
+	}
+	if k < n {
+		p.rest = driver.Batch{Record: b.Record.NewSlice(k, n), Row: b.Row + k}
+		first := driver.Batch{Record: b.Record.NewSlice(0, k), Row: b.Row}
+		if s.lot.bytes {
+			p.rest.Offsets = b.Offsets[k:]
+		}
+		b.Record.Release()
+		b = first
+	}
+	s.at = b.Row + k
+	return b, nil
+}
+
+// before counts the offsets before end.
+func before(offsets []int64, end int64) int {
+	return sort.Search(len(offsets), func(i int) bool { return offsets[i] >= end })
+}
+
+// settle notes at which rows windows end: those that end in b, or, when the split
+// is at its end, all that are left.
+func (s *slice) settle(b driver.Batch) {
+	t := s.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.rows) < len(t.edges) {
+		if s.ended {
+			t.rows = append(t.rows, s.at)
+			continue
+		}
+		i := before(b.Offsets, t.edges[len(t.rows)])
+		if i == len(b.Offsets) {
+			return
+		}
+		t.rows = append(t.rows, b.Row+int64(i))
+	}
+}
+
+// like makes of b and what follows the batch that an earlier attempt gave out here.
+func (s *slice) like(ctx context.Context, b driver.Batch) (driver.Batch, error) {
+	want := s.again[0]
+	s.again = s.again[1:]
+	parts := []arrow.RecordBatch{b.Record}
+	defer func() {
+		for _, p := range parts {
+			p.Release()
+		}
+	}()
+	have := b.Record.NumRows()
+	for have < want.n {
+		more, err := s.next(ctx)
+		if err == io.EOF {
+			return driver.Batch{}, fault.New(fault.Invalid, "the split has fewer rows than when it was read before")
+		}
+		if err != nil {
+			s.err = err
+			return driver.Batch{}, err
+		}
+		parts = append(parts, more.Record)
+		have += more.Record.NumRows()
+	}
+	last := parts[len(parts)-1]
+	if over, n := have-want.n, last.NumRows(); over > 0 {
+		s.back = append(s.back, driver.Batch{Record: last.NewSlice(n-over, n), Row: b.Row + want.n})
+		parts[len(parts)-1] = last.NewSlice(0, n-over)
+		last.Release()
+	}
+	runs := make([]gather.Run, len(parts))
+	for i, p := range parts {
+		runs[i] = gather.Run{Rec: int32(i), N: int32(p.NumRows())}
+	}
+	rec, err := gather.Record(s.lot.acct, parts[0].Schema(), parts, runs)
+	return driver.Batch{Record: rec, Row: b.Row}, err
+}

@@ -1,0 +1,165 @@
+package lanes
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/gather"
+)
+
+// Rec is a record whose rows are samples, with where they come from.
+type Rec struct {
+	Batch  arrow.RecordBatch
+	Origin func(row int) Origin // of each row
+
+	Slot  int32  // scratch of whoever collects records for a batch
+	Stamp uint64 // of the batch that Slot is of
+
+	release func()
+}
+
+// Origin is where a sample comes from: a row of a split, or, for a packed one, the rows
+// whose tokens it holds.
+type Origin struct {
+	Source, Split, File string
+	RowGroup, Row       int64
+	Parts               []Origin // of a packed sample, in order
+}
+
+// Rows are the samples of a window, in the order of its permutation.
+type Rows struct {
+	Recs []*Rec
+	// Runs name the samples, as rows of Recs.
+	Runs []gather.Run
+}
+
+// Count is the number of samples.
+func (r *Rows) Count() int64 { return int64(gather.Count(r.Runs)) }
+
+// Release gives up all records.
+func (r *Rows) Release() {
+	for _, rec := range r.Recs {
+		rec.release()
+	}
+	r.Recs, r.Runs = nil, nil
+}
+
+// NewRec takes over one reference to batch.
+func NewRec(batch arrow.RecordBatch, origin func(row int) Origin) *Rec {
+	return &Rec{Batch: batch, Origin: origin, release: batch.Release}
+}
+
+// blockRec takes over b.
+func blockRec(source string, b *exec.Block) *Rec {
+	return &Rec{Batch: b.Batch, release: b.Release, Origin: func(row int) Origin {
+		o := b.Origin
+		return Origin{Source: source, Split: o.Split, File: o.File, RowGroup: o.Index, Row: b.RowAt(row)}
+	}}
+}
+
+// Window is a published window of which samples are left to give.
+type Window struct {
+	Lane   int
+	Window int64
+	Rows
+
+	first []int64 // Runs[i] begins with sample first[i]; nil where each run is one sample
+	left  int64   // samples not yet taken
+}
+
+// Sample names the record and row of sample i.
+func (w *Window) Sample(i int64) (*Rec, int32) {
+	if w.first == nil {
+		r := w.Runs[i]
+		return w.Recs[r.Rec], r.Row
+	}
+	lo, hi := 0, len(w.first)
+	for hi-lo > 1 {
+		if m := (lo + hi) / 2; w.first[m] <= i {
+			lo = m
+		} else {
+			hi = m
+		}
+	}
+	r := w.Runs[lo]
+	return w.Recs[r.Rec], r.Row + int32(i-w.first[lo])
+}
+
+// index prepares Sample.
+func (w *Window) index() {
+	single := true
+	for _, r := range w.Runs {
+		single = single && r.N == 1
+	}
+	if single {
+		return
+	}
+	w.first = make([]int64, len(w.Runs))
+	var n int64
+	for i, r := range w.Runs {
+		w.first[i] = n
+		n += int64(r.N)
+	}
+}
+
+// permute orders the rows of blocks as the permutation orders the source rows that they
+// come from. base[i] is the place in the window of the source row at position 0 of
+// block i's split; rank the place of a source row in the permutation; nil: as it is.
+type permuter struct {
+	perm, rank []int32
+	count      []int32
+}
+
+// ranks fills rank from a permutation of n.
+func (p *permuter) ranks(n int, fill func([]int32)) []int32 {
+	p.perm = grow(p.perm, n)
+	p.rank = grow(p.rank, n)
+	fill(p.perm)
+	for k, s := range p.perm {
+		p.rank[s] = int32(k)
+	}
+	return p.rank
+}
+
+func grow(s []int32, n int) []int32 {
+	if cap(s) < n {
+		return make([]int32, n)
+	}
+	return s[:n]
+}
+
+// sort gives the rows of blocks in order of the ranks of their source rows, rows of the same
+// source row in the order in which they are.
+func (p *permuter) sort(blocks []*exec.Block, base []int64, rank []int32) []gather.Run {
+	n := len(rank)
+	p.count = grow(p.count, n+1)
+	clear(p.count)
+	total := 0
+	for i, b := range blocks {
+		rows := int(b.Batch.NumRows())
+		total += rows
+		for r := range rows {
+			p.count[rank[base[i]+b.RowAt(r)]+1]++
+		}
+	}
+	for i := range n {
+		p.count[i+1] += p.count[i]
+	}
+	out := make([]gather.Run, total)
+	for i, b := range blocks {
+		for r := range int(b.Batch.NumRows()) {
+			k := rank[base[i]+b.RowAt(r)]
+			out[p.count[k]] = gather.Run{Rec: int32(i), Row: int32(r), N: 1}
+			p.count[k]++
+		}
+	}
+	return out
+}
+
+// inOrder gives the rows of blocks as they are.
+func inOrder(blocks []*exec.Block) []gather.Run {
+	out := make([]gather.Run, 0, len(blocks))
+	for i, b := range blocks {
+		out = append(out, gather.Run{Rec: int32(i), N: int32(b.Batch.NumRows())})
+	}
+	return out
+}

@@ -1,0 +1,246 @@
+package shard
+
+import (
+	"context"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Iterator gives one rank its batches. Iterators of one call advance together: one
+// that gets ahead of another by more than Options.Prefetch waits for it, so read all
+// of them, or close those that you do not read. One goroutine calls an iterator at
+// a time; different iterators may be used at once.
+type Iterator struct {
+	j       *job
+	rank    int
+	collate *Collator
+	ready   chan struct{} // room 1: something changed
+
+	// guarded by job.mu
+	queue   []item
+	waiting bool
+	closed  bool
+	last    snap // after the last batch given
+}
+
+// item is a batch, or the end of an epoch.
+type item struct {
+	batch *Batch
+	at    snap
+	eof   bool
+}
+
+func (i *item) release() {
+	if i.batch != nil {
+		i.batch.Release()
+		i.batch = nil
+	}
+}
+
+// drop forgets what is queued; it needs job.mu.
+func (it *Iterator) drop() {
+	for i := range it.queue {
+		it.queue[i].release()
+	}
+	it.queue = nil
+}
+
+// Rank is the rank whose batches the iterator gives.
+func (it *Iterator) Rank() int { return it.rank }
+
+// Next gives the next batch, which the caller owns until Release, or io.EOF at the end
+// of an epoch: the call after it begins the next one (where Options.Epochs are over, it
+// is io.EOF for good). A failure of the job is returned by every later call.
+func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
+	j := it.j
+	var stall *time.Timer
+	for {
+		j.mu.Lock()
+		if it.closed {
+			j.mu.Unlock()
+			return nil, fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
+		}
+		if len(it.queue) > 0 {
+			x := it.queue[0]
+			it.queue[0] = item{}
+			it.queue = it.queue[1:]
+			it.last, it.waiting, j.given = x.at, false, true
+			j.mu.Unlock()
+			signal(j.room)
+			if x.eof {
+				return nil, io.EOF
+			}
+			return x.batch, nil
+		}
+		if j.err != nil {
+			defer j.mu.Unlock()
+			return nil, j.err
+		}
+		if it.last.over {
+			j.mu.Unlock()
+			return nil, io.EOF
+		}
+		it.waiting = true
+		j.launch()
+		j.mu.Unlock()
+		signal(j.room)
+		var stalled <-chan time.Time
+		if j.stall > 0 {
+			if stall == nil {
+				stall = time.NewTimer(j.stall)
+				defer stall.Stop()
+			}
+			stalled = stall.C
+		}
+		select {
+		case <-it.ready:
+		case <-ctx.Done():
+			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		case <-j.ctx.Done():
+			j.fail(fault.WithCode(fault.Canceled, context.Cause(j.ctx)))
+		case <-stalled:
+			j.mu.Lock()
+			who := j.unread()
+			j.mu.Unlock()
+			if who != "" {
+				err := fault.New(fault.Stalled, "rank %d waits for %v for %s, which is not read: iterators of one call advance together. Read all, close those that are not wanted, or name the ranks of this process (Ranks)", it.rank, j.stall, who)
+				j.fail(err)
+				continue
+			}
+			stall.Reset(j.stall) // the engine watches over itself
+		}
+	}
+}
+
+// All iterates over one epoch. A batch is valid until the next turn; Retain to keep it. After
+// the loop, State is that of the last batch given; another All goes on from there.
+func (it *Iterator) All(ctx context.Context) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		for {
+			b, err := it.Next(ctx)
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			more := yield(b, nil)
+			b.Release()
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// Epoch is the epoch of the next batch.
+func (it *Iterator) Epoch() uint64 {
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	return it.last.epoch
+}
+
+// Step is how many steps of the epoch were given.
+func (it *Iterator) Step() int64 {
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	return it.last.step
+}
+
+// State is where the job stands after the last batch that this iterator gave. Batches
+// made ahead do not count. It takes a few microseconds.
+func (it *Iterator) State() State {
+	it.j.mu.Lock()
+	at := it.last
+	it.j.mu.Unlock()
+	return it.j.state(at)
+}
+
+// Restore makes the job go on from a state. All iterators of a call restore the same one,
+// before the first of them goes on: states of different steps are refused, as are
+// those of another plan, other data or another seed, with what differs.
+func (it *Iterator) Restore(s State) error {
+	j := it.j
+	at, err := j.restore(s)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	if it.closed || j.closed {
+		j.mu.Unlock()
+		return fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
+	}
+	restored := !j.given && j.start.shapes != nil
+	if restored && !at.equal(&j.start) {
+		defer j.mu.Unlock()
+		return fault.New(fault.Invalid, "restore: rank %d has the state of epoch %d, step %d, sample %d, but another rank was restored to epoch %d, step %d, sample %d: all ranks go on from the same state",
+			it.rank, at.epoch, at.step, at.sample, j.start.epoch, j.start.step, j.start.sample)
+	}
+	if restored {
+		j.mu.Unlock()
+		return nil
+	}
+	j.mu.Unlock()
+	j.halt()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.given, j.err = false, nil
+	return j.place(at)
+}
+
+// Close gives up the rank; with the last one everything is freed but batches given
+// out. Idempotent.
+func (it *Iterator) Close() error {
+	j := it.j
+	j.mu.Lock()
+	if it.closed {
+		j.mu.Unlock()
+		return nil
+	}
+	it.closed = true
+	it.drop()
+	j.open--
+	last := j.open == 0
+	if last {
+		j.closed = true
+	}
+	j.mu.Unlock()
+	signal(j.room)
+	if !last {
+		return nil
+	}
+	j.cancel(exec.ErrDone)
+	j.halt()
+	return j.free()
+}
+
+// Len is the number of batches of the current epoch where it follows from metadata: one source that
+// does not repeat, no step that changes the number of rows. Also the last, padded one counts.
+func (it *Iterator) Len() (int64, bool) {
+	j := it.j
+	s := &j.Sources[0]
+	n := int64(-1)
+	if len(j.Sources) == 1 && !s.Repeat && s.KeepsRows && s.Pack == nil && !s.Layout.Bytes {
+		n = s.Layout.total
+		if s.Limit >= 0 {
+			n = min(n, s.Limit)
+		}
+	}
+	g := int64(j.global)
+	steps := n / g
+	if n%g > 0 && j.Tail != TailDrop {
+		steps++
+	}
+	if most := j.StepsPerEpoch; most > 0 && (n < 0 && j.repeats() || n >= 0 && steps > most) {
+		return most, true
+	}
+	return steps, n >= 0
+}
+
+// Explain describes the order: lanes, windows, what they cost and how well they shuffle.
+func (it *Iterator) Explain() string { return it.j.explain() }

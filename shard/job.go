@@ -1,0 +1,412 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/internal/lanes"
+	"github.com/penstock-data/penstock/shard/internal/order"
+)
+
+// Job is what Open opens: sources, and who gets their samples. Package dataset
+// makes it of a plan.
+type Job struct {
+	Sources []Source
+	// Weights of the sources by sample of the epoch; nil: one source.
+	Weights []WeightsAt
+	// StopAll ends an epoch when every source that does not repeat has ended once, and
+	// repeats them until then; otherwise it ends with the first.
+	StopAll bool
+	// Plan is the fingerprint of all that decides the samples. Where it is empty, Unnamed says
+	// why, and states cannot be restored.
+	Plan    string
+	Unnamed error
+	Data    string // fingerprint of the data
+	Ranks   int
+	Runner  exec.Runner
+	Exec    exec.Options // of the runs; Seed and Epoch are the job's, Epoch the first
+	Options
+}
+
+// Source is a source of a job.
+type Source struct {
+	Name   string
+	Repeat bool // goes on with its next pass when it ends, and never ends the epoch
+	Graph  *exec.Graph
+	// KeepsRows says that no step changes the number of rows.
+	KeepsRows bool
+	Pack      *Packing // nil: samples are rows
+	Limit     int64    // samples of an epoch; -1: all. With mode none, and no other source.
+	Layout    *Layout
+}
+
+// job runs. One goroutine, the producer, makes steps for all ranks.
+type job struct {
+	Job
+	sources  []*lanes.Source
+	lane0    []int // first lane of each source, numbered through all
+	schema   *arrow.Schema
+	budget   *exec.Budget
+	own      bool // of budget
+	memory   *exec.Account
+	old      []*lanes.Pass // at their end, but a step may still need their rows; the producer's
+	iters    []*Iterator   // of Ranks, in their order
+	shares   []int
+	global   int // samples of a step
+	depth    int // steps made ahead
+	stall    time.Duration
+	ledger   *Ledger
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	producer sync.WaitGroup
+	room     chan struct{} // room 1: a queue became shorter, or a consumer waits
+
+	mu     sync.Mutex
+	start  snap          // where the producer began
+	gone   chan struct{} // closed to end the producer
+	begun  bool          // the producer runs
+	given  bool          // a batch was given out since start
+	err    error
+	open   int // iterators not closed
+	closed bool
+}
+
+// Open makes the iterators of a job: one per rank of Options.Ranks. Nothing is
+// read before the first Next. ctx ends everything.
+func Open(ctx context.Context, o Job) ([]*Iterator, error) {
+	j := &job{Job: o, budget: o.Exec.Budget, room: make(chan struct{}, 1), gone: make(chan struct{}), stall: o.Exec.StallTimeout}
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	at, err := j.begin()
+	if err != nil {
+		return nil, err
+	}
+	if j.budget == nil {
+		limit := o.Exec.Memory
+		if limit == 0 {
+			limit = exec.DefaultMemory()
+		}
+		j.budget, j.own = exec.NewBudget(limit), true
+	}
+	j.ctx, j.cancel = context.WithCancelCause(ctx)
+	j.memory = j.budget.Account(j.ctx, "batches")
+	j.memory.SetPriority(exec.Overdraw)
+	j.ledger = newLedger(j)
+	ranks := j.Options.Ranks
+	if ranks == nil {
+		for r := range j.Job.Ranks {
+			ranks = append(ranks, r)
+		}
+	}
+	for _, r := range ranks {
+		c, err := NewCollator(j.schema, j.Form, j.memory)
+		if err != nil {
+			j.free()
+			return nil, err
+		}
+		j.iters = append(j.iters, &Iterator{j: j, rank: r, collate: c, ready: make(chan struct{}, 1), last: at})
+	}
+	j.open = len(j.iters)
+	if err := j.place(at); err != nil {
+		return nil, errors.Join(err, j.free())
+	}
+	return j.iters, nil
+}
+
+// place makes the job begin at a position, with the lanes and windows that it was taken with. The
+// producer is not at work; it needs mu, but in Open.
+func (j *job) place(at snap) error {
+	var err error
+	for _, s := range j.sources {
+		err = errors.Join(err, s.Close())
+	}
+	j.sources, j.lane0 = nil, nil
+	lane := 0
+	for i := range j.Sources {
+		if at.shapes != nil {
+			l := *j.Sources[i].Layout
+			l.shape = at.shapes[i]
+			j.Sources[i].Layout = &l
+		}
+		j.lane0 = append(j.lane0, lane)
+		lane += j.Sources[i].Layout.shape.Lanes
+		j.sources = append(j.sources, lanes.New(j.lanes(i)))
+	}
+	j.start = at
+	for _, it := range j.iters {
+		it.last = at
+	}
+	return err
+}
+
+// lanes is source i as package lanes wants it.
+func (j *job) lanes(i int) lanes.Config {
+	s := &j.Sources[i]
+	e := j.Exec
+	e.Budget = j.budget
+	if s.Layout.shape.Lanes > 1 {
+		e.BatchBytes = laneBatch
+	}
+	c := lanes.Config{
+		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
+		Runner: j.Runner, Exec: e,
+		Published: func(epoch, pass uint64, lane int, window, samples int64) {
+			j.ledger.add(epoch, pass, i, lane, window, samples)
+		},
+	}
+	for k, st := range s.Layout.scans {
+		c.Leaves = append(c.Leaves, s.Layout.leaf(k, st))
+	}
+	if s.Pack != nil {
+		c.Transform = s.Pack.transform(s.Graph.Schema)
+	}
+	return c
+}
+
+// laneBatch bounds what is read at once of one of several lanes: what a reader has beyond a
+// window waits for the lane's next one.
+const laneBatch = 512 << 10
+
+// check completes the options.
+func (j *job) check() error {
+	if len(j.Sources) == 0 {
+		return fault.New(fault.Internal, "a job without sources")
+	}
+	if j.Job.Ranks < 1 {
+		return fault.New(fault.Invalid, "shards: ranks must be at least 1, have %d", j.Job.Ranks)
+	}
+	seen := map[int]bool{}
+	for _, r := range j.Options.Ranks {
+		if r < 0 || r >= j.Job.Ranks || seen[r] {
+			return fault.New(fault.Invalid, "shards: rank %d of %d: ranks are 0 to %d, each once", r, j.Job.Ranks, j.Job.Ranks-1)
+		}
+		seen[r] = true
+	}
+	switch g, b := j.GlobalBatch, j.BatchPerRank; {
+	case g < 0 || b < 0:
+		return fault.New(fault.Invalid, "shards: batch sizes must not be negative")
+	case g > 0 && b > 0:
+		return fault.New(fault.Invalid, "shards: global_batch and batch_per_rank are both given: give one of them")
+	case g == 0 && b == 0:
+		return fault.New(fault.Invalid, "shards: how large is a batch? Give global_batch (samples of a step, all ranks together) or batch_per_rank")
+	case g > 0:
+		j.global = g
+	default:
+		j.global = b * j.Job.Ranks
+		if j.global/j.Job.Ranks != b {
+			return fault.New(fault.Invalid, "shards: batch_per_rank %d is too large", b)
+		}
+	}
+	if j.global < j.Job.Ranks {
+		return fault.New(fault.Invalid, "shards: global_batch %d is less than one sample for each of %d ranks", j.global, j.Job.Ranks)
+	}
+	if j.global > maxStep {
+		return fault.New(fault.Invalid, "shards: a step of %d samples; at most %d", j.global, maxStep)
+	}
+	j.shares = order.Shares(j.global, j.Job.Ranks)
+	switch j.Tail {
+	case "":
+		j.Tail = TailDrop
+	case TailDrop, TailPad, TailRepeat:
+	default:
+		return fault.New(fault.Invalid, "shards: tail %q; have drop, pad, repeat", j.Tail)
+	}
+	if j.depth = j.Prefetch; j.depth == 0 {
+		j.depth = 2
+	}
+	j.depth = max(j.depth, 0)
+	if j.stall == 0 {
+		j.stall = 5 * time.Minute
+	}
+	if j.StepsPerEpoch < 0 || j.Epochs < 0 {
+		return fault.New(fault.Invalid, "shards: steps_per_epoch and epochs must not be negative")
+	}
+	if j.Weights == nil {
+		j.Weights = []WeightsAt{{Weights: []int64{1}}}
+	}
+	all := true
+	for i := range j.Sources {
+		s := &j.Sources[i]
+		all = all && s.Repeat
+		schema := s.Graph.Schema
+		if s.Pack != nil {
+			var err error
+			if schema, err = s.Pack.schema(schema); err != nil {
+				return err
+			}
+		}
+		if i == 0 {
+			j.schema = schema
+		} else if !sameTypes(schema, j.schema) {
+			return fault.New(fault.Internal, "source %q has other columns than %q", s.Name, j.Sources[0].Name)
+		}
+		if s.Limit >= 0 && (len(j.Sources) > 1 || s.Layout.Mode != ModeNone) {
+			return fault.New(fault.Invalid, "limit: shards in an order other than that of the files have no first rows; use sample for a fraction of them, or shuffle none")
+		}
+	}
+	if all && j.StepsPerEpoch == 0 {
+		return fault.New(fault.Invalid, "mix: every source repeats, so an epoch has no end: give steps_per_epoch")
+	}
+	return nil
+}
+
+// maxStep bounds the samples of a step: they are held at once.
+const maxStep = 1 << 24
+
+func sameTypes(a, b *arrow.Schema) bool {
+	if a.NumFields() != b.NumFields() {
+		return false
+	}
+	for i, f := range a.Fields() {
+		if g := b.Field(i); f.Name != g.Name || !arrow.TypeEqual(f.Type, g.Type) {
+			return false
+		}
+	}
+	return true
+}
+
+// free ends the job for good; the producer has ended.
+func (j *job) free() error {
+	var err error
+	for _, s := range j.sources {
+		err = errors.Join(err, s.Close())
+	}
+	j.sources = nil
+	j.memory.Close()
+	if j.own {
+		j.budget.Close()
+	}
+	j.cancel(exec.ErrDone)
+	return err
+}
+
+// signal wakes who waits at c.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// fail gives err to every consumer.
+func (j *job) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil {
+		j.err = err
+	}
+	for _, it := range j.iters {
+		signal(it.ready)
+	}
+}
+
+// launch starts the producer where it is not at work; it needs mu.
+func (j *job) launch() {
+	if j.begun || j.closed {
+		return
+	}
+	j.begun = true
+	at, gone := j.start, j.gone
+	j.producer.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				if f, ok := p.(*fault.Error); ok { // the allocator's
+					j.fail(f)
+					return
+				}
+				panic(p)
+			}
+		}()
+		if err := j.produce(at, gone); err != nil {
+			j.fail(err)
+		}
+	})
+}
+
+// halt ends the producer and forgets what it made.
+func (j *job) halt() {
+	j.mu.Lock()
+	gone := j.gone
+	select {
+	case <-gone:
+	default:
+		close(gone)
+	}
+	j.mu.Unlock()
+	signal(j.room)
+	j.producer.Wait()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, it := range j.iters {
+		it.drop()
+	}
+	j.begun, j.gone = false, make(chan struct{})
+}
+
+// push gives a step to all open iterators; it waits until none is more than depth steps ahead.
+func (j *job) push(items []item, gone chan struct{}) error {
+	for {
+		j.mu.Lock()
+		if j.fits() {
+			for i, it := range j.iters {
+				if it.closed {
+					items[i].release()
+					continue
+				}
+				it.queue = append(it.queue, items[i])
+				signal(it.ready)
+			}
+			j.mu.Unlock()
+			return nil
+		}
+		j.mu.Unlock()
+		select {
+		case <-j.room:
+		case <-gone:
+			for i := range items {
+				items[i].release()
+			}
+			return errGone
+		case <-j.ctx.Done():
+			for i := range items {
+				items[i].release()
+			}
+			return fault.WithCode(fault.Canceled, context.Cause(j.ctx))
+		}
+	}
+}
+
+var errGone = errors.New("the producer is told to stop")
+
+// fits reports whether there is room for one more step; it needs mu.
+func (j *job) fits() bool {
+	waits := false
+	for _, it := range j.iters {
+		if !it.closed && len(it.queue) > max(j.depth-1, 0) {
+			return false
+		}
+		waits = waits || it.waiting
+	}
+	return j.depth > 0 || waits
+}
+
+// unread names the ranks that hold the others up; it needs mu.
+func (j *job) unread() string {
+	s := ""
+	for _, it := range j.iters {
+		if !it.closed && len(it.queue) > max(j.depth-1, 0) {
+			s += fmt.Sprintf(", rank %d", it.rank)
+		}
+	}
+	if s == "" {
+		return ""
+	}
+	return s[2:]
+}

@@ -1,0 +1,221 @@
+package shard
+
+import (
+	"encoding/binary"
+	"io"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Ledger is how many samples every window had that a job has read: all that a process
+// must know to compute the order without the data. Where no step changes the number
+// of rows it follows from metadata. Safe for concurrent use.
+type Ledger struct {
+	mu      sync.Mutex
+	plan    string
+	data    string
+	seed    uint64
+	windows map[ledgerKey]*laneLedger
+}
+
+// laneLedger is the samples of neighbouring windows.
+type laneLedger struct {
+	first   int64
+	samples []int64 // -1: not known
+}
+
+func (l *laneLedger) set(window, samples int64) {
+	if len(l.samples) == 0 {
+		l.first = window
+	}
+	for window < l.first {
+		l.samples = slices.Insert(l.samples, 0, -1)
+		l.first--
+	}
+	for int64(len(l.samples)) <= window-l.first {
+		l.samples = append(l.samples, -1)
+	}
+	l.samples[window-l.first] = samples
+}
+
+func (l *laneLedger) get(window int64) (int64, bool) {
+	if i := window - l.first; i >= 0 && i < int64(len(l.samples)) && l.samples[i] >= 0 {
+		return l.samples[i], true
+	}
+	return 0, false
+}
+
+type ledgerKey struct {
+	epoch, pass uint64
+	source      int
+	lane        int
+}
+
+func newLedger(j *job) *Ledger {
+	return &Ledger{plan: j.Plan, data: j.Data, seed: j.Exec.Seed, windows: map[ledgerKey]*laneLedger{}}
+}
+
+func (l *Ledger) add(epoch, pass uint64, source, lane int, window, samples int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := ledgerKey{epoch, pass, source, lane}
+	m := l.windows[k]
+	if m == nil {
+		m = &laneLedger{}
+		l.windows[k] = m
+	}
+	m.set(window, samples)
+}
+
+// Samples of a window; false if the ledger does not know.
+func (l *Ledger) Samples(epoch, pass uint64, source, lane int, window int64) (int64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.windows[ledgerKey{epoch, pass, source, lane}]; m != nil {
+		return m.get(window)
+	}
+	return 0, false
+}
+
+// Windows is how many windows the ledger knows.
+func (l *Ledger) Windows() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, m := range l.windows {
+		for _, s := range m.samples {
+			if s >= 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Forget drops what is known of epochs before one.
+func (l *Ledger) Forget(before uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k := range l.windows {
+		if k.epoch < before {
+			delete(l.windows, k)
+		}
+	}
+}
+
+const (
+	ledgerMagic = "penstock/ledger/1\n"
+	maxLedger   = 1 << 30 // bytes read
+)
+
+// WriteTo writes the ledger: a header with the fingerprints, then for each lane of each
+// pass the samples of its windows plus 1, in order (0: not known), numbers as
+// varints: two or three bytes per window.
+func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := []byte(ledgerMagic)
+	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	str(l.plan)
+	str(l.data)
+	b = binary.AppendUvarint(b, l.seed)
+	keys := make([]ledgerKey, 0, len(l.windows))
+	for k := range l.windows {
+		keys = append(keys, k)
+	}
+	sort.Slice(keys, func(i, k int) bool {
+		a, b := keys[i], keys[k]
+		switch {
+		case a.epoch != b.epoch:
+			return a.epoch < b.epoch
+		case a.source != b.source:
+			return a.source < b.source
+		case a.pass != b.pass:
+			return a.pass < b.pass
+		}
+		return a.lane < b.lane
+	})
+	b = binary.AppendUvarint(b, uint64(len(keys)))
+	for _, k := range keys {
+		m := l.windows[k]
+		for _, v := range []uint64{k.epoch, k.pass, uint64(k.source), uint64(k.lane), uint64(m.first), uint64(len(m.samples))} {
+			b = binary.AppendUvarint(b, v)
+		}
+		for _, n := range m.samples {
+			b = binary.AppendUvarint(b, uint64(n+1))
+		}
+	}
+	n, err := w.Write(b)
+	return int64(n), err
+}
+
+// ReadLedger reads what WriteTo wrote. Damage is a Corrupt error.
+func ReadLedger(r io.Reader) (*Ledger, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxLedger+1))
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "reading the ledger: %w", err)
+	}
+	if len(b) > maxLedger {
+		return nil, fault.New(fault.Invalid, "the ledger is larger than %d bytes", maxLedger)
+	}
+	if len(b) < len(ledgerMagic) || string(b[:len(ledgerMagic)]) != ledgerMagic {
+		return nil, fault.New(fault.Corrupt, "not a ledger of version 1: it does not begin with %q", ledgerMagic)
+	}
+	b = b[len(ledgerMagic):]
+	bad := false
+	num := func() uint64 {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			bad, b = true, nil
+			return 0
+		}
+		b = b[n:]
+		return v
+	}
+	str := func() string {
+		n := num()
+		if n > uint64(len(b)) {
+			bad, b = true, nil
+			return ""
+		}
+		s := string(b[:n])
+		b = b[n:]
+		return s
+	}
+	l := &Ledger{plan: str(), data: str(), windows: map[ledgerKey]*laneLedger{}}
+	l.seed = num()
+	for n := num(); n > 0 && !bad; n-- {
+		k := ledgerKey{epoch: num(), pass: num(), source: int(num() & (1<<31 - 1)), lane: int(num() & (1<<31 - 1))}
+		m := &laneLedger{first: int64(num() & (1<<62 - 1))}
+		c := num()
+		if c > uint64(len(b)) { // a byte each, at least
+			bad = true
+			break
+		}
+		m.samples = make([]int64, c)
+		for i := range m.samples {
+			m.samples[i] = int64(num()&(1<<62-1)) - 1
+		}
+		l.windows[k] = m
+	}
+	if bad || len(b) > 0 {
+		return nil, fault.New(fault.Corrupt, "the ledger is damaged or cut short")
+	}
+	return l, nil
+}
+
+// check refuses a ledger of another job.
+func (l *Ledger) check(j *job) error {
+	switch {
+	case l.plan != j.Plan:
+		return fault.New(fault.Invalid, "the ledger is of another plan (%.12s, this one is %.12s)", l.plan, j.Plan)
+	case l.data != j.Data:
+		return fault.New(fault.Invalid, "the ledger is of other data (%.12s, this is %.12s)", l.data, j.Data)
+	case l.seed != j.Exec.Seed:
+		return fault.New(fault.Invalid, "the ledger is of seed %d, this job has %d", l.seed, j.Exec.Seed)
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package shard
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/shard/internal/lanes"
+)
+
+// Lineage is where a sample comes from.
+type Lineage struct {
+	Place
+	Epoch uint64
+	N     int64 // index in the epoch
+	// Parts are the documents of a packed sample, in order; Place is that of the first.
+	Parts []Place
+}
+
+// Place is a row of a source.
+type Place struct {
+	Source   string
+	File     string // the split where there is no file
+	RowGroup int64  // or the ordinal of the split in its file
+	Row      int64  // in the row group
+}
+
+func placeOf(o lanes.Origin) Place {
+	p := Place{Source: o.Source, File: o.File, RowGroup: o.RowGroup, Row: o.Row}
+	if p.File == "" {
+		p.File = o.Split
+	}
+	return p
+}
+
+// lineage of the samples idx of a step.
+func (w *assembly) lineage(num uint64, idx []int32) []Lineage {
+	out := make([]Lineage, len(idx))
+	for k, i := range idx {
+		s := &w.samples[i]
+		rec, row := s.Window.Sample(s.Index)
+		o := rec.Origin(int(row))
+		l := Lineage{Place: placeOf(o), Epoch: num, N: s.n}
+		for _, p := range o.Parts {
+			l.Parts = append(l.Parts, placeOf(p))
+		}
+		out[k] = l
+	}
+	return out
+}
+
+// LineageFields are the columns that Options.Lineage adds to batches in Arrow form.
+// Those of padded rows are null. Documents of packed samples are in Batch.Lineage only.
+var LineageFields = []arrow.Field{
+	{Name: "_source", Type: arrow.BinaryTypes.String, Nullable: true},
+	{Name: "_file", Type: arrow.BinaryTypes.String, Nullable: true},
+	{Name: "_row_group", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+	{Name: "_row", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+	{Name: "_epoch", Type: arrow.PrimitiveTypes.Uint64, Nullable: true},
+	{Name: "_n", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+}
+
+// withLineage appends LineageFields to rec, whose reference it takes over.
+func withLineage(alloc memory.Allocator, rec arrow.RecordBatch, of []Lineage) arrow.RecordBatch {
+	defer rec.Release()
+	b := array.NewRecordBuilder(alloc, arrow.NewSchema(LineageFields, nil))
+	defer b.Release()
+	for _, l := range of {
+		b.Field(0).(*array.StringBuilder).Append(l.Source)
+		b.Field(1).(*array.StringBuilder).Append(l.File)
+		b.Field(2).(*array.Int64Builder).Append(l.RowGroup)
+		b.Field(3).(*array.Int64Builder).Append(l.Row)
+		b.Field(4).(*array.Uint64Builder).Append(l.Epoch)
+		b.Field(5).(*array.Int64Builder).Append(l.N)
+	}
+	for _, f := range b.Fields() {
+		f.AppendNulls(int(rec.NumRows()) - len(of))
+	}
+	more := b.NewRecordBatch()
+	defer more.Release()
+	md := rec.Schema().Metadata()
+	schema := arrow.NewSchema(append(rec.Schema().Fields(), LineageFields...), &md)
+	return array.NewRecordBatch(schema, append(append([]arrow.Array{}, rec.Columns()...), more.Columns()...), rec.NumRows())
+}

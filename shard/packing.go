@@ -1,0 +1,111 @@
+package shard
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/shard/internal/lanes"
+	"github.com/penstock-data/penstock/shard/internal/pack"
+)
+
+// PackOptions say how documents become samples of a fixed length.
+type PackOptions = pack.Options
+
+// Packing packs the lists of a column, window by window: the last sample of a window is
+// filled up.
+type Packing struct {
+	Column     string // the tokens of a document
+	MaskColumn string // what the loss mask is taken from; "": 1 for tokens
+	PackOptions
+}
+
+// schema of packed samples.
+func (p *Packing) schema(in *arrow.Schema) (*arrow.Schema, error) {
+	t, err := p.column(in, p.Column)
+	if err != nil {
+		return nil, err
+	}
+	return pack.Schema(in.Field(t).Type, p.PackOptions)
+}
+
+func (p *Packing) column(in *arrow.Schema, name string) (int, error) {
+	if is := in.FieldIndices(name); len(is) == 1 {
+		return is[0], nil
+	}
+	return 0, fault.New(fault.Invalid, "pack: unknown column %q%s", name, haveText(name, in))
+}
+
+// transform packs windows of rows of schema in.
+func (p *Packing) transform(in *arrow.Schema) func(memory.Allocator, *lanes.Rows) (*lanes.Rows, error) {
+	return func(alloc memory.Allocator, w *lanes.Rows) (*lanes.Rows, error) {
+		if len(w.Runs) == 0 {
+			return &lanes.Rows{}, nil
+		}
+		column := func(name string) ([]arrow.Array, error) {
+			if name == "" {
+				return nil, nil
+			}
+			i, err := p.column(in, name)
+			if err != nil {
+				return nil, err
+			}
+			cols := make([]arrow.Array, len(w.Recs))
+			for k, r := range w.Recs {
+				cols[k] = r.Batch.Column(i)
+			}
+			return cols, nil
+		}
+		tokens, err := column(p.Column)
+		if err != nil {
+			return nil, err
+		}
+		masks, err := column(p.MaskColumn)
+		if err != nil {
+			return nil, err
+		}
+		rec, plan, err := pack.Pack(alloc, p.PackOptions, tokens, masks, w.Runs)
+		if err != nil {
+			return nil, err
+		}
+		if rec.NumRows() == 0 {
+			rec.Release()
+			return &lanes.Rows{}, nil
+		}
+		docs := documents(w)
+		origin := func(bin int) lanes.Origin {
+			var parts []lanes.Origin
+			for _, piece := range plan.Pieces[plan.Bins[bin]:plan.Bins[bin+1]] {
+				parts = append(parts, docs(int(piece.Doc)))
+			}
+			o := parts[0]
+			o.Parts = parts
+			return o
+		}
+		return &lanes.Rows{
+			Recs: []*lanes.Rec{lanes.NewRec(rec, origin)},
+			Runs: []gather.Run{{N: int32(rec.NumRows())}},
+		}, nil
+	}
+}
+
+// documents names where each document of w comes from. It holds no record: only places.
+func documents(w *lanes.Rows) func(doc int) lanes.Origin {
+	origins := make([]func(int) lanes.Origin, len(w.Recs))
+	for i, r := range w.Recs {
+		origins[i] = r.Origin
+	}
+	rows := make([]gather.Run, 0, len(w.Runs))
+	for _, r := range w.Runs {
+		for k := range r.N {
+			rows = append(rows, gather.Run{Rec: r.Rec, Row: r.Row + k})
+		}
+	}
+	return func(doc int) lanes.Origin { return origins[rows[doc].Rec](int(rows[doc].Row)) }
+}
+
+// PackMethod and PackOverlong are options of packing.
+type (
+	PackMethod   = pack.Method
+	PackOverlong = pack.Overlong
+)
