@@ -19,7 +19,7 @@ type PackOptions struct {
 	// default, or ops.OverlongDrop.
 	Overlong string
 	PadID    int64  // fills what is left of a sample
-	EOS      *int64 // appended to every document; nil: nothing is
+	EOS      *int64 // behind every document that has tokens, and part of its length; nil: nothing is
 	// LossMask adds a column that is 1 for tokens and 0 for padding.
 	LossMask bool
 	// MaskColumn takes the loss mask from a column of lists as long as the tokens', of

@@ -302,6 +302,11 @@ func (n *Filter) WithInputs(in []Node) (Node, error) {
 	if len(in) != 1 {
 		return nil, inputs(n, 1, in)
 	}
+	if in[0].Schema() == n.In.Schema() { // checked before
+		c := *n
+		c.In = in[0]
+		return &c, nil
+	}
 	if n.Func != nil {
 		return NewFilterFunc(in[0], n.Func, n.Meta)
 	}
@@ -311,6 +316,11 @@ func (n *Filter) WithInputs(in []Node) (Node, error) {
 func (n *Project) WithInputs(in []Node) (Node, error) {
 	if len(in) != 1 {
 		return nil, inputs(n, 1, in)
+	}
+	if in[0].Schema() == n.In.Schema() { // checked before
+		c := *n
+		c.In = in[0]
+		return &c, nil
 	}
 	return NewProject(in[0], n.Items, n.Meta)
 }
@@ -356,6 +366,11 @@ func (n *Exec) WithInputs(in []Node) (Node, error) {
 func (n *Sample) WithInputs(in []Node) (Node, error) {
 	if len(in) != 1 {
 		return nil, inputs(n, 1, in)
+	}
+	if in[0].Schema() == n.In.Schema() { // checked before
+		c := *n
+		c.In = in[0]
+		return &c, nil
 	}
 	return NewSample(in[0], n.Lo, n.Hi, n.Seed, n.Key, n.Meta)
 }

@@ -12,7 +12,7 @@ import (
 // Columns that a [Pack] makes.
 const (
 	InputIDs    = "input_ids"    // the tokens
-	SegmentIDs  = "segment_ids"  // which document of its sample a token is of
+	SegmentIDs  = "segment_ids"  // 1, 2, ... by document in the sample; 0 for padding
 	PositionIDs = "position_ids" // place of a token in its document, from 0
 	LossMask    = "loss_mask"    // 1 where a token counts
 )
@@ -35,7 +35,7 @@ type PackSpec struct {
 	Method     string // "concat", the default, or "best_fit"
 	Overlong   string // documents longer than Length: "split", the default, or "drop"
 	PadID      int64  // fills what is left of a sample
-	EOS        *int64 // appended to every document; nil: nothing is
+	EOS        *int64 // behind every document that has tokens, and part of its length; nil: nothing is
 	LossMask   bool   // adds loss_mask: 1 for tokens, 0 for padding
 	MaskColumn string // lists as long as the tokens', of integers or bool: loss_mask is taken from it
 }

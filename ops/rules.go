@@ -36,7 +36,7 @@ func Rules() []Rule {
 	return []Rule{
 		rule{"fold", bottomUp("fold", foldNode)},             // constants are computed at plan time
 		rule{"filter", bottomUp("filter", pushFilter)},       // filters run before projections, unions and functions
-		rule{"merge", bottomUp("merge", mergeNode)},          // adjacent projections, filters and limits become one
+		rule{"merge", merge},                                 // adjacent projections, filters and limits become one
 		rule{"projection", pushProjection},                   // reads and projections make only columns that are used
 		rule{"predicate", bottomUp("predicate", pushToRead)}, // reads get what filters say of their columns
 		rule{"limit", bottomUp("limit", pushLimit)},          // reads get how many rows a limit needs
@@ -65,6 +65,7 @@ func Optimize(root Node, disabled map[string]bool) (Node, []Applied, error) {
 		}
 	}
 	var all []Applied
+	seen := map[Applied]bool{}
 	for range maxPasses {
 		before := root
 		for _, r := range Rules() {
@@ -77,7 +78,8 @@ func Optimize(root Node, disabled map[string]bool) (Node, []Applied, error) {
 			}
 			root = n
 			for _, a := range did {
-				if !slices.Contains(all, a) {
+				if !seen[a] {
+					seen[a] = true
 					all = append(all, a)
 				}
 			}

@@ -56,17 +56,69 @@ func foldNode(n Node) (Node, string, error) {
 	return n, "", nil
 }
 
-// mergeNode makes one step of two where that duplicates no work and moves no failure from
-// one step's policy to another's.
+// merge makes one step of two where that duplicates no work and moves no failure from
+// one step's policy to another's. A run of filters becomes one at once: two by two, the
+// growing expression would be checked each time.
+func merge(root Node) (Node, []Applied, error) {
+	root, did, err := mergeFilters(root)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, more, err := bottomUp("merge", mergeNode)(root)
+	return n, append(did, more...), err
+}
+
+// mergeFilters merges runs of filters that draw no random numbers and cannot fail, each into its lowest.
+func mergeFilters(n Node) (Node, []Applied, error) {
+	plain := func(n Node) (*Filter, bool) {
+		f, ok := n.(*Filter)
+		return f, ok && f.Expr != nil && !f.Props().Random && !mayFail(f)
+	}
+	var did []Applied
+	var visit func(Node) (Node, error)
+	visit = func(n Node) (Node, error) {
+		var run []*Filter // from the highest
+		in := n
+		for f, ok := plain(in); ok; f, ok = plain(in) {
+			run = append(run, f)
+			in = f.In
+		}
+		if len(run) < 2 {
+			return mapInputs(n, visit)
+		}
+		in, err := visit(in)
+		if err != nil {
+			return nil, err
+		}
+		slices.Reverse(run)
+		exprs := make([]*expr.Expr, len(run))
+		for i, f := range run {
+			exprs[i] = f.Expr
+		}
+		m, err := NewFilter(in, expr.And(exprs...), run[0].Meta)
+		if err != nil { // together they are too large
+			if in == run[0].In {
+				return n, nil
+			}
+			for _, f := range run {
+				if in, err = f.WithInputs([]Node{in}); err != nil {
+					return nil, err
+				}
+			}
+			return in, nil
+		}
+		for _, f := range run[1:] {
+			did = append(did, Applied{"merge", f.Step(), "merged into " + run[0].Step()})
+		}
+		return m, nil
+	}
+	n, err := visit(n)
+	return n, did, err
+}
+
+// mergeNode merges a limit or projection with the one below it.
 func mergeNode(n Node) (Node, string, error) {
 	switch n := n.(type) {
-	case *Filter:
-		below, ok := n.In.(*Filter)
-		if !ok || n.Expr == nil || below.Expr == nil || n.Props().Random || below.Props().Random || mayFail(n) || mayFail(below) {
-			return n, "", nil
-		}
-		m, err := NewFilter(below.In, expr.And(below.Expr, n.Expr), below.Meta)
-		return m, "merged into " + below.Step(), err
 	case *Limit:
 		if below, ok := n.In.(*Limit); ok {
 			m := *below

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 
@@ -117,7 +116,9 @@ func pushToRead(n Node) (Node, string, error) {
 			p := below.Predicate
 			terms := f.Expr.Predicate(below.schema)
 			for _, t := range terms {
-				if !slices.ContainsFunc(p, func(u driver.Term) bool { return reflect.DeepEqual(t, u) }) {
+				if !slices.ContainsFunc(p, func(u driver.Term) bool {
+					return t.Column == u.Column && t.Op == u.Op && slices.Equal(t.Values, u.Values)
+				}) {
 					p = append(p[:len(p):len(p)], t)
 				}
 			}

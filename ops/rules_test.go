@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/ops/expr"
 )
 
 // TestPlans runs the files of testdata: `build` shows a plan and its schema, or the error;
@@ -66,5 +67,46 @@ func TestPlans(t *testing.T) {
 func TestOptimizeUnknownRule(t *testing.T) {
 	if _, _, err := ops.Optimize(must(t, "read t: a int"), map[string]bool{"fuse": true}); err == nil || !strings.Contains(err.Error(), `unknown rule "fuse"; have [fold filter`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Filters that are too large together stay apart.
+func TestMergeTooLarge(t *testing.T) {
+	list := make([]string, 20_000)
+	for i := range list {
+		list[i] = "7"
+	}
+	e, err := expr.Parse("a in [" + strings.Join(list, ",") + "]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := must(t, "read t: a int")
+	for i := range 5 {
+		if n, err = ops.NewFilter(n, e, ops.Meta{Pos: i + 1, Verb: "filter"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	off := map[string]bool{"fold": true, "filter": true, "projection": true, "predicate": true, "limit": true}
+	m, did, err := ops.Optimize(n, off)
+	if err != nil || strings.Contains(fmt.Sprint(did), "merged") {
+		t.Fatalf("%v", err)
+	}
+	if again, _, err := ops.Optimize(m, off); err != nil || again != m {
+		t.Errorf("a second run changes the plan again: %v", err)
+	}
+}
+
+// Planning takes time in proportion to the filters: BenchmarkFilters/1000 takes about 10 times
+// BenchmarkFilters/100.
+func BenchmarkFilters(b *testing.B) {
+	for _, k := range []int{100, 1000} {
+		n := must(b, "read t: a int, b double\n"+strings.Repeat("filter a > 1 && b < 7.0\n", k))
+		b.Run(fmt.Sprint(k), func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := ops.Optimize(n, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
