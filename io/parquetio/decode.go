@@ -42,6 +42,7 @@ type virtual struct {
 	slots int64
 	dict  int64     // slots of the dictionary: 0 or 1
 	pages []pageLoc // nil: not known, no seeking
+	more  bool      // others follow behind pages
 
 	// The page being served: head and body at [at, at+len).
 	at   int64
@@ -74,8 +75,9 @@ type pqDecoder struct {
 type pqField struct {
 	i     int // of the schema
 	cols  []*virtual
-	flat  bool // no lists: pages can be entered anywhere
-	index bool // all leaves have an offset index
+	flat  bool  // no lists: pages can be entered anywhere
+	index bool  // all leaves have an offset index
+	known int64 // rows that it covers
 	cr    *pqarrow.ColumnReader
 	row   int64 // next to be decoded
 }
@@ -83,8 +85,9 @@ type pqField struct {
 const indexBase = 1 << 61
 
 // newDecoder prepares to decode fields of g. wins has a window for every leaf of
-// these fields, pages the offset indexes that are known. The decoder owns wins.
-func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, pages map[int][]pageLoc, alloc memory.Allocator) (_ *pqDecoder, err error) {
+// these fields, pages the offset indexes that are known; of those in known the list covers
+// only so many rows. The decoder owns wins.
+func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, pages map[int][]pageLoc, known map[int]int64, alloc memory.Allocator) (_ *pqDecoder, err error) {
 	d := &pqDecoder{s: s, g: g, pages: pages, arena: newArena(alloc), dec: decompressor{alloc: alloc}}
 	defer func() {
 		if err != nil {
@@ -94,7 +97,7 @@ func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, 
 	defer recovered(&err, "the row group cannot be opened")
 	next := int64(1) << slotBits
 	for _, i := range fields {
-		f := &pqField{i: i, flat: !s.fields[i].repeated, index: true}
+		f := &pqField{i: i, flat: !s.fields[i].repeated, index: true, known: g.rows}
 		for _, l := range s.fields[i].leaves {
 			c := &g.chunks[l]
 			v := &virtual{pageReader: pageReader{
@@ -104,10 +107,12 @@ func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, 
 				v.dict = 1
 			}
 			v.slots = v.dict + int64(max(len(v.pages), 1))
-			if v.pages == nil {
-				v.slots = 1 << 16 // pages follow each other for as long as they will
-				f.index = false
+			if rows, ok := known[l]; ok || v.pages == nil {
+				v.slots += 1 << 16 // pages follow each other for as long as they will
+				v.more = true
+				f.known = min(f.known, rows)
 			}
+			f.index = f.index && v.pages != nil
 			next += (v.slots + 1) << slotBits
 			if next <= 0 || next >= indexBase {
 				return nil, fault.New(fault.Unsupported, "the row group has too many pages")
@@ -362,6 +367,7 @@ func (d *pqDecoder) entry(f *pqField, row int64) int64 {
 	if !f.index {
 		return 0
 	}
+	row = min(row, f.known-1)
 	if f.flat {
 		return row
 	}
@@ -484,7 +490,7 @@ func (v *virtual) load(d *pqDecoder, off int64, next bool) error {
 				}
 			}
 		}
-	} else if v.pages != nil && v.pos != v.c.start {
+	} else if v.pages != nil && !v.more && v.pos != v.c.start {
 		i := sort.Search(len(v.pages), func(i int) bool { return v.pages[i].off >= v.pos })
 		if i == len(v.pages) {
 			return io.EOF

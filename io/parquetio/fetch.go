@@ -67,11 +67,13 @@ func (f *input) readRanges(ctx context.Context, rs []blobio.Range) (map[blobio.R
 	return out, nil
 }
 
-// window serves the bytes of one column chunk in order, out of bounded reads.
-// Of a remote file the next read is under way while this one is used.
+// window serves the bytes of one column chunk in order, out of bounded reads, and
+// its dictionary at any time, where that is apart. Of a remote file the next read is
+// under way while this one is used; it is bound to no call's context, but ended by close.
 type window struct {
 	f     *input
 	alloc memory.Allocator
+	dict  blobio.Range   // read once and kept: a decoder that enters in the middle comes back for it
 	runs  []blobio.Range // what will be read, in order
 	step  int64          // bytes of one read; more if one page needs it
 
@@ -79,6 +81,8 @@ type window struct {
 	buf  []byte
 	mem  []byte // buf is inside
 	next *readAhead
+
+	dictBuf []byte // the bytes of dict; nil: not read yet
 
 	first      *firstFetch // remote: what was fetched for all columns at once
 	firstRange blobio.Range
@@ -96,6 +100,20 @@ type readAhead struct {
 // bytes returns [off, off+n), valid until the next call. It reads to the end of
 // the run that holds off, or step bytes, and never beyond the run.
 func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
+	if d := w.dict; off >= d.Off && off < d.Off+d.Len {
+		if off+n > d.Off+d.Len {
+			return nil, fault.New(fault.Corrupt, "a dictionary of %d bytes at offset %d is not where the page index says", n, off)
+		}
+		if w.dictBuf == nil {
+			b := w.alloc.Allocate(int(d.Len))
+			if err := readFull(ctx, w.f, b, d.Off); err != nil {
+				w.alloc.Free(b)
+				return nil, err
+			}
+			w.dictBuf = b
+		}
+		return w.dictBuf[off-d.Off : off-d.Off+n], nil
+	}
 	if off >= w.off && off+n <= w.off+int64(len(w.buf)) {
 		return w.buf[off-w.off : off-w.off+n], nil
 	}
@@ -135,8 +153,26 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	return w.buf[:n], nil
 }
 
-// runEnd is the end of the run that holds off; off where none does.
+// keepDict makes b, which is at off, the dictionary.
+func (w *window) keepDict(b []byte, off int64) {
+	w.freeDict()
+	w.dict = blobio.Range{Off: off, Len: int64(len(b))}
+	w.dictBuf = w.alloc.Allocate(len(b))
+	copy(w.dictBuf, b)
+}
+
+func (w *window) freeDict() {
+	if w.dictBuf != nil {
+		w.alloc.Free(w.dictBuf)
+		w.dictBuf = nil
+	}
+}
+
+// runEnd is the end of the dictionary or run that holds off; off where none does.
 func (w *window) runEnd(off int64) int64 {
+	if off >= w.dict.Off && off < w.dict.Off+w.dict.Len {
+		return w.dict.Off + w.dict.Len
+	}
 	for _, r := range w.runs {
 		if off >= r.Off && off < r.Off+r.Len {
 			return r.Off + r.Len
@@ -222,6 +258,7 @@ func (w *window) dropFirst() {
 func (w *window) close() {
 	w.drop()
 	w.dropFirst()
+	w.freeDict()
 	if w.mem != nil {
 		w.alloc.Free(w.mem)
 	}
@@ -250,6 +287,9 @@ func fetchFirst(ctx context.Context, f *input, ws []*window, alloc memory.Alloca
 			rs = append(rs, w.firstRange)
 			live = append(live, w)
 		}
+		if w.dict.Len > 0 {
+			rs = append(rs, w.dict)
+		}
 	}
 	if len(rs) == 0 {
 		return nil
@@ -261,6 +301,18 @@ func fetchFirst(ctx context.Context, f *input, ws []*window, alloc memory.Alloca
 	first := &firstFetch{got, len(live)}
 	for _, w := range live {
 		w.first = first
+		// Gaps between columns were fetched with them: what is there is not fetched again.
+		for _, r := range w.runs {
+			n := r.Off + r.Len - w.firstRange.Off
+			if _, ok := got.Bytes(w.firstRange.Off, n); !ok {
+				break
+			}
+			w.firstRange.Len = max(w.firstRange.Len, n)
+		}
+		if w.dict.Len > 0 {
+			b, _ := got.Bytes(w.dict.Off, w.dict.Len)
+			w.keepDict(b, w.dict.Off)
+		}
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 package parquetio
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -192,10 +194,12 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 			ch := &c.g.chunks[l]
 			w := &window{f: c.in, alloc: c.o.Alloc}
 			if indexed {
-				w.runs = neededRuns(c.g, f, l, ranges, pages)
+				w.dict = blobio.Range{Off: ch.start, Len: pages[l][0].off - ch.start}
+				w.runs = neededRuns(f, l, ranges, pages)
 			} else if ch.size > 0 {
 				w.runs = []blobio.Range{{Off: ch.start, Len: ch.size}}
 			}
+			total += w.dict.Len
 			for _, r := range w.runs {
 				total += r.Len
 			}
@@ -231,7 +235,14 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 			return nil, err
 		}
 	}
-	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, c.o.Alloc)
+	known, err := c.walk(ctx, ranges[0].from, wins, &pages)
+	if err != nil {
+		for _, w := range order {
+			w.close()
+		}
+		return nil, err
+	}
+	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, known, c.o.Alloc)
 	if err != nil {
 		for _, w := range order {
 			w.close()
@@ -241,8 +252,44 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 	return d, nil
 }
 
-// neededRuns are the bytes of leaf l that ranges need: the dictionary and pages.
-func neededRuns(g *rowGroup, f *field, l int, ranges []rowRange, pages map[int][]pageLoc) []blobio.Range {
+// walk finds the page that holds row in columns without an offset index, so that
+// pages before it need not be decoded, and adds to pages those that it saw. It returns
+// how many rows they hold, by leaf.
+func (c *scan) walk(ctx context.Context, row int64, wins map[int]*window, pages *map[int][]pageLoc) (map[int]int64, error) {
+	if row == 0 {
+		return nil, nil
+	}
+	all, known := maps.Clone(*pages), map[int]int64{}
+	if all == nil {
+		all = map[int][]pageLoc{}
+	}
+	for _, i := range c.fields {
+		// One leaf of a field is not to be entered without the others: those that may
+		// refuse come first.
+		leaves := slices.Clone(c.s.fields[i].leaves)
+		slices.SortStableFunc(leaves, func(a, b int) int { return cmp.Compare(c.s.leaves[b].maxRep, c.s.leaves[a].maxRep) })
+		for _, l := range leaves {
+			if all[l] != nil {
+				continue
+			}
+			ch := &c.g.chunks[l]
+			p := pageReader{win: wins[l], c: ch, leaf: &c.s.leaves[l], pos: ch.start, end: ch.start + ch.size}
+			ps, rows, err := p.walk(ctx, row)
+			if err != nil {
+				return nil, fault.Wrap(err, fault.Place{Column: c.s.leaves[l].name})
+			}
+			if ps == nil {
+				break
+			}
+			all[l], known[l] = ps, rows
+		}
+	}
+	*pages = all
+	return known, nil
+}
+
+// neededRuns are the bytes of the pages of leaf l that ranges need.
+func neededRuns(f *field, l int, ranges []rowRange, pages map[int][]pageLoc) []blobio.Range {
 	ps := pages[l]
 	var out []blobio.Range
 	add := func(from, to int64) {
@@ -255,7 +302,6 @@ func neededRuns(g *rowGroup, f *field, l int, ranges []rowRange, pages map[int][
 		}
 		out = append(out, blobio.Range{Off: from, Len: to - from})
 	}
-	add(g.chunks[l].start, ps[0].off)
 	for _, r := range ranges {
 		from := r.from
 		if f.repeated {
