@@ -42,7 +42,10 @@ type binder struct {
 	mem    memory.Allocator
 }
 
-const maxSize = 64 << 10 // nodes of a tree
+const (
+	maxSize  = 64 << 10 // nodes of a tree
+	maxConst = 64 << 10 // bytes of a constant string computed at plan time
+)
 
 // Bind resolves names and types. site numbers this expression's place in the
 // plan: it keys random(). A type error says which operand, its type, and what would work;
@@ -188,15 +191,17 @@ func (b *binder) bind(n *node) (*bound, error) {
 }
 
 // fold replaces what has only literals below by its value. What fails to
-// evaluate stays: it is an error of the rows that need it.
+// evaluate stays: it is an error of the rows that need it. So do strings that grow larger
+// than maxConst, with all that is made of them.
 func (b *binder) fold(v *bound) *bound {
 	if v.lit != nil || !v.pure || !scalarType(v.typ) {
 		return v
 	}
-	x := &exec{n: 1, rows: &Rows{}, mem: b.mem}
+	x := &exec{n: 1, rows: &Rows{}, mem: b.mem, most: maxConst}
 	out := v.run(x)
 	defer out.release()
 	if x.row != nil || x.err != nil {
+		v.pure = v.pure && x.err == nil
 		return v
 	}
 	c := *v

@@ -111,10 +111,22 @@ func newStrings(x *exec, t arrow.DataType, n int, valid *memory.Buffer) *strings
 
 // reserve makes room for size more bytes.
 func (o *stringsOut) reserve(size int) {
-	if need := o.used + size; need > len(o.buf) {
-		o.data.Resize(max(need, 2*len(o.buf), 64))
-		o.buf = o.data.Bytes()
+	need := o.used + size
+	if need <= len(o.buf) {
+		return
 	}
+	room := max(need, 2*len(o.buf), 64)
+	if most := o.x.most; most > 0 && need <= most {
+		room = min(room, most)
+	} else if most > 0 {
+		o.x.failBatch(fault.New(fault.Exhausted, "a constant string of more than %d bytes", most))
+		if o.used = 0; size <= len(o.buf) { // what comes is of no use
+			return
+		}
+		room = size
+	}
+	o.data.Resize(room)
+	o.buf = o.data.Bytes()
 }
 
 func put[S []byte | string](o *stringsOut, v S) {

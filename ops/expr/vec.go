@@ -141,6 +141,7 @@ type exec struct {
 	n    int
 	rows *Rows
 	mem  memory.Allocator
+	most int // bytes of a string array; 0: no bound but that of its type
 	// sel has a bit for each row whose result matters, nil for all: errors of other
 	// rows are not errors. Only the right sides of && || ?: and coalesce narrow it.
 	sel []uint64
