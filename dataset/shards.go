@@ -60,6 +60,23 @@ func (d *Dataset) Iterator(ctx context.Context, o *ShardOptions) (*shard.Iterato
 	return its[0], nil
 }
 
+// StateAt finds the state of Shards(n, o) before a step, without making the batches before it: restored,
+// iterators give that step next. See [shard.StateAt].
+func (d *Dataset) StateAt(ctx context.Context, n int, o *ShardOptions, at shard.At) (shard.State, error) {
+	var opt ShardOptions
+	if o != nil {
+		opt = *o
+	}
+	if opt.Shuffle == nil {
+		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow}
+	}
+	j, err := d.shardJob(ctx, n, opt)
+	if err != nil {
+		return shard.State{}, err
+	}
+	return shard.StateAt(ctx, j, at)
+}
+
 // shardJob translates the plan for package shard.
 func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j shard.Job, err error) {
 	root, err := d.plan(ctx)

@@ -57,3 +57,47 @@ func TestShardsSmoke(t *testing.T) {
 		}
 	}
 }
+
+// A step found by StateAt is the one that comes in its turn, with and without steps that change
+// the number of rows.
+func TestStateAt(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	for _, ds := range []*dataset.Dataset{dataset.Range(300000), dataset.Range(300000).Filter("id % 3 != 0")} {
+		o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000, Shuffle: &shard.Shuffle{Lanes: 4, WindowRows: 5000}}, RunOptions: dataset.RunOptions{Seed: 7}}
+		its, err := ds.Shards(t.Context(), 1, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want [32]byte
+		for range 78 {
+			b, err := its[0].Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = b.Digest()
+			b.Release()
+		}
+		counted := 0
+		for range 2 {
+			s, err := ds.StateAt(t.Context(), 1, o, shard.At{Step: 77, Sample: -1, Counting: func(string) { counted++ }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := its[0].Restore(s); err != nil {
+				t.Fatal(err)
+			}
+			b, err := its[0].Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Digest() != want {
+				t.Error("another batch")
+			}
+			b.Release()
+		}
+		t.Log("counting passes:", counted)
+		if err := its[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -126,11 +126,19 @@ func writeCounts(file string, m map[string]int64) {
 	if err != nil || os.MkdirAll(filepath.Dir(file), 0o700) != nil {
 		return
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), "rows-*")
+	writeFile(file, func(f *os.File) error {
+		_, err := f.Write(b)
+		return err
+	})
+}
+
+// writeFile makes a file of a cache in one step; where that fails there is none.
+func writeFile(file string, write func(*os.File) error) {
+	tmp, err := os.CreateTemp(filepath.Dir(file), "new-*")
 	if err != nil {
 		return
 	}
-	_, err = tmp.Write(b)
+	err = write(tmp)
 	if cerr := tmp.Close(); err != nil || cerr != nil || os.Rename(tmp.Name(), file) != nil {
 		_ = os.Remove(tmp.Name())
 	}

@@ -219,6 +219,10 @@ func (it *Iterator) Close() error {
 	return j.free()
 }
 
+// Ledger is how many samples each window had that the job has read, of this epoch and the
+// one before. With it [StateAt] finds any step of an epoch without reading.
+func (it *Iterator) Ledger() *Ledger { return it.j.ledger }
+
 // Len is the number of batches of the current epoch where it follows from metadata: one source that
 // does not repeat, no step that changes the number of rows. Also the last, padded one counts.
 func (it *Iterator) Len() (int64, bool) {

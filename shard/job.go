@@ -55,13 +55,14 @@ type job struct {
 	budget   *exec.Budget
 	own      bool // of budget
 	memory   *exec.Account
-	old      []*lanes.Pass // at their end, but a step may still need their rows; the producer's
-	iters    []*Iterator   // of Ranks, in their order
+	old      []pass      // at their end, but a step may still need their rows; the producer's
+	iters    []*Iterator // of Ranks, in their order
 	shares   []int
 	global   int // samples of a step
 	depth    int // steps made ahead
 	stall    time.Duration
 	ledger   *Ledger
+	dry      bool // samples are counted from the ledger and metadata, none is read
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	producer sync.WaitGroup
@@ -80,6 +81,29 @@ type job struct {
 // Open makes the iterators of a job: one per rank of Options.Ranks. Nothing is
 // read before the first Next. ctx ends everything.
 func Open(ctx context.Context, o Job) ([]*Iterator, error) {
+	j, err := newJob(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	ranks := j.Options.Ranks
+	if ranks == nil {
+		for r := range j.Job.Ranks {
+			ranks = append(ranks, r)
+		}
+	}
+	for _, r := range ranks {
+		c, err := NewCollator(j.schema, j.Form, j.memory)
+		if err != nil {
+			return nil, errors.Join(err, j.free())
+		}
+		j.iters = append(j.iters, &Iterator{j: j, rank: r, collate: c, ready: make(chan struct{}, 1), last: j.start})
+	}
+	j.open = len(j.iters)
+	return j.iters, nil
+}
+
+// newJob makes a job that nobody consumes yet; free it.
+func newJob(ctx context.Context, o Job) (*job, error) {
 	j := &job{Job: o, budget: o.Exec.Budget, room: make(chan struct{}, 1), gone: make(chan struct{}), stall: o.Exec.StallTimeout}
 	if err := j.check(); err != nil {
 		return nil, err
@@ -99,25 +123,10 @@ func Open(ctx context.Context, o Job) ([]*Iterator, error) {
 	j.memory = j.budget.Account(j.ctx, "batches")
 	j.memory.SetPriority(exec.Overdraw)
 	j.ledger = newLedger(j)
-	ranks := j.Options.Ranks
-	if ranks == nil {
-		for r := range j.Job.Ranks {
-			ranks = append(ranks, r)
-		}
-	}
-	for _, r := range ranks {
-		c, err := NewCollator(j.schema, j.Form, j.memory)
-		if err != nil {
-			j.free()
-			return nil, err
-		}
-		j.iters = append(j.iters, &Iterator{j: j, rank: r, collate: c, ready: make(chan struct{}, 1), last: at})
-	}
-	j.open = len(j.iters)
 	if err := j.place(at); err != nil {
 		return nil, errors.Join(err, j.free())
 	}
-	return j.iters, nil
+	return j, nil
 }
 
 // place makes the job begin at a position, with the lanes and windows that it was taken with. The

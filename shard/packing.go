@@ -26,6 +26,15 @@ func (p *Packing) schema(in *arrow.Schema) (*arrow.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.MaskColumn != "" {
+		m, err := p.column(in, p.MaskColumn)
+		if err != nil {
+			return nil, err
+		}
+		if err := pack.CheckMask(in.Field(m).Type, p.PackOptions); err != nil {
+			return nil, err
+		}
+	}
 	return pack.Schema(in.Field(t).Type, p.PackOptions)
 }
 

@@ -29,10 +29,10 @@ type epoch struct {
 // passage is the pass that a source is at.
 type passage struct {
 	num   uint64
-	pass  *lanes.Pass
-	next  *lanes.Pass // the one after it, begun to be read
-	given int64       // samples that it gave, since it was opened
-	fresh bool        // it was opened at its beginning
+	pass  pass
+	next  pass  // the one after it, begun to be read
+	given int64 // samples that it gave, since it was opened
+	fresh bool  // it was opened at its beginning
 }
 
 // sample of an epoch.
@@ -40,7 +40,25 @@ type sample struct {
 	lanes.Sample
 	source int
 	n      int64
-	pass   *lanes.Pass
+	pass   pass
+}
+
+// pass is a way through a source: a *lanes.Pass, or one that only counts.
+type pass interface {
+	Start() error
+	Drained() bool
+	Next() (lanes.Sample, bool, error)
+	Take(lanes.Sample)
+	Pos([]order.Pos) []order.Pos
+	Close() error
+}
+
+// openPass opens a pass of source i.
+func (j *job) openPass(i int, epoch, num uint64, pos []order.Pos) (pass, error) {
+	if j.dry {
+		return j.openCount(i, epoch, num, pos)
+	}
+	return j.sources[i].Open(j.ctx, epoch, num, pos)
 }
 
 // openAt begins an epoch at a snapshot.
@@ -70,7 +88,7 @@ func (j *job) openAt(at *snap) (*epoch, error) {
 		for _, x := range pos {
 			p.fresh = p.fresh && x == order.Pos{}
 		}
-		if p.pass, err = j.sources[i].Open(j.ctx, e.num, p.num, pos); err != nil {
+		if p.pass, err = j.openPass(i, e.num, p.num, pos); err != nil {
 			return nil, errors.Join(err, e.close())
 		}
 		e.passes = append(e.passes, p)
@@ -156,7 +174,7 @@ func (e *epoch) turn(i int) error {
 	next := p.next
 	if next == nil {
 		var err error
-		if next, err = e.j.sources[i].Open(e.j.ctx, e.num, p.num+1, nil); err != nil {
+		if next, err = e.j.openPass(i, e.num, p.num+1, nil); err != nil {
 			return err
 		}
 	}
@@ -172,7 +190,7 @@ func (e *epoch) ahead() error {
 		if p.next != nil || !p.pass.Drained() || !e.goesOn(i) || e.length >= 0 && e.length-e.n < int64(e.j.global) {
 			continue
 		}
-		next, err := e.j.sources[i].Open(e.j.ctx, e.num, p.num+1, nil)
+		next, err := e.j.openPass(i, e.num, p.num+1, nil)
 		if err != nil {
 			return err
 		}
@@ -255,6 +273,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 		if at.step == 0 && j.Endless {
 			return fault.New(fault.Invalid, "epoch %d has %d samples, not enough for one step of %d with tail drop: endless iteration would never give a batch", e.num, e.n, j.global)
 		}
+		j.ledger.Forget(e.num)
 		at = j.following(&at)
 		at.over = j.lastEpoch(e.num)
 		if err := e.close(); err != nil {
