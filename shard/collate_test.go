@@ -123,14 +123,7 @@ func (c *testColumn) array(alloc memory.Allocator, rec int) arrow.Array {
 
 // shifted has the same values, each level of it behind others that do not belong to it.
 func shifted(alloc memory.Allocator, d arrow.ArrayData) arrow.ArrayData {
-	kids := make([]arrow.ArrayData, len(d.Children()))
-	for i, k := range d.Children() {
-		kids[i] = shifted(alloc, k)
-		defer kids[i].Release()
-	}
-	e := array.NewData(d.DataType(), d.Len(), d.Buffers(), kids, d.NullN(), d.Offset())
-	defer e.Release()
-	a := array.MakeFromData(e)
+	a := array.MakeFromData(d)
 	defer a.Release()
 	n := min(3, a.Len())
 	junk := array.NewSlice(a, int64(a.Len()-n), int64(a.Len()))
@@ -140,7 +133,12 @@ func shifted(alloc memory.Allocator, d arrow.ArrayData) arrow.ArrayData {
 		panic(err)
 	}
 	defer all.Release()
-	return array.NewSliceData(all.Data(), int64(n), int64(all.Len()))
+	kids := make([]arrow.ArrayData, len(d.Children()))
+	for i, k := range all.Data().Children() {
+		kids[i] = shifted(alloc, k)
+		defer kids[i].Release()
+	}
+	return array.NewData(d.DataType(), d.Len(), all.Data().Buffers(), kids, a.NullN(), n)
 }
 
 func randomRuns(rng *rand.Rand, sizes []int) []gather.Run {
