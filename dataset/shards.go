@@ -94,7 +94,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	if err != nil {
 		return j, err
 	}
-	j = shard.Job{Ranks: ranks, Runner: o.runner(), Exec: *e, Options: o.Options}
+	j = shard.Job{Ranks: ranks, Schema: root.Schema(), Runner: o.runner(), Exec: *e, Options: o.Options}
 	shuffle := *o.Shuffle
 	if shuffle.Mode == "" {
 		shuffle.Mode = shard.ModeWindow
@@ -107,6 +107,9 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 		j.Sources = append(j.Sources, src)
 	}
 	if mix != nil {
+		if mix.Endless() && o.StepsPerEpoch == 0 {
+			return j, fault.New(fault.Invalid, "no source ends the epoch, as those that are drawn from repeat: give steps_per_epoch").At(fault.Place{Step: mix.Step()})
+		}
 		j.StopAll = mix.Stop == ops.StopAll
 		j.Weights = append(j.Weights, shard.WeightsAt{Weights: mix.Weights})
 		for _, w := range mix.Schedule {

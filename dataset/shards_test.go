@@ -3,6 +3,7 @@ package dataset_test
 import (
 	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -99,5 +100,45 @@ func TestStateAt(t *testing.T) {
 		if err := its[0].Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Windows that do not fit the budget wait on disk; the batches are the same.
+func TestSpill(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ds := dataset.Range(400000).WithColumns(`s = "a rather long text that takes place, number " + string(id)`).Filter("id % 5 != 0")
+	var want [][32]byte
+	for _, memory := range []int64{1 << 30, 8 << 20} {
+		peak := int64(0)
+		o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000, Epochs: 1, Lineage: true, Shuffle: &shard.Shuffle{Lanes: 8, WindowRows: 16384}},
+			RunOptions: dataset.RunOptions{Seed: 7, Memory: memory}}
+		its, err := ds.Shards(t.Context(), 1, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := 0
+		for b, err := range its[0].All(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if memory > 1<<29 {
+				want = append(want, b.Digest())
+			} else if b.Digest() != want[step] {
+				t.Fatalf("step %d differs", step)
+			}
+			step++
+			peak = max(peak, its[0].Held())
+		}
+		if step != len(want) {
+			t.Errorf("%d steps, want %d", step, len(want))
+		}
+		t.Logf("budget %d MiB: at most %.1f MiB held", memory>>20, float64(peak)/(1<<20))
+		if err := its[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

@@ -248,3 +248,6 @@ func (it *Iterator) Len() (int64, bool) {
 
 // Explain describes the order: lanes, windows, what they cost and how well they shuffle.
 func (it *Iterator) Explain() string { return it.j.explain() }
+
+// Held is what the job holds of its memory budget now, in bytes.
+func (it *Iterator) Held() int64 { return it.j.budget.Used() }

@@ -18,6 +18,7 @@ import (
 // makes it of a plan.
 type Job struct {
 	Sources []Source
+	Schema  *arrow.Schema // of samples
 	// Weights of the sources by sample of the epoch; nil: one source.
 	Weights []WeightsAt
 	// StopAll ends an epoch when every source that does not repeat has ended once, and
@@ -51,7 +52,6 @@ type job struct {
 	Job
 	sources  []*lanes.Source
 	lane0    []int // first lane of each source, numbered through all
-	schema   *arrow.Schema
 	budget   *exec.Budget
 	own      bool // of budget
 	memory   *exec.Account
@@ -92,7 +92,7 @@ func Open(ctx context.Context, o Job) ([]*Iterator, error) {
 		}
 	}
 	for _, r := range ranks {
-		c, err := NewCollator(j.schema, j.Form, j.memory)
+		c, err := NewCollator(j.Schema, j.Form, j.memory)
 		if err != nil {
 			return nil, errors.Join(err, j.free())
 		}
@@ -165,7 +165,7 @@ func (j *job) lanes(i int) lanes.Config {
 	}
 	c := lanes.Config{
 		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
-		Runner: j.Runner, Exec: e,
+		Sources: len(j.Sources), Runner: j.Runner, Exec: e,
 		Published: func(epoch, pass uint64, lane int, window, samples int64) {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},
@@ -251,10 +251,8 @@ func (j *job) check() error {
 				return err
 			}
 		}
-		if i == 0 {
-			j.schema = schema
-		} else if !sameTypes(schema, j.schema) {
-			return fault.New(fault.Internal, "source %q has other columns than %q", s.Name, j.Sources[0].Name)
+		if !sameTypes(schema, j.Schema) {
+			return fault.New(fault.Internal, "source %q has %v, not %v", s.Name, schema, j.Schema)
 		}
 		if s.Limit >= 0 && (len(j.Sources) > 1 || s.Layout.Mode != ModeNone) {
 			return fault.New(fault.Invalid, "limit: shards in an order other than that of the files have no first rows; use sample for a fraction of them, or shuffle none")

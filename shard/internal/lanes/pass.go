@@ -61,9 +61,8 @@ func (p *Pass) Close() error {
 	err := errors.Join(p.now.close(), p.next.close())
 	p.now, p.next = nil, nil
 	for w := range p.live {
-		w.Release()
+		p.drop(w)
 	}
-	clear(p.live)
 	for _, l := range p.lots {
 		l.close()
 	}
@@ -111,15 +110,34 @@ func (p *Pass) Next() (Sample, bool, error) {
 		q = q[1:]
 	}
 	p.queue[m.Lane] = q
+	if sp := q[0].spill; sp != nil {
+		if err := sp.load(m.Index); err != nil {
+			return Sample{}, false, err
+		}
+	}
 	return Sample{int(m.Lane), q[0], m.Index}, true, nil
 }
 
 // Take says that a sample is of no more use: its rows were copied, or are not wanted.
 func (p *Pass) Take(s Sample) {
-	if s.Window.left--; s.Window.left == 0 {
-		delete(p.live, s.Window)
-		s.Window.Release()
+	w := s.Window
+	if _, ok := p.live[w]; !ok {
+		return // the pass was closed
 	}
+	if w.spill != nil {
+		w.spill.take(s.Index)
+	}
+	if w.left--; w.left == 0 {
+		p.drop(w)
+	}
+}
+
+// drop gives up a window.
+func (p *Pass) drop(w *Window) {
+	delete(p.live, w)
+	p.s.held -= w.size
+	w.size = 0
+	w.free()
 }
 
 // Pos is where the pass stands.
@@ -131,27 +149,40 @@ func (p *Pass) publish(lane int, window int64) error {
 	if err != nil {
 		return err
 	}
-	if w != nil {
-		p.live[w] = struct{}{}
-		w.left = m
-		if p.from != nil && p.from[lane].Window == window {
-			w.left -= p.from[lane].Given
-		}
+	if w == nil {
+		return p.published(lane, window, m)
 	}
+	given := int64(0)
+	if p.from != nil && p.from[lane].Window == window {
+		given = p.from[lane].Given
+	}
+	p.live[w] = struct{}{}
+	if w.left = m - given; w.left <= 0 {
+		p.drop(w)
+		return p.published(lane, window, m)
+	}
+	w.index()
+	for _, r := range w.Recs {
+		w.size += exec.SizeOf(r.Batch)
+	}
+	if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room {
+		if err := w.spillTo("", p.s.alloc, given); err != nil {
+			return err
+		}
+		w.size = 0
+	}
+	p.s.held += w.size
+	p.queue[lane] = append(p.queue[lane], w)
+	return p.published(lane, window, m)
+}
+
+// published tells everybody how many samples a window has.
+func (p *Pass) published(lane int, window, m int64) error {
 	if err := p.merge.Publish(lane, window, m); err != nil {
 		return err
 	}
 	if f := p.s.c.Published; f != nil {
 		f(p.epoch, p.num, lane, window, m)
-	}
-	switch {
-	case w == nil:
-	case w.left == 0:
-		delete(p.live, w)
-		w.Release()
-	default:
-		w.index()
-		p.queue[lane] = append(p.queue[lane], w)
 	}
 	return nil
 }

@@ -64,13 +64,33 @@ type Window struct {
 
 	first []int64 // Runs[i] begins with sample first[i]; nil where each run is one sample
 	left  int64   // samples not yet taken
+	size  int64   // bytes in memory
+	spill *spill  // where the samples are if they did not fit; nil: in memory
+}
+
+// free gives everything up.
+func (w *Window) free() {
+	w.Release()
+	if w.spill != nil {
+		w.spill.close()
+		w.spill = nil
+	}
 }
 
 // Sample names the record and row of sample i.
 func (w *Window) Sample(i int64) (*Rec, int32) {
+	if s := w.spill; s != nil {
+		return s.loaded[i/s.rows], int32(i % s.rows)
+	}
+	rec, row := w.place(i)
+	return w.Recs[rec], row
+}
+
+// place finds sample i among the runs.
+func (w *Window) place(i int64) (rec, row int32) {
 	if w.first == nil {
 		r := w.Runs[i]
-		return w.Recs[r.Rec], r.Row
+		return r.Rec, r.Row
 	}
 	lo, hi := 0, len(w.first)
 	for hi-lo > 1 {
@@ -81,10 +101,10 @@ func (w *Window) Sample(i int64) (*Rec, int32) {
 		}
 	}
 	r := w.Runs[lo]
-	return w.Recs[r.Rec], r.Row + int32(i-w.first[lo])
+	return r.Rec, r.Row + int32(i-w.first[lo])
 }
 
-// index prepares Sample.
+// index prepares place.
 func (w *Window) index() {
 	single := true
 	for _, r := range w.Runs {

@@ -33,11 +33,16 @@ type Config struct {
 	KeepsRows bool
 	// Transform makes something else of a window's rows (packing); nil: nothing.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
-	Runner    exec.Runner
-	Exec      exec.Options // Budget is set
+	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on
+	// disk beyond that.
+	Sources int
+	Runner  exec.Runner
+	Exec    exec.Options // Budget is set
 	// Published is called for every window, with the number of its samples; may be nil.
 	Published func(epoch, pass uint64, lane int, window, samples int64)
 }
+
+func (c *Config) share() int64 { return 2 * int64(max(c.Sources, 1)) }
 
 // Leaf is a scan with the steps behind it, and the units of its splits.
 type Leaf struct {
@@ -69,6 +74,7 @@ type Source struct {
 	units []int64
 	ops   []exec.Closer // kept open from pass to pass
 	alloc *exec.Account
+	held  int64 // bytes of windows in memory
 
 	limits     exec.OnError // of rows skipped in an epoch
 	stepLimits map[string]exec.OnError
