@@ -1,8 +1,11 @@
-// Package shard turns the stream of blocks into batches for a training loop.
+// Package shard turns what a plan yields into batches for training loops, in an
+// order that depends on nothing but the plan, the data, the seed and the epoch.
 //
-// Here so far: [Batch], in Arrow or tensor form, and the [Assembler] that cuts a
-// stream into batches of equal size. The order of samples over ranks, and resume,
-// come on top of it.
+// An [Iterator] gives one rank its batches, step by step, and the [State] to go on
+// from; docs/order.md explains the order. A [Collator] makes batches out of rows of
+// records: Arrow records or named tensors, see [Form]. An [Assembler] cuts a plain
+// stream of blocks into batches with it. A [Batch] knows which samples it holds, and
+// its [Batch.Digest] is the same wherever and however often it is made.
 package shard
 
 import (
