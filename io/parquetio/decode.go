@@ -49,6 +49,7 @@ type virtual struct {
 	head []byte
 	body []byte
 	gen  uint64 // of the decompressor, when body was made
+	own  bool   // body is of rowStart, not of the decompressor
 	from int64  // file offset of the page
 
 	// After a seek the dictionary is read in between: where data pages go on.
@@ -445,7 +446,7 @@ func (v *virtual) readAt(d *pqDecoder, p []byte, off int64) (n int, err error) {
 		if err := v.load(d, off, next); err != nil {
 			return 0, err
 		}
-	} else if v.gen != d.dec.gen {
+	} else if !v.own && v.gen != d.dec.gen {
 		// Another column used the scratch memory in between.
 		at := v.at
 		if v.pos = v.from; v.values >= 0 && v.hdr.typ != pageDict {
@@ -478,7 +479,14 @@ func (v *virtual) load(d *pqDecoder, off int64, next bool) error {
 			v.resumeAt, v.resumePos, v.resumeValues = v.at+int64(len(v.head)+len(v.body)), v.pos, v.values
 			v.pos, v.values = v.c.start, 0
 		case v.pages != nil:
-			v.pos, v.values = v.pages[slot-v.dict].off, -1
+			p := &v.pages[slot-v.dict]
+			v.pos, v.values = p.off, -1
+			if p.mid {
+				h, body := rowStart(v.leaf)
+				d.arena.allow(3 * bufBytes)
+				v.at, v.head, v.body, v.own = off, h.encode(v.head[:0]), body, true
+				return nil
+			}
 		default: // the first data page, behind the dictionary
 			v.pos, v.values = v.c.start, 0
 			if _, err := v.header(d.ctx); err != nil {
@@ -506,7 +514,7 @@ func (v *virtual) load(d *pqDecoder, off int64, next bool) error {
 		return io.EOF
 	}
 	d.arena.allow(2*int64(len(body)) + 3*bufBytes)
-	v.at, v.body, v.gen = off, body, d.dec.gen
+	v.at, v.body, v.gen, v.own = off, body, d.dec.gen, false
 	v.hdr.raw = int32(len(body))
 	v.head = v.hdr.encode(v.head[:0])
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"hash/crc32"
-	"math"
 	"math/bits"
 	"slices"
 
@@ -353,47 +352,4 @@ func (p *pageReader) header(ctx context.Context) (int, error) {
 			return 0, fault.New(fault.Corrupt, "a page header is damaged")
 		}
 	}
-}
-
-// walk lists the data pages of a chunk without an offset index by their headers, up to
-// the one that holds row, and keeps the dictionary. It returns how many rows these
-// pages hold. None are listed where headers do not tell rows (lists in pages of
-// version 1), or the pages end before.
-func (p *pageReader) walk(ctx context.Context, row int64) (ps []pageLoc, rows int64, err error) {
-	for rows <= row {
-		if p.win.runEnd(p.pos) == p.pos {
-			return nil, 0, nil
-		}
-		n, err := p.header(ctx)
-		if err != nil {
-			return nil, 0, err
-		}
-		h := &p.hdr
-		if err := h.check(p.c, p.end-p.pos-int64(n)); err != nil {
-			return nil, 0, err
-		}
-		size := int64(n) + int64(h.comp)
-		switch {
-		case size > math.MaxInt32:
-			return nil, 0, nil
-		case h.typ == pageDict && len(ps) == 0:
-			b, err := p.win.bytes(ctx, p.pos, size)
-			if err != nil {
-				return nil, 0, err
-			}
-			p.win.keepDict(b, p.pos)
-		case (h.typ == pageData || h.typ == pageV2) && h.values > 0:
-			k := h.values
-			if p.leaf.maxRep > 0 {
-				if h.typ == pageData {
-					return nil, 0, nil
-				}
-				k = h.rows
-			}
-			ps = append(ps, pageLoc{off: p.pos, row: rows, size: int32(size)})
-			rows += int64(k)
-		}
-		p.pos += size
-	}
-	return ps, rows, nil
 }

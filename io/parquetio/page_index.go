@@ -14,11 +14,12 @@ const (
 	maxPages      = 1 << 20
 )
 
-// pageLoc is a data page, from the offset index.
+// pageLoc is a data page, from the offset index or its own header.
 type pageLoc struct {
 	off  int64 // in the file
 	row  int64 // first row, in the row group
 	size int32 // with its header
+	mid  bool  // it begins inside that row
 }
 
 // parseOffsetIndex returns nil if the index cannot be right for the chunk.

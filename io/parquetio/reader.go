@@ -1,11 +1,9 @@
 package parquetio
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -235,7 +233,7 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 			return nil, err
 		}
 	}
-	known, err := c.walk(ctx, ranges[0].from, wins, &pages)
+	pages, known, err := c.walk(ctx, ranges[0].from, wins, pages)
 	if err != nil {
 		for _, w := range order {
 			w.close()
@@ -250,42 +248,6 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 		return nil, err
 	}
 	return d, nil
-}
-
-// walk finds the page that holds row in columns without an offset index, so that
-// pages before it need not be decoded, and adds to pages those that it saw. It returns
-// how many rows they hold, by leaf.
-func (c *scan) walk(ctx context.Context, row int64, wins map[int]*window, pages *map[int][]pageLoc) (map[int]int64, error) {
-	if row == 0 {
-		return nil, nil
-	}
-	all, known := maps.Clone(*pages), map[int]int64{}
-	if all == nil {
-		all = map[int][]pageLoc{}
-	}
-	for _, i := range c.fields {
-		// One leaf of a field is not to be entered without the others: those that may
-		// refuse come first.
-		leaves := slices.Clone(c.s.fields[i].leaves)
-		slices.SortStableFunc(leaves, func(a, b int) int { return cmp.Compare(c.s.leaves[b].maxRep, c.s.leaves[a].maxRep) })
-		for _, l := range leaves {
-			if all[l] != nil {
-				continue
-			}
-			ch := &c.g.chunks[l]
-			p := pageReader{win: wins[l], c: ch, leaf: &c.s.leaves[l], pos: ch.start, end: ch.start + ch.size}
-			ps, rows, err := p.walk(ctx, row)
-			if err != nil {
-				return nil, fault.Wrap(err, fault.Place{Column: c.s.leaves[l].name})
-			}
-			if ps == nil {
-				break
-			}
-			all[l], known[l] = ps, rows
-		}
-	}
-	*pages = all
-	return known, nil
 }
 
 // neededRuns are the bytes of the pages of leaf l that ranges need.

@@ -307,3 +307,100 @@ func BenchmarkFromRow(b *testing.B) {
 		}
 	}
 }
+
+// TestListsWithoutIndex: pages of version 1 may begin inside a list, and lists may
+// be longer than pages; any row can be the first.
+func TestListsWithoutIndex(t *testing.T) {
+	for seed := range uint64(6) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		elem := []arrow.DataType{arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String, arrow.FixedWidthTypes.Boolean, arrow.ListOf(arrow.PrimitiveTypes.Int64),
+			&arrow.FixedSizeBinaryType{ByteWidth: 5}, arrow.PrimitiveTypes.Float64}[seed]
+		schema := arrow.NewSchema([]arrow.Field{{Name: "l", Type: arrow.ListOf(elem), Nullable: true}}, nil)
+		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+		defer b.Release()
+		lb := b.Field(0).(*array.ListBuilder)
+		for range 1500 {
+			if rng.IntN(9) == 0 {
+				lb.AppendNull()
+				continue
+			}
+			lb.Append(true)
+			n := rng.IntN(6)
+			if rng.IntN(100) == 0 {
+				n = 4000
+			}
+			for range n {
+				if rng.IntN(7) == 0 {
+					lb.ValueBuilder().AppendNull()
+					continue
+				}
+				switch v := lb.ValueBuilder().(type) {
+				case *array.Int32Builder:
+					v.Append(rng.Int32N(500))
+				case *array.StringBuilder:
+					v.Append(fmt.Sprint("w", rng.IntN(1000)))
+				case *array.BooleanBuilder:
+					v.Append(rng.IntN(2) == 0)
+				case *array.FixedSizeBinaryBuilder:
+					v.Append([]byte(fmt.Sprintf("%05d", rng.IntN(1e5))))
+				case *array.Float64Builder:
+					v.Append(rng.Float64())
+				case *array.ListBuilder:
+					v.Append(true)
+					for range rng.IntN(4) {
+						v.ValueBuilder().(*array.Int64Builder).Append(rng.Int64N(50))
+					}
+				}
+			}
+		}
+		rec := b.NewRecordBatch()
+		defer rec.Release()
+		var file bytes.Buffer
+		props := parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Snappy), parquet.WithDataPageSize(1<<10), parquet.WithBatchSize(100),
+			parquet.WithDictionaryDefault(seed%2 == 0), parquet.WithDataPageVersion(parquet.DataPageV1), parquet.WithDictionaryPageSizeLimit(1<<11))
+		w, err := pqarrow.NewFileWriter(schema, &file, props, pqarrow.DefaultWriterProps())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.WriteBuffered(rec); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "f.parquet")
+		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tab := mustOpen(t, nil, path).(*table)
+		f := tab.footers[0]
+		ch := &f.groups[0].chunks[0]
+		win := &window{f: tab.input(0, nil), alloc: memtest.New(t), runs: []blobio.Range{{Off: ch.start, Len: ch.size}}, step: 1 << 16}
+		p := pageReader{win: win, c: ch, leaf: &f.schema.leaves[0], pos: ch.start, end: ch.start + ch.size}
+		ps, known, err := p.walk(t.Context(), rec.NumRows()-1, memtest.New(t))
+		win.close()
+		if err != nil || known != rec.NumRows() {
+			t.Fatalf("seed %d: %d rows in %d pages, %v", seed, known, len(ps), err)
+		}
+		mid := 0
+		for _, p := range ps {
+			if p.mid {
+				mid++
+			}
+		}
+		t.Logf("seed %d: %d of %d pages begin inside a row", seed, mid, len(ps))
+		if mid == 0 {
+			t.Errorf("seed %d: no page begins inside a row", seed)
+		}
+		for range 20 {
+			pass(t, tab, rec, driver.ScanOptions{FromRow: rng.Int64N(rec.NumRows()), BatchRows: 1 + rng.IntN(900)})
+		}
+		for _, x := range ps { // at and around the begins of pages
+			for d := int64(-1); d < 2; d++ {
+				if from := x.row + d; from > 0 && rng.IntN(1+len(ps)/8) == 0 {
+					pass(t, tab, rec, driver.ScanOptions{FromRow: from})
+				}
+			}
+		}
+	}
+}
