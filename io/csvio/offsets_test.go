@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/memtest"
@@ -82,5 +83,33 @@ func each(t testing.TB, tab driver.Table, i int, o *driver.ScanOptions, f func(d
 		}
 		f(b)
 		b.Record.Release()
+	}
+}
+
+// BenchmarkFromByte passes over a split of 32 MiB to its last byte, counts its rows, and
+// reads it.
+func BenchmarkFromByte(b *testing.B) {
+	line := `1234567,0.25,some text here,2024-01-31,true,"quoted, text"` + "\n"
+	text := []byte("a,b,c,d,e,f\n" + strings.Repeat(line, 32<<20/len(line)))
+	p := filepath.Join(b.TempDir(), "x.csv")
+	if err := os.WriteFile(p, text, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	tab, err := New(Options{Options: fileset.Options{Paths: []string{p}}}).Resolve(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer tab.Close()
+	for name, o := range map[string]*driver.ScanOptions{
+		"skip":  {FromByte: int64(len(text)) - 1},
+		"count": {Columns: []string{}},
+		"read":  {Offsets: true},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				each(b, tab, 0, o, func(driver.Batch) {})
+			}
+		})
 	}
 }

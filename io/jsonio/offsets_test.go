@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/memtest"
@@ -83,5 +84,33 @@ func each(t testing.TB, tab driver.Table, i int, o *driver.ScanOptions, f func(d
 		}
 		f(b)
 		b.Record.Release()
+	}
+}
+
+// BenchmarkFromByte passes over a split of 32 MiB to its last byte, counts its rows, and
+// reads it.
+func BenchmarkFromByte(b *testing.B) {
+	line := `{"id": 1234567, "x": 0.25, "text": "some text here", "tags": ["a", "b"]}` + "\n"
+	text := []byte(strings.Repeat(line, 32<<20/len(line)))
+	p := filepath.Join(b.TempDir(), "x.jsonl")
+	if err := os.WriteFile(p, text, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	tab, err := jsonio.New(jsonio.Options{Options: fileset.Options{Paths: []string{p}}}).Resolve(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer tab.Close()
+	for name, o := range map[string]*driver.ScanOptions{
+		"skip":  {FromByte: int64(len(text)) - 1},
+		"count": {Columns: []string{}},
+		"read":  {Offsets: true},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				each(b, tab, 0, o, func(driver.Batch) {})
+			}
+		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
@@ -401,6 +402,51 @@ func TestListsWithoutIndex(t *testing.T) {
 					pass(t, tab, rec, driver.ScanOptions{FromRow: from})
 				}
 			}
+		}
+	}
+}
+
+// TestDamagedSkip: a damaged file entered in the middle gives an error or rows, never a
+// panic or a leak.
+func TestDamagedSkip(t *testing.T) {
+	const rows = 2000
+	rec := samples(rows)
+	defer rec.Release()
+	for _, v2 := range []bool{false, true} {
+		var file bytes.Buffer
+		layout{false, v2, compress.Codecs.Snappy, 1 << 10}.write(t, &file, rec)
+		path := filepath.Join(t.TempDir(), "f.parquet")
+		rng := rand.New(rand.NewPCG(8, 9))
+		failed := 0
+		for try := range 300 {
+			b := bytes.Clone(file.Bytes())
+			for range 1 + rng.IntN(20) {
+				b[4+rng.IntN(len(b)*3/4)] = byte(rng.Uint32()) // pages, not the footer
+			}
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			tab, err := open(t, nil, path)
+			if err != nil {
+				continue
+			}
+			alloc := memtest.New(t)
+			err = readAll(t.Context(), tab, 0, &driver.ScanOptions{FromRow: 1 + rng.Int64N(rows-1), Alloc: alloc}, nil)
+			if err != nil && fault.CodeOf(err) == fault.Unknown {
+				t.Errorf("try %d: an error without a code: %v", try, err)
+			}
+			if n := alloc.CurrentAlloc(); n != 0 {
+				t.Fatalf("try %d: %d bytes leak (%v)", try, n, err)
+			}
+			if err != nil {
+				failed++
+			}
+			if err := tab.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if failed == 0 {
+			t.Error("no damage was seen")
 		}
 	}
 }
