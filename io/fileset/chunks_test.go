@@ -329,3 +329,52 @@ func BenchmarkChunks(b *testing.B) {
 		c.Close()
 	}
 }
+
+// ending ends a context while it reads.
+type ending struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+	begun  chan struct{} // closed once the stream is told
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.ReadCloser.Read(p)
+	e.cancel()
+	<-e.begun
+	return n, err
+}
+
+// TestChunksContexts: contexts of Open and of calls that are over mean nothing to later calls;
+// one that ends during a call ends the stream, and that call says so even if it has its lines.
+func TestChunksContexts(t *testing.T) {
+	data := bytes.Repeat([]byte("some line\n"), 1000)
+	s := fileOf(t, "f.txt", data)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: int64(len(data))}, 256, nil)
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, _, err := c.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	begun := make(chan struct{})
+	end := c.cancel
+	c.cancel = func() { end(); close(begun) }
+	in := c.in
+	c.in = &ending{in, cancel, begun}
+	if _, _, err := c.Next(ctx); fault.CodeOf(err) != fault.Canceled {
+		t.Errorf("a call whose context ended gives %v", err)
+	}
+	c.cancel, c.in = end, in
+	if _, _, err := c.Next(t.Context()); fault.CodeOf(err) != fault.Canceled {
+		t.Errorf("the call after it gives %v", err)
+	}
+}
