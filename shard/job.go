@@ -165,7 +165,7 @@ func (j *job) lanes(i int) lanes.Config {
 	}
 	c := lanes.Config{
 		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
-		Sources: len(j.Sources), Runner: j.Runner, Exec: e,
+		Sources: len(j.Sources), Lineage: j.Lineage, Runner: j.Runner, Exec: e,
 		Published: func(epoch, pass uint64, lane int, window, samples int64) {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},

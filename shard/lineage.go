@@ -32,18 +32,28 @@ func placeOf(o lanes.Origin) Place {
 	return p
 }
 
-// lineage of the samples idx of a step.
-func (w *assembly) lineage(num uint64, idx []int32) []Lineage {
-	out := make([]Lineage, len(idx))
-	for k, i := range idx {
-		s := &w.samples[i]
-		rec, row := s.Window.Sample(s.Index)
-		o := rec.Origin(int(row))
-		l := Lineage{Place: placeOf(o), Epoch: num, N: s.n}
-		for _, p := range o.Parts {
-			l.Parts = append(l.Parts, placeOf(p))
+// lineage of what a rank gets of a step.
+func (w *assembly) lineage(num uint64, rank int) []Lineage {
+	var out []Lineage
+	one := func(s *samples) {
+		for k := range s.N {
+			rec, row, _ := s.Window.Sample(s.Index + k)
+			o := rec.Origin(int(row))
+			l := Lineage{Place: placeOf(o), Epoch: num, N: s.n + k}
+			for _, p := range o.Parts {
+				l.Parts = append(l.Parts, placeOf(p))
+			}
+			out = append(out, l)
 		}
-		out[k] = l
+	}
+	if w.j.Job.Ranks == 1 {
+		for i := range w.samples {
+			one(&w.samples[i])
+		}
+		return out
+	}
+	for _, i := range w.deal[rank] {
+		one(&w.samples[i])
 	}
 	return out
 }

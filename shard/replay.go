@@ -92,14 +92,14 @@ func (j *job) skip(from *snap, n, step int64) (s State, err error) {
 	}
 	defer func() { err = errors.Join(err, e.close(), j.closeOld()) }()
 	for e.n < n {
-		x, ok, err := e.next()
+		x, err := e.next(n - e.n)
 		if err != nil {
 			return s, err
 		}
-		if !ok {
+		if x.N == 0 {
 			return s, fault.New(fault.Invalid, "epoch %d has %d samples: there is no step %d, which begins with sample %d", e.num, e.n, step, n)
 		}
-		x.pass.Take(x.Sample)
+		x.pass.Take(x.Samples)
 		if err := j.ctx.Err(); err != nil {
 			return s, fault.WithCode(fault.Canceled, context.Cause(j.ctx))
 		}
@@ -147,7 +147,7 @@ func (p *countPass) samples(lane int, window int64) (int64, error) {
 	return 0, &unknownWindow{fmt.Sprintf("window %d of lane %d of source %q", window, lane, s.Name)}
 }
 
-func (p *countPass) Next() (lanes.Sample, bool, error) {
+func (p *countPass) Next(max int64) (lanes.Samples, error) {
 	for {
 		lane, window, ok := p.merge.Needs()
 		if !ok {
@@ -155,19 +155,22 @@ func (p *countPass) Next() (lanes.Sample, bool, error) {
 		}
 		n, err := p.samples(lane, window)
 		if err != nil {
-			return lanes.Sample{}, false, err
+			return lanes.Samples{}, err
 		}
 		if err := p.merge.Publish(lane, window, n); err != nil {
-			return lanes.Sample{}, false, err
+			return lanes.Samples{}, err
 		}
 	}
 	m, ok := p.merge.Next()
-	return lanes.Sample{Lane: int(m.Lane), Index: m.Index}, ok, nil
+	if !ok {
+		return lanes.Samples{}, nil
+	}
+	return lanes.Samples{Lane: int(m.Lane), Index: m.Index, N: 1 + p.merge.Also(max-1)}, nil
 }
 
-func (p *countPass) Start() error                    { return nil }
+func (p *countPass) Start()                          {}
 func (p *countPass) Drained() bool                   { return false }
-func (p *countPass) Take(lanes.Sample)               {}
+func (p *countPass) Take(lanes.Samples)              {}
 func (p *countPass) Pos(dst []order.Pos) []order.Pos { return p.merge.Pos(dst) }
 func (p *countPass) Close() error                    { return nil }
 

@@ -35,20 +35,20 @@ type passage struct {
 	fresh bool  // it was opened at its beginning
 }
 
-// sample of an epoch.
-type sample struct {
-	lanes.Sample
-	source int
-	n      int64
-	pass   pass
+// samples of an epoch that follow each other.
+type samples struct {
+	lanes.Samples
+	lane int32 // numbered through all sources
+	n    int64 // number of the first
+	pass pass
 }
 
 // pass is a way through a source: a *lanes.Pass, or one that only counts.
 type pass interface {
-	Start() error
+	Start()
 	Drained() bool
-	Next() (lanes.Sample, bool, error)
-	Take(lanes.Sample)
+	Next(max int64) (lanes.Samples, error)
+	Take(lanes.Samples)
 	Pos([]order.Pos) []order.Pos
 	Close() error
 }
@@ -121,38 +121,45 @@ func (e *epoch) drained() bool {
 // goesOn reports whether source i has another pass in this epoch, as far as is known.
 func (e *epoch) goesOn(i int) bool { return e.j.Sources[i].Repeat || e.j.StopAll && len(e.passes) > 1 }
 
-// next gives the next sample; false at the end of the epoch.
-func (e *epoch) next() (sample, bool, error) {
-	if e.length >= 0 && e.n >= e.length {
-		return sample{}, false, nil
+// next gives the next samples, at most max; N is 0 at the end of the epoch.
+func (e *epoch) next(max int64) (samples, error) {
+	if e.length >= 0 {
+		max = min(max, e.length-e.n)
 	}
-	i := e.mixer.Next()
+	if max <= 0 {
+		return samples{}, nil
+	}
+	i := 0
+	if len(e.passes) > 1 {
+		i, max = e.mixer.Next(), 1
+	}
 	p := &e.passes[i]
 	for {
-		s, ok, err := p.pass.Next()
+		s, err := p.pass.Next(max)
 		if err != nil {
-			return sample{}, false, err
+			return samples{}, err
 		}
-		if ok {
-			p.given++
-			e.n++
-			return sample{s, i, e.n - 1, p.pass}, true, nil
+		if s.N > 0 {
+			n := e.n
+			p.given += s.N
+			e.n += s.N
+			return samples{s, int32(e.j.lane0[i] + s.Lane), n, p.pass}, nil
 		}
 		src := &e.j.Sources[i]
 		switch {
 		case src.Repeat:
 		case e.j.StopAll:
 			if e.allEnded(i) {
-				return sample{}, false, nil
+				return samples{}, nil
 			}
 		default:
-			return sample{}, false, nil
+			return samples{}, nil
 		}
 		if p.given == 0 && p.fresh {
-			return sample{}, false, fault.New(fault.Invalid, "source %q gave no sample in a whole pass, so it cannot be repeated: is everything filtered out?", src.Name)
+			return samples{}, fault.New(fault.Invalid, "source %q gave no sample in a whole pass, so it cannot be repeated: is everything filtered out?", src.Name)
 		}
 		if err := e.turn(i); err != nil {
-			return sample{}, false, err
+			return samples{}, err
 		}
 	}
 }
@@ -195,9 +202,7 @@ func (e *epoch) ahead() error {
 			return err
 		}
 		p.next = next
-		if err := next.Start(); err != nil {
-			return err
-		}
+		next.Start()
 	}
 	return nil
 }
@@ -249,9 +254,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 				return err
 			}
 			for _, p := range following.passes {
-				if err := p.pass.Start(); err != nil {
-					return err
-				}
+				p.pass.Start()
 			}
 		}
 		items, full, err := w.step(e, &at)
@@ -337,7 +340,8 @@ func (j *job) waitRoom(gone chan struct{}) error {
 // assembly makes the batches of a step.
 type assembly struct {
 	j       *job
-	samples []sample
+	samples []samples
+	count   int64
 	lanes   []int32
 	deal    [][]int32
 	parts   []part
@@ -348,24 +352,39 @@ type assembly struct {
 type part struct {
 	recs []arrow.RecordBatch
 	runs []gather.Run
+	ns   []int64 // sample numbers
 }
 
-// collect finds the rows of the samples idx.
-func (w *assembly) collect(p *part, idx []int32) {
+// add appends samples.
+func (w *assembly) add(s samples) {
+	w.samples = append(w.samples, s)
+	w.count += s.N
+}
+
+// begin starts a part.
+func (w *assembly) begin(p *part) {
 	w.stamp++
-	p.recs, p.runs = p.recs[:0], p.runs[:0]
-	for _, i := range idx {
-		s := &w.samples[i]
-		rec, row := s.Window.Sample(s.Index)
+	*p = part{recs: p.recs[:0], runs: p.runs[:0], ns: make([]int64, 0, cap(p.ns))}
+}
+
+// take appends samples to a part, which no other was begun since.
+func (w *assembly) take(p *part, s *samples) {
+	for i := s.Index; i < s.Index+s.N; {
+		rec, row, n := s.Window.Sample(i)
+		n = int32(min(int64(n), s.Index+s.N-i))
 		if rec.Stamp != w.stamp {
 			rec.Stamp, rec.Slot = w.stamp, int32(len(p.recs))
 			p.recs = append(p.recs, rec.Batch)
 		}
-		if n := len(p.runs); n > 0 && p.runs[n-1].Rec == rec.Slot && p.runs[n-1].Row+p.runs[n-1].N == row {
-			p.runs[n-1].N++
-			continue
+		if k := len(p.runs); k > 0 && p.runs[k-1].Rec == rec.Slot && p.runs[k-1].Row+p.runs[k-1].N == row {
+			p.runs[k-1].N += n
+		} else {
+			p.runs = append(p.runs, gather.Run{Rec: rec.Slot, Row: row, N: n})
 		}
-		p.runs = append(p.runs, gather.Run{Rec: rec.Slot, Row: row, N: 1})
+		i += int64(n)
+	}
+	for k := range s.N {
+		p.ns = append(p.ns, s.n+k)
 	}
 }
 
@@ -373,60 +392,53 @@ func (w *assembly) collect(p *part, idx []int32) {
 // last one of the epoch.
 func (w *assembly) step(e *epoch, at *snap) (items []item, full bool, err error) {
 	j := w.j
-	w.samples, w.lanes = w.samples[:0], w.lanes[:0]
+	g := int64(j.global)
+	w.samples, w.count = w.samples[:0], 0
 	defer func() {
-		for _, s := range w.samples {
-			s.pass.Take(s.Sample)
+		for i := range w.samples {
+			w.samples[i].pass.Take(w.samples[i].Samples)
 		}
-		w.samples = w.samples[:0]
+		clear(w.samples)
 	}()
-	for len(w.samples) < j.global {
-		s, ok, err := e.next()
+	for w.count < g {
+		s, err := e.next(g - w.count)
 		if err != nil {
 			return nil, false, err
 		}
-		if !ok {
+		if s.N == 0 {
 			break
 		}
-		w.samples = append(w.samples, s)
+		w.add(s)
 	}
-	real := len(w.samples)
-	full = real == j.global
-	if real == 0 || !full && j.Tail == TailDrop {
+	full = w.count == g
+	if w.count == 0 || !full && j.Tail == TailDrop {
 		return nil, false, nil
 	}
 	after := e.snap(at, at.step+1)
 	if !full && j.Tail == TailRepeat {
-		again, err := w.repeat(e, j.global-real)
-		if again != nil {
-			defer func() { err = errors.Join(err, again()) }()
-		}
+		done, err := w.repeat(e, g-w.count)
+		defer done()
 		if err != nil {
 			return nil, false, err
 		}
 	}
-	for _, s := range w.samples {
-		w.lanes = append(w.lanes, int32(j.lane0[s.source]+s.Lane))
-	}
-	w.deal = order.Deal(w.lanes, j.global, j.Job.Ranks, w.deal)
 	items, err = w.batches(e.num, at.step, after)
 	return items, full, err
 }
 
 // repeat appends the first k samples of the epoch, over and over; what they come from stays
 // open until done is called.
-func (w *assembly) repeat(e *epoch, k int) (done func() error, err error) {
+func (w *assembly) repeat(e *epoch, k int64) (done func(), err error) {
 	j := w.j
-	total := e.n
 	began := j.following(nil)
 	began.epoch, began.weights = e.num, e.weights
 	var open []*epoch
-	done = func() error {
-		var err error
+	done = func() {
 		for _, x := range open {
-			err = errors.Join(err, x.close())
+			if err := x.close(); err != nil {
+				j.fail(err)
+			}
 		}
-		return err
 	}
 	for k > 0 {
 		first, err := j.openAt(&began)
@@ -434,39 +446,80 @@ func (w *assembly) repeat(e *epoch, k int) (done func() error, err error) {
 			return done, err
 		}
 		open = append(open, first)
-		for first.n < total && k > 0 {
-			s, ok, err := first.next()
+		for first.n < e.n && k > 0 {
+			s, err := first.next(min(k, e.n-first.n))
 			if err != nil {
 				return done, err
 			}
-			if !ok {
-				return done, fault.New(fault.Internal, "the epoch had %d samples, but only %d when it was read again", total, first.n)
+			if s.N == 0 {
+				return done, fault.New(fault.Internal, "the epoch had %d samples, but only %d when it was read again", e.n, first.n)
 			}
-			w.samples = append(w.samples, s)
-			k--
+			w.add(s)
+			k -= s.N
 		}
 	}
 	return done, nil
+}
+
+// dealt finds what each iterator gets.
+func (w *assembly) dealt() {
+	j := w.j
+	for len(w.parts) < len(j.iters) {
+		w.parts = append(w.parts, part{})
+	}
+	if j.Job.Ranks == 1 {
+		for i := range j.iters {
+			w.begin(&w.parts[i])
+			for k := range w.samples {
+				w.take(&w.parts[i], &w.samples[k])
+			}
+		}
+		return
+	}
+	w.single()
+	w.lanes = w.lanes[:0]
+	for i := range w.samples {
+		w.lanes = append(w.lanes, w.samples[i].lane)
+	}
+	w.deal = order.Deal(w.lanes, j.global, j.Job.Ranks, w.deal)
+	for i, it := range j.iters {
+		w.begin(&w.parts[i])
+		for _, k := range w.deal[it.rank] {
+			w.take(&w.parts[i], &w.samples[k])
+		}
+	}
+}
+
+// single makes every sample an entry of its own.
+func (w *assembly) single() {
+	if int64(len(w.samples)) == w.count {
+		return
+	}
+	var out []samples
+	for _, s := range w.samples {
+		for k := range s.N {
+			x := s
+			x.Index, x.N, x.n = s.Index+k, 1, s.n+k
+			out = append(out, x)
+		}
+	}
+	w.samples = out
 }
 
 // batches assembles what each iterator gets.
 func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 	j := w.j
 	items := make([]item, len(j.iters))
-	for len(w.parts) < len(j.iters) {
-		w.parts = append(w.parts, part{})
-	}
 	var lengths map[string]int
-	if j.globalPad() {
-		// Longest lists are those of all ranks, also of those that are read elsewhere.
+	if j.globalPad() { // the longest lists of all ranks, also of those that are read elsewhere
 		var p part
-		all := make([]int32, len(w.samples))
-		for i := range all {
-			all[i] = int32(i)
+		w.begin(&p)
+		for k := range w.samples {
+			w.take(&p, &w.samples[k])
 		}
-		w.collect(&p, all)
 		lengths = j.iters[0].collate.Longest(p.recs, p.runs)
 	}
+	w.dealt()
 	errs := make([]error, len(j.iters))
 	one := func(i int) {
 		it := j.iters[i]
@@ -476,21 +529,14 @@ func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 			errs[i] = fault.Wrap(err, fault.Place{Step: fmt.Sprintf("batch of rank %d, step %d", it.rank, step)})
 			return
 		}
-		ns := make([]int64, len(w.deal[it.rank]))
-		for k, s := range w.deal[it.rank] {
-			ns[k] = w.samples[s].n
-		}
-		b.epoch, b.step, b.rank, b.samples = num, step, it.rank, ns
+		b.epoch, b.step, b.rank, b.samples = num, step, it.rank, p.ns
 		if j.Lineage {
-			b.lineage = w.lineage(num, w.deal[it.rank])
+			b.lineage = w.lineage(num, it.rank)
 			if b.record != nil {
 				b.record = withLineage(j.memory, b.record, b.lineage)
 			}
 		}
 		items[i] = item{batch: b, at: after}
-	}
-	for i, it := range j.iters {
-		w.collect(&w.parts[i], w.deal[it.rank])
 	}
 	if len(j.iters) == 1 || runtime.GOMAXPROCS(0) == 1 {
 		for i := range j.iters {

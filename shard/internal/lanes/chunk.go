@@ -44,7 +44,7 @@ func (p *Pass) chunk() (*chunk, error) {
 			p.planned = true
 			break
 		}
-		c.wins = append(c.wins, p.window(c, lane, window, &tasks))
+		c.wins = append(c.wins, p.planWindow(c, lane, window, &tasks))
 	}
 	if len(c.wins) == 0 {
 		return nil, nil
@@ -64,8 +64,8 @@ func (p *Pass) chunk() (*chunk, error) {
 	return c, nil
 }
 
-// window plans one window: its segments go on in a task where they follow it in its split.
-func (p *Pass) window(c *chunk, lane int, window int64, tasks *int) winPlan {
+// planWindow plans one window: its segments go on in a task where they follow it in its split.
+func (p *Pass) planWindow(c *chunk, lane int, window int64, tasks *int) winPlan {
 	w := winPlan{lane: lane, window: window}
 	from, to := p.order.Bounds(lane, window)
 	if p.from != nil && p.from[lane] == (order.Pos{Window: window, Given: to - from}) && p.s.c.KeepsRows {

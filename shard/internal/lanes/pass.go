@@ -6,32 +6,56 @@ import (
 	"io"
 	"math"
 	"sort"
+	"sync"
+	"sync/atomic"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
-// Pass is one way through a source. For one goroutine.
+// Pass is one way through a source. A goroutine of its own, the collector, takes windows
+// from the engine and puts their rows in order, a few windows ahead of the caller. For one goroutine.
 type Pass struct {
 	s          *Source
 	epoch, num uint64
 	key        order.Key
 	order      *order.Pass
 	merge      *order.Merge
-	plan       *order.Production
 	from       []order.Pos // where it began; nil: at the beginning
 	ctx        context.Context
 	cancel     context.CancelFunc
 	lots       []*lot
-	now, next  *chunk
-	peek       *winPlan    // the first window of the chunk to come
-	planned    bool        // plan is at its end
 	queue      [][]*Window // by lane: published, in order
 	live       map[*Window]struct{}
-	skipped    letters
-	permute    permuter
-	segs       []order.Segment
+	ready      chan collected // of the collector; nil before Start
+	over       error          // why ready was closed
+	drained    atomic.Bool    // the collector has all
+	work       sync.WaitGroup
+
+	// Of the collector alone.
+	plan      *order.Production
+	planned   bool // plan is at its end
+	now, next *chunk
+	skipped   letters
+	permute   permuter
+	segs      []order.Segment
 }
+
+// collected is a window on its way to the caller.
+type collected struct {
+	lane   int
+	window int64
+	w      *Window // nil: all its samples were given before
+	m      int64
+	err    error // of the pass; the last
+}
+
+// ahead is how many windows wait, in order, beside the one that is worked on and those published.
+const ahead = 2
 
 // Open begins a pass at pos (nil: at its beginning). Nothing is read yet.
 func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) (*Pass, error) {
@@ -55,9 +79,17 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	return p, nil
 }
 
-// Close gives everything up but records that somebody else retained.
+// Close gives everything up but records that somebody else retained. Idempotent.
 func (p *Pass) Close() error {
 	p.cancel()
+	p.work.Wait()
+	if p.ready != nil {
+		for c := range p.ready {
+			if c.w != nil {
+				c.w.free()
+			}
+		}
+	}
 	err := errors.Join(p.now.close(), p.next.close())
 	p.now, p.next = nil, nil
 	for w := range p.live {
@@ -71,63 +103,105 @@ func (p *Pass) Close() error {
 }
 
 // Start lets reading begin before the first Next.
-func (p *Pass) Start() (err error) {
-	if p.now == nil && !p.planned {
-		p.now, err = p.chunk()
+func (p *Pass) Start() {
+	if p.ready != nil {
+		return
 	}
-	return err
+	p.ready = make(chan collected, ahead)
+	p.work.Go(func() {
+		defer close(p.ready)
+		send := func(c collected) bool {
+			select {
+			case p.ready <- c:
+				return c.err == nil
+			case <-p.ctx.Done():
+				if c.w != nil {
+					c.w.free()
+				}
+				return false
+			}
+		}
+		defer func() {
+			if x := recover(); x != nil {
+				f, ok := x.(*fault.Error) // the allocator's
+				if !ok {
+					panic(x)
+				}
+				send(collected{err: f})
+			}
+		}()
+		for {
+			c, ok := p.collect()
+			if !ok {
+				p.drained.Store(true)
+				if err := p.skipped.check(true); err != nil {
+					send(collected{err: err})
+				}
+				return
+			}
+			if !send(c) {
+				return
+			}
+		}
+	})
 }
 
 // Drained reports whether all has been read: another pass may begin to.
-func (p *Pass) Drained() bool {
-	return p.planned && p.next == nil && (p.now == nil || p.now.at == len(p.now.wins))
-}
+func (p *Pass) Drained() bool { return p.drained.Load() }
 
-// Sample is a sample of a pass.
-type Sample struct {
+// Samples are N samples of a pass that follow each other, also in their window.
+type Samples struct {
 	Lane   int
 	Window *Window
-	Index  int64
+	Index  int64 // of the first
+	N      int64
 }
 
-// Next gives the next sample; false at the end. Give it back with Take.
-func (p *Pass) Next() (Sample, bool, error) {
+// Next gives the next samples, one or more, at most max; N is 0 at the end. Give them back with Take.
+func (p *Pass) Next(max int64) (Samples, error) {
 	for {
 		lane, window, ok := p.merge.Needs()
 		if !ok {
 			break
 		}
 		if err := p.publish(lane, window); err != nil {
-			return Sample{}, false, err
+			return Samples{}, err
 		}
 	}
 	m, ok := p.merge.Next()
 	if !ok {
-		return Sample{}, false, p.skipped.check(true)
+		_, err := p.receive()
+		if err == errOver {
+			err = nil
+		}
+		return Samples{}, err
 	}
 	q := p.queue[m.Lane]
 	for q[0].Window != m.Window {
 		q = q[1:]
 	}
 	p.queue[m.Lane] = q
+	s := Samples{Lane: int(m.Lane), Window: q[0], Index: m.Index, N: 1}
 	if sp := q[0].spill; sp != nil {
 		if err := sp.load(m.Index); err != nil {
-			return Sample{}, false, err
+			return Samples{}, err
 		}
+		return s, nil
 	}
-	return Sample{int(m.Lane), q[0], m.Index}, true, nil
+	s.N += p.merge.Also(max - 1)
+	return s, nil
 }
 
-// Take says that a sample is of no more use: its rows were copied, or are not wanted.
-func (p *Pass) Take(s Sample) {
+// Take says that samples are of no more use: their rows were copied, or are not wanted.
+func (p *Pass) Take(s Samples) {
 	w := s.Window
-	if _, ok := p.live[w]; !ok {
+	if w.left == 0 {
 		return // the pass was closed
 	}
 	if w.spill != nil {
 		w.spill.take(s.Index)
 	}
-	if w.left--; w.left == 0 {
+	if w.left -= s.N; w.left == 0 {
 		p.drop(w)
 	}
 }
@@ -136,84 +210,137 @@ func (p *Pass) Take(s Sample) {
 func (p *Pass) drop(w *Window) {
 	delete(p.live, w)
 	p.s.held -= w.size
-	w.size = 0
+	w.size, w.left = 0, 0
 	w.free()
 }
 
 // Pos is where the pass stands.
 func (p *Pass) Pos(dst []order.Pos) []order.Pos { return p.merge.Pos(dst) }
 
-// publish collects a window and tells the merge how many samples it has.
-func (p *Pass) publish(lane int, window int64) error {
-	w, m, err := p.collect(lane, window)
-	if err != nil {
-		return err
+var errOver = errors.New("no more windows")
+
+// receive takes a window from the collector.
+func (p *Pass) receive() (collected, error) {
+	p.Start()
+	if p.over != nil {
+		return collected{}, p.over
 	}
-	if w == nil {
-		return p.published(lane, window, m)
+	c, ok := <-p.ready
+	switch {
+	case !ok && p.ctx.Err() != nil:
+		p.over = fault.WithCode(fault.Canceled, context.Cause(p.ctx))
+	case !ok:
+		p.over = errOver
+	case c.err != nil:
+		p.over = c.err
+	}
+	return c, p.over
+}
+
+// publish receives the next window and tells the merge how many samples it has.
+func (p *Pass) publish(lane int, window int64) error {
+	c, err := p.receive()
+	if err == nil && (c.lane != lane || c.window != window) {
+		err = internal("window %d of lane %d came instead of %d of %d", c.window, c.lane, window, lane)
+	}
+	if err != nil {
+		if c.w != nil {
+			c.w.free()
+		}
+		return err
 	}
 	given := int64(0)
 	if p.from != nil && p.from[lane].Window == window {
 		given = p.from[lane].Given
 	}
-	p.live[w] = struct{}{}
-	if w.left = m - given; w.left <= 0 {
-		p.drop(w)
-		return p.published(lane, window, m)
-	}
-	w.index()
-	for _, r := range w.Recs {
-		w.size += exec.SizeOf(r.Batch)
-	}
-	if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room {
-		if err := w.spillTo("", p.s.alloc, given); err != nil {
-			return err
+	switch w := c.w; {
+	case w == nil:
+	case c.m <= given:
+		w.free()
+	default:
+		p.live[w] = struct{}{}
+		w.left = c.m - given
+		if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room {
+			if err := w.spillTo("", p.s.alloc, given); err != nil {
+				return err
+			}
 		}
-		w.size = 0
+		p.s.held += w.size
+		p.queue[lane] = append(p.queue[lane], w)
 	}
-	p.s.held += w.size
-	p.queue[lane] = append(p.queue[lane], w)
-	return p.published(lane, window, m)
-}
-
-// published tells everybody how many samples a window has.
-func (p *Pass) published(lane int, window, m int64) error {
-	if err := p.merge.Publish(lane, window, m); err != nil {
+	if err := p.merge.Publish(lane, window, c.m); err != nil {
 		return err
 	}
 	if f := p.s.c.Published; f != nil {
-		f(p.epoch, p.num, lane, window, m)
+		f(p.epoch, p.num, lane, window, c.m)
 	}
 	return nil
 }
 
-// collect takes the next window of the plan from the engine. It is nil where nothing had to be read.
-func (p *Pass) collect(lane int, window int64) (*Window, int64, error) {
+// collect takes the next window of the plan from the engine; false at the end.
+func (p *Pass) collect() (c collected, ok bool) {
+	plan, err := p.nextPlan()
+	if err != nil || plan == nil {
+		return collected{err: err}, err != nil
+	}
+	c = collected{lane: plan.lane, window: plan.window}
+	if plan.given {
+		from, to := p.order.Bounds(c.lane, c.window)
+		c.m = to - from
+		return c, true
+	}
+	if c.w, err = p.window(plan); err == nil {
+		err = p.skipped.check(false)
+	}
+	if err != nil {
+		if c.w != nil {
+			c.w.free()
+		}
+		return collected{err: err}, true
+	}
+	c.m = c.w.Count()
+	c.w.index()
+	for _, r := range c.w.Recs {
+		c.w.size += exec.SizeOf(r.Batch)
+	}
+	return c, true
+}
+
+// nextPlan goes from chunk to chunk; nil at the end.
+func (p *Pass) nextPlan() (*winPlan, error) {
 	if p.now == nil || p.now.at == len(p.now.wins) {
 		if err := p.now.close(); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		p.now, p.next = p.next, nil
-		if err := p.Start(); err != nil {
-			return nil, 0, err
+		if p.now == nil && !p.planned {
+			var err error
+			if p.now, err = p.chunk(); err != nil {
+				return nil, err
+			}
 		}
-	}
-	if p.now == nil || p.now.at == len(p.now.wins) || p.now.wins[p.now.at].lane != lane || p.now.wins[p.now.at].window != window {
-		return nil, 0, internal("window %d of lane %d is not the next one planned", window, lane)
+		if p.now == nil {
+			return nil, nil
+		}
 	}
 	plan := &p.now.wins[p.now.at]
 	p.now.at++
 	if !p.planned && p.next == nil && len(p.now.wins)-p.now.at <= nextChunk {
 		var err error
 		if p.next, err = p.chunk(); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
-	if plan.given {
-		from, to := p.order.Bounds(lane, window)
-		return nil, to - from, nil
-	}
-	w := &Window{Lane: lane, Window: window}
+	return plan, nil
+}
+
+// smallRow is the size of rows up to which a window is copied into its order, so that its samples are read one
+// behind the other; larger ones are copied once only, into batches.
+const smallRow = 1 << 10
+
+// window collects the rows of a window and puts them in order.
+func (p *Pass) window(plan *winPlan) (*Window, error) {
+	w := &Window{Lane: plan.lane, Window: plan.window}
 	blocks, base, n, err := p.blocks(plan)
 	for _, b := range blocks {
 		w.Recs = append(w.Recs, blockRec(p.s.c.Name, b))
@@ -223,23 +350,57 @@ func (p *Pass) collect(lane int, window int64) (*Window, int64, error) {
 	}
 	if err != nil {
 		w.Release()
-		return nil, 0, err
+		return nil, err
 	}
 	if p.s.c.Shape.Mode == order.Window {
-		key := p.key.Rows(lane, window)
+		key := p.key.Rows(plan.lane, plan.window)
 		w.Runs = p.permute.sort(blocks, base, p.permute.ranks(int(n), func(s []int32) { order.Perm(key, s) }))
 	} else {
 		w.Runs = inOrder(blocks)
 	}
-	if t := p.s.c.Transform; t != nil {
+	switch t := p.s.c.Transform; {
+	case t != nil:
 		rows, err := t(p.s.alloc, &w.Rows)
 		w.Rows.Release()
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		w.Rows = *rows
+	case p.s.c.Shape.Mode == order.Window && len(w.Runs) > 0:
+		var size int64
+		for _, b := range blocks {
+			size += exec.SizeOf(b.Batch)
+		}
+		if size/int64(len(w.Runs)) < smallRow {
+			if err := w.inline(p.s.alloc, p.s.c.Lineage); err != nil {
+				w.Release()
+				return nil, err
+			}
+		}
 	}
-	return w, w.Count(), p.skipped.check(false)
+	return w, nil
+}
+
+// inline copies the samples into one record, in their order.
+func (w *Window) inline(alloc memory.Allocator, lineage bool) error {
+	recs := make([]arrow.RecordBatch, len(w.Recs))
+	origins := make([]func(int) Origin, len(w.Recs))
+	for i, r := range w.Recs {
+		recs[i], origins[i] = r.Batch, r.Origin
+	}
+	rec, err := gather.Record(alloc, recs[0].Schema(), recs, w.Runs)
+	if err != nil {
+		return err
+	}
+	runs := w.Runs // one per sample
+	w.Rows.Release()
+	var origin func(int) Origin
+	if lineage {
+		origin = func(i int) Origin { return origins[runs[i].Rec](int(runs[i].Row)) }
+	}
+	w.Recs = []*Rec{NewRec(rec, origin)}
+	w.Runs = []gather.Run{{N: int32(rec.NumRows())}}
+	return nil
 }
 
 // blocks takes the rows of a window, n source rows: row r of the split of block i is the

@@ -9,7 +9,7 @@ import (
 // Rec is a record whose rows are samples, with where they come from.
 type Rec struct {
 	Batch  arrow.RecordBatch
-	Origin func(row int) Origin // of each row
+	Origin func(row int) Origin // of each row; may be nil without Config.Lineage
 
 	Slot  int32  // scratch of whoever collects records for a batch
 	Stamp uint64 // of the batch that Slot is of
@@ -77,20 +77,24 @@ func (w *Window) free() {
 	}
 }
 
-// Sample names the record and row of sample i.
-func (w *Window) Sample(i int64) (*Rec, int32) {
+// Sample names the record and row of sample i; the n samples from it on are rows from there on.
+func (w *Window) Sample(i int64) (rec *Rec, row, n int32) {
 	if s := w.spill; s != nil {
-		return s.loaded[i/s.rows], int32(i % s.rows)
+		return s.loaded[i/s.rows], int32(i % s.rows), 1
 	}
-	rec, row := w.place(i)
-	return w.Recs[rec], row
+	k, row, n := w.place(i)
+	return w.Recs[k], row, n
 }
 
 // place finds sample i among the runs.
-func (w *Window) place(i int64) (rec, row int32) {
+func (w *Window) place(i int64) (rec, row, n int32) {
+	if len(w.Runs) == 1 {
+		r := w.Runs[0]
+		return r.Rec, r.Row + int32(i), r.N - int32(i)
+	}
 	if w.first == nil {
 		r := w.Runs[i]
-		return r.Rec, r.Row
+		return r.Rec, r.Row, 1
 	}
 	lo, hi := 0, len(w.first)
 	for hi-lo > 1 {
@@ -101,7 +105,8 @@ func (w *Window) place(i int64) (rec, row int32) {
 		}
 	}
 	r := w.Runs[lo]
-	return r.Rec, r.Row + int32(i-w.first[lo])
+	off := int32(i - w.first[lo])
+	return r.Rec, r.Row + off, r.N - off
 }
 
 // index prepares place.

@@ -31,6 +31,8 @@ type Config struct {
 	// KeepsRows says that no step changes the number of rows, so that a window has as many
 	// samples as rows.
 	KeepsRows bool
+	// Lineage keeps where samples come from: Rec.Origin.
+	Lineage bool
 	// Transform makes something else of a window's rows (packing); nil: nothing.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
 	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on

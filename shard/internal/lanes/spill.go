@@ -8,7 +8,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
 )
@@ -49,8 +48,8 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	var size, total int64
 	for i, r := range w.Recs {
 		recs[i], origins[i] = r.Batch, r.Origin
-		size += exec.SizeOf(r.Batch)
 	}
+	size = w.size
 	total = w.Count()
 	s.rows = max(min(chunkRows, chunkBytes*total/max(size, 1)), 1)
 	var end int64
@@ -84,8 +83,9 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	}
 	s.loaded = make([]*Rec, len(s.ends))
 	places := *w
+	w.size = 0
 	s.origin = func(i int64) Origin {
-		rec, row := places.place(i)
+		rec, row, _ := places.place(i)
 		return origins[rec](int(row))
 	}
 	w.Rows.Release()
@@ -97,13 +97,10 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 func (w *Window) slice(i, n int64) []gather.Run {
 	out := make([]gather.Run, 0, n)
 	for k := i; k < i+n; {
-		rec, row := w.place(k)
-		if m := len(out); m > 0 && out[m-1].Rec == rec && out[m-1].Row+out[m-1].N == row {
-			out[m-1].N++
-		} else {
-			out = append(out, gather.Run{Rec: rec, Row: row, N: 1})
-		}
-		k++
+		rec, row, m := w.place(k)
+		m = int32(min(int64(m), i+n-k))
+		out = append(out, gather.Run{Rec: rec, Row: row, N: m})
+		k += int64(m)
 	}
 	return out
 }

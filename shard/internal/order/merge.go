@@ -191,6 +191,30 @@ func (g *Merge) Next() (Sample, bool) {
 	return s, true
 }
 
+// Also gives up to max more samples, of those that follow the one that Next just gave in
+// its window, and returns how many: all of them where there is one lane, so that nothing
+// comes between; otherwise none.
+func (g *Merge) Also(max int64) int64 {
+	if len(g.lanes) != 1 {
+		return 0
+	}
+	l := &g.lanes[0]
+	n := min(max, l.samples-l.given)
+	if l.given == 0 || n <= 0 { // given is 0 where the next window has begun
+		return 0
+	}
+	l.given += n
+	g.given += n
+	g.last, _ = g.time(0, l.cur, l.samples, l.given-1)
+	if l.given < l.samples {
+		t, _ := g.time(0, l.cur, l.samples, l.given)
+		g.waiting.set(0, t)
+	} else {
+		g.leave(0)
+	}
+	return n
+}
+
 // leave goes on to the next published window with samples, if there is one.
 func (g *Merge) leave(lane int) {
 	l := &g.lanes[lane]
