@@ -54,9 +54,14 @@ func (b *Batch) Digest() [sha256.Size]byte {
 	if b.record != nil {
 		return DigestRecord(b.record)
 	}
+	return DigestTensors(b.tensors)
+}
+
+// DigestTensors is the [Batch.Digest] of tensors.
+func DigestTensors(ts []Tensor) [sha256.Size]byte {
 	d := newDigest()
-	for _, i := range byName(len(b.tensors), func(i int) string { return b.tensors[i].Name }) {
-		t := b.tensors[i]
+	for _, i := range byName(len(ts), func(i int) string { return ts[i].Name }) {
+		t := ts[i]
 		d.header(t.Name, t.DType.String(), t.Shape)
 		d.Write(t.Data)
 	}

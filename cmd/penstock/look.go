@@ -12,12 +12,14 @@ import (
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/ops/expr"
+	"github.com/penstock-data/penstock/shard"
 )
 
 // target is what show, schema, count and explain look at: a spec, or plain paths.
 type target struct {
 	sets   []string
 	format string
+	spec   *spec.Spec // set by open; nil for paths
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -31,6 +33,7 @@ func (t *target) open(cmd *cobra.Command, a []string) (*dataset.Dataset, dataset
 		if err != nil {
 			return nil, dataset.RunOptions{}, err
 		}
+		t.spec = s
 		ds, err := s.Dataset()
 		return ds, s.Options(), err
 	}
@@ -192,7 +195,8 @@ func explainCommand() *cobra.Command {
 		Use:   "explain [--analyze] SPEC | PATH...",
 		Short: "Print the plan: what goes to the source, what runs, what it costs",
 		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
-go to the source, row groups kept of total, expected bytes and memory. With --analyze it also runs the
+go to the source, row groups kept of total, expected bytes and memory. Of a spec with shards it also prints how they are
+dealt: lanes, windows, what they keep in memory and how well they shuffle. With --analyze it also runs the
 plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
 		Example: `  penstock explain taxi.yaml
   penstock explain --analyze taxi.yaml`,
@@ -207,12 +211,41 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})
 			p.stop()
 			fmt.Fprint(cmd.OutOrStdout(), text)
-			return err
+			if err != nil || t.spec == nil || t.spec.Shards == nil {
+				return err
+			}
+			return explainShards(cmd, t.spec, ds)
 		},
 	}
 	t.flags(c)
 	c.Flags().BoolVar(&analyze, "analyze", false, "run it and show what was measured")
 	return c
+}
+
+// explainShards describes the shards of a spec. It reads metadata only, but of formats whose rows must be counted.
+func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset) error {
+	ranks, o, err := s.ShardOptions()
+	if err != nil {
+		return err
+	}
+	o.Ranks = []int{0}
+	its, err := ds.Shards(cmd.Context(), ranks, o)
+	if err != nil {
+		return err
+	}
+	out, g, tail := cmd.OutOrStdout(), o.GlobalBatch, o.Tail
+	if g == 0 {
+		g = o.BatchPerRank * ranks
+	}
+	if tail == "" {
+		tail = shard.TailDrop
+	}
+	fmt.Fprintf(out, "shards\n  %d ranks, steps of %s samples, tail %s, seed %d", ranks, count(int64(g)), tail, o.Seed)
+	if n, ok := its[0].Len(); ok {
+		fmt.Fprintf(out, ", %s steps per epoch", count(n))
+	}
+	fmt.Fprintf(out, "\n  %s\n", strings.ReplaceAll(strings.TrimRight(its[0].Explain(), "\n"), "\n", "\n  "))
+	return its[0].Close()
 }
 
 func validateCommand() *cobra.Command {

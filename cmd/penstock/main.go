@@ -83,7 +83,7 @@ column by column within a fixed memory budget, and writes it or feeds it to trai
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nsee: %s --help", err, cmd.CommandPath())}
 	})
-	c.AddCommand(runCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand())
+	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand())
 	c.CompletionOptions.HiddenDefaultCmd = true
 	return c
 }

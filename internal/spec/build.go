@@ -26,7 +26,15 @@ import (
 func (s *Spec) Dataset() (*dataset.Dataset, error) { return build(s.Source, s.Steps) }
 
 func build(src Source, steps []Step) (*dataset.Dataset, error) {
-	ds := dataset.Read(src.source())
+	var ds *dataset.Dataset
+	if src.Mix == nil {
+		ds = dataset.Read(src.source())
+	} else {
+		var err error
+		if ds, err = src.Mix.dataset(); err != nil {
+			return nil, err
+		}
+	}
 	for i, st := range steps {
 		var err error
 		if ds, err = st.apply(ds); err != nil {
@@ -111,6 +119,8 @@ func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
 			return nil, fault.New(fault.Invalid, "split: take %d of %d fractions: count from 0", s.Split.Take, len(s.Split.Fractions))
 		}
 		return ds.Split(dataset.SplitOptions{Fractions: s.Split.Fractions, Seed: s.Split.Seed, Key: s.Split.Key})[s.Split.Take], nil
+	case s.Pack != nil:
+		return s.Pack.apply(ds), nil
 	}
 	others := make([]*dataset.Dataset, len(s.Union))
 	for i, b := range s.Union {
@@ -140,14 +150,14 @@ func (s *Spec) Options() dataset.RunOptions {
 	return o
 }
 
-// Check reports what is wrong with the run's options, and with the sink for rows
-// of this schema.
+// Check reports what is wrong with the run's options, and with the sink and the shards for
+// rows of this schema.
 func (s *Spec) Check(schema *arrow.Schema) error {
 	if err := s.Run.OnError.policy().Check(); err != nil {
 		return fault.Wrap(err, fault.Place{Step: "run.on_error"})
 	}
-	if s.Sink == nil || s.Sink.Count != nil {
-		return nil
+	if err := s.checkShards(schema); err != nil || s.Sink == nil || s.Sink.Count != nil {
+		return err
 	}
 	out, enc, err := s.Sink.encoding()
 	if err == nil {
@@ -165,6 +175,9 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 
 // Write runs the spec into its sink. For the count sink only Rows and Stats are set.
 func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOptions) (*dataset.WriteResult, error) {
+	if s.Sink == nil && s.Shards != nil {
+		return nil, fault.New(fault.Invalid, "the spec has shards and no sink: `penstock batches` gives their batches; to write files, add `sink: {parquet: {path: out/}}`")
+	}
 	if s.Sink == nil {
 		return nil, fault.New(fault.Invalid, "the spec has no sink: add `sink: {count: {}}` to measure, or `sink: {parquet: {path: out/}}`")
 	}

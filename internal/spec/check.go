@@ -157,7 +157,16 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 type field struct {
 	name, doc, enum string
 	required        bool
+	min             *int64
 	typ             reflect.Type
+}
+
+// scalarKey is the key of a struct that may be written as text in its place; "" if there is none.
+func scalarKey(t reflect.Type) string {
+	if f, ok := t.FieldByName("_"); ok {
+		return f.Tag.Get("scalar")
+	}
+	return ""
 }
 
 // fieldsOf lists a struct's keys, embedded structs flattened, and whether it is a oneof.
@@ -177,7 +186,11 @@ func fieldsOf(t reflect.Type) (fs []field, oneof bool) {
 		if !f.IsExported() || name == "" || name == "-" {
 			continue
 		}
-		fs = append(fs, field{name: name, doc: f.Tag.Get("doc"), enum: f.Tag.Get("enum"), required: f.Tag.Get("required") == "true", typ: f.Type})
+		x := field{name: name, doc: f.Tag.Get("doc"), enum: f.Tag.Get("enum"), required: f.Tag.Get("required") == "true", typ: f.Type}
+		if v, err := strconv.ParseInt(f.Tag.Get("min"), 10, 64); err == nil {
+			x.min = &v
+		}
+		fs = append(fs, x)
 	}
 	return fs, oneof
 }
@@ -185,6 +198,10 @@ func fieldsOf(t reflect.Type) (fs []field, oneof bool) {
 func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		n = &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column}
+	}
+	if key := scalarKey(t); key != "" && n.Kind == yaml.ScalarNode {
+		k := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key, Line: n.Line, Column: n.Column}
+		n = &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column, Content: []*yaml.Node{k, n}}
 	}
 	if n.Kind != yaml.MappingNode {
 		c.add(n, path, "want a mapping, not %s", show(n))
@@ -216,11 +233,15 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 		if path != "" {
 			sub = path + "." + f.name
 		}
+		had := len(c.problems)
 		out[f.name] = c.decode(v, f.typ, sub)
-		if f.enum != "" && v.Kind == yaml.ScalarNode {
+		if f.enum != "" && v.Kind == yaml.ScalarNode && len(c.problems) == had {
 			if opts := strings.Split(f.enum, "|"); !contains(opts, v.Value) {
 				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, suggest(v.Value, opts))
 			}
+		}
+		if x, ok := out[f.name].(int64); ok && f.min != nil && x < *f.min && len(c.problems) == had {
+			c.add(v, sub, "must be at least %d, not %d", *f.min, x)
 		}
 		if f.name != "on_error" {
 			chosen = append(chosen, f.name)

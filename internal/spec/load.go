@@ -81,6 +81,10 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 	if s.Version != 1 {
 		return nil, fault.New(fault.Invalid, "%s: version: this program reads version 1, not %d", file, s.Version)
 	}
+	c.rules(root, &s)
+	if err := c.err(); err != nil {
+		return nil, err
+	}
 	return &s, nil
 }
 

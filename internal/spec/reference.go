@@ -12,7 +12,7 @@ func Reference() []byte {
 	seen := map[reflect.Type]bool{}
 	var queue []reflect.Type
 	want := func(t reflect.Type) reflect.Type {
-		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t != orderedType && t != rawType {
+		for t.Kind() == reflect.Pointer || (t.Kind() == reflect.Slice || t.Kind() == reflect.Map) && t != orderedType && t != rawType {
 			t = t.Elem()
 		}
 		if t.Kind() == reflect.Struct && t.Name() != "" && !seen[t] {
@@ -33,6 +33,9 @@ func Reference() []byte {
 				b.WriteString(", and `on_error` if wanted")
 			}
 			b.WriteString(".\n\n")
+		}
+		if key := scalarKey(t); key != "" {
+			fmt.Fprintf(&b, "Or text: the value of `%s`.\n\n", key)
 		}
 		b.WriteString("| key | value | |\n|---|---|---|\n")
 		for _, f := range fs {
@@ -67,6 +70,9 @@ func valueName(f field, t reflect.Type) string {
 	if ft.Kind() == reflect.Slice && ft != orderedType && ft != rawType {
 		list = "list of "
 	}
+	if ft.Kind() == reflect.Map {
+		list = "mapping of "
+	}
 	switch {
 	case f.enum != "":
 		return strings.ReplaceAll(f.enum, "|", ", ")
@@ -85,8 +91,6 @@ func valueName(f field, t reflect.Type) string {
 			return "{}"
 		}
 		return list + fmt.Sprintf("[%s](#%s)", title(t), strings.ReplaceAll(title(t), " ", "-"))
-	case reflect.Map:
-		return "mapping of text"
 	case reflect.String:
 		return list + "text"
 	case reflect.Bool:

@@ -75,6 +75,7 @@ func (g *generator) object(t reflect.Type) any {
 	props := map[string]any{}
 	var required []string
 	var choices []any
+	var short map[string]any // the scalar that may stand for the object
 	for _, f := range fs {
 		p := g.of(f.typ).(map[string]any)
 		if f.doc != "" || f.enum != "" {
@@ -87,6 +88,12 @@ func (g *generator) object(t reflect.Type) any {
 			delete(p, "type")
 			p["enum"] = strings.Split(f.enum, "|")
 		}
+		if f.min != nil {
+			p["minimum"] = *f.min
+		}
+		if f.name == scalarKey(t) {
+			short = map[string]any{"enum": p["enum"], "description": f.doc}
+		}
 		props[f.name] = p
 		if f.required {
 			required = append(required, f.name)
@@ -95,14 +102,19 @@ func (g *generator) object(t reflect.Type) any {
 			choices = append(choices, map[string]any{"required": []string{f.name}})
 		}
 	}
-	def["type"] = "object"
-	def["properties"] = props
-	def["additionalProperties"] = false
+	full := def
+	if short != nil {
+		full = map[string]any{}
+		def["anyOf"] = []any{short, full}
+	}
+	full["type"] = "object"
+	full["properties"] = props
+	full["additionalProperties"] = false
 	if required != nil {
-		def["required"] = required
+		full["required"] = required
 	}
 	if oneof {
-		def["oneOf"] = choices
+		full["oneOf"] = choices
 	}
 	return ref
 }

@@ -3,7 +3,8 @@
 //
 // The Go types below are the only description of the format: validation, the
 // published JSON Schema (docs/spec.schema.json) and decoding all follow them, by their
-// json and doc tags. A struct tagged oneof:"true" wants exactly one of its keys (on_error apart).
+// json and doc tags. A struct tagged oneof:"true" wants exactly one of its keys (on_error apart);
+// one tagged scalar:"key" may be written as text, which is the value of that key. min bounds a number.
 package spec
 
 import (
@@ -20,12 +21,13 @@ import (
 
 // Spec is a whole file.
 type Spec struct {
-	Version int    `json:"version" doc:"version of the format: 1" required:"true"`
-	Name    string `json:"name,omitempty" doc:"name of the job, for messages"`
-	Source  Source `json:"source" doc:"where rows come from" required:"true"`
-	Steps   []Step `json:"steps,omitempty" doc:"what happens to them, in order"`
-	Sink    *Sink  `json:"sink,omitempty" doc:"where they go; needed by penstock run"`
-	Run     Run    `json:"run,omitzero" doc:"how it runs"`
+	Version int     `json:"version" doc:"version of the format: 1" required:"true"`
+	Name    string  `json:"name,omitempty" doc:"name of the job, for messages"`
+	Source  Source  `json:"source" doc:"where rows come from" required:"true"`
+	Steps   []Step  `json:"steps,omitempty" doc:"what happens to them, in order"`
+	Sink    *Sink   `json:"sink,omitempty" doc:"where they go; needed by penstock run"`
+	Shards  *Shards `json:"shards,omitempty" doc:"how they become batches of ranks; needed by penstock batches and replay"`
+	Run     Run     `json:"run,omitzero" doc:"how it runs"`
 }
 
 // Source is one of the formats.
@@ -38,6 +40,7 @@ type Source struct {
 	Text    *textio.Options    `json:"text,omitempty" doc:"lines of text: column text"`
 	Binary  *binio.Options     `json:"binary,omitempty" doc:"whole files: columns path and bytes"`
 	Range   *RangeOptions      `json:"range,omitempty" doc:"the numbers 0 to n-1: column id"`
+	Mix     *Mix               `json:"mix,omitempty" doc:"samples of several sources, by weights; for shards only, and no step may follow"`
 }
 
 // RangeOptions of source range.
@@ -61,6 +64,7 @@ type Step struct {
 	Sample      *Sample           `json:"sample,omitempty" doc:"a fraction of the rows, by hash: the same ones in every run"`
 	Split       *Split            `json:"split,omitempty" doc:"one of several disjoint parts of the rows, by hash: train and test"`
 	Union       []Branch          `json:"union,omitempty" doc:"then the rows of these"`
+	Pack        *Pack             `json:"pack,omitempty" doc:"samples of a fixed number of tokens from lists of them, in each window of the shuffle; for shards only, and the last step"`
 	OnError     *OnError          `json:"on_error,omitempty" doc:"for rows that this step cannot process; default: the run's"`
 }
 
