@@ -188,7 +188,7 @@ func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode) (stri
 	}
 	var all []source
 	for _, s := range sources {
-		fp, err := ops.Fingerprint(s.Plan)
+		fp, err := ops.FingerprintSteps(s.Plan)
 		if err != nil {
 			return "", err
 		}

@@ -142,3 +142,31 @@ func TestSpill(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 }
+
+// A state is of the same plan and data wherever the files lie.
+func TestStateMoves(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	if _, err := dataset.Range(50000).WriteParquet(t.Context(), a, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(b, os.DirFS(a)); err != nil {
+		t.Fatal(err)
+	}
+	var states []shard.State
+	for _, dir := range []string{a, b} {
+		its, err := dataset.ReadParquet(dir).Shards(t.Context(), 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 100}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, its[0].State())
+		if err := its[0].Restore(states[0]); err != nil {
+			t.Error(err)
+		}
+		if err := its[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if states[0].Plan != states[1].Plan || states[0].Data != states[1].Data {
+		t.Errorf("%v\n%v", states[0], states[1])
+	}
+}

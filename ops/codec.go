@@ -134,23 +134,51 @@ type funcJSON struct {
 
 // Encode writes a plan as JSON. A closure, or a source that lives in this process only, is an
 // Unsupported error that names the step.
-func Encode(n Node) ([]byte, error) { return encode(n, false) }
+func Encode(n Node) ([]byte, error) { return encode(n) }
 
 // Fingerprint identifies what a plan does, not the data that is there nor how fast it goes
 // (workers, batch sizes, what rules fill in) nor the weights of a mix, which may change while a job runs: SHA-256, in hex. Take it of the plan as written: rules may
 // merge steps. Plans that cannot be encoded have none.
-func Fingerprint(n Node) (string, error) {
-	b, err := encode(n, true)
+func Fingerprint(n Node) (string, error) { return fingerprint(n, false) }
+
+// FingerprintSteps is [Fingerprint] without the paths of the sources: equal for the same steps over the
+// same files on another machine. It goes with the fingerprints of the tables.
+func FingerprintSteps(n Node) (string, error) { return fingerprint(n, true) }
+
+func fingerprint(n Node, anywhere bool) (string, error) {
+	doc, err := encodeDoc(n, true)
 	if err != nil {
 		return "", err
+	}
+	for i := range doc.Plan {
+		if c := &doc.Plan[i].Config; anywhere && len(*c) > 0 {
+			var m map[string]json.RawMessage
+			if err := json.Unmarshal(*c, &m); err != nil {
+				return "", fault.New(fault.Internal, "plan: %w", err)
+			}
+			delete(m, "paths")
+			if *c, err = json.Marshal(m); err != nil {
+				return "", fault.New(fault.Internal, "plan: %w", err)
+			}
+		}
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return "", fault.New(fault.Internal, "plan: %w", err)
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), nil
 }
 
-func encode(n Node, bare bool) ([]byte, error) {
+func encodeDoc(n Node, bare bool) (planDoc, error) {
 	doc := planDoc{Version: codecVersion}
-	if _, err := encodeNode(n, bare, &doc.Plan); err != nil {
+	_, err := encodeNode(n, bare, &doc.Plan)
+	return doc, err
+}
+
+func encode(n Node) ([]byte, error) {
+	doc, err := encodeDoc(n, false)
+	if err != nil {
 		return nil, err
 	}
 	b, err := json.Marshal(doc)
