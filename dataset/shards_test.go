@@ -128,7 +128,7 @@ func TestSpill(t *testing.T) {
 				t.Fatalf("step %d differs", step)
 			}
 			step++
-			peak = max(peak, its[0].Held())
+			peak = max(peak, its[0].Stats().Engine.HeldBytes)
 		}
 		if step != len(want) {
 			t.Errorf("%d steps, want %d", step, len(want))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
@@ -19,6 +20,7 @@ type Iterator struct {
 	rank    int
 	collate *Collator
 	ready   chan struct{} // room 1: something changed
+	waited  atomic.Int64  // in Next, ns
 
 	// guarded by job.mu
 	queue   []item
@@ -57,6 +59,9 @@ func (it *Iterator) Rank() int { return it.rank }
 // is io.EOF for good). A failure of the job is returned by every later call.
 func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 	j := it.j
+	begin := time.Now()
+	j.first.CompareAndSwap(0, max(int64(begin.Sub(j.opened)), 1))
+	defer func() { it.waited.Add(int64(time.Since(begin))) }()
 	var stall *time.Timer
 	for {
 		j.mu.Lock()
@@ -248,6 +253,3 @@ func (it *Iterator) Len() (int64, bool) {
 
 // Explain describes the order: lanes, windows, what they cost and how well they shuffle.
 func (it *Iterator) Explain() string { return it.j.explain() }
-
-// Held is what the job holds of its memory budget now, in bytes.
-func (it *Iterator) Held() int64 { return it.j.budget.Used() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -55,8 +56,13 @@ type job struct {
 	budget   *exec.Budget
 	own      bool // of budget
 	memory   *exec.Account
-	old      []pass      // at their end, but a step may still need their rows; the producer's
-	iters    []*Iterator // of Ranks, in their order
+	meter    lanes.Meter
+	steps    atomic.Int64 // made
+	samples  atomic.Int64
+	opened   time.Time
+	first    atomic.Int64 // when the first batch was asked for, ns since opened
+	old      []pass       // at their end, but a step may still need their rows; the producer's
+	iters    []*Iterator  // of Ranks, in their order
 	shares   []int
 	global   int // samples of a step
 	depth    int // steps made ahead
@@ -104,7 +110,7 @@ func Open(ctx context.Context, o Job) ([]*Iterator, error) {
 
 // newJob makes a job that nobody consumes yet; free it.
 func newJob(ctx context.Context, o Job) (*job, error) {
-	j := &job{Job: o, budget: o.Exec.Budget, room: make(chan struct{}, 1), gone: make(chan struct{}), stall: o.Exec.StallTimeout}
+	j := &job{Job: o, budget: o.Exec.Budget, room: make(chan struct{}, 1), gone: make(chan struct{}), stall: o.Exec.StallTimeout, opened: time.Now()}
 	if err := j.check(); err != nil {
 		return nil, err
 	}
@@ -123,6 +129,9 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 	j.memory = j.budget.Account(j.ctx, "batches")
 	j.memory.SetPriority(exec.Overdraw)
 	j.ledger = newLedger(j)
+	if f := o.Exec.Observe; f != nil {
+		f(j.meter.Stats)
+	}
 	if err := j.place(at); err != nil {
 		return nil, errors.Join(err, j.free())
 	}
@@ -159,13 +168,14 @@ func (j *job) place(at snap) error {
 func (j *job) lanes(i int) lanes.Config {
 	s := &j.Sources[i]
 	e := j.Exec
-	e.Budget = j.budget
+	e.Budget, e.Observe = j.budget, nil
+	ahead := int64(0)
 	if s.Layout.shape.Lanes > 1 {
-		e.BatchBytes = laneBatch
+		e.BatchBytes, ahead = laneBatch, groupBytes
 	}
 	c := lanes.Config{
 		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
-		Sources: len(j.Sources), Lineage: j.Lineage, Runner: j.Runner, Exec: e,
+		Meter: &j.meter, Sources: len(j.Sources), Lineage: j.Lineage, AheadBytes: ahead, Runner: j.Runner, Exec: e,
 		Published: func(epoch, pass uint64, lane int, window, samples int64) {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},

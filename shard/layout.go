@@ -18,7 +18,7 @@ const (
 	windowBytes = 4 << 20   // of a default window
 	resident    = 512 << 20 // default of Shuffle.Resident
 	maxLanes    = 64        // by default
-	groupBytes  = 16 << 20  // a reader holds no more of a row group at once
+	groupBytes  = 4 << 20   // the reader of one of several lanes holds no more of a row group at once
 	maxWindow   = 1 << 30   // rows, or bytes
 	laneLimit   = 1 << 16
 )

@@ -423,6 +423,8 @@ func (w *assembly) step(e *epoch, at *snap) (items []item, full bool, err error)
 		}
 	}
 	items, err = w.batches(e.num, at.step, after)
+	j.steps.Add(1)
+	j.samples.Add(w.count)
 	return items, full, err
 }
 

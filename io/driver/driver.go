@@ -148,6 +148,9 @@ type ScanOptions struct {
 	// pass gives the same batches.
 	BatchRows  int
 	BatchBytes int64
+	// AheadBytes, if not 0, is a hint for how many encoded bytes a reader may hold that are not decoded
+	// yet: less than it would by itself, for many readers that are open at once.
+	AheadBytes int64
 	// Alloc provides all column memory; nil means memory.DefaultAllocator. Its
 	// Allocate may block while memory is short.
 	Alloc memory.Allocator

@@ -211,6 +211,12 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 	if c.in.fetch != nil {
 		budget = remoteAhead
 	}
+	if most := c.o.AheadBytes; most > 0 {
+		if c.in.fetch != nil {
+			most /= 2 // the next read is under way while one is used
+		}
+		budget = min(budget, most)
+	}
 	for _, w := range order {
 		var sum int64
 		for _, r := range w.runs {

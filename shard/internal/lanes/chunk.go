@@ -58,8 +58,11 @@ func (p *Pass) chunk() (*chunk, error) {
 		var err error
 		f.stream, err = p.s.c.Runner.Run(p.ctx, p.s.graph(l, p.lots[l].view(f.tasks)), &o)
 		if err != nil {
+			f.stream = nil
 			return nil, errors.Join(err, c.close())
 		}
+		f.meter = p.s.c.Meter
+		f.meter.opened(f.stream)
 	}
 	return c, nil
 }
@@ -123,6 +126,7 @@ func (c *chunk) close() error {
 		}
 		if f.stream != nil {
 			err = errors.Join(err, f.stream.Close())
+			f.meter.closed(f.stream)
 			f.stream = nil
 		}
 	}

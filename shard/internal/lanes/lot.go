@@ -46,6 +46,7 @@ type lot struct {
 	table driver.Table
 	acct  *exec.Account // never waits: what readers hold is part of a job's resident memory
 	bytes bool          // places are bytes, not rows
+	ahead int64         // see driver.ScanOptions.AheadBytes
 	ctx   context.Context
 	free  context.CancelFunc
 
@@ -68,8 +69,8 @@ type laneReader struct {
 	done chan struct{} // closed when busy ends
 }
 
-func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool) *lot {
-	l := &lot{table: t, bytes: bytes, parked: map[int]*laneReader{}}
+func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool, ahead int64) *lot {
+	l := &lot{table: t, bytes: bytes, ahead: ahead, parked: map[int]*laneReader{}}
 	l.ctx, l.free = context.WithCancel(ctx)
 	l.acct = b.Account(l.ctx, name)
 	l.acct.SetPriority(exec.Overdraw)
@@ -131,6 +132,7 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 
 	p.ctx, p.cancel = context.WithCancel(l.ctx)
 	so := *o
+	so.AheadBytes = l.ahead
 	so.Alloc, so.Stats, so.Limit = l.acct, &p.stats, 0
 	so.FromRow, so.FromByte, so.Offsets = t.from, 0, false
 	if l.bytes {

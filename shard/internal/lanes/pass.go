@@ -74,7 +74,7 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	for i, l := range s.c.Leaves {
-		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i)))
+		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i), s.c.AheadBytes))
 	}
 	return p, nil
 }
@@ -253,6 +253,10 @@ func (p *Pass) publish(lane int, window int64) error {
 	if p.from != nil && p.from[lane].Window == window {
 		given = p.from[lane].Given
 	}
+	p.s.c.Meter.Windows.Add(1)
+	if c.m == 0 {
+		p.s.c.Meter.Empty.Add(1)
+	}
 	switch w := c.w; {
 	case w == nil:
 	case c.m <= given:
@@ -264,6 +268,7 @@ func (p *Pass) publish(lane int, window int64) error {
 			if err := w.spillTo("", p.s.alloc, given); err != nil {
 				return err
 			}
+			p.s.c.Meter.Spilled.Add(1)
 		}
 		p.s.held += w.size
 		p.queue[lane] = append(p.queue[lane], w)
@@ -434,6 +439,7 @@ func (p *Pass) blocks(w *winPlan) (blocks []*exec.Block, base []int64, n int64, 
 // feed is the stream of a leaf's tasks.
 type feed struct {
 	stream exec.Stream
+	meter  *Meter
 	tasks  []*task
 	rest   *exec.Block // taken from the stream, of the window to come
 	ended  int         // tasks before this one are through

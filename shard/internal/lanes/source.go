@@ -33,11 +33,14 @@ type Config struct {
 	KeepsRows bool
 	// Lineage keeps where samples come from: Rec.Origin.
 	Lineage bool
+	// AheadBytes bounds what the reader of a lane holds encoded; 0: as the driver likes.
+	AheadBytes int64
 	// Transform makes something else of a window's rows (packing); nil: nothing.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
 	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on
 	// disk beyond that.
 	Sources int
+	Meter   *Meter
 	Runner  exec.Runner
 	Exec    exec.Options // Budget is set
 	// Published is called for every window, with the number of its samples; may be nil.

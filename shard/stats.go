@@ -1,0 +1,31 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/penstock-data/penstock/exec"
+)
+
+// Stats is what a job has done so far, of all its iterators but for Waited.
+type Stats struct {
+	// Engine is the sum of the engine's runs, by operator.
+	Engine exec.Stats
+	// Windows were produced; Empty of them had no sample, Spilled did not fit the budget
+	// beside the others and waited on disk.
+	Windows, Empty, Spilled int64
+	Steps, Samples          int64         // made, over all epochs; up to the prefetch more than were given
+	Waited                  time.Duration // of this iterator's consumer, in Next: what a trainer starves
+	Elapsed                 time.Duration // since the first Next
+}
+
+// Stats may be called at any time, from any goroutine.
+func (it *Iterator) Stats() Stats {
+	j := it.j
+	s := Stats{Engine: j.meter.Stats(), Windows: j.meter.Windows.Load(), Empty: j.meter.Empty.Load(), Spilled: j.meter.Spilled.Load(),
+		Steps: j.steps.Load(), Samples: j.samples.Load(), Waited: time.Duration(it.waited.Load())}
+	if t := j.first.Load(); t != 0 {
+		s.Elapsed = time.Since(j.opened) - time.Duration(t)
+	}
+	s.Engine.HeldBytes, s.Engine.PeakBytes, s.Engine.Elapsed = j.budget.Used(), j.budget.Peak(), s.Elapsed
+	return s
+}
