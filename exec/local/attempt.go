@@ -43,6 +43,10 @@ type attempt struct {
 func (r *run) newAttempt(w *work, n int) *attempt {
 	a := &attempt{r: r, work: w, stage: w.stage, n: n}
 	a.ctx, a.cancel = context.WithCancelCause(r.ctx)
+	a.ctx = exec.WithWait(a.ctx, func() func() {
+		op := a.enter(nil)
+		return func() { a.enter(op) }
+	})
 	switch s := w.stage; {
 	case w.input != nil:
 		a.origin = w.input.Origin

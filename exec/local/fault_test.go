@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/exec/exectest"
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 func TestTransientRead(t *testing.T) {
@@ -416,5 +417,55 @@ func TestCloseStuck(t *testing.T) {
 			t.Errorf("second Close: %v", err)
 		}
 		checkEmpty(t, b)
+	})
+}
+
+// waitTable's second split waits for the first to be read, however long that takes.
+type waitTable struct {
+	*exectest.Table
+	first chan struct{}
+}
+
+func (w *waitTable) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
+	if i == 1 {
+		end := exec.Waiting(ctx)
+		select {
+		case <-w.first:
+		case <-ctx.Done():
+		}
+		end()
+	}
+	return w.Table.Open(ctx, i, o)
+}
+
+// A call that waits for another task is not timed out.
+func TestWaitingIsNotTimedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &waitTable{exectest.NewTable(2, 10), make(chan struct{})}
+		s, err := local.New(nil).Run(t.Context(), &exec.Graph{Root: &exec.Stage{Limit: -1, Scan: &exec.Scan{Step: "source", Table: w}}},
+			&exec.Options{CPUs: 2, CallTimeout: time.Minute, StallTimeout: -1, Retry: exec.RetryBudget{Unavailable: -1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := int64(0)
+		for {
+			b, err := s.Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows += b.Batch.NumRows()
+			b.Release()
+			if rows == 10 {
+				time.Sleep(time.Hour) // the clock of the test
+				close(w.first)
+			}
+		}
+		if rows != 20 {
+			t.Errorf("%d rows", rows)
+		}
+		s.Close()
 	})
 }

@@ -114,9 +114,13 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 		}
 		done := p.done
 		l.mu.Unlock()
+		end := exec.Waiting(ctx)
 		select {
 		case <-done:
 		case <-ctx.Done():
+		}
+		end()
+		if ctx.Err() != nil {
 			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
 	}
