@@ -91,7 +91,10 @@ func (b *Block) Lends() bool { return b.free != nil }
 func (b *Block) Slice(i, j int) *Block {
 	n := int(b.Batch.NumRows())
 	from, to := b.Row, b.Row+b.Span
-	if i > 0 {
+	switch {
+	case i == n && n > 0:
+		from = to // no rows: what is behind the last one
+	case i > 0:
 		from = b.RowAt(i)
 	}
 	if j < n {

@@ -435,7 +435,7 @@ func (a *Account) Reallocate(n int, p []byte) []byte {
 func (a *Account) charge(n int64) {
 	b := a.b
 	b.mu.Lock()
-	if (b.waiting.Len() == 0 || a.prio > Ahead) && b.admits(a, n) {
+	if (b.waiting.Len() == 0 || a.prio > Ahead || a.ctx.Err() != nil) && b.admits(a, n) {
 		a.hold(n)
 		b.mu.Unlock()
 		return
