@@ -4,10 +4,15 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
 )
 
 var update = flag.Bool("update", false, "rewrite generated files")
@@ -85,6 +90,142 @@ func TestMistakes(t *testing.T) {
 		}
 		if !ok || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%q: error %v, want %q", c.to, err, c.want)
+		}
+	}
+}
+
+const dealt = `version: 1
+source:
+  mix:
+    sources:
+      - {name: web, weight: 7, source: {range: {n: 100}}, steps: [{filter: id > 3}]}
+      - name: books
+        weight: 1
+        repeat: true
+        source: {range: {n: 9}}
+        steps:
+          - sample: {fraction: 0.5}
+    stop: all
+    schedule: [{at: 50, weights: [1, 1]}]
+shards:
+  ranks: 8
+  global_batch: 256
+  seed: 7
+  shuffle: {window_rows: 16384, lanes: 64, resident: 1GiB}
+  tail: pad
+  prefetch: 0
+  columns: {id: float32, x: {scale: 0.5, lists: pad, multiple: 8, fill: -1}, y: }
+run: {seed: 5}
+`
+
+func TestShards(t *testing.T) {
+	s, err := Parse("s", []byte(dealt), []string{"shards.ranks=4", "shards.shuffle.lanes=2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks, o, err := s.ShardOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := shard.Options{GlobalBatch: 256, Tail: shard.TailPad, Prefetch: -1,
+		Shuffle: &shard.Shuffle{WindowRows: 16384, Lanes: 2, Resident: 1 << 30},
+		Form: shard.Form{Tensors: true, Columns: map[string]shard.Column{
+			"id": {DType: shard.Float32}, "x": {Scale: 0.5, Lists: shard.ListsPad, Multiple: 8, Fill: -1}, "y": {}}}}
+	if d := cmp.Diff(want, o.Options); d != "" || ranks != 4 || o.Seed != 7 {
+		t.Errorf("%d ranks, seed %d: %s", ranks, o.Seed, d)
+	}
+	m := s.Source.Mix
+	if _, err := s.Dataset(); err != nil || len(m.Sources) != 2 || !m.Sources[1].Repeat || m.Sources[0].Weight != 7 || m.Schedule[0].At != 50 || m.Stop != "all" {
+		t.Errorf("%v: %+v", err, m)
+	}
+	for mode, want := range map[string]*shard.Shuffle{"blocks": {Mode: shard.ModeBlocks}, "none": {Mode: shard.ModeNone}, "{mode: window}": {Mode: shard.ModeWindow}, "": {}} {
+		s, err := Parse("s", []byte("version: 1\nsource: {range: {n: 5}}\nrun: {seed: 5}\nshards:\n  batch_per_rank: 2\n  shuffle: "+mode), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks, o, err := s.ShardOptions()
+		if d := cmp.Diff(want, o.Shuffle); err != nil || d != "" || ranks != 1 || o.Seed != 5 || o.BatchPerRank != 2 || o.Form.Tensors {
+			t.Errorf("shuffle %s: %v %s %+v", mode, err, d, o.Options)
+		}
+	}
+	dtype, _ := reflect.TypeFor[TensorColumn]().FieldByName("DType")
+	for _, name := range strings.Split(dtype.Tag.Get("enum"), "|") {
+		if d, err := shard.ParseDType(name); err != nil || d.String() != name {
+			t.Errorf("dtype %s: %v", name, err)
+		}
+	}
+}
+
+// What keys of shards, mix and pack cannot say together, with its line.
+func TestShardMistakes(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"  global_batch: 256\n", "", "s:15:3: shards: how large is a batch? Give global_batch"},
+		{"  global_batch: 256", "  batch_per_rank: 32\n  global_batch: 256", "s:16:19: shards: global_batch and batch_per_rank are both given"},
+		{"  global_batch: 256", "  global_batch: 7", "s:16:17: shards.global_batch: 7 is less than one sample for each of 8 ranks"},
+		{"global_batch", "batch", `unknown key "batch"`},
+		{"ranks: 8", "ranks: 0", "s:15:10: shards.ranks: must be at least 1, not 0"},
+		{"tail: pad", "tail: pads", `s:19:9: shards.tail: want one of drop, pad, repeat, not "pads"`},
+		{"shuffle: {window_rows: 16384, lanes: 64, resident: 1GiB}", "shuffle: windows", `s:18:12: shards.shuffle.mode: want one of window, blocks, none, not "windows": did you mean "window"?`},
+		{"shuffle: {window_rows: 16384, lanes: 64, resident: 1GiB}", "shuffle: [blocks]", "s:18:12: shards.shuffle: want a mapping, not a list"},
+		{"lanes: 64", "lanes: 0", "shards.shuffle.lanes: must be at least 1"},
+		{"id: float32", "id: float23", `s:21:17: shards.columns.id.dtype: want one of auto, bool, int8`},
+		{"scale: 0.5", "scale: 0", "shards.columns.x.scale: must not be 0"},
+		{"prefetch: 0", "prefetch: -1", "shards.prefetch: must be at least 0, not -1"},
+		{"seed: 5", "ordered: false", "s:22:16: run.ordered: shards have an order"},
+		{"shards:\n", "steps:\n  - filter: id > 1\nshards:\n", "s:15:3: steps: no step may follow a mix"},
+		{"sample: {fraction: 0.5}", "limit: 5", "s:11:13: source.mix.sources[1].steps[0]: limit: with shards only as the last step"},
+		{"          - sample", "          - pack: {column: id, length: 5}\n          - sample", "s:11:13: source.mix.sources[1].steps[0]: pack must be the last step"},
+		{"source: {range: {n: 9}}", "source: {mix: {sources: [{name: a, weight: 1, source: {range: {n: 1}}}]}}", "s:9:17: source.mix.sources[1].source: a mix cannot be part of a mix"},
+		{"sample: {fraction: 0.5}", "union: [{source: {mix: {sources: [{name: a, weight: 1, source: {range: {n: 1}}}]}}}]", "source.mix.sources[1].steps[0].union[0].source: a mix cannot be part of a union"},
+		{"sample: {fraction: 0.5}", "union: [{source: {range: {n: 5}}, steps: [{pack: {column: id, length: 4}}]}]", "pack after the union"},
+		{"sample: {fraction: 0.5}", "pack: {column: id, length: 0}", "pack.length: must be at least 1"},
+		{"weights: [1, 1]", "weights: [1]", "s:13:34: source.mix.schedule[0].weights: 1 weights for 2 sources"},
+		{"weight: 7, ", "", `key "weight" is missing`},
+		{"weight: 7", "weight: -7", "source.mix.sources[0].weight: must be at least 0"},
+		{"stop: all", "stop: last", "want one of first, all"},
+		{"name: books", "name: web", `two sources of the mix have the name "web"`},
+		{"filter: id > 3", "filter: id >", `mix source "web": step 1 (filter)`},
+	} {
+		text := strings.Replace(dealt, c.from, c.to, 1)
+		s, err := Parse("s", []byte(text), nil)
+		if err == nil {
+			_, err = s.Dataset()
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) || err != nil && fault.CodeOf(err) != fault.Invalid {
+			t.Errorf("%q: error %v, want %q", c.to, err, c.want)
+		}
+	}
+	// A limit is fine as the last step of a plan in order.
+	const limit = "version: 1\nsource: {range: {n: 5}}\nsteps: [{limit: 3}]\nshards: {global_batch: 2, shuffle: none}"
+	if _, err := Parse("s", []byte(limit), nil); err != nil {
+		t.Error(err)
+	}
+	for _, set := range []string{"shards.shuffle=blocks", "steps=[{limit: 3}, {filter: id > 1}]", "steps=[{union: [{source: {range: {n: 1}}, steps: [{limit: 1}]}]}]"} {
+		if _, err := Parse("s", []byte(limit), []string{set}); err == nil || !strings.Contains(err.Error(), "limit: with shards only") {
+			t.Errorf("--set %s: %v", set, err)
+		}
+	}
+}
+
+// Check sees what columns cannot become.
+func TestCheckShards(t *testing.T) {
+	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}, {Name: "mask", Type: arrow.FixedWidthTypes.Boolean}}, nil)
+	for shards, want := range map[string]string{
+		"columns: {id: float32}":                    "",
+		"columns: {idd: float32}":                   `unknown column "idd"`,
+		"columns: {s: auto}":                        "no tensor form",
+		"columns: {id: {lists: pad}}":               "for lists of varying length",
+		"tail: pad":                                 `"mask"`,
+		"tail: pad, columns: {id: auto}":            "",
+		"columns: {id: {length: 3}}":                "for padded lists",
+		"columns: {id: {dtype: auto, offset: 2.5}}": "",
+	} {
+		s, err := Parse("s", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 2, "+shards+"}"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(schema); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", shards, err, want)
 		}
 	}
 }
@@ -201,6 +342,9 @@ func TestReference(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(taxi)
 	f.Add("version: 1\nsource: {range: {n: 5}}\nsteps: [{limit: 3}, {union: [{source: {range: {n: 2}}}]}]\nsink: {count: {}}")
+	f.Add(dealt)
+	f.Add("version: 1\nsource: {json: {paths: [x]}}\nsteps: [{pack: {column: t, length: 8, method: best_fit, eos: 1}}]\nshards: {batch_per_rank: 2, shuffle: none, columns: {input_ids: {dtype: int32}}}")
+	f.Add("version: 1\nsource: &s {range: {n: 5}}\nsteps: [{union: [{source: *s}]}, {limit: 1}]\nshards: {global_batch: 1, columns: {a: {scale: 0}}}")
 	f.Add("a: &x [*x]")
 	f.Add("${env:X}")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -212,5 +356,10 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		_, _ = s.Dataset()
+		if s.Shards != nil {
+			if _, _, err := s.ShardOptions(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	})
 }
