@@ -170,3 +170,24 @@ func TestStateMoves(t *testing.T) {
 		t.Errorf("%v\n%v", states[0], states[1])
 	}
 }
+
+// Sorted labels, ten classes, 64 lanes, steps of 256: nearly the label entropy of a full shuffle.
+func TestLabelEntropy(t *testing.T) {
+	ds := dataset.Range(256 * 65536).Filter("id % 64 == 0").WithColumns("label = id / 1677722")
+	for _, c := range []struct {
+		shuffle  shard.Shuffle
+		from, to float64
+	}{
+		{shard.Shuffle{Lanes: 64, WindowRows: 16384}, 0.95, 1.01},
+		{shard.Shuffle{Mode: shard.ModeNone}, 0, 0.2},
+	} {
+		q, err := ds.LabelEntropy(t.Context(), "label", 4, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 256, Shuffle: &c.shuffle}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v", q)
+		if r := q.Entropy / q.Full; q.Labels != 10 || r < c.from || r > c.to {
+			t.Errorf("%v: %.3f of a full shuffle", c.shuffle, r)
+		}
+	}
+}

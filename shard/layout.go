@@ -312,3 +312,15 @@ func (j *job) explain() string {
 	}
 	return b.String()
 }
+
+// Shuffle is the layout's shuffle with its defaults filled in.
+func (l *Layout) Shuffle() Shuffle {
+	s := Shuffle{Mode: l.Mode, WindowRows: l.shape.Window}
+	if l.Bytes {
+		s.WindowRows, s.WindowBytes = 0, l.shape.Window
+	}
+	if l.Mode == ModeWindow {
+		s.Lanes = l.shape.Lanes
+	}
+	return s
+}
