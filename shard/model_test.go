@@ -327,8 +327,11 @@ type cells struct {
 	rows  []int
 }
 
-func (c cells) Kind() string                     { return "cells" }
-func (c cells) Config() (json.RawMessage, error) { return json.Marshal([]any{c.first, c.rows}) }
+func (c cells) Kind() string { return "cells" }
+
+func (c cells) Config() (json.RawMessage, error) {
+	return json.Marshal(map[string]any{"first": c.first, "rows": c.rows})
+}
 
 func (c cells) Resolve(context.Context, *driver.ResolveOptions) (driver.Table, error) {
 	return &cellsTable{c}, nil
@@ -403,7 +406,7 @@ func (p *pool) pick(rng *rand.Rand, kind string, used map[string]bool, k int) (p
 
 // leaf makes a random read; used is the files and ids of the graph that are taken.
 func (p *pool) leaf(rng *rand.Rand, c *chaos, used map[string]bool) (leaf, string) {
-	kinds := []string{"cells", "cells", "parquet", "parquet", "text", "csv", "json", "range"}
+	kinds := []string{"cells", "cells", "parquet", "parquet", "text", "csv", "json", "bad", "range"}
 	kind := kinds[rng.IntN(len(kinds))]
 	if kind == "range" && used["range"] {
 		kind = "cells"

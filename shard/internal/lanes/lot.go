@@ -24,6 +24,8 @@ type task struct {
 
 	mu   sync.Mutex
 	rows []int64 // the same in rows of the split, as far as known
+	ends []int64 // rows behind the last ones read before; not for tasks in rows
+	some int64   // 1 + the first row read; 0: none so far
 	cuts []cut   // batches handed out so far: another attempt gives the same ones
 }
 
@@ -37,6 +39,17 @@ func (t *task) edge(k int) (int64, bool) {
 		return t.rows[k], true
 	}
 	return 0, false
+}
+
+// window is the first row of the k-th window that was read, and the one behind its last: rows before
+// and behind that do not parse are no rows of it, whatever task reads them. Not for tasks in rows.
+func (t *task) window(k int) (first, end int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if first = max(t.some-1, 0); k > 0 {
+		first = t.rows[k-1]
+	}
+	return first, max(t.ends[k], first)
 }
 
 // lot keeps the readers of a leaf open from window to window: a lane reads its
@@ -225,7 +238,11 @@ func (v *view) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.R
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &slice{lot: v.lot, t: t, p: p, at: t.from, stats: o.Stats, again: slices.Clone(t.cuts)}, nil
+	s := &slice{lot: v.lot, t: t, p: p, at: t.from, stats: o.Stats, again: slices.Clone(t.cuts)}
+	if v.lot.bytes {
+		s.at = 0 // a row, and unknown
+	}
+	return s, nil
 }
 
 // slice is a driver.Reader over a task.
@@ -233,7 +250,7 @@ type slice struct {
 	lot   *lot
 	t     *task
 	p     *laneReader
-	at    int64 // row behind the last one read; not for bytes
+	at    int64 // row behind the last one read; of bytes 0 before the first
 	stats *driver.ScanStats
 	again []cut          // what an earlier attempt handed out: batches are cut the same way
 	back  []driver.Batch // read too much for that
@@ -339,7 +356,19 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 		b = first
 	}
 	s.at = b.Row + k
+	if s.lot.bytes {
+		s.t.read(b.Row)
+	}
 	return b, nil
+}
+
+// read notes the first row read.
+func (t *task) read(row int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.some == 0 {
+		t.some = row + 1
+	}
 }
 
 // before counts the offsets before end.
@@ -354,15 +383,17 @@ func (s *slice) settle(b driver.Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for len(t.rows) < len(t.edges) {
-		if s.ended {
-			t.rows = append(t.rows, s.at)
-			continue
+		row, end := s.at, s.at
+		if !s.ended {
+			i := before(b.Offsets, t.edges[len(t.rows)])
+			if i == len(b.Offsets) {
+				return
+			}
+			if row = b.Row + int64(i); i > 0 {
+				end = row
+			}
 		}
-		i := before(b.Offsets, t.edges[len(t.rows)])
-		if i == len(b.Offsets) {
-			return
-		}
-		t.rows = append(t.rows, b.Row+int64(i))
+		t.rows, t.ends = append(t.rows, row), append(t.ends, end)
 	}
 }
 

@@ -420,16 +420,16 @@ func (p *Pass) blocks(w *winPlan) (blocks []*exec.Block, base []int64, n int64, 
 			if err != nil {
 				return blocks, base, n, err
 			}
-			if !p.s.bytes(s.leaf) {
-				first = s.from
+			p.skipped.rows += end - first
+			first, end = s.from, s.from+s.rows
+			if p.s.bytes(s.leaf) {
+				first, end = f.tasks[s.task].window(s.edge)
 			}
 			for range blocks[had:] {
 				base = append(base, n-first)
 			}
-		}
-		p.skipped.rows += end - first
-		if !p.s.bytes(s.leaf) {
-			end, first = s.rows, 0
+		} else if !p.s.bytes(s.leaf) {
+			first, end = s.from, s.from+s.rows
 		}
 		n += end - first
 	}
@@ -486,7 +486,8 @@ func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped
 			f.rest = b
 			break
 		}
-		if !known || b.Row+b.Span <= edge {
+		if n := int(b.Batch.NumRows()); !known || b.Row+b.Span <= edge && (n == 0 || b.RowAt(n-1) < edge) {
+			// The span of a part of a row's copies ends before that row.
 			to := b.Row + b.Span
 			add(b)
 			if known && to == edge && k < len(f.tasks[t].edges)-1 {
