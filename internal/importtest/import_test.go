@@ -47,6 +47,7 @@ var allowed = []struct {
 	{"shard/internal/order", "internal/fault"},
 	{"shard/internal/order/ordertest", "shard/internal/order"},
 	{"shard/internal/...", "internal/fault internal/gather exec io/driver shard/internal/order shard/internal/pack"},
+	{"shard/feed", "internal/fault internal/mem internal/ipcmeta shard"},
 	{"shard", "internal/fault internal/near internal/typename internal/gather io/driver exec shard/internal/..."},
 	{"dataset", "internal/fault internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"cmd/...", "..."},
