@@ -87,8 +87,10 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 			return nil, usageError{fault.New(fault.Invalid, "--format global is of all ranks together: leave --rank out")}
 		}
 		j.print = printGlobal(j.o)
-		if j.o.GlobalBatch == 0 {
-			j.o.GlobalBatch, j.o.BatchPerRank = j.o.BatchPerRank*j.ranks, 0
+		if b := j.o.BatchPerRank; b > 0 {
+			if j.o.GlobalBatch, j.o.BatchPerRank = b*j.ranks, 0; j.o.GlobalBatch/j.ranks != b {
+				return nil, fault.New(fault.Invalid, "shards: batch_per_rank %d is too large", b)
+			}
 		}
 		j.ranks = 1
 	case "jsonl":
@@ -350,6 +352,9 @@ func readFile[T any](name string, read func(io.Reader) (T, error)) (v T, err err
 func writable(name string) error {
 	if name == "" {
 		return nil
+	}
+	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+		return fault.New(fault.Invalid, "%s is no regular file: it would be replaced as a whole", name)
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".penstock-*")
 	if err != nil {

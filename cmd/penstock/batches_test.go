@@ -225,6 +225,23 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// Explain says how the shards are dealt, and measures a label.
+func TestExplainShards(t *testing.T) {
+	out := ok(t, "explain", "examples/shards.yaml", "--label", "late")
+	for _, want := range []string{"8 ranks, steps of 256 samples, tail drop, seed 7\n", "8 lanes, windows of 256 rows", "resident: about", "quality: ", "label late: 2 values; entropy of a step 0.", "(78 steps read)"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("explain has no %q: %s", want, out)
+		}
+	}
+	out = ok(t, "explain", writeSpec(t, "version: 1\nsource: {range: {n: 1000}}\nshards: {batch_per_rank: 30, ranks: 4, tail: pad, shuffle: none}\n"))
+	if !strings.Contains(out, "4 ranks, steps of 120 samples, tail pad, seed 0, 9 steps per epoch") {
+		t.Errorf("explain: %s", out)
+	}
+	if r := penstock(t, "explain", "--label", "delay", "examples/flights.yaml"); r.code != 2 || !strings.Contains(r.err, "spec with shards") {
+		t.Errorf("--label without shards: %+v", r)
+	}
+}
+
 // What the commands print, byte for byte: the order is a promise. Rewrite with -update.
 func TestTranscript(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
@@ -337,6 +354,7 @@ func TestBadStates(t *testing.T) {
 		{[]string{"batches", s, "--from", state, "--epoch", "3"}, 2, "in epoch 0"},
 		{[]string{"batches", s, "--epoch", "3", "--set", "shards.epochs=3"}, 2, "3 epochs"},
 		{[]string{"batches", s, "--state-out", filepath.Join(dir, "no", "state")}, 1, "cannot be written"},
+		{[]string{"batches", s, "--ledger-out", dir}, 2, "no regular file"},
 		{[]string{"batches", s, "--ranks", "0"}, 2, "at least 1"},
 		{[]string{"batches", s, "--ranks", "101"}, 2, "101 ranks"},
 		{[]string{"batches", s, "--rank", "1"}, 2, "rank 1 of 1"},

@@ -191,20 +191,26 @@ func countCommand() *cobra.Command {
 func explainCommand() *cobra.Command {
 	var t target
 	var analyze bool
+	var label string
 	c := &cobra.Command{
 		Use:   "explain [--analyze] SPEC | PATH...",
 		Short: "Print the plan: what goes to the source, what runs, what it costs",
 		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
 go to the source, row groups kept of total, expected bytes and memory. Of a spec with shards it also prints how they are
-dealt: lanes, windows, what they keep in memory and how well they shuffle. With --analyze it also runs the
+dealt: lanes, windows, what they keep in memory and how well they shuffle; with --label it reads an epoch of a column
+and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
 plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
 		Example: `  penstock explain taxi.yaml
-  penstock explain --analyze taxi.yaml`,
+  penstock explain --analyze taxi.yaml
+  penstock explain --label late examples/shards.yaml`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			ds, o, err := t.open(cmd, a)
 			if err != nil {
 				return err
+			}
+			if label != "" && (t.spec == nil || t.spec.Shards == nil) {
+				return usageError{fault.New(fault.Invalid, "--label is for a spec with shards")}
 			}
 			p := newProgress(os.Stderr, false)
 			o.Observe = p.start
@@ -214,16 +220,17 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 			if err != nil || t.spec == nil || t.spec.Shards == nil {
 				return err
 			}
-			return explainShards(cmd, t.spec, ds)
+			return explainShards(cmd, t.spec, ds, label)
 		},
 	}
 	t.flags(c)
 	c.Flags().BoolVar(&analyze, "analyze", false, "run it and show what was measured")
+	c.Flags().StringVar(&label, "label", "", "of shards: read an epoch of this `column`, and say how well its values are mixed")
 	return c
 }
 
 // explainShards describes the shards of a spec. It reads metadata only, but of formats whose rows must be counted.
-func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset) error {
+func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label string) error {
 	ranks, o, err := s.ShardOptions()
 	if err != nil {
 		return err
@@ -245,7 +252,20 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset) error 
 		fmt.Fprintf(out, ", %s steps per epoch", count(n))
 	}
 	fmt.Fprintf(out, "\n  %s\n", strings.ReplaceAll(strings.TrimRight(its[0].Explain(), "\n"), "\n", "\n  "))
-	return its[0].Close()
+	if err := its[0].Close(); err != nil || label == "" {
+		return err
+	}
+	o.Ranks = nil
+	q, err := ds.LabelEntropy(cmd.Context(), label, ranks, o)
+	if err != nil {
+		return err
+	}
+	share := ""
+	if q.Full > 0 {
+		share = fmt.Sprintf(", %.1f %% of it", 100*q.Entropy/q.Full)
+	}
+	fmt.Fprintf(out, "  label %s: %d values; entropy of a step %.4f bits, of a full shuffle %.4f%s (%s steps read)\n", label, q.Labels, q.Entropy, q.Full, share, count(q.Steps))
+	return nil
 }
 
 func validateCommand() *cobra.Command {
