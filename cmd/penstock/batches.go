@@ -53,6 +53,7 @@ const formatsHelp = `Formats:
 type job struct {
 	ds    *dataset.Dataset
 	ranks int
+	first uint64 // epoch
 	o     *dataset.ShardOptions
 	print printer
 }
@@ -68,6 +69,7 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 	if j.ranks, j.o, err = s.ShardOptions(); err != nil {
 		return nil, err
 	}
+	j.first = j.o.Epoch
 	if j.ds, err = s.Dataset(); err != nil {
 		return nil, err
 	}
@@ -113,8 +115,8 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 
 // one limits the job to one epoch.
 func (j *job) one(epoch uint64) error {
-	if n := uint64(j.o.Epochs); n > 0 && (epoch < j.o.Epoch || epoch-j.o.Epoch >= n) && j.o.State == nil {
-		return fault.New(fault.Invalid, "epoch %d: the spec has %d epochs, from %d on (shards.epochs)", epoch, n, j.o.Epoch)
+	if n := uint64(j.o.Epochs); n > 0 && (epoch < j.first || epoch-j.first >= n) {
+		return fault.New(fault.Invalid, "there is no epoch %d: the spec has %d, from epoch %d on (shards.epochs)", epoch, n, j.first)
 	}
 	j.o.Epoch, j.o.Epochs, j.o.Endless = epoch, 1, false
 	return nil
@@ -278,7 +280,9 @@ step, says so, and keeps what it counted in the user's cache folder.
 --step counts from the beginning of the epoch with the spec's global batch; where that was changed in the midst of
 the epoch, give the state taken after the change (--from), or the sample that the step begins with (--sample).
 
-` + formatsHelp,
+` + formatsHelp + `
+
+Exit codes are those of batches.`,
 		Example: `  penstock replay examples/shards.yaml --epoch 0 --step 17
   penstock replay examples/shards.yaml --epoch 0 --step 17 --rank 3 --format lineage
   penstock replay examples/shards.yaml --epoch 2 --step 40 --ledger ledger.bin --format jsonl`,

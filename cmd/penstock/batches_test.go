@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -274,6 +275,34 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
+// The lineage of a sample is the row that it was made of, through filter, explode and shuffle.
+func TestLineage(t *testing.T) {
+	s := writeSpec(t, dealtSpecs(t)["text"])
+	rows := lines(ok(t, "batches", s, "--ranks", "2", "--format", "jsonl"))
+	places := lines(ok(t, "batches", s, "--ranks", "2", "--format", "lineage"))
+	if len(rows) != len(places) || len(rows) < 100 {
+		t.Fatalf("%d rows, %d places", len(rows), len(places))
+	}
+	for i := range rows {
+		var r struct {
+			Step, Rank, N int64
+			Row           struct{ ID int64 }
+		}
+		var p struct {
+			Step, Rank, N, Row int64
+			File               string
+		}
+		if err := errors.Join(json.Unmarshal([]byte(rows[i]), &r), json.Unmarshal([]byte(places[i]), &p)); err != nil {
+			t.Fatal(err)
+		}
+		// Documents are 200 a file, which is named after its last one.
+		file := fmt.Sprintf("%05d.jsonl", min(r.Row.ID/200*200+199, 899))
+		if p.Step != r.Step || p.Rank != r.Rank || p.N != r.N || filepath.Base(p.File) != file || p.Row != r.Row.ID%200 {
+			t.Errorf("%s comes from %s", rows[i], places[i])
+		}
+	}
+}
+
 // Each sample of packed documents names them; the rows are those that the source has.
 func TestLineageOfPacked(t *testing.T) {
 	s := writeSpec(t, dealtSpecs(t)["mix"])
@@ -352,7 +381,9 @@ func TestBadStates(t *testing.T) {
 		{[]string{"batches", s, "--from", state, "--set", "source.range.n=99999"}, 2, "another plan|the data"},
 		{[]string{"batches", s, "--from", state, "--set", "shards.shuffle.lanes=1"}, 2, "2 lanes"},
 		{[]string{"batches", s, "--from", state, "--epoch", "3"}, 2, "in epoch 0"},
-		{[]string{"batches", s, "--epoch", "3", "--set", "shards.epochs=3"}, 2, "3 epochs"},
+		{[]string{"batches", s, "--epoch", "3", "--set", "shards.epochs=3"}, 2, "the spec has 3, from epoch 0"},
+		{[]string{"batches", s, "--from", edit("over", `"epoch":0`, `"epoch":3`), "--set", "shards.epochs=3"}, 2, "no epoch 3"},
+		{[]string{"replay", s, "--step", "1", "--epoch", "4", "--set", "shards.epochs=1", "--set", "run.epoch=5"}, 2, "no epoch 4"},
 		{[]string{"batches", s, "--state-out", filepath.Join(dir, "no", "state")}, 1, "cannot be written"},
 		{[]string{"batches", s, "--ledger-out", dir}, 2, "no regular file"},
 		{[]string{"batches", s, "--ranks", "0"}, 2, "at least 1"},
