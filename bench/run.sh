@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
-# Measures the streaming core and writes bench/results/core.md. usage: bench/run.sh [WORKDIR]
+# Measures the streaming core and the order of shards, and writes bench/results/core.md and order.md.
+# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${1:-$(mktemp -d)}
+mkdir -p "$dir"
 out=bench/results/core.md
 core=bin/bench-core
+order() { # every figure of order.md; a part of them: bin/bench-order report -only resume,memory DIR
+	go build -o bin/bench-order ./bench/order
+	bin/bench-order report "$dir/order" | tee "$dir/order.md"
+	mv "$dir/order.md" bench/results/order.md
+}
+if [ "${ONLY:-}" = order ]; then
+	order
+	exit
+fi
 go build -o "$core" ./bench/core
 num() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"; }
 calc() { awk "BEGIN {printf \"$1\", $2}"; }
@@ -56,3 +67,5 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 	read_bytes=$(num bytes_read <<<"$r")
 	echo "| 1 % filter on a sorted column, 3 of 50 columns: share of the file read, footer and indexes included | $(calc '%.2f %%' "100*$read_bytes/$size") ($read_bytes of $size bytes, $(num rows_out <<<"$r") rows) | <= 1 % + footers and indexes |"
 } | tee "$out"
+
+order

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// cpuTime is what this process has used of all cores.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// shuffleOf reads a shuffle from words: MODE [LANES [ROWS]].
+func shuffleOf(args []string) (*shard.Shuffle, error) {
+	s := &shard.Shuffle{Mode: shard.Mode(args[0])}
+	var err error
+	if len(args) > 1 {
+		if s.Lanes, err = strconv.Atoi(args[1]); err != nil {
+			return nil, err
+		}
+	}
+	if len(args) > 2 {
+		s.WindowRows, err = strconv.ParseInt(args[2], 10, 64)
+	}
+	return s, err
+}
+
+// drain reads an epoch, counts its rows where they arrive, and closes the iterator.
+func drain(it *shard.Iterator, each func(*shard.Batch)) (figures, error) {
+	start, cpu := time.Now(), cpuTime()
+	var rows, bytes int64
+	for {
+		b, err := it.Next(context.Background())
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows += int64(b.Real())
+		for _, t := range b.Tensors() {
+			bytes += int64(len(t.Data))
+		}
+		if each != nil {
+			each(b)
+		}
+		b.Release()
+	}
+	f := figures{"rows": float64(rows), "seconds": time.Since(start).Seconds(), "cpu": (cpuTime() - cpu).Seconds(), "bytes": float64(bytes)}
+	return f, it.Close()
+}
+
+// whole says that an epoch has all rows.
+func whole(f figures, rows float64) error {
+	if f["rows"] != rows {
+		return fmt.Errorf("an epoch of %v rows, not %v", f["rows"], rows)
+	}
+	return nil
+}
+
+// batches of 1,024 samples, as tensors, of one epoch: the next one is not begun while it drains.
+var batches = shard.Options{GlobalBatch: 1024, Form: shard.Form{Tensors: true}, Tail: shard.TailPad, Epochs: 1}
+
+// epoch reads an epoch of samples in batches of 1,024, as tensors.
+//
+//	epoch DIR none | window [LANES [ROWS]]
+func epoch(args []string) (figures, error) {
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
+	var err error
+	if o.Shuffle, err = shuffleOf(args[1:]); err != nil {
+		return nil, err
+	}
+	return sampleEpoch(dataset.ReadParquet(args[0]+"/samples"), o)
+}
+
+// stepsEpoch is epoch behind a plan with expressions.
+//
+//	epoch-steps DIR none | window [LANES [ROWS]]
+func stepsEpoch(args []string) (figures, error) {
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
+	var err error
+	if o.Shuffle, err = shuffleOf(args[1:]); err != nil {
+		return nil, err
+	}
+	ds := dataset.ReadParquet(args[0]+"/samples").WithColumns("x = log1p(a) * b", "y = sqrt(c * c + d * d)", "z = label == 3 ? a / (b + 1.0) : log(c + 2.0)")
+	return sampleEpoch(ds.Select("x", "y", "z", "label"), o)
+}
+
+// sampleEpoch reads an epoch of all samples.
+func sampleEpoch(ds *dataset.Dataset, o *dataset.ShardOptions) (figures, error) {
+	it, err := ds.Iterator(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	f, err := drain(it, nil)
+	if err != nil {
+		return nil, err
+	}
+	return f, whole(f, sampleRows)
+}
+
+// mixEpoch reads the files of samples as the sources of a mix, or as one source. The lanes and windows
+// are as many: 16 of each source, or 64.
+//
+//	mix DIR mix|union
+func mixEpoch(args []string) (figures, error) {
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
+	o.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, Lanes: 64, WindowRows: 16384}
+	ds := dataset.ReadParquet(args[0] + "/samples")
+	if args[1] == "mix" {
+		o.Shuffle.Lanes /= sampleFiles
+		var sources []dataset.MixSource
+		for i := range sampleFiles {
+			n := strconv.Itoa(i)
+			sources = append(sources, dataset.MixSource{Name: "s" + n, Weight: 1, Data: dataset.ReadParquet(args[0] + "/samples/" + n)})
+		}
+		ds = dataset.Mix(sources...)
+	}
+	return sampleEpoch(ds, o)
+}
+
+// packEpoch reads an epoch of documents, packed to 2,048 tokens, with a loss mask.
+//
+//	pack DIR concat|best_fit
+func packEpoch(args []string) (figures, error) {
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
+	o.GlobalBatch, o.Shuffle = 64, &shard.Shuffle{Mode: shard.ModeWindow, WindowRows: 1024}
+	ds := dataset.ReadParquet(args[0]+"/texts").Pack("tokens", &dataset.PackOptions{Length: 2048, Method: args[1], LossMask: true})
+	it, err := ds.Iterator(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	var tokens, slots float64
+	f, err := drain(it, func(b *shard.Batch) {
+		t, _ := b.Tensor("loss_mask")
+		for _, v := range t.Data[:b.Real()*2048] {
+			tokens += float64(v)
+		}
+		slots += float64(b.Real() * 2048)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f["tokens"], f["padding"] = tokens, 1-tokens/slots
+	return f, nil
+}
+
+// stragglers runs a map that sleeps 40 ms per 4,096 rows, as one that waits for a service, over windows
+// of that size, on 8 tasks; of the rows, 1 % in stretches as long as a window take 20 times as long.
+// It gives the share of the ideal throughput: of 8 tasks that never wait.
+//
+//	slow DIR FACTOR
+func stragglers(args []string) (figures, error) {
+	factor, err := strconv.ParseFloat(args[1], 64)
+	if err != nil {
+		return nil, err
+	}
+	const window, cpus = 4096, 8
+	const perRow = 40 * time.Millisecond / window
+	slow := func(row int64) bool { return row/window%100 == 37 }
+	nap := func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+		var d time.Duration
+		for _, r := range in.Column(0).(*array.Int64).Int64Values() {
+			if slow(r) {
+				d += time.Duration(factor * float64(perRow))
+			} else {
+				d += perRow
+			}
+		}
+		time.Sleep(d) // the workload
+		in.Retain()
+		return in, nil
+	}
+	ds := dataset.ReadParquet(args[0] + "/sorted")
+	rows, err := ds.Count(context.Background(), nil)
+	if err != nil {
+		return nil, err
+	}
+	var work time.Duration
+	for r := range rows {
+		if slow(r) {
+			work += time.Duration(factor * float64(perRow))
+		} else {
+			work += perRow
+		}
+	}
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30, CPUs: cpus}, Options: batches}
+	o.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, Lanes: 64, WindowRows: window}
+	it, err := ds.MapBatches(nap, nil).Iterator(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	f, err := drain(it, nil)
+	if err != nil {
+		return nil, err
+	}
+	f["of_ideal"] = work.Seconds() / cpus / f["seconds"]
+	return f, whole(f, float64(rows))
+}
