@@ -61,14 +61,18 @@ func steps(args []string) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	return drain(it, func(*shard.Batch) {
+	given := 0.0
+	f, err := drain(it, func(*shard.Batch) {
 		if args[1] == "every" {
-			last = it.State()
+			given = float64(it.State().Sample)
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
+	f["given"] = given
+	return f, nil
 }
-
-var last shard.State
 
 // resume takes the time from opening the files to the first batch, at the beginning and at 20 random
 // steps of an epoch, in turn: the best of 3 each. The page cache is warm; nothing else is kept.
