@@ -79,7 +79,9 @@ func (p *Pass) planWindow(c *chunk, lane int, window int64, tasks *int) winPlan 
 	for _, seg := range p.segs {
 		leaf, split := p.s.leafOf(seg.Split)
 		bytes := p.s.bytes(leaf)
-		if l := &p.s.c.Leaves[leaf]; p.s.c.Bytes && !bytes {
+		l := &p.s.c.Leaves[leaf]
+		last := seg.To == l.Units[split]
+		if p.s.c.Bytes && !bytes {
 			seg.From, seg.To = l.rowsAt(split, seg.From), l.rowsAt(split, seg.To)
 		}
 		r := segRef{leaf: leaf, task: -1, from: seg.From, rows: seg.To - seg.From}
@@ -97,8 +99,18 @@ func (p *Pass) planWindow(c *chunk, lane int, window int64, tasks *int) winPlan 
 			f.tasks[n-1].to = seg.To
 			f.tasks[n-1].edges = append(f.tasks[n-1].edges, seg.To)
 		} else {
-			f.tasks = append(f.tasks, &task{split: split, from: seg.From, to: seg.To, edges: []int64{seg.To}})
+			t := &task{split: split, from: seg.From, to: seg.To, edges: []int64{seg.To}, gone: make(chan struct{})}
+			if before := p.lots[leaf].tails[split]; before != nil && before.to == seg.From {
+				t.prev = before
+			}
+			f.tasks = append(f.tasks, t)
 			*tasks++
+		}
+		t := f.tasks[len(f.tasks)-1]
+		if t.last = last; last {
+			delete(p.lots[leaf].tails, split)
+		} else {
+			p.lots[leaf].tails[split] = t
 		}
 		r.task = len(f.tasks) - 1
 		r.edge = len(f.tasks[r.task].edges) - 1

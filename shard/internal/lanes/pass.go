@@ -423,7 +423,9 @@ func (p *Pass) blocks(w *winPlan) (blocks []*exec.Block, base []int64, n int64, 
 			p.skipped.rows += end - first
 			first, end = s.from, s.from+s.rows
 			if p.s.bytes(s.leaf) {
-				first, end = f.tasks[s.task].window(s.edge)
+				if first, end, err = f.tasks[s.task].window(s.edge); err != nil {
+					return blocks, base, n, err
+				}
 			}
 			for range blocks[had:] {
 				base = append(base, n-first)
