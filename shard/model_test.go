@@ -116,12 +116,12 @@ func newPool(t testing.TB) *pool {
 		p.kinds[kind] = append(p.kinds[kind], f)
 		return f
 	}
-	for i, groups := range [][]int{{3, 0, 17, 1, 40}, {200, 2, 3}, {7, 7, 7, 7, 7, 7, 7, 7}, {0}, {1}, {33, 64, 12, 90}} {
+	for i, groups := range [][]int{{3, 0, 17, 1, 40}, {90, 2, 3}, {7, 7, 7, 7, 7, 7, 7, 7}, {0}, {1}, {23, 34, 12, 30}} {
 		f := path("parquet", "parquet")
 		p.parquet[f] = writeGroups(t, f, next, groups, i%2 == 0)
 		next += idsPerFile
 	}
-	for i, rows := range []int{60, 1, 0, 130, 25, 47} {
+	for i, rows := range []int{40, 1, 0, 70, 25, 30} {
 		var txt, csv, jsn, bad strings.Builder
 		csv.WriteString("id,s\n")
 		ft, fc, fj := path("text", "txt"), path("csv", "csv"), path("json", "jsonl")
@@ -424,7 +424,7 @@ func (p *pool) leaf(rng *rand.Rand, c *chaos, used map[string]bool) (leaf, strin
 	switch kind {
 	case "range":
 		used["range"] = true
-		n := rng.IntN(150)
+		n := rng.IntN(100)
 		l.ds, l.columns = dataset.Range(int64(n)), []string{"id"}
 		s := modelSplit{bytes: int64(n) * 8}
 		for i := range n {
@@ -447,11 +447,11 @@ func (p *pool) leaf(rng *rand.Rand, c *chaos, used map[string]bool) (leaf, strin
 			case how == 0:
 				rows[i] = 8
 			case how == 1 && i == 0:
-				rows[i] = 200
+				rows[i] = 90
 			case how == 1:
 				rows[i] = rng.IntN(4)
 			default:
-				rows[i] = rng.IntN(40)
+				rows[i] = rng.IntN(25)
 			}
 		}
 		l.columns = []string{"id", "v", "s", "l", "t"}
