@@ -42,7 +42,7 @@ func shuffleOf(args []string) (*shard.Shuffle, error) {
 // drain reads an epoch, counts its rows where they arrive, and closes the iterator.
 func drain(it *shard.Iterator, each func(*shard.Batch)) (figures, error) {
 	start, cpu := time.Now(), cpuTime()
-	var rows, bytes int64
+	var rows, steps, bytes int64
 	for {
 		b, err := it.Next(context.Background())
 		if err == io.EOF {
@@ -52,6 +52,7 @@ func drain(it *shard.Iterator, each func(*shard.Batch)) (figures, error) {
 			return nil, err
 		}
 		rows += int64(b.Real())
+		steps++
 		for _, t := range b.Tensors() {
 			bytes += int64(len(t.Data))
 		}
@@ -60,7 +61,7 @@ func drain(it *shard.Iterator, each func(*shard.Batch)) (figures, error) {
 		}
 		b.Release()
 	}
-	f := figures{"rows": float64(rows), "seconds": time.Since(start).Seconds(), "cpu": (cpuTime() - cpu).Seconds(), "bytes": float64(bytes)}
+	f := figures{"rows": float64(rows), "steps": float64(steps), "seconds": time.Since(start).Seconds(), "cpu": (cpuTime() - cpu).Seconds(), "bytes": float64(bytes)}
 	return f, it.Close()
 }
 
@@ -75,16 +76,16 @@ func whole(f figures, rows float64) error {
 // batches of 1,024 samples, as tensors, of one epoch: the next one is not begun while it drains.
 var batches = shard.Options{GlobalBatch: 1024, Form: shard.Form{Tensors: true}, Tail: shard.TailPad, Epochs: 1}
 
-// epoch reads an epoch of samples in batches of 1,024, as tensors.
+// epoch reads an epoch in batches of 1,024, as tensors.
 //
-//	epoch DIR none | window [LANES [ROWS]]
+//	epoch DIR DATA none | window [LANES [ROWS]]
 func epoch(args []string) (figures, error) {
 	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
 	var err error
-	if o.Shuffle, err = shuffleOf(args[1:]); err != nil {
+	if o.Shuffle, err = shuffleOf(args[2:]); err != nil {
 		return nil, err
 	}
-	return sampleEpoch(dataset.ReadParquet(args[0]+"/samples"), o)
+	return wholeEpoch(dataset.ReadParquet(args[0]+"/"+args[1]), o)
 }
 
 // stepsEpoch is epoch behind a plan with expressions.
@@ -97,20 +98,21 @@ func stepsEpoch(args []string) (figures, error) {
 		return nil, err
 	}
 	ds := dataset.ReadParquet(args[0]+"/samples").WithColumns("x = log1p(a) * b", "y = sqrt(c * c + d * d)", "z = label == 3 ? a / (b + 1.0) : log(c + 2.0)")
-	return sampleEpoch(ds.Select("x", "y", "z", "label"), o)
+	return wholeEpoch(ds.Select("x", "y", "z", "label"), o)
 }
 
-// sampleEpoch reads an epoch of all samples.
-func sampleEpoch(ds *dataset.Dataset, o *dataset.ShardOptions) (figures, error) {
+// wholeEpoch reads an epoch of all rows.
+func wholeEpoch(ds *dataset.Dataset, o *dataset.ShardOptions) (figures, error) {
 	it, err := ds.Iterator(context.Background(), o)
 	if err != nil {
 		return nil, err
 	}
+	steps, ok := it.Len()
 	f, err := drain(it, nil)
-	if err != nil {
-		return nil, err
+	if err == nil && (!ok || f["steps"] != float64(steps)) {
+		err = fmt.Errorf("an epoch of %v steps, not %d", f["steps"], steps)
 	}
-	return f, whole(f, sampleRows)
+	return f, err
 }
 
 // mixEpoch reads the files of samples as the sources of a mix, or as one source. The lanes and windows
@@ -130,7 +132,15 @@ func mixEpoch(args []string) (figures, error) {
 		}
 		ds = dataset.Mix(sources...)
 	}
-	return sampleEpoch(ds, o)
+	it, err := ds.Iterator(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	f, err := drain(it, nil)
+	if err != nil {
+		return nil, err
+	}
+	return f, whole(f, sampleRows)
 }
 
 // packEpoch reads an epoch of documents, packed to 2,048 tokens, with a loss mask.
