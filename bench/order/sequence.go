@@ -93,6 +93,9 @@ func readBytes(args []string) (figures, error) {
 	for _, s := range stats {
 		counted += s().BytesRead
 	}
+	if fetched < needed || float64(counted) < needed {
+		return nil, fmt.Errorf("%v bytes read, %d counted, but %v are needed: this system does not count what is read", fetched, counted, needed)
+	}
 	all := 0.0
 	for _, n := range rows {
 		all += n

@@ -223,6 +223,9 @@ func budget(args []string) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
+	if peakRSS() == 0 {
+		return nil, fmt.Errorf("this system does not say how much memory a process takes")
+	}
 	f["peak_rss"], f["peak_budget"] = peakRSS(), float64(stats().PeakBytes)
 	return f, whole(f, sampleRows)
 }
