@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -219,7 +218,7 @@ func (it *Iterator) Close() error {
 	if !last {
 		return nil
 	}
-	j.cancel(exec.ErrDone)
+	j.cancel(errClosed)
 	j.halt()
 	return j.free()
 }

@@ -300,7 +300,7 @@ func (j *job) free() error {
 	if j.own {
 		j.budget.Close()
 	}
-	j.cancel(exec.ErrDone)
+	j.cancel(errClosed)
 	return err
 }
 
@@ -401,6 +401,10 @@ func (j *job) push(items []item, gone chan struct{}) error {
 }
 
 var errGone = errors.New("the producer is told to stop")
+
+// errClosed is why the job's context ends. Not exec.ErrDone: to a task that means that nothing more is
+// wanted of it, and it would end as if it were through.
+var errClosed = fault.New(fault.Canceled, "all iterators of the job are closed")
 
 // fits reports whether there is room for one more step; it needs mu.
 func (j *job) fits() bool {
