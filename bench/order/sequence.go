@@ -11,12 +11,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/apache/arrow-go/v18/parquet/file"
 
 	"github.com/penstock-data/penstock/dataset"
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -54,14 +52,7 @@ func readBytes(args []string) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	var stats []func() exec.Stats
-	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30, Observe: func(f func() exec.Stats) {
-		mu.Lock()
-		stats = append(stats, f)
-		mu.Unlock()
-	}}}
-	o.Options = batches
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
 	o.GlobalBatch, o.Shuffle = 32*ranks, &shard.Shuffle{WindowRows: 2048}
 	before := procField("io", "rchar")
 	its, err := dataset.ReadParquet(dir).Select(columns...).Shards(ctx, ranks, o)
@@ -84,14 +75,11 @@ func readBytes(args []string) (figures, error) {
 		}
 	}
 	fetched := procField("io", "rchar") - before
+	counted := its[0].Stats().Engine.BytesRead
 	for _, it := range its {
 		if err := it.Close(); err != nil {
 			return nil, err
 		}
-	}
-	counted := int64(0)
-	for _, s := range stats {
-		counted += s().BytesRead
 	}
 	if fetched < needed || float64(counted) < needed {
 		return nil, fmt.Errorf("%v bytes read, %d counted, but %v are needed: this system does not count what is read", fetched, counted, needed)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/dataset"
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -213,8 +212,6 @@ func budget(args []string) (figures, error) {
 	}
 	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: mib << 20}, Options: batches}
 	o.Shuffle, o.Epochs = &shard.Shuffle{Mode: shard.ModeWindow}, 2 // the second begins while the first drains
-	var stats func() exec.Stats
-	o.Observe = func(f func() exec.Stats) { stats = f }
 	it, err := dataset.ReadParquet(args[0]+"/samples").Iterator(context.Background(), o)
 	if err != nil {
 		return nil, err
@@ -226,6 +223,6 @@ func budget(args []string) (figures, error) {
 	if peakRSS() == 0 {
 		return nil, fmt.Errorf("this system does not say how much memory a process takes")
 	}
-	f["peak_rss"], f["peak_budget"] = peakRSS(), float64(stats().PeakBytes)
+	f["peak_rss"], f["peak_budget"] = peakRSS(), float64(it.Stats().Engine.PeakBytes)
 	return f, whole(f, sampleRows)
 }
