@@ -19,11 +19,15 @@ import (
 // more windows that follow each other in it.
 type task struct {
 	split    int
-	from, to int64   // units
-	edges    []int64 // where its windows end in it, in units; the last is to
+	from, to int64         // units
+	edges    []int64       // where its windows end in it, in units; the last is to
+	last     bool          // to is the end of the split
+	gone     chan struct{} // closed when an attempt at it has ended
+	once     sync.Once
 
 	mu   sync.Mutex
-	rows []int64 // the same in rows of the split, as far as known
+	prev *task   // which it goes on from; nil: none, or it is gone
+	rows []int64 // the edges in rows of the split, as far as known
 	ends []int64 // rows behind the last ones read before; not for tasks in rows
 	some int64   // 1 + the first row read; 0: none so far
 	cuts []cut   // batches handed out so far: another attempt gives the same ones
@@ -68,6 +72,8 @@ type lot struct {
 
 	mu     sync.Mutex
 	parked map[int]*laneReader // by split
+
+	tails map[int]*task // the last one planned, of splits that go on; the planner's
 }
 
 // laneReader is a reader on its way through a split. Its task alone uses it, but for busy and done.
@@ -86,7 +92,7 @@ type laneReader struct {
 }
 
 func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool, ahead int64) *lot {
-	l := &lot{table: t, bytes: bytes, ahead: ahead, parked: map[int]*laneReader{}}
+	l := &lot{table: t, bytes: bytes, ahead: ahead, parked: map[int]*laneReader{}, tails: map[int]*task{}}
 	l.ctx, l.free = context.WithCancel(ctx)
 	l.acct = b.Account(l.ctx, name)
 	l.acct.SetPriority(exec.Overdraw)
@@ -116,6 +122,17 @@ func (p *laneReader) close() {
 
 // take finds or opens the reader for t, waiting for the task before it in the split.
 func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneReader, error) {
+	t.mu.Lock()
+	prev := t.prev
+	t.mu.Unlock()
+	if prev != nil {
+		if err := await(ctx, prev.gone); err != nil {
+			return nil, err
+		}
+		t.mu.Lock()
+		t.prev = nil
+		t.mu.Unlock()
+	}
 	for {
 		l.mu.Lock()
 		p := l.parked[t.split]
@@ -130,14 +147,8 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 		}
 		done := p.done
 		l.mu.Unlock()
-		end := exec.Waiting(ctx)
-		select {
-		case <-done:
-		case <-ctx.Done():
-		}
-		end()
-		if ctx.Err() != nil {
-			return nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		if err := await(ctx, done); err != nil {
+			return nil, err
 		}
 	}
 	p := &laneReader{at: t.to, busy: true, done: make(chan struct{})}
@@ -176,6 +187,18 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 		return nil, err
 	}
 	return p, nil
+}
+
+// await waits for another task.
+func await(ctx context.Context, c chan struct{}) error {
+	end := exec.Waiting(ctx)
+	defer end()
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
 }
 
 // drop forgets a reader that is of no use any more.
@@ -237,6 +260,7 @@ func (v *view) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.R
 	t := v.tasks[i]
 	p, err := v.lot.take(ctx, t, o)
 	if err != nil {
+		t.once.Do(func() { close(t.gone) })
 		return nil, err
 	}
 	t.mu.Lock()
@@ -274,12 +298,13 @@ func (s *slice) Close() error {
 			s.p.told[i] = now
 		}
 	}
-	whole := s.err == io.EOF && len(s.back) == 0 && !s.ended
+	whole := s.err == io.EOF && len(s.back) == 0 && !s.ended && !s.t.last
 	for _, b := range s.back {
 		b.Record.Release()
 	}
 	s.lot.park(s.t.split, s.p, whole)
 	s.p = nil
+	s.t.once.Do(func() { close(s.t.gone) })
 	return nil
 }
 
