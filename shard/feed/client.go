@@ -40,8 +40,8 @@ type Client struct {
 }
 
 // Dial takes a rank of the data process that serves the socket at path. It waits for one that is not
-// there yet (DialOptions.Wait, Unavailable after that). A rank that another consumer has is refused
-// (Exists). ctx is for the call only.
+// there yet (DialOptions.Wait, Unavailable after that), and for a rank that another consumer has to
+// become free, as far as it can (Exists). ctx is for the call only.
 func Dial(ctx context.Context, path string, rank int, o *DialOptions) (*Client, error) {
 	var opt DialOptions
 	if o != nil {
@@ -67,7 +67,7 @@ func Dial(ctx context.Context, path string, rank int, o *DialOptions) (*Client, 
 		if err == nil {
 			return c, nil
 		}
-		if fault.CodeOf(err) != fault.Unavailable || !time.Now().Before(until) {
+		if code := fault.CodeOf(err); code != fault.Unavailable && code != fault.Exists || !time.Now().Before(until) {
 			return nil, fault.Wrap(err, at)
 		}
 		if err := pause(ctx, 10*time.Millisecond); err != nil {

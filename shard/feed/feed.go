@@ -9,7 +9,8 @@
 //
 // Nobody goes on alone after a loss. When the data process dies, every consumer gets an
 // Unavailable error. When a consumer's connection ends without [Client.Close], Serve ends with a
-// WorkerLost error, which all other consumers get too. Either way whoever supervises starts
+// WorkerLost error, which all other consumers get too (before it has restored a state or
+// asked for a batch, its rank is merely free again). Either way whoever supervises starts
 // the data process and all ranks again, and they restore the last committed state: the same on
 // every rank, on any number of ranks. A consumer that closes gives its rank up for good.
 //

@@ -307,9 +307,16 @@ func wantError(t testing.TB, err error, code fault.Code, texts ...string) {
 
 // A consumer that is lost ends the group: Serve, and all others, say which.
 func TestConsumerLost(t *testing.T) {
-	for _, steps := range []int{0, 3} {
+	for _, restored := range []bool{false, true} {
 		g := newGroup(t, t.Context(), 3, nil, true)
-		g.step(t, steps)
+		if restored { // and no more
+			must(t, g.all[1].Restore(g.all[1].State()))
+		} else {
+			// Nothing was asked for: the rank is free again.
+			g.all[1].conn.Close()
+			g.all[1] = dialTest(t, g.path, 1, nil)
+			g.step(t, 3)
+		}
 		g.all[1].conn.Close() // as the system does for a process that dies
 		wantError(t, g.wait(), fault.WorkerLost, "rank 1", "restore the last committed state")
 		for _, r := range []int{0, 2} {
@@ -356,18 +363,12 @@ func TestClose(t *testing.T) {
 	g.all[2].Close()
 	_, err := g.all[2].Next(t.Context())
 	wantError(t, err, fault.Invalid, "closed")
-	_, err = Dial(t.Context(), g.path, 0, nil)
+	_, err = Dial(t.Context(), g.path, 0, &DialOptions{Wait: -1})
 	wantError(t, err, fault.Exists, "rank 0 is taken by process", fmt.Sprint(os.Getpid()))
 	g.all = g.all[:2]
 	g.step(t, 50)
-	// The connection is judged when the bye has been read.
-	for {
-		_, err = Dial(t.Context(), g.path, 2, nil)
-		if !strings.Contains(err.Error(), "taken") {
-			break
-		}
-	}
-	wantError(t, err, fault.Exists, "rank 2 was given up")
+	_, err = Dial(t.Context(), g.path, 2, nil) // waits until the bye has been read
+	wantError(t, err, fault.Invalid, "rank 2 was given up")
 	_, err = Dial(t.Context(), g.path, 3, nil)
 	wantError(t, err, fault.NotFound, "rank 3 is not served here; have ranks 0, 1, 2")
 	g.all[0].Close()
@@ -670,8 +671,58 @@ func TestStrangers(t *testing.T) {
 	}
 	defer idle.Close()
 	c := dialTest(t, g.path, 0, nil)
-	if err := c.send(frameTensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.send(frameTensors, nil))
+	wantError(t, drain(t, c), fault.Corrupt, "at the wrong time")
+	c = dialTest(t, g.path, 0, nil)
+	b, err := c.Next(t.Context())
+	must(t, err)
+	b.Release()
+	must(t, c.send(frameBegin, nil))
 	wantError(t, g.wait(), fault.WorkerLost, "at the wrong time")
+}
+
+// Dial waits for a data process that comes later, and for no longer than it is told to.
+func TestDialWaits(t *testing.T) {
+	path := socket(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error)
+	go func() {
+		_, err := Dial(ctx, path, 0, nil)
+		got <- err
+	}()
+	cancel()
+	wantError(t, <-got, fault.Canceled)
+
+	l, err := Listen(path) // nobody accepts yet
+	must(t, err)
+	defer l.Close()
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = Dial(ctx, path, 0, nil)
+	wantError(t, err, fault.Canceled)
+
+	go func() {
+		c, err := Dial(t.Context(), path, 0, nil)
+		if err == nil {
+			_, err = c.Next(t.Context())
+			c.Close()
+		}
+		got <- err
+	}()
+	// Two groups one after the other on one listener; the one who gave up above is in nobody's way.
+	for i := range 2 {
+		its, err := dataset.Range(10).Shards(t.Context(), 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 100, Epochs: 1}})
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		if i == 0 {
+			cancel()
+		}
+		if err := Serve(ctx, l, its, nil); (err == nil) != (i == 1) {
+			t.Errorf("group %d: %v", i, err)
+		}
+		cancel()
+	}
+	if err := <-got; err != io.EOF {
+		t.Error(err)
+	}
 }

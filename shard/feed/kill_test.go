@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +37,7 @@ type childConfig struct {
 	Serve                 bool
 	Ranks, Rank           int
 	Arrow                 bool
+	Stranger              bool // tries to get in, and prints what it is told
 	// A consumer dies by its own hand at this step of its incarnation (counted from 1; 0: never),
 	// before or after it has written the step's file.
 	DieAt  int
@@ -86,9 +89,12 @@ func child(cfg string) {
 	var c childConfig
 	err := json.Unmarshal([]byte(cfg), &c)
 	if err == nil {
-		if c.Serve {
+		switch {
+		case c.Serve:
 			err = c.serve()
-		} else {
+		case c.Stranger:
+			err = c.intrude()
+		default:
 			err = c.consume()
 		}
 	}
@@ -158,6 +164,49 @@ func (c *childConfig) consume() error {
 		fmt.Println(name) // the parent counts
 	}
 	return cl.Close()
+}
+
+// intrude prints why Dial fails, and what the data process says to one who asks all the same.
+func (c *childConfig) intrude() error {
+	_, err := Dial(context.Background(), c.Socket, 0, nil)
+	fmt.Println(err)
+	conn, err := net.Dial("unix", c.Socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, _ = conn.Write(append(preamble(nil), 0, 0, 0, 0)) // it may be answered before it has asked
+	b, err := io.ReadAll(conn)
+	fmt.Printf("%q\n", b)
+	return err
+}
+
+// A process of another user is refused even where the folder lets it in.
+func TestOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
+		t.Skip("only root starts processes of other users")
+	}
+	g := newGroup(t, t.Context(), 1, nil, false)
+	dir := filepath.Dir(g.path)
+	self, err := os.ReadFile(os.Args[0])
+	must(t, err)
+	must(t, os.WriteFile(dir+"/test", self, 0o755))
+	must(t, os.Chmod(dir, 0o755))
+	must(t, os.Chmod(g.path, 0o666))
+	cfg, err := json.Marshal(childConfig{Socket: g.path, Stranger: true})
+	must(t, err)
+	cmd := exec.Command(dir + "/test")
+	cmd.Dir = dir
+	cmd.Env = []string{"PENSTOCK_FEED_CHILD=" + string(cfg)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	told, answer, _ := strings.Cut(string(out), "\n")
+	if err != nil || !strings.Contains(told, "belongs to user 0, this one to user 65534") || !strings.Contains(answer, "belongs to user 65534, this one to user 0") {
+		t.Errorf("%v: %s", err, out)
+	}
+	c := dialTest(t, g.path, 0, nil) // the rank is free
+	c.Close()
+	must(t, g.wait())
 }
 
 // stepName sorts as steps do; the ranks say how many files make it complete.

@@ -55,7 +55,11 @@ func Serve(ctx context.Context, l net.Listener, its []*shard.Iterator, o *Option
 	parent := ctx
 	ctx, s.end = context.WithCancelCause(context.WithoutCancel(parent))
 	defer s.end(nil)
-	stop := context.AfterFunc(parent, func() { s.end(fault.WithCode(fault.Canceled, context.Cause(parent))) })
+	canceled := func() { s.end(fault.WithCode(fault.Canceled, context.Cause(parent))) }
+	if parent.Err() != nil {
+		canceled() // before anybody is heard
+	}
+	stop := context.AfterFunc(parent, canceled)
 	defer stop()
 	woken := make(chan struct{})
 	context.AfterFunc(ctx, func() {
@@ -126,7 +130,7 @@ func (s *server) take(rank, pid int) (*seat, error) {
 	case st == nil:
 		return nil, fault.New(fault.NotFound, "rank %d is not served here; have %s", rank, list(s.ranks))
 	case st.left:
-		return nil, fault.New(fault.Exists, "rank %d was given up by its consumer: start the data process and all ranks again to have it back", rank)
+		return nil, fault.New(fault.Invalid, "rank %d was given up by its consumer: start the data process and all ranks again to have it back", rank)
 	case st.taken:
 		return nil, fault.New(fault.Exists, "rank %d is taken by process %d: every rank has one consumer", rank, st.pid)
 	}
@@ -161,6 +165,18 @@ func (s *server) begin(st *seat) {
 		s.timer = time.AfterFunc(s.wait, s.late)
 	}
 	s.check()
+}
+
+// vacate makes a rank free again whose consumer is lost before it restored or asked for anything: one
+// that gave up while it waited to be heard, say. false: it is too late for that.
+func (s *server) vacate(st *seat) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.begun || st.restored {
+		return false
+	}
+	st.taken = false
+	return true
 }
 
 // leave gives a rank up; its iterator is closed.
@@ -260,6 +276,7 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	w := newSender(c, st.it.Allocator())
 	defer w.close()
 	pctx, quit := context.WithCancelCause(ctx)
+	defer quit(errDone)
 	var pump sync.WaitGroup
 	left := false
 	w.write(preamble(nil))
@@ -272,6 +289,11 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	case left:
 		c.SetWriteDeadline(time.Unix(1, 0))
 	case ctx.Err() != nil:
+	case s.vacate(st):
+		if fault.CodeOf(err) == fault.Corrupt {
+			w.fail(err)
+		}
+		return
 	default:
 		at := st.it.State()
 		s.end(fault.New(fault.WorkerLost, "rank %d: its consumer, process %d, is lost (%v) after epoch %d, step %d was made ready for it: start all ranks again, and restore the last committed state",
