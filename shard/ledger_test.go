@@ -1,0 +1,126 @@
+package shard_test
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// ledgerOf reads an epoch and returns the ledger's bytes.
+func ledgerOf(t testing.TB, ds *dataset.Dataset, o *dataset.ShardOptions) (*shard.Ledger, []byte) {
+	t.Helper()
+	its := open(t, ds, 1, o)
+	digests(t, its, 1000)
+	var b bytes.Buffer
+	n, err := its[0].Ledger().WriteTo(&b)
+	if err != nil || n != int64(b.Len()) {
+		t.Fatal(n, err)
+	}
+	return its[0].Ledger(), b.Bytes()
+}
+
+// What is written is read again; what is cut or damaged is refused.
+func TestLedger(t *testing.T) {
+	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
+	was, good := ledgerOf(t, ds, jobOptions(7))
+	l, err := shard.ReadLedger(bytes.NewReader(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Windows() != was.Windows() || l.Windows() == 0 {
+		t.Errorf("%d windows of %d", l.Windows(), was.Windows())
+	}
+	sum := int64(0)
+	for lane := range 4 {
+		for w := range int64(30) {
+			a, ok := was.Samples(0, 0, 0, lane, w)
+			b, ok2 := l.Samples(0, 0, 0, lane, w)
+			if a != b || ok != ok2 {
+				t.Errorf("window %d of lane %d: %d, %v; was %d, %v", w, lane, b, ok2, a, ok)
+			}
+			sum += b
+		}
+	}
+	if sum != 140 {
+		t.Errorf("%d samples in all windows, want 140", sum)
+	}
+	if per := (len(good) - 200) / l.Windows(); per > 8 {
+		t.Errorf("%d bytes per window", per)
+	}
+	for i := range good {
+		if _, err := shard.ReadLedger(bytes.NewReader(good[:i])); fault.CodeOf(err) != fault.Corrupt {
+			t.Fatalf("the first %d bytes: %v", i, err)
+		}
+	}
+	if _, err := shard.ReadLedger(bytes.NewReader(append(good[:len(good):len(good)], 0))); fault.CodeOf(err) != fault.Corrupt {
+		t.Errorf("a byte too many: %v", err)
+	}
+	if _, err := shard.ReadLedger(io.MultiReader(strings.NewReader("penstock/ledger/2\n"), bytes.NewReader(good[18:]))); fault.CodeOf(err) != fault.Corrupt {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// With a ledger any step is found; one of another plan or seed is refused.
+func TestStateFromLedger(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
+	_, b := ledgerOf(t, ds, jobOptions(7))
+	want := digests(t, open(t, ds, 1, jobOptions(7)), 100)
+	counting := func(text string) { t.Errorf("counts though there is a ledger: %s", text) }
+	for step := range want {
+		l, err := shard.ReadLedger(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: int64(step), Sample: -1, Ledger: l, Counting: counting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := jobOptions(7)
+		o.State = &s
+		if got := digests(t, open(t, ds, 1, o), 1); len(got) != 1 || got[0] != want[step] {
+			t.Errorf("step %d is another one", step)
+		}
+	}
+	l, err := shard.ReadLedger(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(8), shard.At{Step: 1, Sample: -1, Ledger: l})
+	wantError(t, err, fault.Invalid, "seed 7")
+	_, err = ds.Filter("id > 3").StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 1, Sample: -1, Ledger: l})
+	wantError(t, err, fault.Invalid, "another plan")
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 99, Sample: -1, Ledger: l})
+	wantError(t, err, fault.Invalid, "no step 99")
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: -1, Sample: -1})
+	wantError(t, err, fault.Invalid, "count from 0")
+}
+
+func FuzzReadLedger(f *testing.F) {
+	_, good := ledgerOf(f, dataset.Read(cells{0, []int{9, 7, 12}}).Filter("id % 3 != 0"), jobOptions(7))
+	f.Add(good)
+	f.Add(good[:40])
+	f.Add([]byte("penstock/ledger/1\n\x00\x00\x07\x01\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x3f\x02\x03\x04"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := shard.ReadLedger(bytes.NewReader(b))
+		if err != nil {
+			if fault.CodeOf(err) != fault.Corrupt {
+				t.Fatal(err)
+			}
+			return
+		}
+		var out bytes.Buffer
+		if _, err := l.WriteTo(&out); err != nil {
+			t.Fatal(err)
+		}
+		again, err := shard.ReadLedger(&out)
+		if err != nil || again.Windows() != l.Windows() {
+			t.Fatalf("written again: %v", err)
+		}
+	})
+}
