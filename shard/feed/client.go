@@ -126,9 +126,8 @@ func later(a, b time.Time) time.Time {
 
 // greet says who this is, and reads the answer.
 func (c *Client) greet() error {
-	if _, err := c.conn.Write(binary.LittleEndian.AppendUint32(preamble(nil), uint32(c.rank))); err != nil {
-		return err
-	}
+	// A data process that refuses at once may not read it: its answer says more than a failure to write.
+	_, _ = c.conn.Write(binary.LittleEndian.AppendUint32(preamble(nil), uint32(c.rank)))
 	pre := make([]byte, len(magic)+2)
 	if err := full(c.r.r, pre); err != nil {
 		return err

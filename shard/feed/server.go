@@ -138,6 +138,15 @@ func (s *server) take(rank, pid int) (*seat, error) {
 	return st, nil
 }
 
+// welcome says where a rank stands. Another may be restoring its state: not at the same time.
+func (s *server) welcome(st *seat) welcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := welcome{Rank: st.it.Rank(), State: st.it.State()}
+	w.Steps, w.Known = st.it.Len()
+	return w
+}
+
 // restore makes a rank go on from a state.
 func (s *server) restore(st *seat, meta []byte) error {
 	state, err := shard.ParseState(meta)
@@ -280,9 +289,7 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	var pump sync.WaitGroup
 	left := false
 	w.write(preamble(nil))
-	hi := welcome{Rank: rank, State: st.it.State()}
-	hi.Steps, hi.Known = st.it.Len()
-	if err = w.json(frameWelcome, hi); err == nil || w.broken != nil {
+	if err = w.json(frameWelcome, s.welcome(st)); err == nil || w.broken != nil {
 		left, err = s.listen(c, st, w, func() { pump.Go(func() { s.pump(pctx, st, w) }) })
 	}
 	switch {
@@ -295,7 +302,7 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 		}
 		return
 	default:
-		at := st.it.State()
+		at := s.welcome(st).State
 		s.end(fault.New(fault.WorkerLost, "rank %d: its consumer, process %d, is lost (%v) after epoch %d, step %d was made ready for it: start all ranks again, and restore the last committed state",
 			rank, st.pid, err, at.Epoch, at.Step))
 	}
