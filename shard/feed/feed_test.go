@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -512,13 +513,13 @@ func TestBackpressure(t *testing.T) {
 		b.Release()
 		if i == 10 {
 			for len(c.queue) < 3 { // fills up
-				time.Sleep(time.Millisecond)
+				runtime.Gosched()
 			}
-			for range 20 {
+			for range 10_000 {
 				if n := alloc.CurrentAlloc(); n > 3*800_000+3<<10 {
 					t.Fatalf("%d bytes read ahead", n)
 				}
-				time.Sleep(time.Millisecond)
+				runtime.Gosched()
 			}
 			if at := its[0].Step(); at > 11+3 {
 				t.Errorf("%d steps left the iterator for 11 read", at)

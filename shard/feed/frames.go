@@ -18,6 +18,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcmeta"
+	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -334,7 +335,7 @@ func (s *sender) batch(b *shard.Batch, at *shard.State) error {
 		sent := s.sent
 		s.out.Write(s.frames)
 		if s.ipc == nil {
-			s.ipc = ipc.NewWriter(s.out, ipc.WithSchema(rec.Schema()), ipc.WithAllocator(s.alloc))
+			s.ipc = ipc.NewWriter(s.out, ipc.WithSchema(rec.Schema()), ipc.WithAllocator(mem.Zeroed{Allocator: s.alloc}))
 		}
 		if err := s.ipc.Write(rec); err != nil {
 			if s.broken != nil {
