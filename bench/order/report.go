@@ -145,7 +145,7 @@ func report(args []string) error {
 	if err := makeData(r.dir); err != nil {
 		return err
 	}
-	heading()
+	heading(strings.Join(args[:len(args)-1], " "))
 	for _, part := range []struct {
 		name string
 		run  func()
@@ -160,7 +160,8 @@ func report(args []string) error {
 	return r.err
 }
 
-func heading() {
+// heading says what was measured where, with the options other than the folder.
+func heading(options string) {
 	words := func(name string, args ...string) string {
 		b, err := exec.Command(name, args...).Output()
 		if err != nil {
@@ -171,10 +172,10 @@ func heading() {
 	model := words("sh", "-c", `awk -F': ' '/model name/ {print $2; exit}' /proc/cpuinfo`)
 	load, _, _ := strings.Cut(words("cat", "/proc/loadavg"), " ")
 	fmt.Printf("# Order, resume and packing, measured\n\n")
-	fmt.Printf("%s, commit %s, %d cores, %s, %s, load %s at the start. Made by `make bench`. Ratios are of one run, commands in turn, medians of the rounds; each\n"+
+	fmt.Printf("%s, commit %s, %d cores, %s, %s, load %s at the start. Made by `make bench` (`%s`). Ratios are of one run, commands in turn, medians of the rounds; each\n"+
 		"command is a process, and `order` stands for `bin/bench-order`, with the folder of the data as the first argument of each workload.\n"+
 		"A/A: the second command against itself, in the same rounds.\n\n",
-		time.Now().UTC().Format(time.DateOnly), words("git", "describe", "--always", "--dirty"), runtime.NumCPU(), model, runtime.Version(), load)
+		time.Now().UTC().Format(time.DateOnly), words("git", "describe", "--always", "--dirty"), runtime.NumCPU(), model, runtime.Version(), load, strings.TrimSpace("order report "+options))
 	fmt.Println("| what | figure | goal | command |\n|---|---|---|---|")
 }
 
