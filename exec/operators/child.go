@@ -20,6 +20,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcmeta"
+	"github.com/penstock-data/penstock/internal/mem"
 )
 
 const (
@@ -87,7 +88,7 @@ func start(cmd *command) (*child, error) {
 	c.out = bufio.NewWriterSize(inW, 64<<10)
 	c.br = bufio.NewReaderSize(outR, 64<<10)
 	c.mem.use(memory.DefaultAllocator, nil)
-	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in), ipc.WithAllocator(&c.mem))
+	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in), ipc.WithAllocator(mem.Zeroed{Allocator: &c.mem}))
 	return c, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -67,7 +68,7 @@ func (e *encoding) Config() json.RawMessage {
 func (*encoding) Check(*arrow.Schema) error { return nil }
 
 func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
-	opts := []ipc.Option{ipc.WithSchema(schema), ipc.WithAllocator(alloc)}
+	opts := []ipc.Option{ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
 	switch e.o.Compression {
 	case "lz4":
 		opts = append(opts, ipc.WithLZ4())

@@ -355,3 +355,75 @@ func TestUnsupported(t *testing.T) {
 		}
 	}
 }
+
+// dirty gives out memory that is not zero, as the engine's allocator does.
+type dirty struct{ memory.Allocator }
+
+func (d dirty) Allocate(n int) []byte {
+	b := d.Allocator.Allocate(n)
+	for i := range b {
+		b[i] = 0xff
+	}
+	return b
+}
+
+func (d dirty) Reallocate(n int, b []byte) []byte {
+	c := d.Allocate(n)
+	copy(c, b)
+	d.Free(b)
+	return c
+}
+
+// A column of nulls only stays one, whatever memory the encoder gets.
+func TestEncodeAllNull(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, nil)
+	col := array.MakeArrayOfNull(memory.DefaultAllocator, arrow.PrimitiveTypes.Int64, 100)
+	defer col.Release()
+	rec := array.NewRecordBatch(s, []arrow.Array{col}, 100)
+	defer rec.Release()
+	for _, layout := range []string{"file", "stream"} {
+		e, err := ipcio.NewEncoding(&ipcio.EncodingOptions{Layout: layout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var buf bytes.Buffer
+		w, err := e.NewEncoder(&buf, s, dirty{memory.DefaultAllocator})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Write(rec); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var back arrow.RecordBatch
+		if layout == "stream" {
+			r, err := ipc.NewReader(&buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Release()
+			back, err = r.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			r, err := ipc.NewFileReader(bytes.NewReader(buf.Bytes()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			back, err = r.RecordBatchAt(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer back.Release()
+		}
+		for i := range 100 {
+			if !back.Column(0).IsNull(i) {
+				t.Fatalf("%s: row %d is not null any more", layout, i)
+			}
+		}
+	}
+}

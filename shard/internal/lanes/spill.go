@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/mem"
 )
 
 const (
@@ -51,16 +52,17 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	}
 	size = w.size
 	total = w.Count()
+	schema := nullable(recs[0].Schema())
 	s.rows = max(min(chunkRows, chunkBytes*total/max(size, 1)), 1)
 	var end int64
 	for from := int64(0); from < total; from += s.rows {
 		n := min(s.rows, total-from)
-		rec, err := gather.Record(alloc, recs[0].Schema(), recs, w.slice(from, n))
+		rec, err := gather.Record(alloc, schema, recs, w.slice(from, n))
 		if err != nil {
 			return err
 		}
 		var buf bytes.Buffer
-		out := ipc.NewWriter(&buf, ipc.WithSchema(rec.Schema()), ipc.WithAllocator(alloc))
+		out := ipc.NewWriter(&buf, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
 		err = out.Write(rec)
 		rec.Release()
 		if cerr := out.Close(); err == nil {
@@ -91,6 +93,16 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	w.Rows.Release()
 	w.spill = s
 	return nil
+}
+
+// nullable is a schema whose columns may all hold nulls: leaves of a union differ in that, and IPC leaves
+// out what cannot be.
+func nullable(s *arrow.Schema) *arrow.Schema {
+	fields := s.Fields() // a copy
+	for i := range fields {
+		fields[i].Nullable = true
+	}
+	return arrow.NewSchema(fields, nil)
 }
 
 // slice names n samples from sample i on.
