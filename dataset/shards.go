@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/plan"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -99,8 +100,19 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	if shuffle.Mode == "" {
 		shuffle.Mode = shard.ModeWindow
 	}
+	packed := slices.ContainsFunc(sources, func(s ops.Source) bool { return s.Pack != nil })
+	var columns []string
+	if !packed {
+		if columns = formColumns(j.Schema, o.Form); columns != nil {
+			var fields []arrow.Field
+			for _, c := range columns {
+				fields = append(fields, j.Schema.Field(j.Schema.FieldIndices(c)[0]))
+			}
+			j.Schema = arrow.NewSchema(fields, nil)
+		}
+	}
 	for _, s := range sources {
-		src, err := d.shardSource(ctx, s, o, shuffle, len(sources))
+		src, err := d.shardSource(ctx, s, o, shuffle, len(sources), columns)
 		if err != nil {
 			return j, err
 		}
@@ -127,12 +139,13 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 }
 
 // shardSource translates one source.
-func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions, shuffle shard.Shuffle, sources int) (shard.Source, error) {
+func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions, shuffle shard.Shuffle, sources int, columns []string) (shard.Source, error) {
 	src := shard.Source{Name: s.Name, Repeat: s.Repeat, Limit: -1}
 	n := s.Plan
 	if l, ok := n.(*ops.Limit); ok && shuffle.Mode == shard.ModeNone {
 		src.Limit, n = l.N, l.In
 	}
+	full := n
 	src.KeepsRows = keepsRows(n) && (o.OnError == nil || o.OnError.Policy != "skip")
 	off := map[string]bool{}
 	for _, r := range o.NoRules {
@@ -152,8 +165,38 @@ func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions,
 		}}
 	}
 	src.KeepsRows = src.KeepsRows && !skips(src.Graph.Root)
-	src.Layout, err = shard.NewLayout(ctx, src.Graph, shuffle, sources)
-	return src, err
+	if src.Layout, err = shard.NewLayout(ctx, src.Graph, shuffle, sources); err != nil || columns == nil {
+		return src, err
+	}
+	// The layout is that of the plan as written; what the form leaves out need not be read for it.
+	if n, err = ops.Select(full, columns, ops.Meta{Verb: "shards"}); err != nil {
+		return src, err
+	}
+	if n, _, err = ops.Optimize(n, off); err != nil {
+		return src, err
+	}
+	if src.Graph, err = plan.Translate(ctx, n, nil); err != nil {
+		return src, err
+	}
+	return src, src.Layout.Runs(src.Graph)
+}
+
+// formColumns are the columns of rows that become tensors, in their order; nil: all, or there is a mistake
+// for others to find.
+func formColumns(schema *arrow.Schema, f shard.Form) []string {
+	if !f.Tensors || f.Columns == nil {
+		return nil
+	}
+	var cols []string
+	for _, field := range schema.Fields() {
+		if _, ok := f.Columns[field.Name]; ok {
+			cols = append(cols, field.Name)
+		}
+	}
+	if len(cols) < len(f.Columns) || len(cols) == schema.NumFields() {
+		return nil
+	}
+	return cols
 }
 
 // keepsRows reports whether no step of a plan changes the number of rows.

@@ -6,7 +6,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/google/go-cmp/cmp"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -189,5 +191,45 @@ func TestLabelEntropy(t *testing.T) {
 		if r := q.Entropy / q.Full; q.Labels != 10 || r < c.from || r > c.to {
 			t.Errorf("%v: %.3f of a full shuffle", c.shuffle, r)
 		}
+	}
+}
+
+// Columns that the form leaves out are not read, and the order is that of the whole plan.
+func TestFormColumns(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := dataset.Range(200000).WithColumns(`s = string(random())`, "x = double(id)").WriteParquet(t.Context(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	read := func(f shard.Form) (first [32]byte, bytes int64, s shard.State) {
+		its, err := dataset.ReadParquet(dir).Filter("id % 2 == 0").Shards(t.Context(), 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000, Epochs: 1, Form: f,
+			Shuffle: &shard.Shuffle{Lanes: 2}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer its[0].Close()
+		for b, err := range its[0].All(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Step() == 3 {
+				if x, ok := b.Tensor("x"); ok {
+					first = shard.DigestTensors([]shard.Tensor{x})
+				} else {
+					rec := b.Record().Column(2).(*array.Float64)
+					vals := rec.Float64Values()
+					first = shard.DigestTensors([]shard.Tensor{{Name: "x", DType: shard.Float64, Shape: []int{len(vals)}, Data: arrow.Float64Traits.CastToBytes(vals)}})
+				}
+				s = its[0].State()
+			}
+		}
+		return first, its[0].Stats().Engine.BytesRead, s
+	}
+	all, allBytes, allState := read(shard.Form{})
+	one, oneBytes, oneState := read(shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {}}})
+	if all != one || !cmp.Equal(allState, oneState) {
+		t.Error("another order")
+	}
+	if oneBytes > allBytes*3/4 {
+		t.Errorf("%d of %d bytes read", oneBytes, allBytes)
 	}
 }

@@ -160,9 +160,8 @@ func (it *Iterator) Step() int64 {
 // made ahead do not count. It takes a few microseconds.
 func (it *Iterator) State() State {
 	it.j.mu.Lock()
-	at := it.last
-	it.j.mu.Unlock()
-	return it.j.state(at)
+	defer it.j.mu.Unlock()
+	return it.j.state(it.last)
 }
 
 // Restore makes the job go on from a state. All iterators of a call restore the same one,
@@ -170,11 +169,12 @@ func (it *Iterator) State() State {
 // those of another plan, other data or another seed, with what differs.
 func (it *Iterator) Restore(s State) error {
 	j := it.j
+	j.mu.Lock()
 	at, err := j.restore(s)
 	if err != nil {
+		j.mu.Unlock()
 		return err
 	}
-	j.mu.Lock()
 	if it.closed || j.closed {
 		j.mu.Unlock()
 		return fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
@@ -231,6 +231,8 @@ func (it *Iterator) Ledger() *Ledger { return it.j.ledger }
 // does not repeat, no step that changes the number of rows. Also the last, padded one counts.
 func (it *Iterator) Len() (int64, bool) {
 	j := it.j
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	s := &j.Sources[0]
 	n := int64(-1)
 	if len(j.Sources) == 1 && !s.Repeat && s.KeepsRows && s.Pack == nil && !s.Layout.Bytes {

@@ -258,6 +258,19 @@ func (l *Layout) resident() int64 {
 	return int64(l.shape.Lanes) * lane
 }
 
+// Runs makes g what the layout's splits are read by: the same scans with other columns.
+func (l *Layout) Runs(g *exec.Graph) error {
+	n := Layout{}
+	if err := n.flatten(g.Root); err != nil {
+		return err
+	}
+	if len(n.scans) != len(l.scans) {
+		return fault.New(fault.Internal, "%d scans for a layout of %d", len(n.scans), len(l.scans))
+	}
+	l.scans = n.scans
+	return nil
+}
+
 // leaf is scan k as package lanes wants it.
 func (l *Layout) leaf(k int, st *exec.Stage) lanes.Leaf {
 	leaf := lanes.Leaf{Stage: st, Units: l.units[k]}
@@ -291,7 +304,7 @@ func (l *Layout) Explain() string {
 	if l.Mode == ModeWindow {
 		q := order.Expect(l.flat(), l.shape)
 		fmt.Fprintf(&b, "\n  quality: samples come from %d resident %s of about %.0f splits (%.1f per window); orders of two epochs correlate by at most %.3f",
-			q.ResidentUnits, l.unit(), q.ResidentSplits, q.SplitsPerWindow, q.Correlation)
+			q.ResidentUnits, l.unit(), q.ResidentSplits, q.SplitsPerWindow, min(q.Correlation, 1))
 	}
 	if l.counted > 0 {
 		fmt.Fprintf(&b, "\n  %d splits had to be counted, as their rows cannot be found from the middle (compressed, JSON arrays, line breaks in fields); they are read from their start after a resume", l.counted)

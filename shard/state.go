@@ -223,6 +223,7 @@ func (j *job) restore(s State) (snap, error) {
 	if s.Sample == 0 {
 		at.sources = nil
 	}
+	at.over = j.Epochs > 0 && s.Epoch >= j.Exec.Epoch+uint64(j.Epochs)
 	if len(s.Weights) == 0 || s.Weights[0].At != 0 {
 		return bad("the state was edited: it has no weights from sample 0 on")
 	}
