@@ -22,10 +22,11 @@ type Iterator struct {
 	waited  atomic.Int64  // in Next, ns
 
 	// guarded by job.mu
-	queue   []item
-	waiting bool
-	closed  bool
-	last    snap // after the last batch given
+	queue    []item
+	waiting  bool
+	closed   bool
+	restored bool // to where the job began, by its own Restore
+	last     snap // after the last batch given
 }
 
 // item is a batch, or the end of an epoch.
@@ -179,13 +180,14 @@ func (it *Iterator) Restore(s State) error {
 		j.mu.Unlock()
 		return fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
 	}
-	restored := !j.given && j.start.shapes != nil
+	restored := !j.given && j.err == nil && j.start.shapes != nil && !it.restored // by another rank, and this one follows
 	if restored && !at.equal(&j.start) {
 		defer j.mu.Unlock()
 		return fault.New(fault.Invalid, "restore: rank %d has the state of epoch %d, step %d, sample %d, but another rank was restored to epoch %d, step %d, sample %d: all ranks go on from the same state",
 			it.rank, at.epoch, at.step, at.sample, j.start.epoch, j.start.step, j.start.sample)
 	}
 	if restored {
+		it.restored = true
 		j.mu.Unlock()
 		return nil
 	}
@@ -194,6 +196,9 @@ func (it *Iterator) Restore(s State) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.given, j.err = false, nil
+	for _, x := range j.iters {
+		x.restored = x == it
+	}
 	return j.place(at)
 }
 

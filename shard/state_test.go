@@ -315,3 +315,41 @@ func FuzzParseState(f *testing.F) {
 		}
 	})
 }
+
+// Where no step changes the number of rows, a sample number that does not fit the positions is noticed.
+func TestEditedSample(t *testing.T) {
+	ds := dataset.Range(10000)
+	o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 100, Shuffle: &shard.Shuffle{Lanes: 4, WindowRows: 50}}}
+	its, err := ds.Shards(t.Context(), 1, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer its[0].Close()
+	for range 7 {
+		b, err := its[0].Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	}
+	s := its[0].State()
+	s.Sample++
+	if err := its[0].Restore(s); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := its[0].Next(t.Context()); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("error %v", err)
+	}
+	s.Sample--
+	if err := its[0].Restore(s); err != nil {
+		t.Fatal(err)
+	}
+	b, err := its[0].Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Step() != 7 {
+		t.Errorf("step %d", b.Step())
+	}
+	b.Release()
+}

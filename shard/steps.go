@@ -50,6 +50,7 @@ type pass interface {
 	Next(max int64) (lanes.Samples, error)
 	Take(lanes.Samples)
 	Pos([]order.Pos) []order.Pos
+	Before([]order.Pos) int64
 	Close() error
 }
 
@@ -93,7 +94,29 @@ func (j *job) openAt(at *snap) (*epoch, error) {
 		}
 		e.passes = append(e.passes, p)
 	}
+	if err := e.counts(at); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
 	return e, nil
+}
+
+// counts checks, where it can be known, that the sources gave as many samples as the job.
+func (e *epoch) counts(at *snap) error {
+	if at.sources == nil {
+		return nil
+	}
+	var n int64
+	for i, p := range e.passes {
+		s := &e.j.Sources[i]
+		if !s.KeepsRows || s.Pack != nil || s.Layout.Bytes {
+			return nil
+		}
+		n += int64(p.num)*s.Layout.total + p.pass.Before(at.sources[i].pos)
+	}
+	if n != at.sample {
+		return fault.New(fault.Invalid, "restore: the state was edited: it says that %d samples were given, but its sources gave %d", at.sample, n)
+	}
+	return nil
 }
 
 func (e *epoch) close() error {

@@ -214,6 +214,20 @@ func (p *Pass) drop(w *Window) {
 	w.free()
 }
 
+// Before is the units that lie before a position of the pass, were every unit a sample.
+func (p *Pass) Before(pos []order.Pos) (n int64) { return Before(p.order, pos) }
+
+// Before is [Pass.Before] of a pass that is not read.
+func Before(o *order.Pass, pos []order.Pos) (n int64) {
+	for v, x := range pos {
+		if o.Windows(v) > 0 {
+			from, _ := o.Bounds(v, x.Window)
+			n += from + x.Given
+		}
+	}
+	return n
+}
+
 // Pos is where the pass stands.
 func (p *Pass) Pos(dst []order.Pos) []order.Pos { return p.merge.Pos(dst) }
 
