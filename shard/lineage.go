@@ -37,9 +37,9 @@ func (w *assembly) lineage(num uint64, rank int) []Lineage {
 	var out []Lineage
 	one := func(s *samples) {
 		for k := range s.N {
-			rec, row, _ := s.Window.Sample(s.Index + k)
+			rec, row, _ := s.Window.Sample(s.Index + int64(k))
 			o := rec.Origin(int(row))
-			l := Lineage{Place: placeOf(o), Epoch: num, N: s.n + k}
+			l := Lineage{Place: placeOf(o), Epoch: num, N: s.n + int64(k)}
 			for _, p := range o.Parts {
 				l.Parts = append(l.Parts, placeOf(p))
 			}

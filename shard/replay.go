@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -165,7 +166,7 @@ func (p *countPass) Next(max int64) (lanes.Samples, error) {
 	if !ok {
 		return lanes.Samples{}, nil
 	}
-	return lanes.Samples{Lane: int(m.Lane), Index: m.Index, N: 1 + p.merge.Also(max-1)}, nil
+	return lanes.Samples{Lane: m.Lane, Index: m.Index, N: int32(1 + p.merge.Also(min(max, math.MaxInt32)-1))}, nil
 }
 
 func (p *countPass) Start()                          {}

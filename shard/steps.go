@@ -164,9 +164,9 @@ func (e *epoch) next(max int64) (samples, error) {
 		}
 		if s.N > 0 {
 			n := e.n
-			p.given += s.N
-			e.n += s.N
-			return samples{s, int32(e.j.lane0[i] + s.Lane), n, p.pass}, nil
+			p.given += int64(s.N)
+			e.n += int64(s.N)
+			return samples{s, int32(e.j.lane0[i]) + s.Lane, n, p.pass}, nil
 		}
 		src := &e.j.Sources[i]
 		switch {
@@ -381,7 +381,7 @@ type part struct {
 // add appends samples.
 func (w *assembly) add(s samples) {
 	w.samples = append(w.samples, s)
-	w.count += s.N
+	w.count += int64(s.N)
 }
 
 // begin starts a part.
@@ -392,9 +392,9 @@ func (w *assembly) begin(p *part) {
 
 // take appends samples to a part, which no other was begun since.
 func (w *assembly) take(p *part, s *samples) {
-	for i := s.Index; i < s.Index+s.N; {
+	for i, end := s.Index, s.Index+int64(s.N); i < end; {
 		rec, row, n := s.Window.Sample(i)
-		n = int32(min(int64(n), s.Index+s.N-i))
+		n = int32(min(int64(n), end-i))
 		if rec.Stamp != w.stamp {
 			rec.Stamp, rec.Slot = w.stamp, int32(len(p.recs))
 			p.recs = append(p.recs, rec.Batch)
@@ -407,7 +407,7 @@ func (w *assembly) take(p *part, s *samples) {
 		i += int64(n)
 	}
 	for k := range s.N {
-		p.ns = append(p.ns, s.n+k)
+		p.ns = append(p.ns, s.n+int64(k))
 	}
 }
 
@@ -480,7 +480,7 @@ func (w *assembly) repeat(e *epoch, k int64) (done func(), err error) {
 				return done, fault.New(fault.Internal, "the epoch had %d samples, but only %d when it was read again", e.n, first.n)
 			}
 			w.add(s)
-			k -= s.N
+			k -= int64(s.N)
 		}
 	}
 	return done, nil
@@ -524,7 +524,7 @@ func (w *assembly) single() {
 	for _, s := range w.samples {
 		for k := range s.N {
 			x := s
-			x.Index, x.N, x.n = s.Index+k, 1, s.n+k
+			x.Index, x.N, x.n = s.Index+int64(k), 1, s.n+int64(k)
 			out = append(out, x)
 		}
 	}

@@ -86,6 +86,50 @@ func clicks(dir string) error {
 	return err
 }
 
+// vectors are samples of 512 float32 (2 KiB) and a label, as embeddings or small images: 128 row groups of
+// 2,048, written as WriteParquet does.
+func vectors(dir string) error {
+	const width, group, groups = 512, 2048, 128
+	schema := arrow.NewSchema([]arrow.Field{
+		{Name: "x", Type: arrow.FixedSizeListOfNonNullable(width, arrow.PrimitiveTypes.Float32)},
+		{Name: "label", Type: arrow.PrimitiveTypes.Int64},
+	}, nil)
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{RowGroupRows: group})
+	if err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(7, 7))
+	f, err := os.Create(filepath.Join(dir, "0.parquet"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w, err := enc.NewEncoder(f, schema, memory.DefaultAllocator)
+	if err != nil {
+		return err
+	}
+	for range groups {
+		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+		for range group {
+			l := b.Field(0).(*array.FixedSizeListBuilder)
+			l.Append(true)
+			for range width {
+				l.ValueBuilder().(*array.Float32Builder).Append(rng.Float32())
+			}
+			b.Field(1).(*array.Int64Builder).Append(rng.Int64N(1000))
+		}
+		rec := b.NewRecordBatch()
+		b.Release()
+		err := w.Write(rec)
+		rec.Release()
+		if err != nil {
+			w.Abort()
+			return err
+		}
+	}
+	return w.Close()
+}
+
 // numbered are the columns of files whose row groups are laid out by hand.
 var numbered = arrow.NewSchema([]arrow.Field{
 	{Name: "row", Type: arrow.PrimitiveTypes.Int64},
@@ -196,6 +240,7 @@ func makeData(dir string) error {
 	}{
 		{"samples", samples},
 		{"clicks", clicks},
+		{"vectors", vectors},
 		{"texts", texts},
 		{"small", func(d string) error { return layout(d, true, equal(256, 2048)) }},
 		{"sorted", func(d string) error { return layout(d, true, equal(256, 8192)) }},

@@ -184,6 +184,7 @@ func (r *reporter) speeds() {
 	r.speed("the same with default windows (131,072 rows)", "epoch samples window", "epoch samples none", 0.9)
 	r.speed("the same behind three columns of expressions", "epoch-steps window 64 16384", "epoch-steps none", 0.9)
 	r.speed("2 Mi rows of 40 columns (164 bytes), zstd, default order", "epoch clicks window", "epoch clicks none", 0.9)
+	r.speed("256 Ki rows of 512 float32 (2 KiB), zstd, default order", "epoch vectors window", "epoch vectors none", 0.9)
 }
 
 func (r *reporter) states() {

@@ -49,15 +49,23 @@ func fixed[T any](dst []byte, srcs [][]byte, runs []Run) {
 	for i, s := range srcs {
 		from[i] = view[T](s)
 	}
-	o := 0
-	for _, r := range runs {
-		s := from[r.Rec]
-		if r.N == 1 {
-			to[o] = s[r.Row]
-			o++
-			continue
+	for len(runs) > 0 {
+		// Single rows, as long as they come: into places of which the compiler knows that they are there.
+		n := 0
+		for n < len(runs) && runs[n].N == 1 {
+			n++
 		}
-		o += copy(to[o:], s[r.Row:int(r.Row)+int(r.N)])
+		out := to[:n]
+		for i := range out {
+			r := &runs[i]
+			out[i] = from[r.Rec][r.Row]
+		}
+		to, runs = to[n:], runs[n:]
+		if len(runs) > 0 {
+			r := runs[0]
+			n := copy(to, from[r.Rec][r.Row:int(r.Row)+int(r.N)])
+			to, runs = to[n:], runs[1:]
+		}
 	}
 }
 

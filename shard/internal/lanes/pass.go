@@ -151,10 +151,10 @@ func (p *Pass) Drained() bool { return p.drained.Load() }
 
 // Samples are N samples of a pass that follow each other, also in their window.
 type Samples struct {
-	Lane   int
 	Window *Window
 	Index  int64 // of the first
-	N      int64
+	N      int32
+	Lane   int32
 }
 
 // Next gives the next samples, one or more, at most max; N is 0 at the end. Give them back with Take.
@@ -181,14 +181,14 @@ func (p *Pass) Next(max int64) (Samples, error) {
 		q = q[1:]
 	}
 	p.queue[m.Lane] = q
-	s := Samples{Lane: int(m.Lane), Window: q[0], Index: m.Index, N: 1}
+	s := Samples{Lane: m.Lane, Window: q[0], Index: m.Index, N: 1}
 	if sp := q[0].spill; sp != nil {
 		if err := sp.load(m.Index); err != nil {
 			return Samples{}, err
 		}
 		return s, nil
 	}
-	s.N += p.merge.Also(max - 1)
+	s.N += int32(p.merge.Also(min(max, math.MaxInt32) - 1))
 	return s, nil
 }
 
@@ -201,7 +201,7 @@ func (p *Pass) Take(s Samples) {
 	if w.spill != nil {
 		w.spill.take(s.Index)
 	}
-	if w.left -= s.N; w.left == 0 {
+	if w.left -= int64(s.N); w.left == 0 {
 		p.drop(w)
 	}
 }
@@ -372,8 +372,7 @@ func (p *Pass) window(plan *winPlan) (*Window, error) {
 		return nil, err
 	}
 	if p.s.c.Shape.Mode == order.Window {
-		key := p.key.Rows(plan.lane, plan.window)
-		w.Runs = p.permute.sort(blocks, base, p.permute.ranks(int(n), func(s []int32) { order.Perm(key, s) }))
+		w.Runs = p.permute.order(blocks, base, int(n), p.key.Rows(plan.lane, plan.window))
 	} else {
 		w.Runs = inOrder(blocks)
 	}

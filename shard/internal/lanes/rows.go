@@ -4,6 +4,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 // Rec is a record whose rows are samples, with where they come from.
@@ -134,15 +135,18 @@ type permuter struct {
 	count      []int32
 }
 
-// ranks fills rank from a permutation of n.
-func (p *permuter) ranks(n int, fill func([]int32)) []int32 {
+// order gives the rows of blocks, of n source rows, in the order of the permutation by key.
+func (p *permuter) order(blocks []*exec.Block, base []int64, n int, key [32]byte) []gather.Run {
 	p.perm = grow(p.perm, n)
+	order.Perm(key, p.perm)
+	if runs := p.whole(blocks, base, p.perm); runs != nil {
+		return runs
+	}
 	p.rank = grow(p.rank, n)
-	fill(p.perm)
 	for k, s := range p.perm {
 		p.rank[s] = int32(k)
 	}
-	return p.rank
+	return p.sort(blocks, base, p.rank)
 }
 
 func grow(s []int32, n int) []int32 {
@@ -176,6 +180,38 @@ func (p *permuter) sort(blocks []*exec.Block, base []int64, rank []int32) []gath
 			out[p.count[k]] = gather.Run{Rec: int32(i), Row: int32(r), N: 1}
 			p.count[k]++
 		}
+	}
+	return out
+}
+
+// whole gives the rows of blocks as the permutation orders them, where the blocks are all source rows of the
+// window as they follow each other, as when no step changes the number of rows; nil otherwise.
+func (p *permuter) whole(blocks []*exec.Block, base []int64, perm []int32) []gather.Run {
+	next := int64(0)
+	for i, b := range blocks {
+		if b.Rows != nil || b.Ords != nil || base[i]+b.Row != next {
+			return nil
+		}
+		next += b.Batch.NumRows()
+	}
+	if next != int64(len(perm)) {
+		return nil
+	}
+	p.count = p.count[:0] // first row of each block, and the end
+	for i, b := range blocks {
+		p.count = append(p.count, int32(base[i]+b.Row))
+	}
+	out := make([]gather.Run, len(perm))
+	for k, s := range perm {
+		lo, hi := 0, len(p.count)
+		for hi-lo > 1 {
+			if m := int(uint(lo+hi) / 2); p.count[m] <= s {
+				lo = m
+			} else {
+				hi = m
+			}
+		}
+		out[k] = gather.Run{Rec: int32(lo), Row: s - p.count[lo], N: 1}
 	}
 	return out
 }
