@@ -60,7 +60,7 @@ type Tail string
 
 const (
 	TailDrop   Tail = "drop"   // left out (default)
-	TailPad    Tail = "pad"    // given, filled up with copies of a row that a mask marks
+	TailPad    Tail = "pad"    // given, filled up with empty rows (zeros, nulls, empty lists) that a mask marks
 	TailRepeat Tail = "repeat" // given, filled up with the first samples of the epoch
 )
 
