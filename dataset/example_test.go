@@ -90,3 +90,75 @@ func ExampleDataset_Schema() {
 	fmt.Println(err)
 	// Output: step 1 (filter): unknown column "idd"; did you mean "id"?; have id
 }
+
+// A training loop: two ranks, an evaluation on the side, a state saved after every step, and a
+// restart from it on another number of ranks.
+func ExampleDataset_Shards() {
+	ctx := context.Background()
+	ds := dataset.Range(1000).WithColumns("x = double(id) / 1000.0", "label = id % 10")
+	train, held := ds.Filter("id % 10 != 0"), ds.Filter("id % 10 == 0")
+	options := func(from *shard.State) *dataset.ShardOptions {
+		return &dataset.ShardOptions{
+			RunOptions: dataset.RunOptions{Seed: 7},
+			Options: shard.Options{
+				GlobalBatch: 100, State: from,
+				Form: shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {DType: shard.Float32}, "label": {}}},
+			},
+		}
+	}
+	its, err := train.Shards(ctx, 2, options(nil))
+	if err != nil {
+		panic(err)
+	}
+	var saved shard.State
+	for range 4 { // steps; each rank reads its iterator, in a goroutine or process of its own
+		for _, it := range its {
+			b, err := it.Next(ctx)
+			if err != nil { // io.EOF ends an epoch; the next call begins another
+				panic(err)
+			}
+			x, _ := b.Tensor("x")
+			_ = shard.Values[float32](x) // train with it
+			b.Release()
+		}
+		saved = its[0].State() // every rank has the same
+	}
+	for _, it := range its {
+		it.Close()
+	}
+
+	eval, err := held.Iterator(ctx, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 64, Tail: shard.TailPad}})
+	if err != nil {
+		panic(err)
+	}
+	rows := 0
+	for b, err := range eval.All(ctx) {
+		if err != nil {
+			panic(err)
+		}
+		rows += b.Real()
+	}
+	eval.Close()
+
+	its, err = train.Shards(ctx, 3, options(&saved))
+	if err != nil {
+		panic(err)
+	}
+	for _, it := range its {
+		b, err := it.Next(ctx)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("epoch %d, step %d, rank %d: %d samples\n", b.Epoch(), b.Step(), b.Rank(), b.Real())
+		b.Release()
+	}
+	for _, it := range its {
+		it.Close()
+	}
+	fmt.Println(rows, "rows evaluated")
+	// Output:
+	// epoch 0, step 4, rank 0: 34 samples
+	// epoch 0, step 4, rank 1: 33 samples
+	// epoch 0, step 4, rank 2: 33 samples
+	// 100 rows evaluated
+}

@@ -82,7 +82,7 @@ func TestStateAt(t *testing.T) {
 		}
 		counted := 0
 		for range 2 {
-			s, err := ds.StateAt(t.Context(), 1, o, shard.At{Step: 77, Sample: -1, Counting: func(string) { counted++ }})
+			s, err := ds.StateAt(t.Context(), 1, o, shard.At{Step: 77, Counting: func(string) { counted++ }})
 			if err != nil {
 				t.Fatal(err)
 			}

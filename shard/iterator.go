@@ -165,9 +165,10 @@ func (it *Iterator) State() State {
 	return it.j.state(it.last)
 }
 
-// Restore makes the job go on from a state. All iterators of a call restore the same one,
-// before the first of them goes on: states of different steps are refused, as are
-// those of another plan, other data or another seed, with what differs.
+// Restore makes the job, with all its iterators, go on from a state: batches made ahead are forgotten. Others
+// may restore the same state after it, and need not; that of another step is refused until the
+// job has gone on. So is one of another plan, other data or another seed, with what
+// differs. [Options.State] does the same from the start.
 func (it *Iterator) Restore(s State) error {
 	j := it.j
 	j.mu.Lock()

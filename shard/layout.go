@@ -64,6 +64,8 @@ func NewLayout(ctx context.Context, g *exec.Graph, s Shuffle, sources int) (*Lay
 	switch {
 	case sources == 1 && l.Bytes && s.WindowRows > 0:
 		return nil, fault.New(fault.Invalid, "shuffle: rows of text are not counted before they are read, so its windows are in bytes: give window_bytes instead of window_rows")
+	case sources == 1 && l.counted > 0 && s.WindowBytes > 0:
+		return nil, fault.New(fault.Invalid, "shuffle: the rows of this text are counted, as they cannot be found from the middle (compressed, JSON arrays, line breaks in fields), so its windows are in rows: give window_rows")
 	case sources == 1 && !l.Bytes && s.WindowBytes > 0:
 		return nil, fault.New(fault.Invalid, "shuffle: window_bytes is for text; this source knows its rows: give window_rows")
 	}

@@ -77,7 +77,7 @@ func TestStateFromLedger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: int64(step), Sample: -1, Ledger: l, Counting: counting})
+		s, err := ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: int64(step), Ledger: l, Counting: counting})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,13 +91,13 @@ func TestStateFromLedger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ds.StateAt(t.Context(), 1, jobOptions(8), shard.At{Step: 1, Sample: -1, Ledger: l})
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(8), shard.At{Step: 1, Ledger: l})
 	wantError(t, err, fault.Invalid, "seed 7")
-	_, err = ds.Filter("id > 3").StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 1, Sample: -1, Ledger: l})
+	_, err = ds.Filter("id > 3").StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 1, Ledger: l})
 	wantError(t, err, fault.Invalid, "another plan")
-	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 99, Sample: -1, Ledger: l})
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 99, Ledger: l})
 	wantError(t, err, fault.Invalid, "no step 99")
-	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: -1, Sample: -1})
+	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: -1})
 	wantError(t, err, fault.Invalid, "count from 0")
 }
 

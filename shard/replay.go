@@ -21,7 +21,7 @@ type At struct {
 	// Step of the epoch, counted from its beginning, or from Options.State where that is of this epoch and given,
 	// with the job's global batch.
 	Step int64
-	// Sample, if >= 0, is the sample that the step begins with, in place of Step.
+	// Sample, if > 0, is the sample that the step begins with; give it or Step.
 	Sample int64
 	// Ledger of the epoch, where steps change the number of rows; nil: what is not known is counted.
 	Ledger *Ledger
@@ -51,12 +51,14 @@ func (j *job) find(at At) (State, error) {
 	g := int64(j.global)
 	n := from.sample + (at.Step-from.step)*g
 	step := at.Step
-	if at.Sample >= 0 {
+	if at.Sample > 0 {
 		n, step = at.Sample, from.step+(at.Sample-from.sample)/g
 	}
 	switch {
 	case at.Step < 0:
 		return State{}, fault.New(fault.Invalid, "steps count from 0")
+	case at.Step > 0 && at.Sample > 0:
+		return State{}, fault.New(fault.Invalid, "step %d and sample %d are both given: give one of them", at.Step, at.Sample)
 	case n < from.sample:
 		return State{}, fault.New(fault.Invalid, "step %d (sample %d) comes before the state given, which is at step %d (sample %d)", step, n, from.step, from.sample)
 	}

@@ -105,7 +105,7 @@ func resume(args []string) (figures, error) {
 	for i := range states {
 		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7}, Options: batches}
 		o.Shuffle = s
-		at, err := dataset.ReadParquet(args[0]+"/samples").StateAt(ctx, 1, o, shard.At{Step: rng.Int64N(sampleRows/1024-1) + 1, Sample: -1})
+		at, err := dataset.ReadParquet(args[0]+"/samples").StateAt(ctx, 1, o, shard.At{Step: rng.Int64N(sampleRows/1024-1) + 1})
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +150,7 @@ func replay(args []string) (figures, error) {
 	ds := dataset.ReadParquet(args[0] + "/samples")
 	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30}, Options: batches}
 	o.GlobalBatch, o.Shuffle = g, &shard.Shuffle{Mode: shard.ModeWindow, Lanes: 64, WindowRows: 16384}
-	at := shard.At{Step: sample / g, Sample: -1}
+	at := shard.At{Step: sample / g}
 	var want [32]byte
 	if args[1] == "ledger" {
 		ds = ds.Filter("label != 3")

@@ -240,7 +240,7 @@ another version, plan, seed or data, 130 interrupted.`,
 // run prints steps, all if negative, and returns the state after the last one printed; nil
 // if what was printed may not have reached the output.
 func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, steps int64) (*shard.State, error) {
-	w := bufio.NewWriterSize(out, 64<<10)
+	w := bufio.NewWriterSize(interruptible{ctx, out}, 64<<10)
 	var text bytes.Buffer
 	state := its[0].State()
 	p := newStepLine()
@@ -248,6 +248,9 @@ func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, ste
 	for n := int64(0); steps < 0 || n < steps; n++ {
 		samples, err := j.step(ctx, its, &text)
 		if err == io.EOF {
+			if n == 0 && state.Sample == 0 {
+				fmt.Fprintf(os.Stderr, "penstock: epoch %d has no step: it has fewer samples than a global batch, and tail drop leaves them out\n", state.Epoch)
+			}
 			state = its[0].State()
 			break
 		}
@@ -264,6 +267,38 @@ func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, ste
 		return nil, err
 	}
 	return &state, nil
+}
+
+// interruptible is a writer that gives up when ctx ends, also where nobody reads what it writes.
+type interruptible struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (i interruptible) Write(p []byte) (int, error) {
+	done := make(chan error, 1)
+	b := bytes.Clone(p) // a write that is left behind still reads it
+	go func() {
+		_, err := i.w.Write(b)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	case <-i.ctx.Done():
+	}
+	select { // let it finish if it can
+	case err := <-done:
+		if err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	case <-time.After(500 * time.Millisecond):
+		return 0, context.Cause(i.ctx)
+	}
 }
 
 func replayCommand() *cobra.Command {

@@ -532,9 +532,10 @@ func halve(b *exec.Block, edge int64) (head, tail *exec.Block) {
 		}
 		tail.Rows = rows
 	}
-	open := 2
+	var open atomic.Int32 // halves of different windows are released by different goroutines
+	open.Store(2)
 	release := func() {
-		if open--; open == 0 {
+		if open.Add(-1) == 0 {
 			b.Release()
 		}
 	}
