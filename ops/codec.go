@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -307,7 +308,30 @@ func decodeSchema(b []byte) (s *arrow.Schema, err error) {
 	if s = r.Schema(); s == nil || s.NumFields() > maxSchemaCols {
 		return nil, fault.New(fault.Corrupt, "schema: missing, or more than %d columns", maxSchemaCols)
 	}
+	for _, f := range s.Fields() {
+		if !validNames(f) {
+			return nil, fault.New(fault.Corrupt, "schema: the name of column %q is not UTF-8", f.Name)
+		}
+	}
 	return s, nil
+}
+
+// validNames reports whether the names of a field and of those in it are UTF-8: others do not
+// come back from JSON.
+func validNames(f arrow.Field) bool {
+	if !utf8.ValidString(f.Name) {
+		return false
+	}
+	n, ok := f.Type.(arrow.NestedType)
+	if !ok {
+		return true
+	}
+	for _, c := range n.Fields() {
+		if !validNames(c) {
+			return false
+		}
+	}
+	return true
 }
 
 func encodeTerms(p driver.Predicate) []termJSON {
