@@ -219,16 +219,20 @@ func scatter[V any](f *rowField, c arrow.Array, vs []V, at unsafe.Pointer, strid
 		vs = append([]V(nil), vs...)
 		for i := range vs {
 			if c.IsValid(i) {
-				*(**V)(at) = &vs[i]
+				*(**V)(element(at, i, stride)) = &vs[i]
 			}
-			at = unsafe.Add(at, stride)
 		}
 		return
 	}
-	for _, v := range vs {
-		*(*V)(at) = v
-		at = unsafe.Add(at, stride)
+	for i, v := range vs {
+		*(*V)(element(at, i, stride)) = v
 	}
+}
+
+// element points to the i-th field of an array of structs: never one behind the last, which would not be
+// a pointer into the array.
+func element(at unsafe.Pointer, i int, stride uintptr) unsafe.Pointer {
+	return unsafe.Add(at, uintptr(i)*stride)
 }
 
 // decodeList makes a slice per row: parts of one slice that holds the column.
@@ -252,7 +256,7 @@ func (f *rowField) decodeList(c *array.List, at unsafe.Pointer, stride uintptr) 
 		if c.IsValid(i) {
 			a, b := c.ValueOffsets(i)
 			v := all.Slice3(int(a)-lo, int(b)-lo, int(b)-lo)
-			dst := at
+			dst := element(at, i, stride)
 			if f.pointer {
 				p := reflect.New(slice)
 				p.Elem().Set(v)
@@ -261,7 +265,6 @@ func (f *rowField) decodeList(c *array.List, at unsafe.Pointer, stride uintptr) 
 				reflect.NewAt(slice, dst).Elem().Set(v)
 			}
 		}
-		at = unsafe.Add(at, stride)
 	}
 }
 
@@ -311,10 +314,10 @@ func (f *rowField) encode(b array.Builder, at unsafe.Pointer, stride uintptr, n 
 		gather(f, b, func(v []byte) { b.Append(v) }, at, stride, n)
 	case *array.ListBuilder:
 		elem := rowField{goType: f.goType.Elem()}
-		for range n {
-			p := at
+		for i := range n {
+			p := element(at, i, stride)
 			if f.pointer {
-				p = *(*unsafe.Pointer)(at)
+				p = *(*unsafe.Pointer)(p)
 			}
 			var v reflect.Value
 			if p != nil {
@@ -326,20 +329,19 @@ func (f *rowField) encode(b array.Builder, at unsafe.Pointer, stride uintptr, n 
 				b.Append(true)
 				elem.encode(b.ValueBuilder(), v.UnsafePointer(), f.goType.Elem().Size(), v.Len())
 			}
-			at = unsafe.Add(at, stride)
 		}
 	}
 }
 
 func gather[V any](f *rowField, b array.Builder, add func(V), at unsafe.Pointer, stride uintptr, n int) {
-	for range n {
+	for i := range n {
+		x := element(at, i, stride)
 		if !f.pointer {
-			add(*(*V)(at))
-		} else if p := *(**V)(at); p != nil {
+			add(*(*V)(x))
+		} else if p := *(**V)(x); p != nil {
 			add(*p)
 		} else {
 			b.AppendNull()
 		}
-		at = unsafe.Add(at, stride)
 	}
 }
