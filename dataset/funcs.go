@@ -82,7 +82,7 @@ type ExecOptions struct {
 
 // Exec passes batches through child processes. The order is kept; a child that
 // dies or hangs is replaced and its batch given to another. A job's fingerprint holds
-// the command, not what the program does: give a RunID when that changes.
+// the command, not what the program does: give a RunID (of shards an ID) when that changes.
 func (d *Dataset) Exec(o ExecOptions) *Dataset {
 	return d.then("exec", func(in ops.Node, m ops.Meta) (ops.Node, error) {
 		out := o.Schema

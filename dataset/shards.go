@@ -128,7 +128,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 			j.Weights = append(j.Weights, shard.WeightsAt(w))
 		}
 	}
-	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode)
+	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID)
 	if j.Data, err = dataFingerprint(ctx, root); err != nil {
 		j.Plan, j.Unnamed = "", err
 	}
@@ -223,7 +223,7 @@ func skips(st *exec.Stage) bool {
 }
 
 // orderFingerprint identifies all of a plan that decides the samples, but for the data.
-func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode) (string, error) {
+func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode, id string) (string, error) {
 	type source struct {
 		Name, Plan string
 		Repeat     bool
@@ -241,7 +241,7 @@ func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode) (stri
 		}
 		all = append(all, x)
 	}
-	b, err := json.Marshal(map[string]any{"sources": all, "stop_all": stopAll, "mode": mode})
+	b, err := json.Marshal(map[string]any{"sources": all, "stop_all": stopAll, "mode": mode, "id": id})
 	if err != nil {
 		return "", fault.New(fault.Internal, "plan: %w", err)
 	}

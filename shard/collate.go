@@ -57,6 +57,11 @@ type BatchShape struct {
 // NewCollator checks that the form fits the schema; what does not is an Invalid
 // error that names the column. Batches take their memory from alloc.
 func NewCollator(schema *arrow.Schema, f Form, alloc memory.Allocator) (*Collator, error) {
+	for _, field := range schema.Fields() {
+		if strings.ContainsRune(field.Name, 0) {
+			return nil, fault.New(fault.Invalid, "the name of column %q holds a zero byte: rename it", field.Name)
+		}
+	}
 	c := &Collator{schema: schema, alloc: alloc, tensors: f.Tensors}
 	if !f.Tensors {
 		if f.Columns != nil {

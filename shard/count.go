@@ -2,11 +2,15 @@ package shard
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -71,7 +75,10 @@ feed:
 }
 
 func countSplit(ctx context.Context, t driver.Table, i int) (n int64, err error) {
-	rd, err := t.Open(ctx, i, &driver.ScanOptions{Columns: []string{}})
+	rd, err := t.Open(ctx, i, &driver.ScanOptions{
+		Columns:  []string{},
+		OnBadRow: func(error) error { return nil }, // it keeps its number; the run fails or skips it
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -95,6 +102,19 @@ func countFile(ctx context.Context, t driver.Table) string {
 	if err != nil {
 		return ""
 	}
+	h := sha256.New()
+	fmt.Fprintln(h, fp)
+	last := ""
+	for _, s := range t.Splits() { // of local files the fingerprint knows the ends only
+		if s.File == last {
+			continue
+		}
+		last = s.File
+		if st, err := os.Stat(strings.TrimPrefix(s.File, "file://")); err == nil {
+			fmt.Fprintln(h, s.File, st.ModTime().UnixNano())
+		}
+	}
+	fp = hex.EncodeToString(h.Sum(nil)[:16])
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""

@@ -26,6 +26,7 @@ type Iterator struct {
 	waiting  bool
 	closed   bool
 	restored bool // to where the job began, by its own Restore
+	took     bool // a batch since then
 	last     snap // after the last batch given
 }
 
@@ -73,7 +74,7 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 			x := it.queue[0]
 			it.queue[0] = item{}
 			it.queue = it.queue[1:]
-			it.last, it.waiting, j.given = x.at, false, true
+			it.last, it.waiting, it.took = x.at, false, true
 			j.mu.Unlock()
 			signal(j.room)
 			if x.eof {
@@ -181,24 +182,22 @@ func (it *Iterator) Restore(s State) error {
 		j.mu.Unlock()
 		return fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
 	}
-	restored := !j.given && j.err == nil && j.start.shapes != nil && !it.restored // by another rank, and this one follows
-	if restored && !at.equal(&j.start) {
+	if !it.restored && !it.took && j.restored() { // another rank was, and this one follows
 		defer j.mu.Unlock()
-		return fault.New(fault.Invalid, "restore: rank %d has the state of epoch %d, step %d, sample %d, but another rank was restored to epoch %d, step %d, sample %d: all ranks go on from the same state",
-			it.rank, at.epoch, at.step, at.sample, j.start.epoch, j.start.step, j.start.sample)
-	}
-	if restored {
+		if !at.equal(&j.start) {
+			return fault.New(fault.Invalid, "restore: rank %d has the state of epoch %d, step %d, sample %d, but another rank was restored to epoch %d, step %d, sample %d: all ranks go on from the same state",
+				it.rank, at.epoch, at.step, at.sample, j.start.epoch, j.start.step, j.start.sample)
+		}
 		it.restored = true
-		j.mu.Unlock()
 		return nil
 	}
 	j.mu.Unlock()
 	j.halt()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.given, j.err = false, nil
+	j.err = nil
 	for _, x := range j.iters {
-		x.restored = x == it
+		x.restored, x.took = x == it, false
 	}
 	return j.place(at)
 }
@@ -214,6 +213,7 @@ func (it *Iterator) Close() error {
 	}
 	it.closed = true
 	it.drop()
+	signal(it.ready) // of a Next that waits
 	j.open--
 	last := j.open == 0
 	if last {
@@ -259,4 +259,8 @@ func (it *Iterator) Len() (int64, bool) {
 }
 
 // Explain describes the order: lanes, windows, what they cost and how well they shuffle.
-func (it *Iterator) Explain() string { return it.j.explain() }
+func (it *Iterator) Explain() string {
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	return it.j.explain()
+}

@@ -71,6 +71,8 @@ type job struct {
 	dry      bool // samples are counted from the ledger and metadata, none is read
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
+	work     context.Context // of the producer at work
+	stop     context.CancelCauseFunc
 	producer sync.WaitGroup
 	room     chan struct{} // room 1: a queue became shorter, or a consumer waits
 
@@ -78,7 +80,6 @@ type job struct {
 	start  snap          // where the producer began
 	gone   chan struct{} // closed to end the producer
 	begun  bool          // the producer runs
-	given  bool          // a batch was given out since start
 	err    error
 	open   int // iterators not closed
 	closed bool
@@ -126,6 +127,7 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 		j.budget, j.own = exec.NewBudget(limit), true
 	}
 	j.ctx, j.cancel = context.WithCancelCause(ctx)
+	j.work = j.ctx
 	j.memory = j.budget.Account(j.ctx, "batches")
 	j.memory.SetPriority(exec.Overdraw)
 	j.ledger = newLedger(j)
@@ -136,6 +138,16 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 		return nil, errors.Join(err, j.free())
 	}
 	return j, nil
+}
+
+// restored reports whether a rank was restored to where the job began; it needs mu.
+func (j *job) restored() bool {
+	for _, it := range j.iters {
+		if it.restored {
+			return true
+		}
+	}
+	return false
 }
 
 // place makes the job begin at a position, with the lanes and windows that it was taken with. The
@@ -331,7 +343,9 @@ func (j *job) launch() {
 	}
 	j.begun = true
 	at, gone := j.start, j.gone
+	j.work, j.stop = context.WithCancelCause(j.ctx)
 	j.producer.Go(func() {
+		defer j.stop(errGone)
 		defer func() {
 			if p := recover(); p != nil {
 				if f, ok := p.(*fault.Error); ok { // the allocator's
@@ -341,8 +355,13 @@ func (j *job) launch() {
 				panic(p)
 			}
 		}()
-		if err := j.produce(at, gone); err != nil {
-			j.fail(err)
+		err := j.produce(at, gone)
+		select {
+		case <-gone: // what came of being stopped is nobody's failure
+		default:
+			if err != nil {
+				j.fail(err)
+			}
 		}
 	})
 }
@@ -355,6 +374,9 @@ func (j *job) halt() {
 	case <-gone:
 	default:
 		close(gone)
+	}
+	if j.stop != nil {
+		j.stop(errGone) // also where it waits for a read
 	}
 	j.mu.Unlock()
 	signal(j.room)

@@ -276,6 +276,9 @@ func (l *Layout) Runs(g *exec.Graph) error {
 // leaf is scan k as package lanes wants it.
 func (l *Layout) leaf(k int, st *exec.Stage) lanes.Leaf {
 	leaf := lanes.Leaf{Stage: st, Units: l.units[k]}
+	if splits := st.Scan.Table.Splits(); !l.Bytes && len(splits) > 0 {
+		leaf.Counted = splits[0].Rows < 0
+	}
 	if splits := st.Scan.Table.Splits(); l.Bytes && len(splits) > 0 && splits[0].Rows >= 0 {
 		for _, s := range splits {
 			leaf.Rows = append(leaf.Rows, s.Rows)

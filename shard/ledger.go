@@ -1,9 +1,9 @@
 package shard
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"io"
-	"slices"
 	"sort"
 	"sync"
 
@@ -21,6 +21,9 @@ type Ledger struct {
 	windows map[ledgerKey]*laneLedger
 }
 
+// maxGap bounds the windows between two parts of a lane that are known.
+const maxGap = 1 << 24
+
 // laneLedger is the samples of neighbouring windows.
 type laneLedger struct {
 	first   int64
@@ -31,9 +34,17 @@ func (l *laneLedger) set(window, samples int64) {
 	if len(l.samples) == 0 {
 		l.first = window
 	}
-	for window < l.first {
-		l.samples = slices.Insert(l.samples, 0, -1)
-		l.first--
+	if gap := l.first - window; gap > maxGap {
+		l.first, l.samples = window, nil // of another part of the epoch, far behind
+	} else if gap > 0 {
+		front := make([]int64, gap, gap+int64(len(l.samples)))
+		for i := range front {
+			front[i] = -1
+		}
+		l.first, l.samples = window, append(front, l.samples...)
+	}
+	if window-l.first > int64(len(l.samples))+maxGap {
+		l.first, l.samples = window, nil
 	}
 	for int64(len(l.samples)) <= window-l.first {
 		l.samples = append(l.samples, -1)
@@ -111,7 +122,7 @@ const (
 	maxLedger   = 1 << 30 // bytes read
 )
 
-// WriteTo writes the ledger: a header with the fingerprints, then for each lane of each
+// WriteTo writes the ledger, with a SHA-256 of it at the end: a header with the fingerprints, then for each lane of each
 // pass the samples of its windows plus 1, in order (0: not known), numbers as
 // varints: two or three bytes per window.
 func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
@@ -148,7 +159,8 @@ func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
 			b = binary.AppendUvarint(b, uint64(n+1))
 		}
 	}
-	n, err := w.Write(b)
+	sum := sha256.Sum256(b)
+	n, err := w.Write(append(b, sum[:]...))
 	return int64(n), err
 }
 
@@ -164,7 +176,10 @@ func ReadLedger(r io.Reader) (*Ledger, error) {
 	if len(b) < len(ledgerMagic) || string(b[:len(ledgerMagic)]) != ledgerMagic {
 		return nil, fault.New(fault.Corrupt, "not a ledger of version 1: it does not begin with %q", ledgerMagic)
 	}
-	b = b[len(ledgerMagic):]
+	if len(b) < len(ledgerMagic)+sha256.Size || sha256.Sum256(b[:len(b)-sha256.Size]) != [sha256.Size]byte(b[len(b)-sha256.Size:]) {
+		return nil, fault.New(fault.Corrupt, "the ledger is damaged or cut short")
+	}
+	b = b[len(ledgerMagic) : len(b)-sha256.Size]
 	bad := false
 	num := func() uint64 {
 		v, n := binary.Uvarint(b)

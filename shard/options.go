@@ -26,6 +26,9 @@ type Options struct {
 	// StepsPerEpoch ends an epoch after so many steps; required where every source
 	// of a mix repeats. 0: when the data ends.
 	StepsPerEpoch int64
+	// ID is part of the plan's fingerprint: another one is another job. Change it when code changes that the plan
+	// cannot see, such as the program of an exec step.
+	ID string
 	// State to go on from; nil: the beginning of the epoch.
 	State *State
 }

@@ -175,7 +175,6 @@ func (p *countPass) Start()                          {}
 func (p *countPass) Drained() bool                   { return false }
 func (p *countPass) Take(lanes.Samples)              {}
 func (p *countPass) Pos(dst []order.Pos) []order.Pos { return p.merge.Pos(dst) }
-func (p *countPass) Before(pos []order.Pos) int64    { return lanes.Before(p.order, pos) }
 func (p *countPass) Close() error                    { return nil }
 
 // cacheFile is where the ledger of an epoch is kept that was counted; "" where it cannot be.

@@ -63,6 +63,8 @@ func (w *WeightsAt) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(parts[1], &w.Weights)
 }
 
+const maxCount = 1 << 62
+
 // maxState bounds the JSON of a state: 2 KiB per source is what 64 lanes take.
 const maxState = 16 << 20
 
@@ -118,7 +120,7 @@ type snapSource struct {
 }
 
 func (a *snap) equal(b *snap) bool {
-	return a.epoch == b.epoch && a.step == b.step && a.sample == b.sample && a.length == b.length &&
+	return slices.Equal(a.shapes, b.shapes) && a.epoch == b.epoch && a.step == b.step && a.sample == b.sample && a.length == b.length &&
 		slices.EqualFunc(a.weights, b.weights, WeightsAt.equal) &&
 		slices.EqualFunc(a.sources, b.sources, func(x, y snapSource) bool { return x.pass == y.pass && slices.Equal(x.pos, y.pos) })
 }
@@ -185,6 +187,8 @@ func (j *job) restore(s State) (snap, error) {
 		return bad("the state is of seed %d, this job has %d", s.Seed, j.Exec.Seed)
 	case s.Step < 0 || s.Sample < 0 || s.Length < 0 || s.GlobalBatch < 0:
 		return bad("the state was edited: a count is negative")
+	case s.Step > maxCount || s.Sample > maxCount || s.Length > maxCount || s.GlobalBatch > maxStep || s.Epoch > maxCount:
+		return bad("the state was edited: a count is beyond reason")
 	case len(s.Sources) != len(j.Sources):
 		return bad("the state has %d sources, this job has %d", len(s.Sources), len(j.Sources))
 	case s.Length > 0 && s.Sample > s.Length:
@@ -223,6 +227,9 @@ func (j *job) restore(s State) (snap, error) {
 	if s.Sample == 0 {
 		at.sources = nil
 	}
+	if err := j.positions(&at); err != nil {
+		return snap{}, err
+	}
 	at.over = j.Epochs > 0 && s.Epoch >= j.Exec.Epoch+uint64(j.Epochs)
 	if len(s.Weights) == 0 || s.Weights[0].At != 0 {
 		return bad("the state was edited: it has no weights from sample 0 on")
@@ -234,6 +241,35 @@ func (j *job) restore(s State) (snap, error) {
 	}
 	at.weights = reweigh(s.Weights, j.Weights, s.Sample)
 	return at, nil
+}
+
+// positions checks that the positions of a state are some that its epoch has, and where no step changes the
+// number of rows, that they fit its sample.
+func (j *job) positions(at *snap) error {
+	var n int64
+	counted := true
+	for i, x := range at.sources {
+		s := &j.Sources[i]
+		o, err := order.NewPass(order.Key{Seed: j.Exec.Seed, Epoch: at.epoch, Pass: x.pass, Source: s.Name}, at.shapes[i], s.Layout.flat())
+		if err != nil {
+			return err
+		}
+		if err := o.CheckPos(x.pos); err != nil {
+			return err
+		}
+		counted = counted && s.KeepsRows && s.Pack == nil && !s.Layout.Bytes
+		n += int64(x.pass) * s.Layout.total
+		for v, p := range x.pos {
+			if o.Windows(v) > 0 {
+				from, _ := o.Bounds(v, p.Window)
+				n += from + p.Given
+			}
+		}
+	}
+	if at.sources != nil && counted && n != at.sample {
+		return fault.New(fault.Invalid, "restore: the state was edited: it says that %d samples were given, but its sources gave %d", at.sample, n)
+	}
+	return nil
 }
 
 // reweigh is the schedule of an epoch that was begun with old and goes on from sample n

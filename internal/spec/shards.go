@@ -116,7 +116,7 @@ func (s *Spec) ShardOptions() (ranks int, o *dataset.ShardOptions, err error) {
 	}
 	o = &dataset.ShardOptions{RunOptions: s.Options(), Options: shard.Options{
 		GlobalBatch: h.GlobalBatch, BatchPerRank: h.BatchPerRank, Tail: shard.Tail(h.Tail), Form: h.form(), Lineage: h.WithLineage,
-		Epochs: h.Epochs, StepsPerEpoch: h.StepsPerEpoch, Endless: h.Endless,
+		Epochs: h.Epochs, StepsPerEpoch: h.StepsPerEpoch, Endless: h.Endless, ID: s.Run.ID,
 	}}
 	if h.Seed != nil {
 		o.Seed = *h.Seed

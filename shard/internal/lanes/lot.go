@@ -67,8 +67,10 @@ type lot struct {
 	acct  *exec.Account // never waits: what readers hold is part of a job's resident memory
 	bytes bool          // places are bytes, not rows
 	ahead int64         // see driver.ScanOptions.AheadBytes
-	ctx   context.Context
-	free  context.CancelFunc
+
+	counted bool // see Leaf.Counted
+	ctx     context.Context
+	free    context.CancelFunc
 
 	mu     sync.Mutex
 	parked map[int]*laneReader // by split
@@ -341,7 +343,7 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 	b := p.rest
 	p.rest = driver.Batch{}
 	if b.Record == nil {
-		if !s.lot.bytes && s.at >= t.to {
+		if !s.lot.bytes && s.at >= t.to && !(s.lot.counted && t.last) {
 			return driver.Batch{}, io.EOF
 		}
 		stop := context.AfterFunc(ctx, p.cancel)
@@ -356,6 +358,14 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 		if err == io.EOF {
 			s.ended = true
 			s.settle(b)
+			if s.lot.counted && s.at < t.to {
+				return driver.Batch{}, recounted(s.at, t.to)
+			}
+		}
+		if err == nil && s.lot.counted && t.last && b.Row+b.Record.NumRows() > t.to {
+			n := b.Row + b.Record.NumRows()
+			b.Record.Release()
+			return driver.Batch{}, recounted(n, t.to)
 		}
 		if err != nil {
 			return driver.Batch{}, err
@@ -397,6 +407,10 @@ func (t *task) read(row int64) {
 	if t.some == 0 {
 		t.some = row + 1
 	}
+}
+
+func recounted(rows, was int64) error {
+	return fault.New(fault.Invalid, "%d rows were counted here, now there are others (%d so far): the file was changed; if it was not, remove the folder penstock in the user's cache folder", was, rows)
 }
 
 // before counts the offsets before end.

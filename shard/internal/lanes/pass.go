@@ -75,6 +75,7 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	for i, l := range s.c.Leaves {
 		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i), s.c.AheadBytes))
+		p.lots[i].counted = l.Counted
 	}
 	return p, nil
 }
@@ -212,20 +213,6 @@ func (p *Pass) drop(w *Window) {
 	p.s.held -= w.size
 	w.size, w.left = 0, 0
 	w.free()
-}
-
-// Before is the units that lie before a position of the pass, were every unit a sample.
-func (p *Pass) Before(pos []order.Pos) (n int64) { return Before(p.order, pos) }
-
-// Before is [Pass.Before] of a pass that is not read.
-func Before(o *order.Pass, pos []order.Pos) (n int64) {
-	for v, x := range pos {
-		if o.Windows(v) > 0 {
-			from, _ := o.Bounds(v, x.Window)
-			n += from + x.Given
-		}
-	}
-	return n
 }
 
 // Pos is where the pass stands.

@@ -56,6 +56,8 @@ type Leaf struct {
 	// Rows of the splits, where they are known though units are bytes: row r of a split then stands
 	// at byte r*units/rows.
 	Rows []int64
+	// Counted says that Units are rows that were counted some time before: what is read must agree.
+	Counted bool
 }
 
 // bytes reports whether places in splits of the leaf are bytes, and rows are found by reading.
@@ -159,7 +161,7 @@ func (s *Source) graph(l int, t driver.Table) *exec.Graph {
 	st := *s.c.Leaves[l].Stage
 	scan := *st.Scan
 	scan.Table, scan.Keep = t, nil
-	if s.bytes(l) {
+	if s.bytes(l) || s.c.Leaves[l].Counted {
 		scan.Predicate = nil // what a reader leaves out has no number: windows would be permuted otherwise
 	}
 	st.Scan = &scan

@@ -1,0 +1,232 @@
+package shard_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/io/jsonio"
+	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/shard"
+)
+
+func next(t testing.TB, it *shard.Iterator) *shard.Batch {
+	t.Helper()
+	b, err := it.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	return b
+}
+
+// A rank that restores after another has gone on from the same state joins it: no step is given twice.
+// One with another state, or another shuffle, is refused.
+func TestLateRestore(t *testing.T) {
+	ds := dataset.Range(1000)
+	its := open(t, ds, 2, jobOptions(7))
+	for range 3 {
+		next(t, its[0])
+		next(t, its[1])
+	}
+	a := its[0].State()
+	next(t, its[0])
+	next(t, its[1])
+	b := its[0].State()
+
+	again := open(t, ds, 2, jobOptions(7))
+	if err := again[0].Restore(a); err != nil {
+		t.Fatal(err)
+	}
+	if s := next(t, again[0]).Step(); s != 3 {
+		t.Fatalf("step %d", s)
+	}
+	wantError(t, again[1].Restore(b), fault.Invalid, "all ranks go on from the same state")
+	if err := again[1].Restore(a); err != nil {
+		t.Fatal(err)
+	}
+	for step := int64(3); step < 6; step++ {
+		if s := next(t, again[1]).Step(); s != step {
+			t.Fatalf("rank 1: step %d, want %d", s, step)
+		}
+		if s := next(t, again[0]).Step(); s != step+1 {
+			t.Fatalf("rank 0: step %d, want %d", s, step+1)
+		}
+	}
+
+	zero := func(lanes int) shard.State {
+		o := jobOptions(7)
+		o.Shuffle = &shard.Shuffle{Lanes: lanes, WindowRows: 50}
+		return open(t, ds, 1, o)[0].State()
+	}
+	o := jobOptions(7)
+	o.Shuffle = nil
+	free := open(t, ds, 2, o)
+	if err := free[0].Restore(zero(2)); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, free[1].Restore(zero(5)), fault.Invalid)
+}
+
+// Close wakes a Next that waits for another rank, and Restore does not wait for a step that hangs.
+func TestCloseAndRestoreDoNotWait(t *testing.T) {
+	its := open(t, dataset.Range(100000), 2, jobOptions(7))
+	done := make(chan error, 1)
+	go func() {
+		for {
+			b, err := its[0].Next(t.Context()) // rank 1 is not read
+			if err != nil {
+				done <- err
+				return
+			}
+			b.Release()
+		}
+	}()
+	time.AfterFunc(50*time.Millisecond, func() { its[0].Close() })
+	select {
+	case err := <-done:
+		wantError(t, err, fault.Invalid, "closed")
+	case <-time.After(10 * time.Second):
+		t.Fatal("Next still waits")
+	}
+
+	slow := dataset.Range(1000).Exec(dataset.ExecOptions{Command: []string{"sleep", "1000"}})
+	it := open(t, slow, 1, jobOptions(7))[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := it.Next(ctx); fault.CodeOf(err) != fault.Canceled {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := it.Restore(it.State()); err != nil {
+		t.Error(err)
+	}
+	if err := it.Close(); err != nil || time.Since(begin) > 2*time.Second {
+		t.Errorf("%v after %v", err, time.Since(begin))
+	}
+}
+
+// Far fewer samples than a step: repeated from what the step holds.
+func TestRepeatFew(t *testing.T) {
+	o := jobOptions(7)
+	o.GlobalBatch, o.Tail, o.Epochs, o.Shuffle = 100_000, shard.TailRepeat, 1, nil
+	it := open(t, dataset.Range(1000).Filter("id < 3"), 1, o)[0]
+	b, err := it.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Release()
+	for i, n := range b.Samples() {
+		if n != int64(i%3) {
+			t.Fatalf("sample %d at %d", n, i)
+		}
+	}
+	if b.Real() != 100_000 {
+		t.Errorf("%d rows", b.Real())
+	}
+}
+
+// Compressed text is counted once; a file that changes afterwards is counted again, also if its size and
+// its ends stay. Rows that do not parse are the run's to fail or to skip.
+func TestCounted(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.csv")
+	write := func(middle string, at time.Time) {
+		row := "1234567," + strings.Repeat("a", 31) + "\n"
+		text := "id,s\n" + strings.Repeat(row, 2000) + middle + strings.Repeat(row, 2000)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := func() int {
+		ds := dataset.Read(csvio.New(csvio.Options{Multiline: true, Options: fileset.Options{Paths: []string{file}}}))
+		o := jobOptions(7)
+		o.Tail, o.Epochs, o.GlobalBatch, o.Shuffle = shard.TailPad, 1, 10, &shard.Shuffle{Lanes: 1, WindowRows: 100}
+		it := open(t, ds, 1, o)[0]
+		n := 0
+		for b, err := range it.All(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += b.Real()
+		}
+		return n
+	}
+	now := time.Unix(1_700_000_000, 0)
+	write(`9999999,"`+strings.Repeat("x", 89)+"\"\n", now)
+	if n := rows(); n != 4001 {
+		t.Errorf("%d rows", n)
+	}
+	write(strings.Repeat("7,yyyyyyy\n", 10), now.Add(time.Second))
+	if n := rows(); n != 4010 {
+		t.Errorf("%d rows after the change", n)
+	}
+
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	for i := range 1000 {
+		if i == 500 {
+			io.WriteString(w, "{\"id\": \"no number\"}\n")
+			continue
+		}
+		fmt.Fprintf(w, "{\"id\": %d}\n", i)
+	}
+	w.Close()
+	gz := filepath.Join(dir, "b.jsonl.gz")
+	if err := os.WriteFile(gz, z.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := jobOptions(7)
+	o.Tail, o.Epochs, o.OnError = shard.TailPad, 1, &ops.OnError{Policy: "skip"}
+	it := open(t, dataset.Read(jsonio.New(jsonio.Options{Options: fileset.Options{Paths: []string{gz}}, Types: map[string]string{"id": "int"}})), 1, o)[0]
+	n := 0
+	for b, err := range it.All(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += b.Real()
+	}
+	if n != 999 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// A ledger that begins late and goes on early takes no time to speak of.
+func TestLedgerBackwards(t *testing.T) {
+	o := jobOptions(7)
+	o.GlobalBatch, o.Shuffle = 1000, &shard.Shuffle{Lanes: 1, WindowRows: 1}
+	ds := dataset.Range(200_000)
+	late, err := ds.StateAt(t.Context(), 1, o, shard.At{Step: 199})
+	if err != nil {
+		t.Fatal(err)
+	}
+	it := open(t, ds, 1, o)[0]
+	zero := it.State()
+	if err := it.Restore(late); err != nil {
+		t.Fatal(err)
+	}
+	next(t, it)
+	if err := it.Restore(zero); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	next(t, it)
+	if d := time.Since(begin); d > 20*time.Second {
+		t.Errorf("%v", d)
+	}
+}
