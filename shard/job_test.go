@@ -400,10 +400,11 @@ func TestFileChangesMidRun(t *testing.T) {
 	o.Prefetch, o.Shuffle.Lanes, o.Shuffle.WindowRows = -1, 1, 4
 	its := open(t, ds, 1, o)
 	digests(t, its, 1)
-	if err := os.Remove(file); err != nil {
+	other := filepath.Join(t.TempDir(), "new.parquet")
+	writeGroups(t, other, 7000, []int{40, 40, 40}, true)
+	if err := os.Rename(other, file); err != nil {
 		t.Fatal(err)
 	}
-	writeGroups(t, file, 7000, []int{40, 40, 40}, true)
 	for {
 		b, err := its[0].Next(t.Context())
 		if err == nil {
