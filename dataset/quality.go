@@ -25,13 +25,7 @@ const maxLabels = 1 << 16
 // LabelEntropy measures the order of Shards(n, o): it reads one epoch of one column and
 // compares the labels of its steps with those of a full shuffle.
 func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *ShardOptions) (q LabelQuality, err error) {
-	var opt ShardOptions
-	if o != nil {
-		opt = *o
-	}
-	if opt.Shuffle == nil {
-		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow}
-	}
+	opt := o.or(shard.ModeWindow)
 	j, err := d.shardJob(ctx, n, opt)
 	if err != nil {
 		return q, err

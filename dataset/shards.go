@@ -22,18 +22,23 @@ type ShardOptions struct {
 	shard.Options
 }
 
+// or is o with defaults.
+func (o *ShardOptions) or(mode shard.Mode) (opt ShardOptions) {
+	if o != nil {
+		opt = *o
+	}
+	if opt.Shuffle == nil {
+		opt.Shuffle = &shard.Shuffle{Mode: mode}
+	}
+	return opt
+}
+
 // Shards deals the samples of a dataset to n ranks: the same ones in the same order whatever
 // n is, epoch after epoch, resumable from any step. It returns an iterator for each rank
 // of ShardOptions.Ranks (nil: all); close each of them. They advance together. Reading begins
 // with the first Next, and ends with ctx. See docs/order.md.
 func (d *Dataset) Shards(ctx context.Context, n int, o *ShardOptions) ([]*shard.Iterator, error) {
-	var opt ShardOptions
-	if o != nil {
-		opt = *o
-	}
-	if opt.Shuffle == nil {
-		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow}
-	}
+	opt := o.or(shard.ModeWindow)
 	j, err := d.shardJob(ctx, n, opt)
 	if err != nil {
 		return nil, err
@@ -43,13 +48,7 @@ func (d *Dataset) Shards(ctx context.Context, n int, o *ShardOptions) ([]*shard.
 
 // Iterator is Shards for one consumer, in canonical order by default.
 func (d *Dataset) Iterator(ctx context.Context, o *ShardOptions) (*shard.Iterator, error) {
-	var opt ShardOptions
-	if o != nil {
-		opt = *o
-	}
-	if opt.Shuffle == nil {
-		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeNone}
-	}
+	opt := o.or(shard.ModeNone)
 	j, err := d.shardJob(ctx, 1, opt)
 	if err != nil {
 		return nil, err
@@ -64,13 +63,7 @@ func (d *Dataset) Iterator(ctx context.Context, o *ShardOptions) (*shard.Iterato
 // StateAt finds the state of Shards(n, o) before a step, without making the batches before it: restored,
 // iterators give that step next. See [shard.StateAt].
 func (d *Dataset) StateAt(ctx context.Context, n int, o *ShardOptions, at shard.At) (shard.State, error) {
-	var opt ShardOptions
-	if o != nil {
-		opt = *o
-	}
-	if opt.Shuffle == nil {
-		opt.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow}
-	}
+	opt := o.or(shard.ModeWindow)
 	j, err := d.shardJob(ctx, n, opt)
 	if err != nil {
 		return shard.State{}, err

@@ -114,12 +114,11 @@ func countFile(ctx context.Context, t driver.Table) string {
 			fmt.Fprintln(h, s.File, st.ModTime().UnixNano())
 		}
 	}
-	fp = hex.EncodeToString(h.Sum(nil)[:16])
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(dir, "penstock", "rows", filepath.Base(fp)+".json")
+	return filepath.Join(dir, "penstock", "rows", hex.EncodeToString(h.Sum(nil)[:16])+".json")
 }
 
 func readCounts(file string) map[string]int64 {

@@ -172,6 +172,8 @@ func (it *Iterator) State() State {
 // differs. [Options.State] does the same from the start.
 func (it *Iterator) Restore(s State) error {
 	j := it.j
+	j.restoring.Lock()
+	defer j.restoring.Unlock()
 	j.mu.Lock()
 	at, err := j.restore(s)
 	if err != nil {
@@ -195,11 +197,16 @@ func (it *Iterator) Restore(s State) error {
 	j.halt()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.err = nil
+	if j.closed {
+		return errClosed
+	}
+	err = j.place(at)
+	j.err, j.begun = nil, false
 	for _, x := range j.iters {
 		x.restored, x.took = x == it, false
+		signal(x.ready) // a Next that waits starts the producer again
 	}
-	return j.place(at)
+	return err
 }
 
 // Close gives up the rank; with the last one everything is freed but batches given

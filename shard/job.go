@@ -76,10 +76,12 @@ type job struct {
 	producer sync.WaitGroup
 	room     chan struct{} // room 1: a queue became shorter, or a consumer waits
 
+	restoring sync.Mutex // held by a Restore from its checks to its end; before mu
+
 	mu     sync.Mutex
 	start  snap          // where the producer began
 	gone   chan struct{} // closed to end the producer
-	begun  bool          // the producer runs
+	begun  bool          // the producer runs, or must not yet
 	err    error
 	open   int // iterators not closed
 	closed bool
@@ -212,6 +214,9 @@ func (j *job) check() error {
 	}
 	if j.Job.Ranks < 1 {
 		return fault.New(fault.Invalid, "shards: ranks must be at least 1, have %d", j.Job.Ranks)
+	}
+	if j.Options.Ranks != nil && len(j.Options.Ranks) == 0 {
+		return fault.New(fault.Invalid, "shards: no rank is read here: leave Ranks out for all of them")
 	}
 	seen := map[int]bool{}
 	for _, r := range j.Options.Ranks {
@@ -366,7 +371,8 @@ func (j *job) launch() {
 	})
 }
 
-// halt ends the producer and forgets what it made.
+// halt ends the producer and forgets what it made. None can be launched until begun is false again: a Next of
+// another rank must not start one at the old place.
 func (j *job) halt() {
 	j.mu.Lock()
 	gone := j.gone
@@ -386,7 +392,7 @@ func (j *job) halt() {
 	for _, it := range j.iters {
 		it.drop()
 	}
-	j.begun, j.gone = false, make(chan struct{})
+	j.begun, j.gone = true, make(chan struct{})
 }
 
 // push gives a step to all open iterators; it waits until none is more than depth steps ahead.

@@ -230,3 +230,55 @@ func TestLedgerBackwards(t *testing.T) {
 		t.Errorf("%v", d)
 	}
 }
+
+// Ranks that restore at the same time, each in a goroutine of its own and without a barrier, get every step
+// once, also where one of them had begun elsewhere.
+func TestRestoreTogether(t *testing.T) {
+	ds := dataset.Range(2000)
+	its := open(t, ds, 3, jobOptions(7))
+	for range 4 {
+		for _, it := range its {
+			next(t, it)
+		}
+	}
+	s := its[0].State()
+	want := digests(t, its, 5)
+	for round := range 30 {
+		group := open(t, ds, 3, jobOptions(7))
+		got := make([][5][32]byte, 3)
+		if round%2 == 0 { // it is under way from the beginning
+			next(t, group[round%3])
+		}
+		errs := make(chan error, 3)
+		for r, it := range group {
+			go func() {
+				if err := it.Restore(s); err != nil {
+					errs <- err
+					return
+				}
+				for k := range 5 {
+					b, err := it.Next(t.Context())
+					if err != nil {
+						errs <- err
+						return
+					}
+					got[r][k] = b.Digest()
+					b.Release()
+				}
+				errs <- nil
+			}()
+		}
+		for range group {
+			if err := <-errs; err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		for k := range 5 {
+			for r := range group {
+				if got[r][k] != want[3*k+r] {
+					t.Fatalf("round %d, rank %d, step %d differs", round, r, 4+k)
+				}
+			}
+		}
+	}
+}

@@ -40,7 +40,7 @@ type Pass struct {
 	plan      *order.Production
 	planned   bool // plan is at its end
 	now, next *chunk
-	skipped   letters
+	skipped   skips
 	permute   permuter
 	segs      []order.Segment
 }
@@ -70,7 +70,7 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	}
 	p := &Pass{
 		s: s, epoch: epoch, num: pass, key: s.key(epoch, pass), order: o, merge: order.NewMerge(o, pos), plan: o.Production(pos), from: pos,
-		queue: make([][]*Window, o.Lanes()), live: map[*Window]struct{}{}, skipped: newLetters(s),
+		queue: make([][]*Window, o.Lanes()), live: map[*Window]struct{}{}, skipped: newSkips(s),
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	for i, l := range s.c.Leaves {
@@ -448,7 +448,7 @@ type feed struct {
 }
 
 // take appends the blocks of task t up to its k-th edge. They cover rows first to end-1 of the split.
-func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped *letters) (_ []*exec.Block, first, end int64, err error) {
+func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped *skips) (_ []*exec.Block, first, end int64, err error) {
 	first, end = -1, -1
 	add := func(b *exec.Block) {
 		if first < 0 {

@@ -5,9 +5,9 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// letters counts what a pass skipped, against the limits of the policies: the runs
+// skips counts what a pass skipped, against the limits of the policies: the runs
 // of the engine, of which a pass needs many, are given none.
-type letters struct {
+type skips struct {
 	rows  int64 // read
 	run   tally
 	steps map[string]*tally
@@ -18,8 +18,8 @@ type tally struct {
 	skipped int64
 }
 
-func newLetters(s *Source) letters {
-	l := letters{run: tally{OnError: s.limits}, steps: map[string]*tally{}}
+func newSkips(s *Source) skips {
+	l := skips{run: tally{OnError: s.limits}, steps: map[string]*tally{}}
 	for step, o := range s.stepLimits {
 		l.steps[step] = &tally{OnError: o}
 	}
@@ -27,7 +27,7 @@ func newLetters(s *Source) letters {
 }
 
 // add counts skipped rows.
-func (l *letters) add(skipped []exec.Skipped) {
+func (l *skips) add(skipped []exec.Skipped) {
 	for i := range skipped {
 		if t := l.steps[fault.PlaceOf(skipped[i].Err).Step]; t != nil {
 			t.skipped++
@@ -38,7 +38,7 @@ func (l *letters) add(skipped []exec.Skipped) {
 }
 
 // check compares with the limits; rates are judged from 1,000 rows on, and at the end.
-func (l *letters) check(end bool) error {
+func (l *skips) check(end bool) error {
 	if err := l.run.check("", l.rows, end); err != nil {
 		return err
 	}
