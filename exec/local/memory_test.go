@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
 	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // load is a run that strains memory, in a process of its own.
@@ -53,10 +54,10 @@ func TestResident(t *testing.T) {
 		return
 	}
 	if _, err := os.Stat("/proc/self/status"); err != nil {
-		t.Skip(err)
+		memtest.Skip(t, "%v", err)
 	}
 	if exec.NewBudget(1<<20).OffHeap() == false {
-		t.Skip("no memory outside the Go heap here")
+		memtest.Skip(t, "no memory outside the Go heap here")
 	}
 	const pause = 200 * time.Microsecond
 	loads := []load{
@@ -163,7 +164,7 @@ func TestHeapOutputIsCopied(t *testing.T) {
 	b := exec.NewBudget(64 << 20)
 	defer b.Close()
 	if !b.OffHeap() {
-		t.Skip("no memory outside the Go heap here")
+		memtest.Skip(t, "no memory outside the Go heap here")
 	}
 	rec := bigBatch(memory.NewGoAllocator(), 100000)
 	defer rec.Release()

@@ -103,7 +103,7 @@ func TestEncoderFails(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
+		memtest.Skip(t, "cannot mount a small file system: %v", err)
 	}
 	defer func() {
 		if err := syscall.Unmount(dir, 0); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 func TestClasses(t *testing.T) {
@@ -127,7 +128,7 @@ func TestDoubleFree(t *testing.T) {
 	for _, n := range []int{5000, 100 << 10} {
 		p := New(1 << 20)
 		if !p.OffHeap() {
-			t.Skip("no memory outside the Go heap here")
+			memtest.Skip(t, "no memory outside the Go heap here")
 		}
 		b, keep := p.Allocate(n), p.Allocate(n)
 		p.Free(b)
@@ -169,7 +170,7 @@ func TestResident(t *testing.T) {
 	p := New(limit)
 	defer p.Close()
 	if !p.OffHeap() {
-		t.Skip("no memory outside the Go heap here")
+		memtest.Skip(t, "no memory outside the Go heap here")
 	}
 	before := rss(t)
 	for round := range 2 {
@@ -200,7 +201,7 @@ func rss(t *testing.T) int64 {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		t.Skip(err)
+		memtest.Skip(t, "%v", err)
 	}
 	for line := range strings.Lines(string(raw)) {
 		if f := strings.Fields(line); f[0] == "VmRSS:" {
@@ -211,7 +212,7 @@ func rss(t *testing.T) int64 {
 			return n << 10
 		}
 	}
-	t.Skip("no VmRSS")
+	memtest.Skip(t, "no VmRSS")
 	return 0
 }
 

@@ -356,24 +356,6 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// dirty gives out memory that is not zero, as the engine's allocator does.
-type dirty struct{ memory.Allocator }
-
-func (d dirty) Allocate(n int) []byte {
-	b := d.Allocator.Allocate(n)
-	for i := range b {
-		b[i] = 0xff
-	}
-	return b
-}
-
-func (d dirty) Reallocate(n int, b []byte) []byte {
-	c := d.Allocate(n)
-	copy(c, b)
-	d.Free(b)
-	return c
-}
-
 // A column of nulls only stays one, whatever memory the encoder gets.
 func TestEncodeAllNull(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}, nil)
@@ -387,7 +369,7 @@ func TestEncodeAllNull(t *testing.T) {
 			t.Fatal(err)
 		}
 		var buf bytes.Buffer
-		w, err := e.NewEncoder(&buf, s, dirty{memory.DefaultAllocator})
+		w, err := e.NewEncoder(&buf, s, memtest.New(t)) // whose memory is not zero
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -184,7 +185,7 @@ func (c *childConfig) intrude() error {
 // A process of another user is refused even where the folder lets it in.
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
-		t.Skip("only root starts processes of other users")
+		memtest.Skip(t, "only root starts processes of other users")
 	}
 	g := newGroup(t, t.Context(), 1, nil, false)
 	dir := filepath.Dir(g.path)
