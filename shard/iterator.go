@@ -124,10 +124,13 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 
 // All iterates over one epoch. A batch is valid until the next turn; Retain to keep it. After
 // the loop, State is that of the last batch given; another All goes on from there.
-func (it *Iterator) All(ctx context.Context) iter.Seq2[*Batch, error] {
+func (it *Iterator) All(ctx context.Context) iter.Seq2[*Batch, error] { return All(ctx, it.Next) }
+
+// All iterates over what next gives up to io.EOF, for iterators of other packages.
+func All(ctx context.Context, next func(context.Context) (*Batch, error)) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		for {
-			b, err := it.Next(ctx)
+			b, err := next(ctx)
 			if err == io.EOF {
 				return
 			}

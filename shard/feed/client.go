@@ -263,23 +263,7 @@ func (c *Client) Next(ctx context.Context) (*shard.Batch, error) {
 
 // All iterates over one epoch. A batch is valid until the next turn; Retain to keep it.
 func (c *Client) All(ctx context.Context) iter.Seq2[*shard.Batch, error] {
-	return func(yield func(*shard.Batch, error) bool) {
-		for {
-			b, err := c.Next(ctx)
-			if err == io.EOF {
-				return
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			more := yield(b, nil)
-			b.Release()
-			if !more {
-				return
-			}
-		}
-	}
+	return shard.All(ctx, c.Next)
 }
 
 // read fills the queue, which has room for all that was asked for.
