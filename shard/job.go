@@ -102,6 +102,9 @@ func Open(ctx context.Context, o Job) ([]*Iterator, error) {
 	}
 	for _, r := range ranks {
 		c, err := NewCollator(j.Schema, j.Form, j.memory)
+		if err == nil && j.Tail == TailPad {
+			err = c.CheckMask()
+		}
 		if err != nil {
 			return nil, errors.Join(err, j.free())
 		}

@@ -117,9 +117,6 @@ func New(c Config) *Source {
 	return s
 }
 
-// Lanes is the number of lanes.
-func (s *Source) Lanes() int { return s.c.Shape.Lanes }
-
 // Close frees what passes share; all are closed.
 func (s *Source) Close() error {
 	var err error

@@ -68,9 +68,6 @@ func NewMerge(p *Pass, pos []Pos) *Merge {
 	return g
 }
 
-// Given returns how many samples this merge gave.
-func (g *Merge) Given() int64 { return g.given }
-
 // Needs returns the window that must be published before the next sample is known,
 // if there is one. Of several it is the one that begins first. After a restore the
 // current window of every lane comes first.
@@ -259,22 +256,6 @@ func (g *Merge) Pos(dst []Pos) []Pos {
 func (g *Merge) begun(lane int, window int64) bool {
 	f := g.p.begin(lane, window)
 	return f.cmp(&g.last) < 0
-}
-
-// Run publishes what is needed with the numbers that m returns and gives up to n
-// samples, to skip them or to count: it returns how many there were.
-func (g *Merge) Run(n int64, m func(lane int, window int64) int64) (int64, error) {
-	for i := range n {
-		for lane, w, ok := g.Needs(); ok; lane, w, ok = g.Needs() {
-			if err := g.Publish(lane, w, m(lane, w)); err != nil {
-				return i, err
-			}
-		}
-		if _, ok := g.Next(); !ok {
-			return i, nil
-		}
-	}
-	return n, nil
 }
 
 // checkRestored is called when the windows of the restored position are all known. It
