@@ -8,7 +8,10 @@
 //	core inflate BYTES       rows of up to BYTES, a map that inflates 20 times, a consumer that is too slow
 //	core many DIR [make]     1,000 files of 10 row groups: time to the first batch
 //	core wide DIR            a sorted file of 50 columns with a page index
+//	core rows42 ...          filter, two columns, batches of 1024 x 42 float32; see rows42.go
 //	core compare N CMD...    commands in turn: median wall s, CPU s, peak MiB
+//
+// With CPUPROFILE=FILE in the environment, a workload writes a profile there.
 package main
 
 import (
@@ -20,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"time"
 
@@ -40,6 +44,15 @@ func main() {
 		log.Fatal("usage: core gen|engine|bare|scan|inflate|many ...; see the comment in bench/core/main.go")
 	}
 	args := os.Args[2:]
+	if name := os.Getenv("CPUPROFILE"); name != "" {
+		f, err := os.Create(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			log.Fatal(err)
+		}
+	}
 	var err error
 	switch os.Args[1] {
 	case "gen":
@@ -59,11 +72,14 @@ func main() {
 		err = many(args)
 	case "wide":
 		err = wide(args)
+	case "rows42":
+		err = rows42(args)
 	case "compare":
 		err = compare(args)
 	default:
 		err = fmt.Errorf("no workload %q", os.Args[1])
 	}
+	pprof.StopCPUProfile()
 	if err != nil {
 		log.Fatal(err)
 	}
