@@ -35,6 +35,10 @@ func Fixed(dst []byte, width int, srcs [][]byte, runs []Run) {
 	case 16:
 		fixed[[2]uint64](dst, srcs, runs)
 	default:
+		if width > minRow {
+			rows(dst, width, srcs, runs, len(runs))
+			return
+		}
 		o := 0
 		for _, r := range runs {
 			at := int(r.Row) * width
