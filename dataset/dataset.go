@@ -36,6 +36,8 @@ type Dataset struct {
 	step   stepFunc
 	filter *expr.Expr // of a filter by expression
 	err    error
+	wrap   func(error) error // what is wrong with the last verb; nil: as it is
+	names  []string          // of ins, where messages say which one: of a mix
 
 	mu     sync.Mutex
 	node   ops.Node       // once resolved
@@ -97,10 +99,49 @@ func (d *Dataset) resolve(ctx context.Context) (ops.Node, error) {
 	for i, p := range d.ins {
 		var err error
 		if in[i], err = p.plan(ctx); err != nil {
-			return nil, err
+			return nil, d.of(i, err)
 		}
 	}
-	return d.step(ctx, in, d.meta)
+	n, err := d.step(ctx, in, d.meta)
+	return n, d.wrapped(err)
+}
+
+// wrapped is an error of the last verb as WrapErrors wants it; nil stays nil.
+func (d *Dataset) wrapped(err error) error {
+	if err == nil || d.wrap == nil {
+		return err
+	}
+	return d.wrap(err)
+}
+
+// of says which input an error comes from, where inputs have names.
+func (d *Dataset) of(i int, err error) error {
+	if err == nil || i >= len(d.names) {
+		return err
+	}
+	return fault.New(fault.CodeOf(err), "source %q of the mix: %w", d.names[i], err)
+}
+
+// WrapErrors passes what is found wrong with the last verb, or with the source, through f: a program that builds
+// datasets of something written down says with it where. Errors of a run do not come by.
+func (d *Dataset) WrapErrors(f func(error) error) *Dataset {
+	n := d.copy()
+	inner := d.wrap
+	n.wrap = func(err error) error {
+		if inner != nil {
+			err = inner(err)
+		}
+		return f(err)
+	}
+	if n.err != nil {
+		n.err = f(n.err)
+	}
+	return n
+}
+
+// copy is the same plan, with nothing looked up.
+func (d *Dataset) copy() *Dataset {
+	return &Dataset{ins: d.ins, meta: d.meta, source: d.source, step: d.step, filter: d.filter, err: d.err, wrap: d.wrap, names: d.names}
 }
 
 // filters are the datasets from the one behind the read to d, if all of them are
@@ -132,6 +173,7 @@ func (d *Dataset) filteredRead(ctx context.Context, chain []*Dataset) (ops.Node,
 	n, err := d.read(ctx, chain[0].ins[0], exprs)
 	for i := 0; i < len(chain) && err == nil; i++ {
 		n, err = chain[i].step(ctx, []ops.Node{n}, chain[i].meta)
+		err = chain[i].wrapped(err)
 	}
 	return n, err
 }
@@ -140,7 +182,7 @@ func (d *Dataset) filteredRead(ctx context.Context, chain []*Dataset) (ops.Node,
 func (d *Dataset) read(ctx context.Context, leaf *Dataset, filters []*expr.Expr) (ops.Node, error) {
 	r, err := ops.Resolve(ctx, leaf.source, filters, 0, leaf.meta, nil)
 	if err != nil {
-		return nil, err
+		return nil, leaf.wrapped(err)
 	}
 	d.tables = append(d.tables, r.Table)
 	return r, nil
@@ -161,9 +203,9 @@ func (d *Dataset) Err() error {
 	if d.err != nil {
 		return d.err
 	}
-	for _, p := range d.ins {
+	for i, p := range d.ins {
 		if err := p.Err(); err != nil {
-			return err
+			return d.of(i, err)
 		}
 	}
 	return nil
@@ -171,7 +213,8 @@ func (d *Dataset) Err() error {
 
 // Refresh returns the same plan with everything to be looked up again.
 func (d *Dataset) Refresh() *Dataset {
-	n := &Dataset{meta: d.meta, source: d.source, step: d.step, filter: d.filter, err: d.err}
+	n := d.copy()
+	n.ins = nil
 	for _, p := range d.ins {
 		n.ins = append(n.ins, p.Refresh())
 	}

@@ -90,6 +90,7 @@ func MixWith(o MixOptions, sources ...MixSource) *Dataset {
 		d.meta.Pos = max(d.meta.Pos, src.Data.meta.Pos+1)
 	}
 	err := s.Check()
+	d.names = s.Names
 	for _, src := range sources {
 		if src.Data == nil && err == nil {
 			err = fault.New(fault.Invalid, "source %q has no data", src.Name)

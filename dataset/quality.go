@@ -42,7 +42,7 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 	}
 	shuffle := j.Sources[0].Layout.Shuffle() // of all columns: the one alone would get larger windows
 	opt.Options = shard.Options{GlobalBatch: opt.GlobalBatch, Shuffle: &shuffle, Tail: opt.Tail, Epochs: 1, StepsPerEpoch: opt.StepsPerEpoch}
-	its, err := d.Select(column).Shards(ctx, 1, &opt)
+	its, err := d.only(column).Shards(ctx, 1, &opt)
 	if err != nil {
 		return q, err
 	}
@@ -75,6 +75,21 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 		q.Labels, q.Full = len(all), fullEntropy(all, opt.GlobalBatch)
 	}
 	return q, nil
+}
+
+// only keeps one column, below a final limit: shards want that to stay the last step.
+func (d *Dataset) only(column string) *Dataset {
+	return d.then("select", func(in ops.Node, m ops.Meta) (ops.Node, error) {
+		l, ok := in.(*ops.Limit)
+		if !ok {
+			return ops.Select(in, []string{column}, m)
+		}
+		p, err := ops.Select(l.In, []string{column}, m)
+		if err != nil {
+			return nil, err
+		}
+		return ops.NewLimit(p, l.N, l.Meta)
+	})
 }
 
 func errorOr(err, other error) error {

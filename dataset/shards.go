@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/plan"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -60,6 +62,31 @@ func (d *Dataset) Iterator(ctx context.Context, o *ShardOptions) (*shard.Iterato
 	return its[0], nil
 }
 
+// CheckShards reports what Shards(n, o) would refuse, and reads metadata only: where rows must be counted
+// before they can be laid out (compressed text, JSON arrays), lanes and windows are left unchecked, and laid is false.
+func (d *Dataset) CheckShards(ctx context.Context, n int, o *ShardOptions) (laid bool, err error) {
+	root, err := d.plan(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range ops.Reads(root) {
+		off, ok := r.Table.(driver.Offsetter)
+		for i, s := range r.Table.Splits() {
+			if s.Rows < 0 && !(ok && off.Offsets(i)) {
+				return false, nil
+			}
+		}
+	}
+	its, err := d.Shards(ctx, n, o)
+	if err != nil {
+		return true, err
+	}
+	for _, it := range its {
+		err = errors.Join(err, it.Close())
+	}
+	return true, err
+}
+
 // StateAt finds the state of Shards(n, o) before a step, without making the batches before it: restored,
 // iterators give that step next. See [shard.StateAt].
 func (d *Dataset) StateAt(ctx context.Context, n int, o *ShardOptions, at shard.At) (shard.State, error) {
@@ -106,6 +133,9 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	}
 	for _, s := range sources {
 		src, err := d.shardSource(ctx, s, o, shuffle, len(sources), columns)
+		if err != nil && mix != nil {
+			return j, fault.New(fault.CodeOf(err), "source %q of the mix: %w", s.Name, err)
+		}
 		if err != nil {
 			return j, err
 		}

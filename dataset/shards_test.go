@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -190,6 +192,44 @@ func TestLabelEntropy(t *testing.T) {
 		t.Logf("%+v", q)
 		if r := q.Entropy / q.Full; q.Labels != 10 || r < c.from || r > c.to {
 			t.Errorf("%v: %.3f of a full shuffle", c.shuffle, r)
+		}
+	}
+}
+
+// The labels of a final limit are those of its rows.
+func TestLabelEntropyOfALimit(t *testing.T) {
+	ds := dataset.Range(10_000).WithColumns("label = id / 100").Limit(400)
+	q, err := ds.LabelEntropy(t.Context(), "label", 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 200, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}}})
+	if err != nil || q.Labels != 4 || q.Steps != 2 || q.Entropy != 1 {
+		t.Errorf("%+v, %v: want two steps of two labels each", q, err)
+	}
+}
+
+// CheckShards sees what Shards refuses, and reads no data: rows that only reading would count are left alone.
+func TestCheckShards(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(`[{"a": 1}, {"a": 2}]`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ds   *dataset.Dataset
+		s    *shard.Shuffle
+		laid bool
+		want string
+	}{
+		{dataset.Range(1000), nil, true, ""},
+		{dataset.Range(1000), &shard.Shuffle{WindowRows: 1 << 20, Resident: 1 << 20}, true, "one window of 1048576 rows"},
+		{dataset.Range(1000), &shard.Shuffle{Lanes: 1 << 20}, true, "lanes must be"},
+		{dataset.Range(1000), &shard.Shuffle{WindowBytes: 5}, true, "give window_rows"},
+		{dataset.Range(1000).Limit(5), nil, true, "limit"},
+		{dataset.Range(1000).Filter("idd > 1"), nil, false, "idd"},
+		{dataset.ReadJSON(dir), nil, false, ""},
+		{dataset.Mix(dataset.MixSource{Name: "a", Weight: 1, Data: dataset.Range(9)}, dataset.MixSource{Name: "b", Weight: 1, Data: dataset.Range(9)}),
+			&shard.Shuffle{WindowRows: 1 << 24, Resident: 1 << 20}, true, `source "a" of the mix: shuffle: one window`},
+	} {
+		laid, err := c.ds.CheckShards(t.Context(), 2, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 20, Shuffle: c.s}})
+		if laid != c.laid || (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: laid %v, error %v, want %v and %q", c.s, laid, err, c.laid, c.want)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (d *Dataset) OnError(p ops.OnError) *Dataset {
 		}
 		return d.fail("on_error", fault.New(fault.Invalid, "on_error belongs behind the verb that it is for; for bad input rows set the run's OnError"))
 	}
-	n := &Dataset{ins: d.ins, meta: d.meta, step: d.step, filter: d.filter}
+	n := d.copy()
 	n.meta.OnError = &p
 	return n
 }

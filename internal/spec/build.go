@@ -23,28 +23,38 @@ import (
 )
 
 // Dataset builds the plan: source and steps. No I/O.
-func (s *Spec) Dataset() (*dataset.Dataset, error) { return build(s.Source, s.Steps) }
+func (s *Spec) Dataset() (*dataset.Dataset, error) {
+	ds, err := s.build("", s.Source, s.Steps)
+	if err != nil {
+		return nil, err
+	}
+	return ds, ds.Err()
+}
 
-func build(src Source, steps []Step) (*dataset.Dataset, error) {
+// build makes the dataset of a source and steps, which are written below path: "" or ending in a point.
+func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, error) {
 	var ds *dataset.Dataset
 	if src.Mix == nil {
 		ds = dataset.Read(src.source())
 	} else {
 		var err error
-		if ds, err = src.Mix.dataset(); err != nil {
+		if ds, err = s.mix(path+"source.mix", src.Mix); err != nil {
 			return nil, err
 		}
 	}
+	ds = ds.WrapErrors(func(err error) error { return s.at(path+"source", err) })
 	for i, st := range steps {
 		var err error
-		if ds, err = st.apply(ds); err != nil {
-			return nil, fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)})
+		at := fmt.Sprintf("%ssteps.%d", path, i)
+		if ds, err = s.step(at, st, ds); err != nil {
+			return nil, s.ofStep(at)(fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)}))
 		}
 		if st.OnError != nil {
 			ds = ds.OnError(*st.OnError.policy())
 		}
+		ds = ds.WrapErrors(s.ofStep(at))
 	}
-	return ds, ds.Err()
+	return ds, nil
 }
 
 func (s Source) source() driver.Source {
@@ -65,7 +75,8 @@ func (s Source) source() driver.Source {
 	return memio.Range(s.Range.N)
 }
 
-func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
+// step applies the step that is written at path.
+func (p *Spec) step(path string, s Step, ds *dataset.Dataset) (*dataset.Dataset, error) {
 	switch {
 	case s.Filter != nil:
 		return ds.Filter(*s.Filter), nil
@@ -125,7 +136,7 @@ func (s Step) apply(ds *dataset.Dataset) (*dataset.Dataset, error) {
 	others := make([]*dataset.Dataset, len(s.Union))
 	for i, b := range s.Union {
 		var err error
-		if others[i], err = build(b.Source, b.Steps); err != nil {
+		if others[i], err = p.build(fmt.Sprintf("%s.union.%d.", path, i), b.Source, b.Steps); err != nil {
 			return nil, fault.New(fault.CodeOf(err), "union[%d]: %w", i, err)
 		}
 	}
@@ -154,7 +165,7 @@ func (s *Spec) Options() dataset.RunOptions {
 // rows of this schema.
 func (s *Spec) Check(schema *arrow.Schema) error {
 	if err := s.Run.OnError.policy().Check(); err != nil {
-		return fault.Wrap(err, fault.Place{Step: "run.on_error"})
+		return s.at("run.on_error", fault.Wrap(err, fault.Place{Step: "run.on_error"}))
 	}
 	if err := s.checkShards(schema); err != nil || s.Sink == nil || s.Sink.Count != nil {
 		return err
@@ -165,12 +176,28 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 		for _, c := range out.PartitionBy {
 			n := len(kept)
 			if kept = slices.DeleteFunc(slices.Clone(kept), func(f arrow.Field) bool { return f.Name == c }); len(kept) == n {
-				return fault.New(fault.Invalid, "partition_by: unknown column %q", c).At(fault.Place{Step: "sink"})
+				err := fault.New(fault.Invalid, "partition_by: unknown column %q", c).At(fault.Place{Step: "sink"})
+				return s.at("sink."+s.Sink.kind()+".partition_by", err)
 			}
 		}
 		err = enc.Check(arrow.NewSchema(kept, nil))
 	}
-	return fault.Wrap(err, fault.Place{Step: "sink"})
+	return s.at("sink", fault.Wrap(err, fault.Place{Step: "sink"}))
+}
+
+// kind is the key of the sink.
+func (s *Sink) kind() string {
+	switch {
+	case s.Count != nil:
+		return "count"
+	case s.Parquet != nil:
+		return "parquet"
+	case s.CSV != nil:
+		return "csv"
+	case s.JSON != nil:
+		return "json"
+	}
+	return "ipc"
 }
 
 // Write runs the spec into its sink. For the count sink only Rows and Stats are set.

@@ -11,24 +11,23 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
 )
 
 // problem is one mistake in a spec.
 type problem struct {
-	line, col int
-	path      string
-	msg       string
+	at, path, msg string
 }
 
 type checker struct {
-	file     string
+	document
 	problems []problem
 }
 
 func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
-	c.problems = append(c.problems, problem{n.Line, n.Column, path, fmt.Sprintf(format, args...)})
+	c.problems = append(c.problems, problem{c.position(n), path, fmt.Sprintf(format, args...)})
 }
 
 // err lists all problems, one a line: file:line:col: path: what.
@@ -39,10 +38,10 @@ func (c *checker) err() error {
 	lines := make([]string, len(c.problems))
 	for i, p := range c.problems {
 		at := ""
-		if p.path != "" {
+		if p.path != "" && !strings.HasSuffix(p.at, ": --set "+p.path) {
 			at = p.path + ": "
 		}
-		lines[i] = fmt.Sprintf("%s:%d:%d: %s%s", c.file, p.line, p.col, at, p.msg)
+		lines[i] = p.at + ": " + at + p.msg
 	}
 	return fault.New(fault.Invalid, "%s", strings.Join(lines, "\n"))
 }
@@ -187,6 +186,9 @@ func fieldsOf(t reflect.Type) (fs []field, oneof bool) {
 			continue
 		}
 		x := field{name: name, doc: f.Tag.Get("doc"), enum: f.Tag.Get("enum"), required: f.Tag.Get("required") == "true", typ: f.Type}
+		if f.Type.Kind() == reflect.Int64 && strings.HasSuffix(name, "_bytes") {
+			x.typ = sizeType
+		}
 		if v, err := strconv.ParseInt(f.Tag.Get("min"), 10, 64); err == nil {
 			x.min = &v
 		}
@@ -241,7 +243,11 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 			}
 		}
 		if x, ok := out[f.name].(int64); ok && f.min != nil && x < *f.min && len(c.problems) == had {
-			c.add(v, sub, "must be at least %d, not %d", *f.min, x)
+			if f.typ == sizeType {
+				c.add(v, sub, "must be at least %s, not %s", exec.Bytes(*f.min), exec.Bytes(x))
+			} else {
+				c.add(v, sub, "must be at least %d, not %d", *f.min, x)
+			}
 		}
 		if f.name != "on_error" {
 			chosen = append(chosen, f.name)
@@ -328,18 +334,35 @@ func suggest(got string, have []string) string {
 	return "; have " + strings.Join(have, ", ")
 }
 
-// ParseSize reads a number of bytes: 1024, 512MiB, 1.5GB.
+// units are what may follow the number of a size, in upper case.
+var units = map[string]int64{"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+	"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40,
+	"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+// ParseSize reads a number of bytes, the one way for specs and flags: 1024, 512MiB, 1.5GB.
 func ParseSize(s string) (Size, error) {
-	i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' && r != '_' })
 	num, unit := s, ""
-	if i >= 0 {
+	if i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' && r != '_' }); i >= 0 {
 		num, unit = s[:i], strings.TrimSpace(s[i:])
 	}
-	f, err := strconv.ParseFloat(strings.ReplaceAll(num, "_", ""), 64)
-	mult, ok := map[string]float64{"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-		"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[strings.ToUpper(unit)]
-	if err != nil || !ok || f*mult > 1<<60 {
-		return 0, fault.New(fault.Invalid, "%q is not a size; write 512MiB or 2GB", s)
+	num = strings.ReplaceAll(num, "_", "")
+	bad := func() (Size, error) {
+		return 0, fault.New(fault.Invalid, "%q is not a size; write 1024, 512MiB or 1.5GB", s)
 	}
-	return Size(f * mult), nil
+	mult, ok := units[strings.ToUpper(unit)]
+	if !ok {
+		return bad()
+	}
+	const most = 1 << 60
+	if n, err := strconv.ParseInt(num, 10, 64); err == nil {
+		if n > most/mult {
+			return bad()
+		}
+		return Size(n * mult), nil
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if f *= float64(mult); err != nil || f > most || f != math.Trunc(f) {
+		return bad()
+	}
+	return Size(f), nil
 }

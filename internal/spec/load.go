@@ -55,13 +55,13 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
 	}
 	root := doc.Content[0]
-	c := &checker{file: file}
+	c := &checker{document: document{file: file, root: root}}
 	count := 0
 	if !c.bounded(root, 0, &count) {
 		return nil, c.err()
 	}
 	for _, s := range sets {
-		if err := set(root, s); err != nil {
+		if err := c.set(s); err != nil {
 			return nil, err
 		}
 	}
@@ -79,12 +79,14 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, fault.New(fault.Invalid, "%s: %w", file, err)
 	}
 	if s.Version != 1 {
-		return nil, fault.New(fault.Invalid, "%s: version: this program reads version 1, not %d", file, s.Version)
+		c.add(find(root, "version"), "version", "this program reads version 1, not %d", s.Version)
+		return nil, c.err()
 	}
 	c.rules(root, &s)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
+	s.doc = &c.document
 	return &s, nil
 }
 
@@ -106,7 +108,7 @@ func (c *checker) bounded(n *yaml.Node, depth int, count *int) bool {
 }
 
 // set applies "a.b.0.c=value"; the value is YAML.
-func set(root *yaml.Node, assignment string) error {
+func (c *checker) set(assignment string) error {
 	path, value, ok := strings.Cut(assignment, "=")
 	if !ok || path == "" {
 		return fault.New(fault.Invalid, "--set %s: want key=value, such as run.memory=1GiB", assignment)
@@ -119,7 +121,10 @@ func set(root *yaml.Node, assignment string) error {
 	if len(doc.Content) > 0 {
 		val = doc.Content[0]
 	}
-	n := root
+	c.sets = append(c.sets, path)
+	mark := -len(c.sets)
+	markAll(val, mark)
+	n := c.root
 	keys := strings.Split(path, ".")
 	for i, k := range keys {
 		last := i == len(keys)-1
@@ -127,7 +132,7 @@ func set(root *yaml.Node, assignment string) error {
 			return fault.New(fault.Invalid, "--set %s: %s is an alias; set what it stands for", assignment, strings.Join(keys[:i], "."))
 		}
 		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-			*n = yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column}
+			*n = yaml.Node{Kind: yaml.MappingNode, Line: mark}
 		}
 		switch n.Kind {
 		case yaml.MappingNode:
@@ -138,8 +143,8 @@ func set(root *yaml.Node, assignment string) error {
 				}
 			}
 			if at < 0 {
-				n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: k, Line: n.Line, Column: n.Column},
-					&yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column})
+				n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: k, Line: mark},
+					&yaml.Node{Kind: yaml.MappingNode, Line: mark})
 				at = len(n.Content) - 1
 			}
 			if last {
@@ -160,6 +165,14 @@ func set(root *yaml.Node, assignment string) error {
 		}
 	}
 	return nil
+}
+
+// markAll gives all nodes of a value a line.
+func markAll(n *yaml.Node, line int) {
+	n.Line = line
+	for _, e := range n.Content {
+		markAll(e, line)
+	}
 }
 
 // readSmall reads a regular file of at most 64 KiB.

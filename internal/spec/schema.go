@@ -30,7 +30,7 @@ func (g *generator) of(t reflect.Type) any {
 	case orderedType:
 		return map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
 	case sizeType:
-		return map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9._]+ *([KMGT]i?B?|B)?$`}
+		return map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9][0-9._]* *([KkMmGgTt]([Ii]?[Bb]|[Ii])?|[Bb])?$`}
 	case durationType:
 		return map[string]any{"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`}
 	case rawType:

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -36,8 +35,8 @@ type Shuffle struct {
 	Mode        string   `json:"mode,omitempty" doc:"window: splits dealt to lanes that are read side by side, rows permuted in windows (default); blocks: splits permuted; none: order of the files" enum:"window|blocks|none"`
 	Lanes       int      `json:"lanes,omitempty" doc:"for window: lanes read side by side; default: from the sizes in the footers, at most 64" min:"1"`
 	WindowRows  int64    `json:"window_rows,omitempty" doc:"rows permuted together; default: as many as take 4MiB" min:"1"`
-	WindowBytes Size     `json:"window_bytes,omitempty" doc:"the same for text formats, whose rows are not counted; default 4MiB"`
-	Resident    Size     `json:"resident,omitempty" doc:"bounds open windows and row groups when the default lanes are chosen; default 512MiB"`
+	WindowBytes Size     `json:"window_bytes,omitempty" doc:"the same for text formats, whose rows are not counted; default 4MiB" min:"1"`
+	Resident    Size     `json:"resident,omitempty" doc:"bounds open windows and row groups when the default lanes are chosen; default 512MiB" min:"1"`
 }
 
 // TensorColumn is a column as a tensor; written as text it is its dtype.
@@ -86,19 +85,19 @@ type Pack struct {
 	MaskColumn string `json:"mask_column,omitempty" doc:"takes loss_mask from this column: lists as long as the tokens'"`
 }
 
-// dataset builds the mix.
-func (m *Mix) dataset() (*dataset.Dataset, error) {
+// mix builds the mix at a path.
+func (s *Spec) mix(path string, m *Mix) (*dataset.Dataset, error) {
 	o := dataset.MixOptions{Stop: m.Stop}
 	for _, w := range m.Schedule {
 		o.Schedule = append(o.Schedule, ops.WeightsAt{At: w.At, Weights: w.Weights})
 	}
 	sources := make([]dataset.MixSource, len(m.Sources))
-	for i, s := range m.Sources {
-		ds, err := build(s.Source, s.Steps)
+	for i, x := range m.Sources {
+		ds, err := s.build(fmt.Sprintf("%s.sources.%d.", path, i), x.Source, x.Steps)
 		if err != nil {
-			return nil, fault.New(fault.CodeOf(err), "mix source %q: %w", s.Name, err)
+			return nil, fault.New(fault.CodeOf(err), "source %q of the mix: %w", x.Name, err)
 		}
-		sources[i] = dataset.MixSource{Name: s.Name, Data: ds, Weight: s.Weight, Repeat: s.Repeat}
+		sources[i] = dataset.MixSource{Name: x.Name, Data: ds, Weight: x.Weight, Repeat: x.Repeat}
 	}
 	return dataset.MixWith(o, sources...), nil
 }
@@ -159,7 +158,7 @@ func (s *Spec) checkShards(schema *arrow.Schema) error {
 	if err == nil && shard.Tail(s.Shards.Tail) == shard.TailPad {
 		err = c.CheckMask()
 	}
-	return fault.Wrap(err, fault.Place{Step: "shards"})
+	return s.AtShards(fault.Wrap(err, fault.Place{Step: "shards"}))
 }
 
 // rules reports what the keys of a spec say together that cannot be, at its place in root.
@@ -245,47 +244,4 @@ func (c *checker) limits(root *yaml.Node, at string, s *Spec, src Source, steps 
 			c.limits(root, fmt.Sprintf("%ssource.mix.sources.%d.", at, k), s, m.Source, m.Steps)
 		}
 	}
-}
-
-// find is the node at a path of keys and indices, or the last one there is on the way.
-func find(n *yaml.Node, path string) *yaml.Node {
-keys:
-	for _, k := range strings.Split(path, ".") {
-		for n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		switch n.Kind {
-		case yaml.MappingNode:
-			for i := 0; i < len(n.Content); i += 2 {
-				if n.Content[i].Value == k {
-					n = n.Content[i+1]
-					continue keys
-				}
-			}
-		case yaml.SequenceNode:
-			var i int
-			if _, err := fmt.Sscan(k, &i); err == nil && i >= 0 && i < len(n.Content) {
-				n = n.Content[i]
-				continue keys
-			}
-		}
-		return n
-	}
-	return n
-}
-
-// brackets writes steps.0.union.1 as messages do: steps[0].union[1].
-func brackets(path string) string {
-	var b strings.Builder
-	for i, k := range strings.Split(path, ".") {
-		switch {
-		case k != "" && strings.Trim(k, "0123456789") == "":
-			b.WriteString("[" + k + "]")
-		case i > 0:
-			b.WriteString("." + k)
-		default:
-			b.WriteString(k)
-		}
-	}
-	return b.String()
 }

@@ -5,6 +5,7 @@
 // published JSON Schema (docs/spec.schema.json) and decoding all follow them, by their
 // json and doc tags. A struct tagged oneof:"true" wants exactly one of its keys (on_error apart);
 // one tagged scalar:"key" may be written as text, which is the value of that key. min bounds a number.
+// A [Size], or an int64 whose key ends in _bytes, is written as [ParseSize] reads it.
 package spec
 
 import (
@@ -28,6 +29,8 @@ type Spec struct {
 	Sink    *Sink   `json:"sink,omitempty" doc:"where they go; needed by penstock run"`
 	Shards  *Shards `json:"shards,omitempty" doc:"how they become batches of ranks; needed by penstock batches and replay"`
 	Run     Run     `json:"run,omitzero" doc:"how it runs"`
+
+	doc *document
 }
 
 // Source is one of the formats.
@@ -136,7 +139,7 @@ type Output struct {
 	Path        string   `json:"path" doc:"folder or bucket URL" required:"true"`
 	Mode        string   `json:"mode,omitempty" doc:"what to do with another job's output there: error (default), append or overwrite" enum:"error|append|overwrite"`
 	PartitionBy []string `json:"partition_by,omitempty" doc:"key=value folders of these columns"`
-	TargetSize  Size     `json:"target_size,omitempty" doc:"size of files to aim at; default 256MiB"`
+	TargetSize  Size     `json:"target_size,omitempty" doc:"size of files to aim at; default 256MiB" min:"1"`
 }
 
 type (
@@ -161,7 +164,7 @@ type (
 // Run is how a spec runs.
 type Run struct {
 	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data. The same name again is the same job: nothing is done twice, also with mode append"`
-	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB; default: half of what is available, at most 4GiB"`
+	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB, at least 1MiB; default: half of what is available, at most 4GiB" min:"1048576"`
 	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
 	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`
 	Epoch        uint64   `json:"epoch,omitempty" doc:"keys random() too"`

@@ -53,7 +53,10 @@ func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"  - filter:", "  - filtr:", `taxi.yaml:5:5: steps[0]: unknown key "filtr": did you mean "filter"?`},
 		{"version: 1\n", "", `key "version" is missing`},
-		{"version: 1", "version: 2", "reads version 1, not 2"},
+		{"version: 1", "version: 2", "taxi.yaml:1:10: version: this program reads version 1, not 2"},
+		{"memory: 512MiB", "memory: 1KiB", "taxi.yaml:10:15: run.memory: must be at least 1.0 MiB, not 1.0 KiB"},
+		{"memory: 512MiB", "memory: 0", "run.memory: must be at least 1.0 MiB, not 0 B"},
+		{"memory: 512MiB", "memory: -5", `run.memory: want a size such as 512MiB, not "-5"`},
 		{"memory: 512MiB", "memory: 512 parsecs", `taxi.yaml:10:15: run.memory: want a size such as 512MiB, not "512 parsecs"`},
 		{"cpus: 2", "cpus: two", `run.cpus: want a whole number, not "two"`},
 		{"seed: 7", "seed: -7", "not negative"},
@@ -184,7 +187,7 @@ func TestShardMistakes(t *testing.T) {
 		{"weight: 7", "weight: -7", "source.mix.sources[0].weight: must be at least 0"},
 		{"stop: all", "stop: last", "want one of first, all"},
 		{"name: books", "name: web", `two sources of the mix have the name "web"`},
-		{"filter: id > 3", "filter: id >", `mix source "web": step 1 (filter)`},
+		{"filter: id > 3", "filter: id >", `source "web" of the mix: s:5:76: step 1 (filter)`},
 	} {
 		text := strings.Replace(dealt, c.from, c.to, 1)
 		s, err := Parse("s", []byte(text), nil)
@@ -274,12 +277,12 @@ func TestAliasBomb(t *testing.T) {
 }
 
 func TestParseSize(t *testing.T) {
-	for in, want := range map[string]Size{"0": 0, "1024": 1024, "512MiB": 512 << 20, "1.5GB": 1_500_000_000, "2 KiB": 2048, "1_000": 1000, "3g": 3 << 30} {
+	for in, want := range map[string]Size{"64KiB": 64 << 10, "64 kib": 64 << 10, "9007199254740993": 9007199254740993, "2Ti": 2 << 40, "1t": 1 << 40, "0": 0, "1024": 1024, "512MiB": 512 << 20, "1.5GB": 1_500_000_000, "2 KiB": 2048, "1_000": 1000, "3g": 3 << 30} {
 		if got, err := ParseSize(in); err != nil || got != want {
 			t.Errorf("%s: %d %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "x", "-1", "1XB", "1e9", "99999999TiB", "1.2.3"} {
+	for _, in := range []string{"", "x", "-1", "1XB", "1e9", "0.5", "1.0001KB", "99999999TiB", "1.2.3"} {
 		if got, err := ParseSize(in); err == nil {
 			t.Errorf("%q: %d", in, got)
 		}

@@ -1,0 +1,152 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// document is the text that a spec was read from. Nodes that --set brought have negative lines: -1 is sets[0].
+type document struct {
+	file string
+	root *yaml.Node
+	sets []string // keys
+}
+
+// position is where a node is written: taxi.yaml:5:13, or taxi.yaml: --set run.memory.
+func (d *document) position(n *yaml.Node) string {
+	if n.Line < 0 {
+		return d.file + ": --set " + d.sets[-n.Line-1]
+	}
+	return fmt.Sprintf("%s:%d:%d", d.file, n.Line, n.Column)
+}
+
+// located is an error with the position of what is wrong in the spec.
+type located struct {
+	at  string
+	err error
+}
+
+func (l *located) Error() string { return l.at + ": " + l.err.Error() }
+func (l *located) Unwrap() error { return l.err }
+
+// at says where the value at a path is written, in front of an error that does not say so yet.
+func (s *Spec) at(path string, err error) error {
+	if _, ok := errors.AsType[*located](err); ok || err == nil || s.doc == nil {
+		return err
+	}
+	return &located{s.doc.position(find(s.doc.root, path)), err}
+}
+
+// ofStep finds what an error of a step is about: its value, or the entry of the column that it names.
+func (s *Spec) ofStep(path string) func(error) error {
+	return func(err error) error {
+		at := path
+		if s.doc != nil {
+			if n := find(s.doc.root, path); n.Kind == yaml.MappingNode {
+				for i := 0; i < len(n.Content); i += 2 {
+					if k := n.Content[i].Value; k != "on_error" {
+						at = path + "." + k
+					}
+				}
+			}
+		}
+		if c := fault.PlaceOf(err).Column; c != "" && !strings.Contains(c, ".") {
+			at += "." + c
+		}
+		return s.at(at, err)
+	}
+}
+
+// AtShards says which line of the shards section an error of its batches is about: one that is wrong
+// with the spec, and has no line yet.
+func (s *Spec) AtShards(err error) error {
+	switch fault.CodeOf(err) {
+	case fault.Invalid, fault.Unsupported, fault.Exhausted:
+	default:
+		return err
+	}
+	text := err.Error()
+	for _, key := range []string{"run.on_error.dead_letter", "shards.shuffle.window_rows", "shards.shuffle.window_bytes", "shards.shuffle.lanes",
+		"shards.shuffle.resident", "shards.shuffle.mode", "shards.batch_per_rank", "shards.global_batch", "shards.steps_per_epoch", "shards.tail"} {
+		name := key[strings.LastIndexByte(key, '.')+1:]
+		if strings.Contains(strings.ReplaceAll(text, "dead letter", "dead_letter"), name) && s.has(key) {
+			return s.at(key, err)
+		}
+	}
+	if c := fault.PlaceOf(err).Column; c != "" && !strings.Contains(c, ".") {
+		return s.at("shards.columns."+c, err)
+	}
+	if strings.Contains(text, "shuffle: ") {
+		return s.at("shards.shuffle", err)
+	}
+	return s.at("shards", err)
+}
+
+// has reports whether a path of keys is written in the spec.
+func (s *Spec) has(path string) bool {
+	dir, key := "", path
+	if i := strings.LastIndexByte(path, '.'); i >= 0 {
+		dir, key = path[:i], path[i+1:]
+	}
+	if s.doc == nil || dir != "" && !s.has(dir) {
+		return false
+	}
+	n := s.doc.root
+	if dir != "" {
+		n = find(n, dir)
+	}
+	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return true
+		}
+	}
+	return false
+}
+
+// find is the node at a path of keys and indices, or the last one there is on the way.
+func find(n *yaml.Node, path string) *yaml.Node {
+keys:
+	for _, k := range strings.Split(path, ".") {
+		for n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		switch n.Kind {
+		case yaml.MappingNode:
+			for i := 0; i < len(n.Content); i += 2 {
+				if n.Content[i].Value == k {
+					n = n.Content[i+1]
+					continue keys
+				}
+			}
+		case yaml.SequenceNode:
+			var i int
+			if _, err := fmt.Sscan(k, &i); err == nil && i >= 0 && i < len(n.Content) {
+				n = n.Content[i]
+				continue keys
+			}
+		}
+		return n
+	}
+	return n
+}
+
+// brackets writes steps.0.union.1 as messages do: steps[0].union[1].
+func brackets(path string) string {
+	var b strings.Builder
+	for i, k := range strings.Split(path, ".") {
+		switch {
+		case k != "" && strings.Trim(k, "0123456789") == "":
+			b.WriteString("[" + k + "]")
+		case i > 0:
+			b.WriteString("." + k)
+		default:
+			b.WriteString(k)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,111 @@
+package spec
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const numbers = `version: 1
+source: {range: {n: 100}}
+steps:
+  - filter: id > 3
+  - with_columns:
+      half: id / 2
+      text: string(id)
+  - union:
+      - source: {range: {n: 5}}
+        steps:
+          - filter: id > 4
+sink: {csv: {path: out/, partition_by: [text]}}
+`
+
+// What resolving finds wrong with a step, a source, the sink or the shards has its file and line, and so
+// has what --set brought.
+func TestLines(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		sets     []string
+		want     string
+	}{
+		{"id > 3", "idd > 3", nil, `s.yaml:4:13: step 1 (filter): unknown column "idd"`},
+		{"id > 3", "id +", nil, `s.yaml:4:13: step 1 (filter): expression: unexpected end`},
+		{"id / 2", "idd / 2", nil, `s.yaml:6:13: step 2 (with_columns)`},
+		{"string(id)", "nosuch(id)", nil, `s.yaml:7:13: step 2 (with_columns)`},
+		{"id > 4", "idd > 4", nil, `s.yaml:11:21: step 1 (filter)`},
+		{"union:\n", "map: {function: nosuch}\n  - union:\n", nil, `s.yaml:8:10: step 3: `},
+		{"{range: {n: 100}}", "{parquet: {paths: [no/such.parquet]}}", nil, `s.yaml:2:9: source (parquet)`},
+		{"[text]", "[txt]", nil, `s.yaml:12:40: sink: partition_by: unknown column "txt"`},
+		{"", "", []string{"steps.0.filter=idd > 1"}, `s.yaml: --set steps.0.filter: step 1 (filter): unknown column "idd"`},
+		{"", "", []string{"run.memory=5 parsecs"}, `s.yaml: --set run.memory: want a size such as 512MiB, not "5 parsecs"`},
+		{"", "", []string{"run.cpus=2", "run.on_error={policy: skp}"}, `s.yaml: --set run.on_error: run.on_error.policy: want one of`},
+		{"id > 3", "idd > 3", []string{"run.cpus=2"}, `s.yaml:4:13: step 1 (filter)`},
+		{"", "", []string{"source={mix: {sources: [{name: a, weight: 1, source: {range: {n: 1}}, steps: [{filter: idd > 1}]}]}}", "steps=[]"},
+			`source "a" of the mix: s.yaml: --set source: step 1 (filter)`},
+		{"sink:", "shards: {global_batch: 4, columns: {half: float32, text: auto}}\nsink:", nil, `s.yaml:12:58: shards, column "text"`},
+		{"sink:", "run: {on_error: {max_rate: 3}}\nsink:", nil, `s.yaml:12:17: run.on_error: on_error: max_rate`},
+	} {
+		s, err := Parse("s.yaml", []byte(strings.Replace(numbers, c.from, c.to, 1)), c.sets)
+		if err == nil {
+			err = check(t, s)
+		}
+		if code := fault.CodeOf(err); err == nil || !strings.Contains(err.Error(), c.want) || code != fault.Invalid && code != fault.NotFound {
+			t.Errorf("%q %v: error %v (%v), want %q", c.to, c.sets, err, code, c.want)
+		}
+	}
+}
+
+func check(t *testing.T, s *Spec) error {
+	ds, err := s.Dataset()
+	if err != nil {
+		return err
+	}
+	defer ds.Close()
+	schema, err := ds.Schema(t.Context())
+	if err != nil {
+		return err
+	}
+	return s.Check(schema)
+}
+
+// What is wrong with the shards only when they are laid out has the line of the key that it is about.
+func TestAtShards(t *testing.T) {
+	const text = "version: 1\nsource: {range: {n: 5}}\nshards:\n  global_batch: 2\n  shuffle:\n    window_rows: 7\n    lanes: 3\n  columns: {id: auto}\nrun: {on_error: {policy: skip, dead_letter: bad/}}\n"
+	s, err := Parse("s.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		err  *fault.Error
+		want string
+	}{
+		{fault.New(fault.Invalid, "shuffle: lanes must be 1 to 5, have 6"), "s.yaml:7:12: "},
+		{fault.New(fault.Invalid, "shuffle: give window_bytes instead of window_rows"), "s.yaml:6:18: "},
+		{fault.New(fault.Exhausted, "shuffle: one window takes too much"), "s.yaml:6:5: "},
+		{fault.New(fault.Unsupported, "dead letters of shards"), "s.yaml:9:45: "},
+		{fault.New(fault.Invalid, "no tensor form").At(fault.Place{Column: "id"}), "s.yaml:8:17: "},
+		{fault.New(fault.Invalid, "an epoch has no end: give steps_per_epoch"), "s.yaml:4:3: "},
+		{fault.New(fault.Unavailable, "the bucket is away"), "the bucket"},
+	} {
+		got := s.AtShards(c.err)
+		if !strings.HasPrefix(got.Error(), c.want) || fault.CodeOf(got) != c.err.Code || s.AtShards(got) != got {
+			t.Errorf("%v: %v, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// Every size takes every form, also in the options of formats.
+func TestSizesEverywhere(t *testing.T) {
+	s, err := Parse("s", []byte(`version: 1
+source: {csv: {paths: [x], split_bytes: 64KiB, sample_bytes: 1.5MB}}
+sink: {parquet: {path: y, row_group_bytes: 8MiB, page_bytes: 65536, target_size: 1g}}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, p := s.Source.CSV, s.Sink.Parquet
+	if c.SplitBytes != 64<<10 || c.SampleBytes != 1_500_000 || p.RowGroupBytes != 8<<20 || p.PageBytes != 65536 || p.TargetSize != 1<<30 {
+		t.Errorf("%+v %+v", c, p)
+	}
+}
