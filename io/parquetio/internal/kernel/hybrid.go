@@ -1,0 +1,173 @@
+package kernel
+
+import "math"
+
+// blockLen is how many indexes are unpacked at a time: they stay in the L1 cache.
+const blockLen = 1024
+
+// Hybrid decodes runs of repeated and of bit-packed values: levels, dictionary
+// indexes, booleans.
+type Hybrid struct {
+	src    []byte // behind the run
+	run    []byte // packed values
+	pos    int    // of the next packed value
+	left   int    // values of the run
+	value  uint32 // repeated
+	width  uint
+	packed bool
+}
+
+// Reset begins to read values of width bits, 0 to 32. A last packed run may be
+// shorter than it claims.
+func (h *Hybrid) Reset(src []byte, width uint) bool {
+	*h = Hybrid{src: src, width: width}
+	if width == 0 {
+		h.left = math.MaxInt // zeros without end
+	}
+	return width <= 32
+}
+
+// next enters the next run that has values.
+func (h *Hybrid) next() bool {
+	for i := 0; ; {
+		var head uint64
+		for s := 0; ; s += 7 {
+			if i >= len(h.src) || s > 28 {
+				return h.fail()
+			}
+			c := h.src[i]
+			i++
+			head |= uint64(c&0x7f) << s
+			if c < 0x80 {
+				break
+			}
+		}
+		src := h.src[i:]
+		if h.packed = head&1 != 0; h.packed {
+			size, values := head>>1*uint64(h.width), head>>1<<3
+			if size > uint64(len(src)) {
+				size = uint64(len(src))
+				values = size << 3 / uint64(h.width)
+			}
+			h.run, h.src = src[:size], src[size:]
+			h.pos, h.left = 0, int(values)
+		} else {
+			size := int(h.width+7) >> 3
+			if size > len(src) {
+				return h.fail()
+			}
+			h.value = 0
+			for k, c := range src[:size] {
+				h.value |= uint32(c) << (8 * k)
+			}
+			if uint64(h.value)>>h.width != 0 {
+				return h.fail()
+			}
+			h.src, h.left = src[size:], int(head>>1)
+		}
+		if h.left > 0 {
+			return true
+		}
+		i = 0
+	}
+}
+
+func (h *Hybrid) fail() bool {
+	h.src, h.left = nil, 0
+	return false
+}
+
+// step takes n values of the run, n <= left.
+func (h *Hybrid) step(n int) {
+	h.left -= n
+	h.pos += n
+}
+
+// Skip passes over n values.
+func (h *Hybrid) Skip(n int) bool {
+	for n > 0 {
+		if h.left == 0 && !h.next() {
+			return false
+		}
+		k := min(n, h.left)
+		h.step(k)
+		n -= k
+	}
+	return true
+}
+
+// Indexes reads indexes of a dictionary of so many entries; false if one is outside.
+func (h *Hybrid) Indexes(dst []uint32, entries int) bool {
+	for len(dst) > 0 {
+		if h.left == 0 && !h.next() {
+			return false
+		}
+		n := min(len(dst), h.left)
+		if h.packed {
+			n = min(n, blockLen)
+			unpackFrom(dst[:n], h.run, h.pos, h.width)
+			if uint64(entries) < 1<<h.width && uint64(maximum(dst[:n])) >= uint64(entries) {
+				return h.fail()
+			}
+		} else {
+			if uint64(h.value) >= uint64(entries) {
+				return h.fail()
+			}
+			fill(dst[:n], h.value)
+		}
+		h.step(n)
+		dst = dst[n:]
+	}
+	return true
+}
+
+// Levels8 reads levels of up to 8 bits; false if one is over most.
+func (h *Hybrid) Levels8(dst []uint8, most uint32) bool { return levels(h, dst, most) }
+
+// Levels16 reads levels of up to 16 bits; false if one is over most.
+func (h *Hybrid) Levels16(dst []uint16, most uint32) bool { return levels(h, dst, most) }
+
+func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
+	if most > uint32(^L(0)) {
+		return h.fail()
+	}
+	var block [256]uint32
+	for len(dst) > 0 {
+		if h.left == 0 && !h.next() {
+			return false
+		}
+		n := min(len(dst), h.left)
+		if h.packed {
+			n = min(n, len(block))
+			unpackFrom(block[:n], h.run, h.pos, h.width)
+			top := uint32(0)
+			for i, v := range block[:n] {
+				top = max(top, v)
+				dst[i] = L(v)
+			}
+			if top > most {
+				return h.fail()
+			}
+		} else {
+			if h.value > most {
+				return h.fail()
+			}
+			fill(dst[:n], L(h.value))
+		}
+		h.step(n)
+		dst = dst[n:]
+	}
+	return true
+}
+
+// maximum returns the largest value, 0 if there is none.
+func maximum(v []uint32) uint32 {
+	var a, b, c, d uint32
+	for ; len(v) >= 4; v = v[4:] {
+		a, b, c, d = max(a, v[0]), max(b, v[1]), max(c, v[2]), max(d, v[3])
+	}
+	for _, x := range v {
+		a = max(a, x)
+	}
+	return max(a, b, c, d)
+}
