@@ -2,7 +2,8 @@ package shard
 
 import (
 	"fmt"
-	"math"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -12,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
 // MaskName is the column or tensor that tells real rows from padded ones; see
@@ -27,11 +29,16 @@ type Collator struct {
 
 	// Tensor form.
 	tensors bool
-	cols    []*column // in the order of the schema
-	outs    int       // tensors of a batch without the mask
-	dims    int       // of all their shapes
-	used    []bool    // by record: whether a run needs it
-	tile    []byte    // values on their way through a conversion
+	outs    []*output    // in the order of the schema
+	count   int          // tensors of a batch without the mask
+	dims    int          // of all their shapes
+	layout  *rows.Layout // of packed rows; nil: nothing packs
+	used    []bool       // by record: whether a run needs it
+	tile    []byte       // values on their way through a conversion
+	srcs    []arrow.RecordBatch
+	blocks  [][]byte
+	parts   [][]byte // by tensor of the layout: where it is written
+	mixed   mixture
 
 	// Arrow form.
 	masked *arrow.Schema     // schema with the mask
@@ -69,41 +76,87 @@ func NewCollator(schema *arrow.Schema, f Form, alloc memory.Allocator) (*Collato
 		}
 		return c, nil
 	}
-	for name := range f.Columns {
-		if !schema.HasField(name) {
-			return nil, fault.New(fault.Invalid, "tensor of unknown column %q%s", name, haveText(name, schema))
-		}
+	if err := c.outputs(f); err != nil {
+		return nil, err
 	}
-	seen := map[string]string{} // tensor name -> column
-	for i, field := range schema.Fields() {
-		o, ok := f.Columns[field.Name]
-		if !ok && f.Columns != nil {
-			continue
-		}
-		col, err := newColumn(field, o)
-		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{Column: field.Name})
-		}
-		col.index = i
-		c.cols = append(c.cols, col)
-		for _, name := range col.names() {
+	seen := map[string]*output{} // by name of tensor
+	for _, out := range c.outs {
+		for _, name := range out.names() {
 			if other, ok := seen[name]; ok {
-				return nil, fault.New(fault.Invalid, "two tensors would be called %q, of columns %q and %q: rename one", name, other, field.Name)
+				return nil, fault.New(fault.Invalid, "two tensors would be called %q, of %s and %s: rename one", name, other.text(), out.text())
 			}
-			seen[name] = field.Name
-			c.outs++
+			seen[name] = out
+			c.count++
 		}
-		c.dims += 3 + len(col.inner)
+		c.dims += 3 + len(out.inner)
 	}
 	return c, nil
 }
+
+// outputs finds the tensors that the form asks for, in the order of the schema: a stack comes where its first
+// column would, behind a tensor of that column and in the order of names. What has a fixed size is laid out for packed rows.
+func (c *Collator) outputs(f Form) error {
+	stacks := map[string][]string{} // names by first column
+	for _, name := range slices.Sorted(maps.Keys(f.Columns)) {
+		o := f.Columns[name]
+		switch {
+		case o.Stack == nil && !c.schema.HasField(name):
+			return fault.New(fault.Invalid, "tensor of unknown column %q%s", name, haveText(name, c.schema))
+		case o.Stack != nil && len(o.Stack) == 0:
+			return fault.New(fault.Invalid, "a stack of no columns: name some").At(fault.Place{Column: name})
+		case o.Stack != nil && !c.schema.HasField(o.Stack[0]):
+			return fault.New(fault.Invalid, "stack: unknown column %q%s", o.Stack[0], haveText(o.Stack[0], c.schema)).At(fault.Place{Column: name})
+		case o.Stack != nil:
+			stacks[o.Stack[0]] = append(stacks[o.Stack[0]], name)
+		}
+	}
+	for i, field := range c.schema.Fields() {
+		if o, ok := f.Columns[field.Name]; f.Columns == nil || ok && o.Stack == nil {
+			out, err := newOutput(c.schema, i, o)
+			if err != nil {
+				return err
+			}
+			c.outs = append(c.outs, out)
+		}
+		for _, name := range stacks[field.Name] {
+			out, err := newStack(c.schema, name, f.Columns[name])
+			if err != nil {
+				return err
+			}
+			c.outs = append(c.outs, out)
+		}
+		delete(stacks, field.Name) // more columns of that name are an error above
+	}
+	var tensors [][]rows.Field
+	for _, out := range c.outs {
+		out.part = -1
+		if col := out.cols[0]; col.second != "" || col.width == 0 {
+			continue
+		}
+		out.part = len(tensors)
+		fields := make([]rows.Field, len(out.cols))
+		for i, col := range out.cols {
+			fields[i] = col.field
+		}
+		tensors = append(tensors, fields)
+	}
+	if tensors != nil {
+		c.layout = rows.New(tensors, len(tensors) < len(c.outs))
+		c.parts = make([][]byte, len(tensors))
+	}
+	return nil
+}
+
+// Layout is how rows are packed for [Collator.BatchOf]: all parts of batches that have a fixed size. It is nil where
+// there are none, or in Arrow form, and the same for all collators of one schema and form.
+func (c *Collator) Layout() *rows.Layout { return c.layout }
 
 // CheckMask returns the error that every batch with Masked would end in, if the
 // name of the mask is taken.
 func (c *Collator) CheckMask() error {
 	taken := !c.tensors && c.schema.HasField(MaskName)
-	for _, col := range c.cols {
-		for _, name := range col.names() {
+	for _, out := range c.outs {
+		for _, name := range out.names() {
 			taken = taken || name == MaskName
 		}
 	}
@@ -114,11 +167,50 @@ func (c *Collator) CheckMask() error {
 	return nil
 }
 
+// Rows are what batches are made of: a record, rows packed by the collator's Layout, or both, then in the same
+// order. Where rows are packed, the record is only read for what does not pack; it may be nil if all does.
+type Rows struct {
+	Rec    arrow.RecordBatch
+	Packed []byte
+}
+
 // Batch makes a batch of the rows of runs, in their order. Records are borrowed;
 // in Arrow form a batch that is one run without pads shares their memory. The
 // caller owns the batch. A null, a value that its dtype cannot hold and a list
 // that is too long are RowErrors that name the column.
 func (c *Collator) Batch(recs []arrow.RecordBatch, runs []gather.Run, o BatchShape) (*Batch, error) {
+	return c.batch(recs, nil, runs, o)
+}
+
+// BatchOf is Batch for sources some or all of which are packed.
+func (c *Collator) BatchOf(srcs []Rows, runs []gather.Run, o BatchShape) (*Batch, error) {
+	defer c.forget()
+	packed := c.sources(srcs)
+	return c.batch(c.srcs, packed, runs, o)
+}
+
+// sources takes sources apart: into c.srcs, and packed rows; nil where nothing is packed.
+func (c *Collator) sources(srcs []Rows) (packed [][]byte) {
+	c.srcs, c.blocks = c.srcs[:0], c.blocks[:0]
+	for _, s := range srcs {
+		c.srcs, c.blocks = append(c.srcs, s.Rec), append(c.blocks, s.Packed)
+		if s.Packed != nil {
+			packed = c.blocks
+		}
+	}
+	if packed != nil {
+		packed = c.blocks
+	}
+	return packed
+}
+
+// forget lets go of sources.
+func (c *Collator) forget() {
+	clear(c.srcs)
+	clear(c.blocks)
+}
+
+func (c *Collator) batch(recs []arrow.RecordBatch, packed [][]byte, runs []gather.Run, o BatchShape) (*Batch, error) {
 	b := &Batch{rows: o.Rows, real: gather.Count(runs)}
 	b.refs.Store(1)
 	if b.real > b.rows {
@@ -131,7 +223,7 @@ func (c *Collator) Batch(recs []arrow.RecordBatch, runs []gather.Run, o BatchSha
 	}
 	var err error
 	if c.tensors {
-		err = c.fill(b, recs, runs, o)
+		err = c.fill(b, recs, packed, runs, o)
 	} else {
 		b.record, err = c.record(recs, runs, o)
 	}
@@ -145,7 +237,8 @@ func (c *Collator) Batch(recs []arrow.RecordBatch, runs []gather.Run, o BatchSha
 // all ranks pad to one length; nil if there is none. It reads offsets only.
 func (c *Collator) Longest(recs []arrow.RecordBatch, runs []gather.Run) map[string]int {
 	var m map[string]int
-	for _, col := range c.cols {
+	for _, out := range c.outs {
+		col := out.cols[0]
 		if col.lists != ListsPadGlobal || col.length > 0 {
 			continue
 		}
@@ -158,6 +251,13 @@ func (c *Collator) Longest(recs []arrow.RecordBatch, runs []gather.Run) map[stri
 		col.unload()
 	}
 	return m
+}
+
+// LongestOf is Longest for sources.
+func (c *Collator) LongestOf(srcs []Rows, runs []gather.Run) map[string]int {
+	defer c.forget()
+	c.sources(srcs)
+	return c.Longest(c.srcs, runs)
 }
 
 // mark notes which records the runs need.
@@ -232,170 +332,4 @@ func emptyRow(schema *arrow.Schema) arrow.RecordBatch {
 		}
 	}
 	return b.NewRecordBatch()
-}
-
-const align = 64
-
-// maxBytes bounds one tensor: what a single endless list would make of a padded
-// batch is refused before anything is allocated.
-const maxBytes = 1 << 38
-
-// fill makes a batch in tensor form: the sizes of all tensors, one buffer, then
-// the values.
-func (c *Collator) fill(b *Batch, recs []arrow.RecordBatch, runs []gather.Run, o BatchShape) error {
-	c.mark(len(recs), runs)
-	defer func() {
-		for _, col := range c.cols {
-			col.unload()
-		}
-	}()
-	b.tensors = make([]Tensor, 0, c.outs+1)
-	dims := make([]int, 0, c.dims+1)
-	size := 0
-	add := func(name string, t DType, lead []int, inner []int) error {
-		n := float64(t.Size())
-		k := t.Size()
-		at := len(dims)
-		dims = append(append(dims, lead...), inner...)
-		for _, d := range dims[at:] {
-			n *= float64(d)
-			k *= d
-		}
-		if n > maxBytes {
-			return fault.New(fault.Exhausted, "a tensor of shape %v would take %.0f GiB: take smaller batches, cut long lists, or ask for lists: ragged", dims[at:], n/(1<<30)).
-				At(fault.Place{Column: name})
-		}
-		b.tensors = append(b.tensors, Tensor{Name: name, DType: t, Shape: dims[at:len(dims):len(dims)]})
-		size += (k + align - 1) / align * align
-		return nil
-	}
-	for _, col := range c.cols {
-		col.load(recs, c.used)
-		if err := col.nulls(runs); err != nil {
-			return err
-		}
-		var err error
-		switch col.lists {
-		case "":
-			err = add(col.name, col.to, []int{b.rows}, col.inner)
-		case ListsRagged:
-			if err = add(col.name, col.to, []int{col.total(runs)}, col.inner); err == nil {
-				err = add(col.second, Int64, []int{b.rows + 1}, nil)
-			}
-		default:
-			var n int
-			if n, err = col.padded(runs, o.Lengths); err == nil {
-				if err = add(col.name, col.to, []int{b.rows, n}, col.inner); err == nil {
-					err = add(col.second, Int32, []int{b.rows}, nil)
-				}
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if o.Masked {
-		if err := add(MaskName, Bool, []int{b.rows}, nil); err != nil {
-			return err
-		}
-	}
-	buf := memory.NewResizableBuffer(c.alloc)
-	buf.Resize(size)
-	all, at := buf.Bytes(), 0
-	for i := range b.tensors {
-		t := &b.tensors[i]
-		k := t.DType.Size()
-		for _, d := range t.Shape {
-			k *= d
-		}
-		t.Data = all[at : at+k : at+k]
-		at += (k + align - 1) / align * align
-	}
-	i := 0
-	for _, col := range c.cols {
-		var err error
-		switch col.lists {
-		case "":
-			real := b.real * col.width * col.to.Size()
-			clear(b.tensors[i].Data[real:])
-			err = c.fixed(col, b.tensors[i].Data[:real], recs, runs)
-			i++
-		case ListsRagged:
-			err = col.ragged(b.tensors[i].Data, Values[int64](b.tensors[i+1]), recs, runs)
-			i += 2
-		default:
-			err = col.pad(b.tensors[i].Data, Values[int32](b.tensors[i+1]), b.tensors[i].Shape[1], recs, runs)
-			i += 2
-		}
-		if err != nil {
-			buf.Release()
-			return err
-		}
-	}
-	if o.Masked {
-		m := b.tensors[i].Data
-		for j := range m[:b.real] {
-			m[j] = 1
-		}
-		clear(m[b.real:])
-	}
-	b.buf = buf
-	return nil
-}
-
-// tileBytes is how much is gathered before it is converted: it stays in the
-// fastest cache.
-const tileBytes = 8 << 10
-
-// fixed writes a column whose rows all have the same shape: one copy, or a tile
-// gathered and then converted. Runs as large as a tile are converted in place.
-func (c *Collator) fixed(col *column, dst []byte, recs []arrow.RecordBatch, runs []gather.Run) error {
-	if len(dst) == 0 {
-		return nil
-	}
-	from, to := col.width*col.from.Size(), col.width*col.to.Size()
-	if col.from != Bool && col.conv == nil {
-		gather.Fixed(dst, from, col.vals, runs)
-		return nil
-	}
-	per := tileBytes / from // rows of a tile
-	for len(runs) > 0 {
-		n, k := 0, 0
-		for k < len(runs) && n+int(runs[k].N) <= per {
-			n += int(runs[k].N)
-			k++
-		}
-		if col.from == Bool || k <= 1 {
-			r := runs[0]
-			n, k = int(r.N), 1
-			if i := col.put(dst[:n*to], int(r.Rec), int(r.Row)*col.width, n*col.width); i >= 0 {
-				return col.misfit(recs[r.Rec], col.width*int(r.Row)+i)
-			}
-		} else {
-			if c.tile == nil {
-				c.tile = make([]byte, tileBytes)
-			}
-			tile := c.tile[:n*from]
-			gather.Fixed(tile, from, col.vals, runs[:k])
-			if i := col.conv(dst[:n*to], tile); i >= 0 {
-				row := i / col.width
-				for _, r := range runs[:k] {
-					if row < int(r.N) {
-						return col.misfit(recs[r.Rec], (int(r.Row)+row)*col.width+i%col.width)
-					}
-					row -= int(r.N)
-				}
-			}
-		}
-		dst, runs = dst[n*to:], runs[k:]
-	}
-	return nil
-}
-
-// roundUp to a multiple of m, if m is positive.
-func roundUp(n, m int) int {
-	if m <= 0 || n > math.MaxInt-m {
-		return n
-	}
-	return (n + m - 1) / m * m
 }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -9,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
 // column is how one column becomes a tensor. An item is a row, or, where lists
@@ -25,8 +27,9 @@ type column struct {
 	lists    Lists
 	length   int // fixed length of padded lists; 0: the longest, rounded up
 	multiple int
-	empty    []byte                    // one value behind the end of a list
-	conv     func(dst, src []byte) int // nil where the bytes stay; the index of a value that does not fit, or -1
+	empty    []byte       // one value behind the end of a list
+	conv     rows.Convert // nil where the bytes stay
+	field    rows.Field   // where lists do not vary in length
 
 	// Of the batch in the making, by record; of records that no run uses, nothing.
 	levels []level
@@ -45,8 +48,8 @@ type level struct {
 	nulls bool     // any of bits
 }
 
-func newColumn(f arrow.Field, o Column) (*column, error) {
-	c := &column{name: f.Name, width: 1, lists: o.Lists, length: o.Length, multiple: o.Multiple}
+func newColumn(f arrow.Field, index int, o Column) (*column, error) {
+	c := &column{name: f.Name, index: index, width: 1, lists: o.Lists, length: o.Length, multiple: o.Multiple}
 	t := f.Type
 	varying := t.ID() == arrow.LIST || t.ID() == arrow.LARGE_LIST
 	switch {
@@ -98,23 +101,16 @@ func newColumn(f arrow.Field, o Column) (*column, error) {
 	}
 	c.scaled = o.Scale != 0 && o.Scale != 1 || o.Offset != 0
 	if c.from != c.to || c.scaled {
-		c.conv = converter(c.from, c.to, o.Scale, o.Offset)
+		c.conv = rows.Converter(rows.Type(c.from), rows.Type(c.to), o.Scale, o.Offset)
 	}
+	c.field = rows.Field{From: rows.Type(c.from), To: rows.Type(c.to), Column: index, Width: c.width, Scale: o.Scale, Offset: o.Offset}
 	if c.second != "" {
 		c.empty = make([]byte, c.to.Size())
-		if castTo(c.to, c.empty, []float64{o.Fill}) >= 0 {
+		if rows.Cast(rows.Type(c.to), c.empty, []float64{o.Fill}) >= 0 {
 			return nil, fault.New(fault.Invalid, "fill %v does not fit %s", o.Fill, c.to)
 		}
 	}
 	return c, nil
-}
-
-// names of its tensors.
-func (c *column) names() []string {
-	if c.second == "" {
-		return []string{c.name}
-	}
-	return []string{c.name, c.second}
 }
 
 // load finds the memory of the column in every record that is used.
@@ -177,6 +173,12 @@ func from[T any](b *memory.Buffer, at int) []T {
 		return nil
 	}
 	return view[T](b.Bytes())[at:]
+}
+
+// view gives bytes as values; there must be some.
+func view[T any](b []byte) []T {
+	var z T
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(z)))
 }
 
 // sized is s with n elements.

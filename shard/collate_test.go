@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -185,6 +186,18 @@ func randomForm(rng *rand.Rand, cols []*testColumn) Form {
 			f.Columns[c.field.Name] = o
 		}
 	}
+	for i := range rng.IntN(3) {
+		var names []string
+		for _, c := range cols {
+			if c.field.Type == c.leaf && rng.IntN(3) > 0 {
+				names = append(names, c.field.Name)
+			}
+		}
+		rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		if len(names) > 0 {
+			f.Columns[fmt.Sprint("stack", i)] = Column{Stack: names, DType: DType(1 + rng.IntN(len(dtypes)-1)), Offset: float64(rng.IntN(2))}
+		}
+	}
 	return f
 }
 
@@ -213,7 +226,7 @@ func numbers(t Tensor) []float64 {
 		case Uint64:
 			out[i] = float64(Values[uint64](t)[i])
 		case Float16:
-			out[i] = float64(halfToFloat(Values[uint16](t)[i]))
+			out[i] = float64(float16.FromBits(Values[uint16](t)[i]).Float32())
 		case BFloat16:
 			out[i] = float64(math.Float32frombits(uint32(Values[uint16](t)[i]) << 16))
 		case Float32:
@@ -236,85 +249,23 @@ type testTensor struct {
 func model(cols []*testColumn, f Form, runs []gather.Run, o BatchShape) []testTensor {
 	var out []testTensor
 	for _, c := range cols {
-		opt, ok := f.Columns[c.field.Name]
-		if !ok {
-			continue
+		if opt, ok := f.Columns[c.field.Name]; ok {
+			out = append(out, modelColumn(c, opt, runs, o)...)
 		}
-		dtype := opt.DType
-		if dtype == Auto {
-			dtype, _ = dtypeOf(c.leaf)
-		}
-		cast := func(v float64) float64 {
-			switch {
-			case dtype == Bool && v != 0:
-				return 1
-			case dtype < Float16:
-				return math.Trunc(v)
+		for i := range 2 {
+			name := fmt.Sprint("stack", i)
+			opt, ok := f.Columns[name]
+			if !ok || opt.Stack[0] != c.field.Name {
+				continue
 			}
-			return v
-		}
-		var rows [][]float64
-		longest := 0
-		for _, r := range runs {
-			for i := range r.N {
-				var row []float64
-				for _, v := range c.rows[r.Rec][r.Row+i] {
-					if opt.Scale != 0 {
-						v = v*opt.Scale + opt.Offset
-					}
-					row = append(row, cast(v))
+			t := testTensor{name: name, dtype: opt.DType, shape: []int{o.Rows, len(opt.Stack)}, values: make([]float64, o.Rows*len(opt.Stack))}
+			for k, member := range opt.Stack {
+				c := cols[slices.IndexFunc(cols, func(c *testColumn) bool { return c.field.Name == member })]
+				for row, v := range modelColumn(c, Column{DType: opt.DType, Scale: 1, Offset: opt.Offset}, runs, o)[0].values {
+					t.values[row*len(opt.Stack)+k] = v
 				}
-				rows = append(rows, row)
-				longest = max(longest, len(row)/c.width)
-			}
-		}
-		t := testTensor{name: c.field.Name, dtype: dtype}
-		switch {
-		case !c.varies:
-			t.shape = append([]int{o.Rows}, c.inner...)
-			for _, row := range rows {
-				t.values = append(t.values, row...)
-			}
-			for len(t.values) < o.Rows*c.width {
-				t.values = append(t.values, 0)
 			}
 			out = append(out, t)
-		case opt.Lists == ListsRagged:
-			offs := testTensor{name: t.name + ".offsets", dtype: Int64, shape: []int{o.Rows + 1}, values: []float64{0}}
-			for i := range o.Rows {
-				if i < len(rows) {
-					t.values = append(t.values, rows[i]...)
-				}
-				offs.values = append(offs.values, float64(len(t.values)/c.width))
-			}
-			t.shape = append([]int{len(t.values) / c.width}, c.inner...)
-			out = append(out, t, offs)
-		default:
-			if n, ok := o.Lengths[t.name]; ok {
-				longest = n
-			}
-			if opt.Length > 0 {
-				longest = opt.Length
-			}
-			if opt.Multiple > 0 {
-				for longest%opt.Multiple != 0 {
-					longest++
-				}
-			}
-			lens := testTensor{name: t.name + ".lengths", dtype: Int32, shape: []int{o.Rows}}
-			for i := range o.Rows {
-				var row []float64
-				if i < len(rows) {
-					row = rows[i]
-				}
-				lens.values = append(lens.values, float64(len(row)/c.width))
-				t.values = append(t.values, row...)
-				for range longest*c.width - len(row) {
-					t.values = append(t.values, cast(opt.Fill))
-				}
-			}
-			t.shape = append([]int{o.Rows, longest}, c.inner...)
-			out = append(out, t, lens)
 		}
 	}
 	if o.Masked {
@@ -329,6 +280,86 @@ func model(cols []*testColumn, f Form, runs []gather.Run, o BatchShape) []testTe
 		out = append(out, m)
 	}
 	return out
+}
+
+// modelColumn is the tensors of one column.
+func modelColumn(c *testColumn, opt Column, runs []gather.Run, o BatchShape) []testTensor {
+	dtype := opt.DType
+	if dtype == Auto {
+		dtype, _ = dtypeOf(c.leaf)
+	}
+	cast := func(v float64) float64 {
+		switch {
+		case dtype == Bool && v != 0:
+			return 1
+		case dtype < Float16:
+			return math.Trunc(v)
+		}
+		return v
+	}
+	var rows [][]float64
+	longest := 0
+	for _, r := range runs {
+		for i := range r.N {
+			var row []float64
+			for _, v := range c.rows[r.Rec][r.Row+i] {
+				if opt.Scale != 0 {
+					v = v*opt.Scale + opt.Offset
+				}
+				row = append(row, cast(v))
+			}
+			rows = append(rows, row)
+			longest = max(longest, len(row)/c.width)
+		}
+	}
+	t := testTensor{name: c.field.Name, dtype: dtype}
+	switch {
+	case !c.varies:
+		t.shape = append([]int{o.Rows}, c.inner...)
+		for _, row := range rows {
+			t.values = append(t.values, row...)
+		}
+		for len(t.values) < o.Rows*c.width {
+			t.values = append(t.values, 0)
+		}
+		return []testTensor{t}
+	case opt.Lists == ListsRagged:
+		offs := testTensor{name: t.name + ".offsets", dtype: Int64, shape: []int{o.Rows + 1}, values: []float64{0}}
+		for i := range o.Rows {
+			if i < len(rows) {
+				t.values = append(t.values, rows[i]...)
+			}
+			offs.values = append(offs.values, float64(len(t.values)/c.width))
+		}
+		t.shape = append([]int{len(t.values) / c.width}, c.inner...)
+		return []testTensor{t, offs}
+	default:
+		if n, ok := o.Lengths[t.name]; ok {
+			longest = n
+		}
+		if opt.Length > 0 {
+			longest = opt.Length
+		}
+		if opt.Multiple > 0 {
+			for longest%opt.Multiple != 0 {
+				longest++
+			}
+		}
+		lens := testTensor{name: t.name + ".lengths", dtype: Int32, shape: []int{o.Rows}}
+		for i := range o.Rows {
+			var row []float64
+			if i < len(rows) {
+				row = rows[i]
+			}
+			lens.values = append(lens.values, float64(len(row)/c.width))
+			t.values = append(t.values, row...)
+			for range longest*c.width - len(row) {
+				t.values = append(t.values, cast(opt.Fill))
+			}
+		}
+		t.shape = append([]int{o.Rows, longest}, c.inner...)
+		return []testTensor{t, lens}
+	}
 }
 
 // Random rows of random columns in random forms are what the model says, tensor by
@@ -379,7 +410,9 @@ func TestCollate(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				o.Rows += rng.IntN(5)
 			}
-			checkTensors(t, tensors, recs, runs, o, model(cols, f, runs, o))
+			want := model(cols, f, runs, o)
+			checkTensors(t, tensors, recs, runs, o, want)
+			checkPacked(t, rng, tensors, recs, runs, o, want)
 			checkArrow(t, arrows, cols, schema, recs, runs, o)
 		}
 		if t.Failed() {
@@ -394,6 +427,41 @@ func checkTensors(t *testing.T, c *Collator, recs []arrow.RecordBatch, runs []ga
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkBatch(t, b, runs, o, want)
+}
+
+// checkPacked makes the same batch of records some of which are packed, and gone where nothing else needs them.
+func checkPacked(t *testing.T, rng *rand.Rand, c *Collator, recs []arrow.RecordBatch, runs []gather.Run, o BatchShape, want []testTensor) {
+	t.Helper()
+	if c.Layout() == nil {
+		return
+	}
+	srcs := make([]Rows, len(recs))
+	for i, rec := range recs {
+		srcs[i].Rec = rec
+		if rng.IntN(3) == 0 {
+			continue
+		}
+		srcs[i].Packed = make([]byte, int(rec.NumRows())*c.Layout().Size)
+		if !c.Layout().Pack(srcs[i].Packed, rec, nil) {
+			t.Fatal("does not pack")
+		}
+		if !c.Layout().Rest {
+			srcs[i].Rec = nil
+		}
+	}
+	if l := c.LongestOf(srcs, runs); (l == nil) != (o.Lengths == nil) {
+		t.Fatalf("longest lists %v", l)
+	}
+	b, err := c.BatchOf(srcs, runs, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkBatch(t, b, runs, o, want)
+}
+
+func checkBatch(t *testing.T, b *Batch, runs []gather.Run, o BatchShape, want []testTensor) {
+	t.Helper()
 	defer b.Release()
 	if b.Rows() != o.Rows || b.Real() != gather.Count(runs) || len(b.Tensors()) != len(want) {
 		t.Fatalf("%d rows, %d real, %d tensors", b.Rows(), b.Real(), len(b.Tensors()))
@@ -476,12 +544,24 @@ func TestCollatorRefuses(t *testing.T) {
 		{arrow.PrimitiveTypes.Int8, form(Column{Fill: 1}), "padded lists"},
 		{arrow.PrimitiveTypes.Int8, form(Column{DType: 99}), "no dtype 99"},
 		{arrow.PrimitiveTypes.Int8, form(Column{Scale: math.Inf(1)}), "finite"},
+		{str, form(Column{Stack: []string{}}), "name some"},
+		{str, form(Column{Stack: []string{"othr"}}), `did you mean "other"`},
+		{str, form(Column{Stack: []string{"other", "othr"}}), `did you mean "other"`},
+		{str, form(Column{Stack: []string{"other", "label"}}), "a stack takes one number of each column"},
+		{arrow.FixedSizeListOf(1, arrow.PrimitiveTypes.Int8), form(Column{Stack: []string{"label"}}), "a stack takes one number of each column"},
+		{arrow.PrimitiveTypes.Int8, form(Column{Stack: []string{"label"}, Lists: ListsPad}), "leave them out"},
+		{arrow.PrimitiveTypes.Int8, form(Column{Stack: []string{"label"}, Scale: math.NaN()}), "finite"},
 	} {
 		s := arrow.NewSchema([]arrow.Field{{Name: "label", Type: c.t}, {Name: "other", Type: arrow.PrimitiveTypes.Int8}}, nil)
 		_, err := NewCollator(s, c.f, memory.DefaultAllocator)
 		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%v %v: %v, want %q", c.t, c.f, err, c.want)
 		}
+	}
+	s := arrow.NewSchema([]arrow.Field{{Name: "label", Type: arrow.PrimitiveTypes.Int8}, {Name: "other", Type: arrow.PrimitiveTypes.Int8}}, nil)
+	two := Form{Tensors: true, Columns: map[string]Column{"label": {}, "x": {Stack: []string{"label", "other"}}, "other": {Stack: []string{"other"}}}}
+	if _, err := NewCollator(s, two, memory.DefaultAllocator); err != nil {
+		t.Errorf("a column alone and in two stacks, one of which has a column's name: %v", err)
 	}
 	clash := arrow.NewSchema([]arrow.Field{{Name: "x", Type: ints}, {Name: "x.lengths", Type: arrow.PrimitiveTypes.Int8}}, nil)
 	f := Form{Tensors: true, Columns: map[string]Column{"x": {Lists: ListsPad}, "x.lengths": {}}}
@@ -491,6 +571,40 @@ func TestCollatorRefuses(t *testing.T) {
 	delete(f.Columns, "x.lengths")
 	if _, err := NewCollator(clash, f, memory.DefaultAllocator); err != nil {
 		t.Errorf("a column that is left out clashes: %v", err)
+	}
+}
+
+// A stack of no given type has that of its columns, or one that holds them all.
+func TestStackType(t *testing.T) {
+	for _, c := range []struct {
+		of   []arrow.DataType
+		want DType
+	}{
+		{[]arrow.DataType{arrow.PrimitiveTypes.Int64, arrow.PrimitiveTypes.Int64}, Int64},
+		{[]arrow.DataType{arrow.FixedWidthTypes.Boolean}, Bool},
+		{[]arrow.DataType{arrow.PrimitiveTypes.Int16, arrow.FixedWidthTypes.Float16, arrow.FixedWidthTypes.Boolean}, Float32},
+		{[]arrow.DataType{arrow.PrimitiveTypes.Uint8, arrow.PrimitiveTypes.Float32}, Float32},
+		{[]arrow.DataType{arrow.PrimitiveTypes.Float32, arrow.PrimitiveTypes.Int32}, Float64},
+		{[]arrow.DataType{arrow.PrimitiveTypes.Float32, arrow.PrimitiveTypes.Float64}, Float64},
+	} {
+		var fields []arrow.Field
+		o := Column{}
+		for i, d := range c.of {
+			fields = append(fields, arrow.Field{Name: fmt.Sprint("c", i), Type: d})
+			o.Stack = append(o.Stack, fields[i].Name)
+		}
+		col, err := NewCollator(arrow.NewSchema(fields, nil), Form{Tensors: true, Columns: map[string]Column{"x": o}}, memtest.New(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := col.Batch(nil, nil, BatchShape{Rows: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x := b.Tensors()[0]; x.DType != c.want || !slices.Equal(x.Shape, []int{2, len(c.of)}) {
+			t.Errorf("%v: %v %v, want %v", c.of, x.DType, x.Shape, c.want)
+		}
+		b.Release()
 	}
 }
 
@@ -537,6 +651,8 @@ func TestCollateBadRows(t *testing.T) {
 		{arrow.LargeListOf(fsl), Column{Lists: ListsRagged}, `[[1, 2]]`, `[[1, 2], [3, null]]`, "null in a list"},
 		{arrow.FixedWidthTypes.Boolean, Column{}, `true`, `null`, "null has no"},
 		{arrow.PrimitiveTypes.Int16, Column{DType: Int8}, `1`, `1234`, "1234 does not fit int8"},
+		{arrow.PrimitiveTypes.Int16, Column{DType: Int8, Stack: []string{"label", "label"}}, `1`, `1234`, "1234 does not fit int8"},
+		{arrow.PrimitiveTypes.Int16, Column{Stack: []string{"label", "label"}}, `1`, `null`, "null has no"},
 		{arrow.PrimitiveTypes.Int16, Column{DType: Int8, Scale: 2}, `1`, `64`, "64, scaled, does not fit int8"},
 		{fsl, Column{DType: Uint8}, `[1, 2]`, `[3, -4]`, "-4 does not fit uint8"},
 		{arrow.ListOf(fsl), Column{DType: Uint8, Lists: ListsPad}, `[[1, 2]]`, `[[5, 6], [7, 888]]`, "888 does not fit uint8"},
@@ -586,6 +702,18 @@ func TestCollateBadRows(t *testing.T) {
 				_, err = col.Batch(recs, runs, BatchShape{Rows: n})
 				if fault.CodeOf(err) != fault.RowError || fault.PlaceOf(err).Column != "label" || !strings.Contains(fmt.Sprint(err), c.want) {
 					t.Errorf("%v: %v, want %q", c.t, err, c.want)
+				}
+				if l := col.Layout(); l != nil {
+					if l.Pack(make([]byte, n*l.Size), rec, nil) {
+						t.Errorf("%v: packed", c.t)
+					}
+					// Beside rows that are packed the error is the same.
+					good := make([]byte, l.Size)
+					mixed := append([]gather.Run{{Rec: 1, N: 1}}, runs...)
+					_, perr := col.BatchOf([]Rows{{Rec: rec}, {Packed: good}}, mixed, BatchShape{Rows: n + 1})
+					if fmt.Sprint(perr) != fmt.Sprint(err) {
+						t.Errorf("%v: %v, want %v", c.t, perr, err)
+					}
 				}
 			}
 			rec.Release()

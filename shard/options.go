@@ -70,13 +70,17 @@ const (
 // Form of batches: Arrow record batches, or one tensor per column.
 type Form struct {
 	Tensors bool
-	// Columns that become tensors, and how; nil: all columns, as they are. In Arrow
+	// Columns that become tensors, and how, by name of the tensor; nil: all columns, as they are. In Arrow
 	// form it must be nil.
 	Columns map[string]Column
 }
 
 // Column says how a column becomes a tensor.
 type Column struct {
+	// Stack makes one tensor [rows, columns] of the columns that it names, in their order, each a number per row; the
+	// tensor's name is that of the entry, which need be no column's. A DType of Auto is theirs, if they are all of one, or else
+	// float32, if that holds each of their values exactly, or float64. Nil: the column of the entry's name.
+	Stack  []string
 	DType  DType   // element type; Auto: the column's own
 	Scale  float64 // values are multiplied by it, 0 meaning 1, in float64
 	Offset float64 // and this is added, before the cast
