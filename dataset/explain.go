@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -50,6 +51,7 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if err := physical(ctx, &b, n, off); err != nil {
 		return "", err
 	}
+	b.WriteString(o.costs())
 	if o.Analyze {
 		st, err := d.Drain(ctx, &o.RunOptions)
 		if err != nil {
@@ -59,6 +61,19 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 		WriteStats(&b, st)
 	}
 	return b.String(), nil
+}
+
+// costs says what a run may take.
+func (o RunOptions) costs() string {
+	memory := exec.Bytes(o.Memory)
+	if o.Memory == 0 {
+		memory = exec.Bytes(exec.DefaultMemory()) + " (default: half of what is available, at most 4 GiB)"
+	}
+	cpus := fmt.Sprint(o.CPUs)
+	if o.CPUs == 0 {
+		cpus = fmt.Sprintf("%d (default: all)", runtime.GOMAXPROCS(0))
+	}
+	return fmt.Sprintf("run\n  memory: at most %s\n  cpus: %s\n", memory, cpus)
 }
 
 // physical describes what runs: the plan, or those of the sources of a plan for shards.

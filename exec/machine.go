@@ -7,8 +7,12 @@ import (
 )
 
 // DefaultMemory returns the byte budget of a run that names none: half of what
-// the machine and its control group have available, at most 4 GiB, at least 64 MiB.
-func DefaultMemory() int64 {
+// is available, at most 4 GiB, at least 64 MiB.
+func DefaultMemory() int64 { return max(min(AvailableMemory()/2, 4<<30), 64<<20) }
+
+// AvailableMemory returns the bytes that the machine and the process's control group can still give
+// without swapping; 8 GiB where neither says.
+func AvailableMemory() int64 {
 	free := int64(8 << 30)
 	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
 		for line := range bytes.Lines(raw) {
@@ -29,7 +33,7 @@ func DefaultMemory() int64 {
 			free = min(free, max(limit-used, 0))
 		}
 	}
-	return max(min(free/2, 4<<30), 64<<20)
+	return free
 }
 
 func readNumber(path string) (int64, bool) {

@@ -51,6 +51,7 @@ const formatsHelp = `Formats:
 
 // job is a spec whose batches can be opened.
 type job struct {
+	spec  *spec.Spec
 	ds    *dataset.Dataset
 	ranks int
 	first uint64 // epoch
@@ -61,11 +62,11 @@ type job struct {
 // open reads the spec; its epoch is that of the state to go on from, of --epoch, or of the spec.
 func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 	given := cmd.Flags().Changed
-	s, err := spec.Load(path, d.sets)
+	s, err := load(cmd, path, d.sets)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{}
+	j := &job{spec: s}
 	if j.ranks, j.o, err = s.ShardOptions(); err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func (j *job) one(epoch uint64) error {
 // iterators opens the ranks; done closes them.
 func (j *job) iterators(ctx context.Context) (its []*shard.Iterator, done func() error, err error) {
 	if its, err = j.ds.Shards(ctx, j.ranks, j.o); err != nil {
-		return nil, nil, err
+		return nil, nil, j.spec.AtShards(err)
 	}
 	return its, func() error {
 		var err error
@@ -181,12 +182,13 @@ beginning of the next one. --ledger-out writes how many samples each window had 
 
 ` + formatsHelp + `
 
-Exit codes: 0 done, 1 the run failed, or a state is damaged, 2 the spec or the command line is wrong, or a state is of
-another version, plan, seed or data, 130 interrupted.`,
+` + exitHelp + ` A damaged state
+or ledger is 1; one of another version, plan, seed or data is 2.`,
 		Example: `  penstock batches examples/shards.yaml --steps 2
   penstock batches examples/shards.yaml --steps 20 --state-out state.json
   penstock batches examples/shards.yaml --from state.json --ranks 3 --format global
-  penstock batches examples/shards.yaml --epoch 1 --rank 0 --steps 1 --format jsonl`,
+  penstock batches examples/shards.yaml --epoch 1 --rank 0 --steps 1 --format jsonl
+  penstock batches examples/shards.yaml --epoch 2 --steps 41 --ledger-out ledger.bin > digests`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) (err error) {
 			if cmd.Flags().Changed("steps") && steps < 0 {
@@ -317,7 +319,8 @@ the epoch, give the state taken after the change (--from), or the sample that th
 
 ` + formatsHelp + `
 
-Exit codes are those of batches.`,
+` + exitHelp + ` A damaged state
+or ledger is 1; one of another version, plan, seed or data is 2.`,
 		Example: `  penstock replay examples/shards.yaml --epoch 0 --step 17
   penstock replay examples/shards.yaml --epoch 0 --step 17 --rank 3 --format lineage
   penstock replay examples/shards.yaml --epoch 2 --step 40 --ledger ledger.bin --format jsonl`,
@@ -380,7 +383,7 @@ Exit codes are those of batches.`,
 func readFile[T any](name string, read func(io.Reader) (T, error)) (v T, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return v, fault.WithCode(fault.CodeOf(err), err)
+		return v, usageError{fault.WithCode(fault.CodeOf(err), err)}
 	}
 	defer f.Close()
 	v, err = read(bufio.NewReader(f))

@@ -365,7 +365,7 @@ func TestBadStates(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"batches", s, "--from", filepath.Join(dir, "none")}, 1, "none"},
+		{[]string{"batches", s, "--from", filepath.Join(dir, "none")}, 2, "none"},
 		{[]string{"batches", s, "--from", write("empty", "")}, 1, "cut short"},
 		{[]string{"batches", s, "--from", write("cut", good[:len(good)/2])}, 1, "cut short"},
 		{[]string{"batches", s, "--from", write("list", "[1]")}, 1, "not a state"},

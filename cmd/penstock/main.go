@@ -23,8 +23,11 @@ import (
 // version is set when the binary is built.
 var version = "dev"
 
-// Exit codes: part of the interface.
+// Exit codes: part of the interface. exitHelp is how --help tells of them.
 const (
+	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing or may not be read; 2 the command line, the
+spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted.`
+
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
@@ -60,7 +63,7 @@ func run() int {
 	return exitFailed
 }
 
-// usageError is a wrong command line.
+// usageError is a wrong command line, or a file on it that cannot be read.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
@@ -70,10 +73,14 @@ func root() *cobra.Command {
 		Use:   "penstock",
 		Short: "Feed trainers: lazy Arrow datasets, run as a streaming graph within a memory budget",
 		Long: `Penstock reads Parquet, CSV, JSON, Arrow and text from disk or buckets, filters and maps it
-column by column within a fixed memory budget, and writes it or feeds it to training loops.`,
-		Example: `  penstock run taxi.yaml
-  penstock show -n 5 's3://bucket/taxi/**/*.parquet'
-  penstock explain --analyze taxi.yaml`,
+column by column within a fixed memory budget, and writes it or feeds it to training loops.
+
+Where a command takes paths they are files, folders and globs, local or of a bucket: s3://bucket/trips/**/*.parquet.
+
+` + exitHelp,
+		Example: `  penstock show -n 5 examples/data/flights/
+  penstock run examples/flights.yaml
+  penstock explain --analyze examples/flights.yaml`,
 		Version:       version,
 		Args:          args(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

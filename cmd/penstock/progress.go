@@ -93,13 +93,13 @@ func line(st exec.Stats, took time.Duration) string {
 	}
 	fmt.Fprintf(&b, "%s rows", count(st.RowsIn))
 	if s := took.Seconds(); s > 0 {
-		fmt.Fprintf(&b, ", %s rows/s, %s/s", count(int64(float64(st.RowsIn)/s)), size(int64(float64(st.BytesRead)/s)))
+		fmt.Fprintf(&b, ", %s rows/s, %s/s", count(int64(float64(st.RowsIn)/s)), exec.Bytes(int64(float64(st.BytesRead)/s)))
 	}
 	if st.SplitsDone > 0 && st.SplitsDone < st.Splits {
 		left := time.Duration(float64(took) / float64(st.SplitsDone) * float64(st.Splits-st.SplitsDone))
 		fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
 	}
-	fmt.Fprintf(&b, ", memory %s", size(st.HeldBytes))
+	fmt.Fprintf(&b, ", memory %s", exec.Bytes(st.HeldBytes))
 	if st.Bottleneck != "" {
 		fmt.Fprintf(&b, ", slowest: %s", st.Bottleneck)
 	}
@@ -113,20 +113,6 @@ func count(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-func size(n int64) string {
-	f, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if f < 1024 {
-			break
-		}
-		f, unit = f/1024, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", f, unit)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

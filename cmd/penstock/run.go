@@ -11,7 +11,6 @@ import (
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
-	"github.com/penstock-data/penstock/internal/spec"
 )
 
 func runCommand() *cobra.Command {
@@ -23,14 +22,14 @@ func runCommand() *cobra.Command {
 		Long: `Run reads a spec, runs it and commits its output. A job that was killed and is run again
 goes on where it was; one that finished says so and changes nothing.
 
-Exit codes: 0 done, 1 the run failed, 2 the spec or the command line is wrong, 130 interrupted.`,
-		Example: `  penstock run taxi.yaml
-  penstock run taxi.yaml --set run.memory=1GiB --set sink.parquet.mode=overwrite
-  penstock run taxi.yaml --json | tail -n 1 | jq .rows_out`,
+` + exitHelp,
+		Example: `  penstock run examples/flights.yaml
+  penstock run examples/flights.yaml --set run.memory=1GiB --set sink.parquet.path=out/late/
+  penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			start := time.Now()
-			s, err := spec.Load(a[0], sets)
+			s, err := load(cmd, a[0], sets)
 			if err != nil {
 				return err
 			}
@@ -64,7 +63,7 @@ Exit codes: 0 done, 1 the run failed, 2 the spec or the command line is wrong, 1
 				fmt.Fprintf(out, "%s: %s rows in, %s rows out in %s\n", name, count(r.Stats.RowsIn), count(r.Rows), seconds(time.Since(start)))
 			default:
 				fmt.Fprintf(out, "%s: %s rows in, %s rows in %d files (%s) written in %s, peak memory %s of the budget\n", name,
-					count(r.Stats.RowsIn), count(r.Rows), r.Files, size(r.Bytes), seconds(time.Since(start)), size(r.Stats.PeakBytes))
+					count(r.Stats.RowsIn), count(r.Rows), r.Files, exec.Bytes(r.Bytes), seconds(time.Since(start)), exec.Bytes(r.Stats.PeakBytes))
 			}
 			if r.Stats.Skipped > 0 {
 				fmt.Fprintf(out, "%s rows skipped by on_error\n", count(r.Stats.Skipped))

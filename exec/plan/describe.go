@@ -66,6 +66,9 @@ func scan(line func(string, ...any), s *exec.Scan) {
 	} else {
 		line("  columns: %d of %d [%s]", len(s.Columns), s.Table.Schema().NumFields(), strings.Join(s.Columns, ", "))
 	}
+	if d, ok := s.Table.(describer); ok {
+		line("  read by: %s", d.ReadBy())
+	}
 	if s.Predicate != nil {
 		line("  where: %s", s.Predicate)
 	}
@@ -74,11 +77,17 @@ func scan(line func(string, ...any), s *exec.Scan) {
 	}
 	switch {
 	case c.Sized:
-		line("  expected: fetch %s, decode %s; memory per task: about %s (largest split %s)", Bytes(c.Fetch), Bytes(c.Decoded),
-			Bytes(min(c.Largest, driver.DefaultBatchBytes)), Bytes(c.Largest))
+		line("  expected: fetch %s, decode %s; memory per task: about %s (largest split %s)", exec.Bytes(c.Fetch), exec.Bytes(c.Decoded),
+			exec.Bytes(min(c.Largest, driver.DefaultBatchBytes)), exec.Bytes(c.Largest))
 	case c.Fetch > 0:
-		line("  expected: fetch %s at most; memory per task: about %s", Bytes(c.Fetch), Bytes(driver.DefaultBatchBytes))
+		line("  expected: fetch %s at most; memory per task: about %s", exec.Bytes(c.Fetch), exec.Bytes(driver.DefaultBatchBytes))
 	}
+}
+
+// describer is implemented by tables that can be read in more than one way.
+type describer interface {
+	// ReadBy names the decoder of the files, and why where it is not the usual one.
+	ReadBy() string
 }
 
 func rows(c ScanCost) string {
@@ -124,16 +133,4 @@ func Cost(s *exec.Scan) ScanCost {
 		c.Largest = max(c.Largest, decoded)
 	}
 	return c
-}
-
-// Bytes writes a size as "1.5 MiB".
-func Bytes(n int64) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, unit := float64(n)/1024, 0
-	for f >= 1024 && unit < 4 {
-		f, unit = f/1024, unit+1
-	}
-	return fmt.Sprintf("%.1f %s", f, [...]string{"KiB", "MiB", "GiB", "TiB", "PiB"}[unit])
 }

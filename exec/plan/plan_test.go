@@ -251,11 +251,3 @@ type badPruner struct{ driver.Table }
 func (badPruner) Keep(context.Context, driver.Predicate) ([]bool, error) {
 	return nil, fault.WithCode(fault.Unavailable, errors.New("no statistics today"))
 }
-
-func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
-		if got := plan.Bytes(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
-}

@@ -66,7 +66,9 @@ func (s *Spec) ofStep(path string) func(error) error {
 // with the spec, and has no line yet.
 func (s *Spec) AtShards(err error) error {
 	switch fault.CodeOf(err) {
-	case fault.Invalid, fault.Unsupported, fault.Exhausted:
+	case fault.Exhausted: // of what the spec allows: trying again does not help
+		err = fault.New(fault.Invalid, "%w", err)
+	case fault.Invalid, fault.Unsupported:
 	default:
 		return err
 	}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// explainShards describes the shards of a spec. It reads metadata only, but of formats whose rows must be counted.
+func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label string) error {
+	ranks, o, err := s.ShardOptions()
+	if err != nil {
+		return err
+	}
+	o.Ranks = []int{0}
+	its, err := ds.Shards(cmd.Context(), ranks, o)
+	if err != nil {
+		return s.AtShards(err)
+	}
+	out, g, tail := cmd.OutOrStdout(), o.GlobalBatch, o.Tail
+	if g == 0 {
+		g = o.BatchPerRank * ranks
+	}
+	if tail == "" {
+		tail = shard.TailDrop
+	}
+	fmt.Fprintf(out, "shards\n  %d ranks, steps of %s samples, tail %s, seed %d", ranks, count(int64(g)), tail, o.Seed)
+	if n, ok := its[0].Len(); ok {
+		fmt.Fprintf(out, ", %s steps per epoch", count(n))
+	}
+	fmt.Fprintf(out, "\n  %s\n", strings.ReplaceAll(strings.TrimRight(its[0].Explain(), "\n"), "\n", "\n  "))
+	if err := its[0].Close(); err != nil {
+		return err
+	}
+	schema, err := ds.Schema(cmd.Context())
+	if err != nil {
+		return err
+	}
+	explainBounds(out, schema, o, g)
+	if label == "" {
+		return nil
+	}
+	return explainLabel(cmd.Context(), out, ds, label, ranks, o)
+}
+
+// explainBounds says what the settings keep in memory.
+func explainBounds(out io.Writer, schema *arrow.Schema, o *dataset.ShardOptions, g int) {
+	var f shard.Shuffle
+	if o.Shuffle != nil {
+		f = *o.Shuffle
+	}
+	if f.Mode == "" || f.Mode == shard.ModeWindow {
+		switch {
+		case f.Lanes > 0:
+			fmt.Fprintf(out, "  resident setting: not used, as the spec names the lanes\n")
+		case f.Resident == 0:
+			fmt.Fprintf(out, "  resident setting: 512 MiB (default); chooses the lanes\n")
+		default:
+			fmt.Fprintf(out, "  resident setting: %s; chooses the lanes\n", exec.Bytes(f.Resident))
+		}
+	}
+	steps := o.Prefetch
+	switch {
+	case steps == 0:
+		steps = 2
+	case steps < 0:
+		fmt.Fprintf(out, "  prefetch: none\n")
+		return
+	}
+	width, all := sampleBytes(schema, o.Form)
+	fmt.Fprintf(out, "  prefetch: %d steps, %s", steps, exec.Bytes(int64(steps)*int64(g)*width))
+	if !all {
+		fmt.Fprint(out, " and what their texts and lists take")
+	}
+	fmt.Fprintln(out)
+}
+
+// sampleBytes is what a sample takes in a batch, but for its columns of varying width; all says that there are none.
+func sampleBytes(schema *arrow.Schema, form shard.Form) (n int64, all bool) {
+	all = true
+	for _, f := range schema.Fields() {
+		t, items := f.Type, int64(1)
+		c, used := form.Columns[f.Name]
+		if form.Tensors && form.Columns != nil && !used {
+			continue
+		}
+		for l, ok := t.(*arrow.FixedSizeListType); ok; l, ok = t.(*arrow.FixedSizeListType) {
+			t, items = l.Elem(), items*int64(l.Len())
+		}
+		fixed, ok := t.(arrow.FixedWidthDataType)
+		switch {
+		case !ok:
+			all = false
+		case c.DType != shard.Auto:
+			n += items * int64(c.DType.Size())
+		case form.Tensors && t.ID() == arrow.BOOL:
+			n += items
+		default:
+			n += (items*int64(fixed.BitWidth()) + 7) / 8
+		}
+	}
+	return n, all
+}
+
+func explainLabel(ctx context.Context, out io.Writer, ds *dataset.Dataset, label string, ranks int, o *dataset.ShardOptions) error {
+	o.Ranks = nil
+	q, err := ds.LabelEntropy(ctx, label, ranks, o)
+	if err != nil {
+		return err
+	}
+	share := ""
+	if q.Full > 0 {
+		share = fmt.Sprintf(", %.1f %% of it", 100*q.Entropy/q.Full)
+	}
+	fmt.Fprintf(out, "  label %s: %d values; entropy of a step %.4f bits, of a full shuffle %.4f%s (%s steps read)\n", label, q.Labels, q.Entropy, q.Full, share, count(q.Steps))
+	return nil
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Every example of every --help does what it says: it runs, in the order in which help lists them, in a
+// folder that holds nothing but the examples of the repository.
+func TestHelpExamplesRun(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(bin, "penstock")); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		if c.Example == "" && c.Name() != "version" {
+			t.Errorf("%s has no example", c.CommandPath())
+		}
+		for line := range strings.Lines(c.Example) {
+			if line = strings.TrimSpace(line); line == "" {
+				continue
+			}
+			ran++
+			sh := exec.Command("sh", "-c", "set -e; "+line)
+			sh.Dir = dir
+			sh.Env = append(os.Environ(), "PENSTOCK_TEST_MAIN=1", "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CACHE_HOME="+dir)
+			var stderr bytes.Buffer
+			sh.Stderr = &stderr
+			out, err := sh.Output()
+			if err != nil || len(out) == 0 && !strings.Contains(line, " > ") {
+				t.Errorf("%s: %v, %d bytes out: %s", line, err, len(out), stderr.String())
+			}
+			if stderr.Len() > 0 && !strings.Contains(stderr.String(), "to count") {
+				t.Errorf("%s: %s", line, stderr.String())
+			}
+		}
+		for _, sub := range c.Commands() {
+			if sub.Name() != "help" && sub.Name() != "completion" {
+				visit(sub)
+			}
+		}
+	}
+	visit(root())
+	if ran < 15 {
+		t.Errorf("only %d examples", ran)
+	}
+}
+
+// The help of the program and of what may fail in several ways says how it exits, in the words of the code.
+func TestHelpSaysExitCodes(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"batches", "--help"}, {"replay", "--help"}, {"validate", "--help"}} {
+		r := penstock(t, args...)
+		for _, code := range []int{exitOK, exitFailed, exitUsage, exitInterrupted} {
+			if r.code != 0 || !strings.Contains(r.out, fmt.Sprintf("%d ", code)) || !strings.Contains(r.out, "Exit codes:") {
+				t.Errorf("%v: exit %d, no code %d in %s", args, r.code, code, r.out)
+			}
+		}
+	}
+}
+
+// explain says what settings cost.
+func TestExplainCosts(t *testing.T) {
+	out := ok(t, "explain", "examples/shards.yaml")
+	for _, want := range []string{"memory: at most 64 MiB\n", "cpus: ", "8 lanes, windows of 256 rows", "resident: about", "resident setting: not used", "prefetch: 2 steps, 4.5 KiB\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
+		}
+	}
+	const set = "--set"
+	out = ok(t, "explain", "examples/shards.yaml", set, "shards.shuffle={resident: 64MiB}", set, "shards.prefetch=0", set, "run={cpus: 1}")
+	for _, want := range []string{"(default: half of what is available, at most 4 GiB)", "cpus: 1\n", "resident setting: 64 MiB; chooses the lanes", "prefetch: none"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
+		}
+	}
+	text := writeSpec(t, "version: 1\nsource: {parquet: {paths: [examples/data/flights/]}}\nshards: {batch_per_rank: 100, ranks: 2}\n")
+	if out := ok(t, "explain", text); !strings.Contains(out, "resident setting: 512 MiB (default); chooses the lanes") || !strings.Contains(out, "and what their texts and lists take") {
+		t.Error(out)
+	}
+}
