@@ -84,7 +84,7 @@ func bare(paths []string) error {
 		if err != nil {
 			return err
 		}
-		kept, _, err := expr.Filter(rec, mask.(*array.Boolean), alloc)
+		kept, err := expr.Filter(rec, expr.Select(mask.(*array.Boolean)), alloc)
 		mask.Release()
 		if err != nil {
 			return err

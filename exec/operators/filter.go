@@ -93,13 +93,17 @@ func (t *filterTask) Process(_ context.Context, in *exec.Block, emit exec.Emit) 
 
 // keep emits the rows of in that mask says, of the columns cols.
 func (o *op) keep(env *exec.Env, in *exec.Block, cols []int, mask *array.Boolean, emit exec.Emit) error {
+	sel := expr.Select(mask)
+	if sel.Len() == 0 {
+		return o.none(in, emit)
+	}
 	rec := choose(in.Batch, cols, o.schema)
 	defer rec.Release()
-	out, idx, err := expr.Filter(rec, mask, env.Alloc)
+	out, err := expr.Filter(rec, sel, env.Alloc)
 	if err != nil {
 		return o.fail(err, in, 0)
 	}
-	rows, ords := kept(env, in, idx)
+	rows, ords := kept(env, in, sel)
 	return emit(in.With(out, rows, ords))
 }
 

@@ -113,15 +113,15 @@ func rowsOf(env *exec.Env, in *exec.Block, lo, hi int) expr.Rows {
 	return r
 }
 
-// kept gives positions and ordinals of the rows idx of in; nil, nil where they are not tracked.
-// idx nil means all rows.
-func kept(env *exec.Env, in *exec.Block, idx []int32) ([]int64, []uint64) {
+// kept gives positions and ordinals of the selected rows of in; nil, nil where they are not tracked.
+func kept(env *exec.Env, in *exec.Block, sel *expr.Selection) ([]int64, []uint64) {
 	if !env.TrackRows {
 		return nil, nil
 	}
-	if idx == nil {
+	if sel.All() {
 		return in.Rows, in.Ords
 	}
+	idx := sel.Rows()
 	rows := make([]int64, len(idx))
 	for k, i := range idx {
 		rows[k] = in.RowAt(int(i))

@@ -157,7 +157,7 @@ func BenchmarkFilter(b *testing.B) {
 					b.ReportAllocs()
 					mem := recycler{}
 					for b.Loop() {
-						out, _, err := Filter(rec, mask, mem)
+						out, err := Filter(rec, Select(mask), mem)
 						if err != nil {
 							b.Fatal(err)
 						}

@@ -31,12 +31,13 @@ func Example() {
 		panic(err)
 	}
 	defer mask.Release()
-	out, idx, err := expr.Filter(rec, mask.(*array.Boolean), mem)
+	rows := expr.Select(mask.(*array.Boolean))
+	out, err := expr.Filter(rec, rows, mem)
 	if err != nil {
 		panic(err)
 	}
 	defer out.Release()
-	fmt.Println("rows", idx)
+	fmt.Println("rows", rows.Rows())
 
 	rate, err := expr.MustParse("tip / fare").Bind(schema, 0)
 	if err != nil {

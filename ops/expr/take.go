@@ -2,52 +2,56 @@ package expr
 
 import (
 	"math"
-	"math/bits"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/sift"
 )
 
-// Filter keeps the rows for which mask is true (not null) and returns them with
-// their indices; idx is nil if all rows stay (rec itself, retained). Borrows both.
-func Filter(rec arrow.RecordBatch, mask *array.Boolean, alloc memory.Allocator) (out arrow.RecordBatch, idx []int32, err error) {
-	n := int(rec.NumRows())
-	if err := checkLen("filter mask", int64(n), int64(mask.Len())); err != nil {
-		return nil, nil, err
+// Selection is the rows of a batch for which a mask is true (not null). It holds no
+// reference to the mask. Not safe for concurrent use.
+type Selection struct {
+	picks
+	all int
+}
+
+// Select finds the rows for which mask is true. It borrows mask.
+func Select(mask *array.Boolean) *Selection {
+	all := mask.Len()
+	t := triOf(vec{typ: boolType, n: all, data: mask.Data()})
+	rows := make([]uint64, words(all))
+	for k := range rows {
+		rows[k], _ = t.word(k)
 	}
-	t := triOf(vec{typ: boolType, n: n, data: mask.Data()})
-	count := 0
-	for k := range words(n) {
-		yes, _ := t.word(k)
-		count += bits.OnesCount64(yes & tailMask(k, n))
+	if len(rows) > 0 {
+		rows[len(rows)-1] &= tailMask(len(rows)-1, all)
 	}
-	if count == n {
+	n := sift.Count(rows)
+	return &Selection{picks{n: n, rows: rows, dense: n*16 >= all}, all}
+}
+
+// Len is how many rows are selected.
+func (s *Selection) Len() int { return s.n }
+
+// All reports whether every row is.
+func (s *Selection) All() bool { return s.n == s.all }
+
+// Rows are the numbers of the selected rows, ascending. The caller must not modify them.
+func (s *Selection) Rows() []int32 { return s.index() }
+
+// Filter returns the selected rows of rec: where all are, rec itself, retained.
+// Borrows both.
+func Filter(rec arrow.RecordBatch, s *Selection, alloc memory.Allocator) (arrow.RecordBatch, error) {
+	if err := checkLen("filter mask", rec.NumRows(), int64(s.all)); err != nil {
+		return nil, err
+	}
+	if s.All() {
 		rec.Retain()
-		return rec, nil, nil
+		return rec, nil
 	}
-	idx = make([]int32, count)
-	p := 0
-	for k := range words(n) {
-		yes, _ := t.word(k)
-		if yes == ^uint64(0) && k*64+64 <= n {
-			for j := range idx[p : p+64] {
-				idx[p+j] = int32(k*64 + j)
-			}
-			p += 64
-			continue
-		}
-		for w := yes & tailMask(k, n); w != 0; w &= w - 1 {
-			idx[p] = int32(k*64 + bits.TrailingZeros64(w))
-			p++
-		}
-	}
-	out, err = takeBatch(rec, picks{idx: idx, ascending: true}, alloc)
-	if err != nil {
-		return nil, nil, err
-	}
-	return out, idx, nil
+	return takeBatch(rec, &s.picks, alloc)
 }
 
 // Take gathers rows by index, in any order, repeats allowed; index -1 gives a row
@@ -62,7 +66,7 @@ func Take(rec arrow.RecordBatch, idx []int32, alloc memory.Allocator) (arrow.Rec
 	return takeBatch(rec, picksOf(idx), alloc)
 }
 
-func takeBatch(rec arrow.RecordBatch, idx picks, alloc memory.Allocator) (arrow.RecordBatch, error) {
+func takeBatch(rec arrow.RecordBatch, idx *picks, alloc memory.Allocator) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, 0, rec.NumCols())
 	defer func() {
 		for _, c := range cols {
@@ -80,26 +84,37 @@ func takeBatch(rec arrow.RecordBatch, idx picks, alloc memory.Allocator) (arrow.
 	return array.NewRecordBatch(rec.Schema(), cols, int64(idx.len())), nil
 }
 
-// picks are rows to gather.
+// picks are rows to gather: by index, or by a bitmap of which indices are made where
+// they are asked for.
 type picks struct {
-	idx       []int32
-	ascending bool // each is larger than the one before, and none is -1
-	none      bool // some are -1, which stands for null
+	n     int
+	idx   []int32
+	rows  []uint64 // bitmap; nil: there is none
+	dense bool     // enough of rows are set that the bitmap is the faster way
+	none  bool     // some are -1, which stands for null
 }
 
-func (p picks) len() int { return len(p.idx) }
+func (p *picks) len() int { return p.n }
+
+func (p *picks) index() []int32 {
+	if p.idx == nil && p.n > 0 {
+		p.idx = make([]int32, p.n)
+		sift.Index(p.idx, p.rows)
+	}
+	return p.idx
+}
 
 // picksOf looks for -1.
-func picksOf(idx []int32) picks {
+func picksOf(idx []int32) *picks {
 	var acc int32
 	for _, i := range idx {
 		acc |= i
 	}
-	return picks{idx: idx, none: acc < 0}
+	return &picks{n: len(idx), idx: idx, none: acc < 0}
 }
 
 // take gathers values of d. It borrows d.
-func take(d arrow.ArrayData, idx picks, mem memory.Allocator) (arrow.ArrayData, error) {
+func take(d arrow.ArrayData, idx *picks, mem memory.Allocator) (arrow.ArrayData, error) {
 	t, n := d.DataType(), idx.len()
 	if e, ok := t.(arrow.ExtensionType); ok {
 		storage := array.NewData(e.StorageType(), d.Len(), d.Buffers(), d.Children(), d.NullN(), d.Offset())
@@ -166,22 +181,24 @@ func take(d arrow.ArrayData, idx picks, mem memory.Allocator) (arrow.ArrayData, 
 }
 
 // takeBits gathers bits; nil if all are one.
-func takeBits(b bitmap, p picks, mem memory.Allocator) *memory.Buffer {
+func takeBits(b bitmap, p *picks, mem memory.Allocator) *memory.Buffer {
 	if b.all() && !p.none {
 		return nil
 	}
 	buf, out := allocBits(mem, p.len())
+	if p.dense {
+		sift.Bits(out, b.word, p.rows)
+		return buf
+	}
+	all := p.index()
 	for k := range out {
-		idx := p.idx[k*64 : min(k*64+64, p.len())]
+		idx := all[k*64 : min(k*64+64, len(all))]
 		var w uint64
-		switch last := len(idx) - 1; {
-		case p.none || b.b == nil:
+		if p.none || b.b == nil {
 			for j, i := range idx {
 				w |= b2u(i >= 0 && b.bit(int(i))) << (j & 63)
 			}
-		case p.ascending && int(idx[last]-idx[0]) == last:
-			w = bitmap{b: b.b, off: b.off + int(idx[0])}.word(0)
-		default:
+		} else {
 			for j, i := range idx {
 				at := b.off + int(i)
 				w |= uint64(b.b[at>>3]>>(at&7)&1) << (j & 63)
@@ -192,7 +209,7 @@ func takeBits(b bitmap, p picks, mem memory.Allocator) *memory.Buffer {
 	return buf
 }
 
-func takeValues(d arrow.ArrayData, idx picks, mem memory.Allocator) *memory.Buffer {
+func takeValues(d arrow.ArrayData, idx *picks, mem memory.Allocator) *memory.Buffer {
 	b := bitmap{none: true}
 	if v := d.Buffers()[1]; v != nil {
 		b = bitmap{b: v.Bytes(), off: d.Offset()}
@@ -203,7 +220,7 @@ func takeValues(d arrow.ArrayData, idx picks, mem memory.Allocator) *memory.Buff
 	return allocBuffer(mem, 0) // no rows
 }
 
-func takeWidth(d arrow.ArrayData, width int, idx picks, mem memory.Allocator) *memory.Buffer {
+func takeWidth(d arrow.ArrayData, width int, idx *picks, mem memory.Allocator) *memory.Buffer {
 	switch width {
 	case 1:
 		return gather[uint8](d, idx, mem)
@@ -216,28 +233,55 @@ func takeWidth(d arrow.ArrayData, width int, idx picks, mem memory.Allocator) *m
 	case 16:
 		return gather[[2]uint64](d, idx, mem)
 	}
-	buf := allocBuffer(mem, width*idx.len())
-	out := buf.Bytes()
 	var src []byte
 	if b := d.Buffers()[1]; b != nil {
 		src = b.Bytes()[d.Offset()*width:]
 	}
-	for j, i := range idx.idx {
+	return gatherWide(src, width, idx, mem)
+}
+
+// gatherWide gathers values of any width.
+func gatherWide(src []byte, width int, p *picks, mem memory.Allocator) *memory.Buffer {
+	buf := allocBuffer(mem, width*p.len())
+	out := buf.Bytes()
+	for i, n := range p.runs {
 		if i < 0 {
-			clear(out[j*width : (j+1)*width])
+			clear(out[:width])
 		} else {
-			copy(out[j*width:(j+1)*width], src[int(i)*width:])
+			copy(out[:n*width], src[i*width:])
 		}
+		out = out[n*width:]
 	}
 	return buf
 }
 
-func gather[T any](d arrow.ArrayData, p picks, mem memory.Allocator) *memory.Buffer {
+// runs are the rows as runs of n that follow one another from i on, or one that is -1.
+func (p *picks) runs(yield func(i, n int) bool) {
+	idx := p.index()
+	for j := 0; j < len(idx); {
+		end := j + 1
+		if idx[j] >= 0 {
+			for end < len(idx) && idx[end] == idx[end-1]+1 {
+				end++
+			}
+		}
+		if !yield(int(idx[j]), end-j) {
+			return
+		}
+		j = end
+	}
+}
+
+func gather[T sift.Width](d arrow.ArrayData, p *picks, mem memory.Allocator) *memory.Buffer {
 	buf, out := allocOf[T](mem, p.len())
-	src, idx := fixedOf[T](d), p.idx
+	src := fixedOf[T](d)
+	if p.dense {
+		sift.Keep(out[:p.n], src, p.rows)
+		return buf
+	}
+	idx := p.index()
 	out = out[:len(idx)]
-	switch {
-	case p.none:
+	if p.none {
 		var zero T
 		for j, i := range idx {
 			if i < 0 {
@@ -246,27 +290,10 @@ func gather[T any](d arrow.ArrayData, p picks, mem memory.Allocator) *memory.Buf
 				out[j] = src[i]
 			}
 		}
-	case p.ascending:
-		// Eight rows that follow one another are one copy.
-		j := 0
-		for ; j+8 <= len(idx); j += 8 {
-			q := idx[j : j+8 : j+8]
-			o := out[j : j+8 : j+8]
-			if i := int(q[0]); q[7]-q[0] == 7 {
-				*(*[8]T)(o) = *(*[8]T)(src[i : i+8])
-				continue
-			}
-			for k, i := range q {
-				o[k] = src[i]
-			}
-		}
-		for ; j < len(idx); j++ {
-			out[j] = src[idx[j]]
-		}
-	default:
-		for j, i := range idx {
-			out[j] = src[i]
-		}
+		return buf
+	}
+	for j, i := range idx {
+		out[j] = src[i]
 	}
 	return buf
 }
@@ -275,8 +302,8 @@ func tooLarge(t arrow.DataType) error {
 	return fault.New(fault.Exhausted, "values of one batch are too many for %s: use smaller batches, or large_%s", TypeName(t), TypeName(t))
 }
 
-func takeStrings[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
-	src, idx := offsets[O](d), p.idx
+func takeStrings[O int32 | int64](d arrow.ArrayData, p *picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	src, idx := offsets[O](d), p.index()
 	obuf, offs := allocOf[O](mem, len(idx)+1)
 	offs[0] = 0
 	total := int64(0)
@@ -291,24 +318,21 @@ func takeStrings[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocat
 		return nil, tooLarge(d.DataType())
 	}
 	dbuf := allocBuffer(mem, int(total))
-	out := dbuf.Bytes()
 	var data []byte
 	if b := d.Buffers()[2]; b != nil {
 		data = b.Bytes()
 	}
+	out := dbuf.Bytes()
 	for j := 0; j < len(idx); {
-		i := idx[j]
+		i, first := idx[j], j
+		j++
 		if i < 0 {
-			j++
 			continue
 		}
-		// Rows that follow one another are one copy.
-		end := j + 1
-		for end < len(idx) && idx[end] == idx[end-1]+1 {
-			end++
+		for j < len(idx) && idx[j] == idx[j-1]+1 { // rows that follow one another are one copy
+			j++
 		}
-		copy(out[offs[j]:offs[end]], data[src[i]:])
-		j = end
+		copy(out[offs[first]:offs[j]], data[src[i]:])
 	}
 	return makeData(d.DataType(), len(idx), takeBits(validBits(d), p, mem), nil, obuf, dbuf), nil
 }
@@ -322,30 +346,18 @@ func offsets[O int32 | int64](d arrow.ArrayData) []O {
 	return cast[O](b.Bytes())[d.Offset() : d.Offset()+d.Len()+1]
 }
 
-func takeLists[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
-	src, idx := offsets[O](d), p.idx
-	total := int64(0)
-	valid := validBits(d)
-	for _, i := range idx {
-		if i >= 0 && valid.bit(int(i)) {
-			total += int64(src[i+1] - src[i])
-		}
-	}
-	if total > math.MaxInt32 || d.Children()[0].Len() > math.MaxInt32 {
-		return nil, tooLarge(d.DataType())
-	}
+func takeLists[O int32 | int64](d arrow.ArrayData, p *picks, mem memory.Allocator) (arrow.ArrayData, error) {
+	src, idx, valid := offsets[O](d), p.index(), validBits(d)
 	obuf, offs := allocOf[O](mem, len(idx)+1)
 	offs[0] = 0
-	elems := make([]int32, 0, total)
+	var parts spans
 	for j, i := range idx {
 		if i >= 0 && valid.bit(int(i)) {
-			for e := src[i]; e < src[i+1]; e++ {
-				elems = append(elems, int32(e))
-			}
+			parts.add(int(src[i]), int(src[i+1]-src[i]))
 		}
-		offs[j+1] = O(len(elems))
+		offs[j+1] = O(parts.n)
 	}
-	child, err := take(d.Children()[0], picks{idx: elems, ascending: p.ascending}, mem)
+	child, err := takeSpans(d.Children()[0], &parts, mem)
 	if err != nil {
 		obuf.Release()
 		return nil, err
@@ -353,38 +365,47 @@ func takeLists[O int32 | int64](d arrow.ArrayData, p picks, mem memory.Allocator
 	return makeData(d.DataType(), len(idx), takeBits(valid, p, mem), []arrow.ArrayData{child}, obuf), nil
 }
 
-func takeFixedLists(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
-	idx := p.idx
+func takeFixedLists(d arrow.ArrayData, p *picks, mem memory.Allocator) (arrow.ArrayData, error) {
 	width := int(d.DataType().(*arrow.FixedSizeListType).Len())
-	if (d.Offset()+d.Len())*width > math.MaxInt32 || len(idx)*width > math.MaxInt32 {
-		return nil, tooLarge(d.DataType())
-	}
-	elems := make([]int32, 0, len(idx)*width)
-	for _, i := range idx {
-		for e := range width {
-			at := int32(-1)
-			if i >= 0 {
-				at = int32((d.Offset()+int(i))*width + e)
-			}
-			elems = append(elems, at)
+	var child arrow.ArrayData
+	var err error
+	if p.none {
+		if (d.Offset()+d.Len())*width > math.MaxInt32 {
+			return nil, tooLarge(d.DataType())
 		}
+		elems := make([]int32, 0, p.len()*width)
+		for _, i := range p.index() {
+			for e := range width {
+				at := int32(-1)
+				if i >= 0 {
+					at = int32((d.Offset()+int(i))*width + e)
+				}
+				elems = append(elems, at)
+			}
+		}
+		child, err = take(d.Children()[0], &picks{n: len(elems), idx: elems, none: true}, mem)
+	} else {
+		var parts spans
+		for i, n := range p.runs {
+			parts.add((d.Offset()+i)*width, n*width)
+		}
+		child, err = takeSpans(d.Children()[0], &parts, mem)
 	}
-	child, err := take(d.Children()[0], picks{idx: elems, ascending: p.ascending, none: p.none}, mem)
 	if err != nil {
 		return nil, err
 	}
-	return makeData(d.DataType(), len(idx), takeBits(validBits(d), p, mem), []arrow.ArrayData{child}), nil
+	return makeData(d.DataType(), p.len(), takeBits(validBits(d), p, mem), []arrow.ArrayData{child}), nil
 }
 
 // takeUnion gathers type codes, and of a dense union the places in the children;
 // the children of a sparse one are gathered themselves.
-func takeUnion(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
+func takeUnion(d arrow.ArrayData, p *picks, mem memory.Allocator) (arrow.ArrayData, error) {
 	bufs := []*memory.Buffer{takeWidth(d, 1, p, mem)}
 	var kids []arrow.ArrayData
 	if d.DataType().ID() == arrow.DENSE_UNION {
 		at := array.NewData(arrow.PrimitiveTypes.Int32, d.Len(), []*memory.Buffer{nil, d.Buffers()[2]}, nil, 0, d.Offset())
 		defer at.Release()
-		bufs = append(bufs, gather[int32](at, p, mem))
+		bufs = append(bufs, gather[uint32](at, p, mem))
 		for _, c := range d.Children() {
 			c.Retain()
 			kids = append(kids, c)
@@ -409,28 +430,21 @@ func takeUnion(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayDat
 
 // takeRuns gathers the rare types (views, run-end encoded) as slices of rows that
 // follow one another.
-func takeRuns(d arrow.ArrayData, p picks, mem memory.Allocator) (arrow.ArrayData, error) {
-	idx := p.idx
+func takeRuns(d arrow.ArrayData, p *picks, mem memory.Allocator) (arrow.ArrayData, error) {
 	var parts []arrow.Array
 	defer func() {
 		for _, p := range parts {
 			p.Release()
 		}
 	}()
-	for j := 0; j < len(idx); {
-		end := j + 1
-		if idx[j] < 0 {
+	for i, n := range p.runs {
+		if i < 0 {
 			parts = append(parts, buildNulls(d.DataType(), 1, mem))
-			j = end
 			continue
 		}
-		for end < len(idx) && idx[end] == idx[end-1]+1 {
-			end++
-		}
-		part := array.NewSliceData(d, int64(idx[j]), int64(idx[end-1])+1)
+		part := array.NewSliceData(d, int64(i), int64(i+n))
 		parts = append(parts, array.MakeFromData(part))
 		part.Release()
-		j = end
 	}
 	if len(parts) == 0 {
 		parts = append(parts, buildNulls(d.DataType(), 0, mem))
@@ -452,7 +466,7 @@ func nullData(t arrow.DataType, n int, mem memory.Allocator) (arrow.ArrayData, e
 	for i := range idx {
 		idx[i] = -1
 	}
-	return take(empty.Data(), picks{idx: idx, none: true}, mem)
+	return take(empty.Data(), &picks{n: n, idx: idx, none: n > 0}, mem)
 }
 
 func buildNulls(t arrow.DataType, n int, mem memory.Allocator) arrow.Array {

@@ -235,15 +235,16 @@ func TestFilterEdges(t *testing.T) {
 	}
 	for text, want := range map[string]string{"true": "all", "false": "[]", "null || ok": "[0]", "!ok": "[1]", "is_null(ok)": "[2]"} {
 		m := mask(text)
-		out, idx, err := Filter(rec, m, mem)
+		sel := Select(m)
+		out, err := Filter(rec, sel, mem)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := fmt.Sprint(idx)
-		if idx == nil {
+		got := fmt.Sprint(sel.Rows())
+		if sel.All() {
 			got = "all"
 		}
-		if got != want || idx != nil && out.NumRows() != int64(len(idx)) {
+		if got != want || out.NumRows() != int64(sel.Len()) {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 		out.Release()
@@ -253,7 +254,7 @@ func TestFilterEdges(t *testing.T) {
 	defer short.Release()
 	m := mask("ok")
 	defer m.Release()
-	if _, _, err := Filter(short, m, mem); err == nil {
+	if _, err := Filter(short, Select(m), mem); err == nil {
 		t.Error("mask of another length is accepted")
 	}
 }
@@ -289,7 +290,9 @@ func TestLargeFilter(t *testing.T) {
 			}
 		}
 		mask := mb.NewBooleanArray()
-		out, idx, err := Filter(rec, mask, mem)
+		sel := Select(mask)
+		idx := sel.Rows()
+		out, err := Filter(rec, sel, mem)
 		if err != nil {
 			t.Fatal(err)
 		}

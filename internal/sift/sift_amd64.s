@@ -1,0 +1,171 @@
+//go:build !purego
+
+#include "textflag.h"
+
+// func keep32(dst, src unsafe.Pointer, rows *uint64, n, room int) (words, values int)
+// A word of rows is 4 vectors: load, move the values that are kept together, store
+// all lanes, go on behind those that count.
+TEXT ·keep32(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ rows+16(FP), BX
+	MOVQ n+24(FP), CX
+	MOVQ room+32(FP), DX
+	SUBQ $64, DX
+	XORQ R8, R8 // words
+	XORQ R9, R9 // values
+
+word:
+	CMPQ R8, CX
+	JGE  done
+	CMPQ R9, DX
+	JG   done
+	MOVQ (BX)(R8*8), AX
+	TESTQ AX, AX
+	JZ   next
+	KMOVW AX, K1
+	VMOVDQU32 0(SI), Z0
+	VPCOMPRESSD.Z Z0, K1, Z1
+	VMOVDQU32 Z1, (DI)(R9*4)
+	MOVWLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $16, AX
+	KMOVW AX, K1
+	VMOVDQU32 64(SI), Z0
+	VPCOMPRESSD.Z Z0, K1, Z1
+	VMOVDQU32 Z1, (DI)(R9*4)
+	MOVWLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $16, AX
+	KMOVW AX, K1
+	VMOVDQU32 128(SI), Z0
+	VPCOMPRESSD.Z Z0, K1, Z1
+	VMOVDQU32 Z1, (DI)(R9*4)
+	MOVWLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $16, AX
+	KMOVW AX, K1
+	VMOVDQU32 192(SI), Z0
+	VPCOMPRESSD.Z Z0, K1, Z1
+	VMOVDQU32 Z1, (DI)(R9*4)
+	MOVWLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+
+next:
+	ADDQ $256, SI
+	INCQ R8
+	JMP  word
+
+done:
+	VZEROUPPER
+	MOVQ R8, words+40(FP)
+	MOVQ R9, values+48(FP)
+	RET
+
+// func keep64(dst, src unsafe.Pointer, rows *uint64, n, room int) (words, values int)
+// A word of rows is 8 vectors: load, move the values that are kept together, store
+// all lanes, go on behind those that count.
+TEXT ·keep64(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ rows+16(FP), BX
+	MOVQ n+24(FP), CX
+	MOVQ room+32(FP), DX
+	SUBQ $64, DX
+	XORQ R8, R8 // words
+	XORQ R9, R9 // values
+
+word:
+	CMPQ R8, CX
+	JGE  done
+	CMPQ R9, DX
+	JG   done
+	MOVQ (BX)(R8*8), AX
+	TESTQ AX, AX
+	JZ   next
+	KMOVW AX, K1
+	VMOVDQU64 0(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 64(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 128(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 192(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 256(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 320(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 384(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+	SHRQ $8, AX
+	KMOVW AX, K1
+	VMOVDQU64 448(SI), Z0
+	VPCOMPRESSQ.Z Z0, K1, Z1
+	VMOVDQU64 Z1, (DI)(R9*8)
+	MOVBLZX AX, R10
+	POPCNTQ R10, R10
+	ADDQ R10, R9
+
+next:
+	ADDQ $512, SI
+	INCQ R8
+	JMP  word
+
+done:
+	VZEROUPPER
+	MOVQ R8, words+40(FP)
+	MOVQ R9, values+48(FP)
+	RET
+
+// func pext(v, mask uint64) uint64
+TEXT ·pext(SB), NOSPLIT, $0-24
+	MOVQ v+0(FP), AX
+	MOVQ mask+8(FP), BX
+	PEXTQ BX, AX, AX
+	MOVQ AX, ret+16(FP)
+	RET
