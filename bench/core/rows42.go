@@ -26,26 +26,19 @@ const (
 // of 1024 x 42 float32; or makes the files for it.
 //
 //	core rows42 gen DIR CODEC [ROWS]      8 files of random float32; 5,000,000 rows are 800 MB
-//	core rows42 DIR [CPUS [MEMORY_MIB]]   in order
+//	core rows42 DIR [CPUS [MEMORY_MIB [BATCH_ROWS]]]   in order
 func rows42(args []string) error {
 	if args[0] == "gen" && len(args) > 2 {
 		return rows42Gen(args[1:])
 	}
-	o := dataset.RunOptions{}
-	if len(args) > 1 {
-		n, err := strconv.Atoi(args[1])
-		if err != nil {
+	n := make([]int, 3)
+	for i := range min(len(n), len(args)-1) {
+		var err error
+		if n[i], err = strconv.Atoi(args[i+1]); err != nil {
 			return err
 		}
-		o.CPUs = n
 	}
-	if len(args) > 2 {
-		n, err := strconv.Atoi(args[2])
-		if err != nil {
-			return err
-		}
-		o.Memory = int64(n) << 20
-	}
+	o := dataset.RunOptions{CPUs: n[0], Memory: int64(n[1]) << 20, BatchRows: n[2]}
 	var stats func() exec.Stats
 	o.Observe = func(f func() exec.Stats) { stats = f }
 	start := time.Now()
