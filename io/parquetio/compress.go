@@ -1,12 +1,16 @@
 package parquetio
 
 import (
+	"bytes"
 	"encoding/binary"
+	"io"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/compress"
-	"github.com/klauspost/compress/zstd"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/snappy"
+	"github.com/pierrec/lz4/v4"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -14,6 +18,7 @@ import (
 const (
 	codecNone   = 0
 	codecSnappy = 1
+	codecGzip   = 2
 	codecLZ4    = 5
 	codecZstd   = 6
 	codecLZ4Raw = 7
@@ -26,11 +31,6 @@ type decompressor struct {
 	alloc   memory.Allocator
 	scratch []byte
 }
-
-// zstdDecoder never writes more than the destination holds.
-var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(0))
-})
 
 // page returns a body of raw bytes: plain bytes of comp as they are, the rest
 // decompressed. Valid until the next call.
@@ -90,18 +90,15 @@ func checkCodec(codec int8) error {
 	return nil
 }
 
-// decompress fills dst and returns the bytes written.
+// decompress fills dst and returns the bytes written. It may write up to 16 bytes
+// behind dst, as far as its capacity reaches, and is faster if it does.
 func decompress(codec int8, dst, src []byte) (n int, err error) {
 	defer recovered(&err, "panic")
 	switch codec {
 	case codecZstd:
-		dec, err := zstdDecoder()
-		if err != nil {
-			return 0, err
-		}
-		out, err := dec.DecodeAll(src, dst[:0])
-		if err == nil && len(out) > 0 && &out[0] != &dst[0] {
-			return copy(dst, out), nil
+		out, err := zstds.decode(src, dst[:0:min(cap(dst), len(dst)+16)])
+		if err == nil && (len(out) > len(dst) || len(out) > 0 && &out[0] != &dst[0]) {
+			return 0, fault.New(fault.Corrupt, "there are more than %d bytes", len(dst))
 		}
 		return len(out), err
 	case codecSnappy:
@@ -109,11 +106,17 @@ func decompress(codec int8, dst, src []byte) (n int, err error) {
 		if size, k := binary.Uvarint(src); k <= 0 || size != uint64(len(dst)) {
 			return 0, fault.New(fault.Corrupt, "the block claims %d bytes, not %d", size, len(dst))
 		}
+		out, err := snappy.Decode(dst, src)
+		return len(out), err
+	case codecGzip:
+		return gunzip(dst, src)
 	case codecLZ4:
 		if n, ok := decodeHadoop(dst, src); ok {
 			return n, nil
 		}
-		codec = codecLZ4Raw
+		return lz4.UncompressBlock(src, dst)
+	case codecLZ4Raw:
+		return lz4.UncompressBlock(src, dst)
 	}
 	c, err := compress.GetCodec(compress.Compression(codec))
 	if err != nil {
@@ -123,13 +126,38 @@ func decompress(codec int8, dst, src []byte) (n int, err error) {
 	return len(out), err
 }
 
+// gunzipper holds 40 KiB and more, so that it is used again.
+type gunzipper struct {
+	src bytes.Reader
+	gzip.Reader
+}
+
+var gunzippers = sync.Pool{New: func() any { return new(gunzipper) }}
+
+func gunzip(dst, src []byte) (n int, err error) {
+	z := gunzippers.Get().(*gunzipper)
+	defer gunzippers.Put(z)
+	z.src.Reset(src)
+	defer z.src.Reset(nil)
+	if err := z.Reset(&z.src); err != nil {
+		return 0, err
+	}
+	if n, err = io.ReadFull(z, dst); err != nil {
+		return n, err
+	}
+	var more [1]byte // reads the checksum, too
+	switch k, err := z.Read(more[:]); {
+	case k > 0:
+		return n, fault.New(fault.Corrupt, "there are more than %d bytes", n)
+	case err != io.EOF:
+		return n, err
+	}
+	return n, nil
+}
+
 // decodeHadoop reads the framing of Hadoop's LZ4: blocks, each behind its sizes
 // decompressed and compressed, big endian.
 func decodeHadoop(dst, src []byte) (n int, ok bool) {
-	raw, err := compress.GetCodec(compress.Codecs.Lz4Raw)
-	if err != nil {
-		return 0, false
-	}
 	for len(src) > 0 {
 		if len(src) < 8 {
 			return 0, false
@@ -139,12 +167,12 @@ func decodeHadoop(dst, src []byte) (n int, ok bool) {
 		if uint64(want) > uint64(len(dst)-n) || uint64(have) > uint64(len(src)) {
 			return 0, false
 		}
-		out, err := compress.Decode(raw, dst[n:n+int(want):n+int(want)], src[:have])
-		if err != nil || len(out) != int(want) {
+		k, err := lz4.UncompressBlock(src[:have], dst[n:n+int(want):n+int(want)])
+		if err != nil || k != int(want) {
 			return 0, false
 		}
 		src = src[have:]
-		n += int(want)
+		n += k
 	}
 	return n, true
 }
