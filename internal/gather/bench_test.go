@@ -16,9 +16,9 @@ import (
 	"github.com/penstock-data/penstock/internal/mem"
 )
 
-// cpu is the time that this process has had a core, all threads together: what a
+// cpuTime is the time that this process has had a core, all threads together: what a
 // busy machine does not spoil.
-func cpu() time.Duration {
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		panic(err)
@@ -78,7 +78,7 @@ func BenchmarkShuffled(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%s/%d", typ.name, where, batch), func(b *testing.B) {
 					b.SetBytes(int64(bytes) * int64(batch) / (recs * rows))
 					b.ReportAllocs()
-					before := cpu()
+					before := cpuTime()
 					for b.Loop() {
 						a, err := Column(pool, cols, runs)
 						if err != nil {
@@ -87,7 +87,7 @@ func BenchmarkShuffled(b *testing.B) {
 						a.Release()
 					}
 					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(batch), "ns/row")
-					b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N)/float64(batch), "cpu-ns/row")
+					b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N)/float64(batch), "cpu-ns/row")
 				})
 			}
 		}

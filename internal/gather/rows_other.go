@@ -1,4 +1,4 @@
-//go:build !never
+//go:build purego || !amd64
 
 package gather
 

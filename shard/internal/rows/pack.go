@@ -203,6 +203,7 @@ func (s *scratch) done() {
 	clear(s.vals)
 	clear(s.srcs)
 	clear(s.outs)
+	clear(s.dsts)
 	pool.Put(s)
 }
 

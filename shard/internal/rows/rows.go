@@ -179,9 +179,8 @@ func New(tensors [][]Field, rest bool) *Layout {
 		l.Size += e - l.Size%e
 	}
 	l.group()
-	l.strip = max(min(stripBytes/l.Size, maxStrip)&^15, 16)
-	if l.Size > stripBytes/16 {
-		l.strip = max(stripBytes/l.Size, 1)
+	if l.strip = min(stripBytes/l.Size, maxStrip) &^ (block - 1); l.strip == 0 {
+		l.strip = max(min(stripMost/l.Size, block), 1)
 	}
 	return l
 }
@@ -190,7 +189,8 @@ func New(tensors [][]Field, rest bool) *Layout {
 func (f *field) kept() int { return f.bytes / f.Width }
 
 const (
-	stripBytes = 16 << 10
+	stripBytes = 16 << 10 // of the rows of a strip
+	stripMost  = 64 << 10 // the same, where it is to have as many rows as are transposed at a time
 	maxStrip   = 128
 )
 
@@ -253,8 +253,10 @@ type scratch struct {
 	used  []bool   // by record
 	srcs  [][]byte // by field: what goes into the strip
 	outs  [][]byte // by tensor: what is still to be written
-	tile  []byte   // rows of a strip, or its converted values, field by field
-	temp  []byte   // values of one field or tensor of a strip, before they are converted
+	dsts  [][]byte // the same, of a group
+	sink  [4 * maxStrip]byte
+	tile  []byte // rows of a strip, or its converted values, field by field
+	temp  []byte // values of one field or tensor of a strip, before they are converted
 	at    [maxStrip]int
 	runs  []gather.Run
 }

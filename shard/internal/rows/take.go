@@ -102,5 +102,9 @@ func pick[T any](dst, rows []byte, at, size, n int) {
 
 // deinterleave writes the tensors of a group, of 4 bytes each, that lie side by side.
 func (l *Layout) deinterleave(s *scratch, rows []byte, n int, g [2]int) {
-	l.columns(s, rows, n, g[0], g[1])
+	s.dsts = s.dsts[:0]
+	for _, i := range l.byAt[g[0]:g[1]] {
+		s.dsts = append(s.dsts, s.outs[i])
+	}
+	deinterleave4(s.dsts, rows, l.tensors[l.byAt[g[0]]].at, l.Size, n, s.sink[:])
 }

@@ -1,8 +1,71 @@
 package rows
 
-// interleave4 writes columns of 4-byte values side by side to the rows at places of dst, off bytes into each.
+import "unsafe"
+
+// interleave4 writes columns of 4-byte values side by side to the rows at places of dst, off bytes into each. The
+// places were checked.
 func interleave4(dst []byte, off int, at []int, srcs [][]byte) {
+	if len(srcs) < minColumns || len(at) < block || !wide {
+		interleave4Go(dst, off, at, srcs)
+		return
+	}
+	n := len(at) &^ (block - 1)
+	var from [block]unsafe.Pointer
+	for i := 0; i < len(srcs); i += block {
+		k := min(block, len(srcs)-i)
+		for j := range from {
+			from[j] = unsafe.Pointer(unsafe.SliceData(srcs[i+min(j, k-1)][:4*n]))
+		}
+		interleave16(&dst[off+4*i], &at[0], &from, n, 1<<k-1)
+	}
+	if n < len(at) {
+		for i, src := range srcs {
+			put[uint32](dst, off+4*i, at[n:], src[4*n:])
+		}
+	}
+}
+
+func interleave4Go(dst []byte, off int, at []int, srcs [][]byte) {
 	for i, src := range srcs {
 		put[uint32](dst, off+4*i, at, src)
 	}
 }
+
+// deinterleave4 writes the 4-byte values that lie side by side in n rows of size bytes, off bytes into each, to one
+// column each. sink is for what is too much: as many bytes as each column.
+func deinterleave4(dsts [][]byte, rows []byte, off, size, n int, sink []byte) {
+	if len(dsts) < minColumns || n < block || !wide {
+		deinterleave4Go(dsts, rows, off, size, n)
+		return
+	}
+	_ = rows[n*size-1]
+	whole := n &^ (block - 1)
+	var to [block]unsafe.Pointer
+	for i := 0; i < len(dsts); i += block {
+		k := min(block, len(dsts)-i)
+		for j := range to {
+			if j < k {
+				to[j] = unsafe.Pointer(unsafe.SliceData(dsts[i+j][:4*n]))
+			} else {
+				to[j] = unsafe.Pointer(unsafe.SliceData(sink[:4*n]))
+			}
+		}
+		deinterleave16(&to, &rows[off+4*i], size, whole, 1<<k-1)
+	}
+	if whole < n {
+		for i, dst := range dsts {
+			pick[uint32](dst[4*whole:], rows[whole*size:], off+4*i, size, n-whole)
+		}
+	}
+}
+
+func deinterleave4Go(dsts [][]byte, rows []byte, off, size, n int) {
+	for i, dst := range dsts {
+		pick[uint32](dst, rows, off+4*i, size, n)
+	}
+}
+
+const (
+	block      = 16 // rows and columns that are transposed at a time
+	minColumns = 4  // fewer are faster one by one
+)

@@ -1,0 +1,183 @@
+//go:build !purego
+
+#include "textflag.h"
+
+// Z0 to Z15 are 16 vectors of 16 values. After PAIRS and QUADS, 128-bit lane L of Z(4g+j) holds value 4L+j of vectors
+// 4g to 4g+3.
+#define PAIRS \
+	VUNPCKLPS Z1, Z0, Z16 \
+	VUNPCKHPS Z1, Z0, Z17 \
+	VUNPCKLPS Z3, Z2, Z18 \
+	VUNPCKHPS Z3, Z2, Z19 \
+	VUNPCKLPS Z5, Z4, Z20 \
+	VUNPCKHPS Z5, Z4, Z21 \
+	VUNPCKLPS Z7, Z6, Z22 \
+	VUNPCKHPS Z7, Z6, Z23 \
+	VUNPCKLPS Z9, Z8, Z24 \
+	VUNPCKHPS Z9, Z8, Z25 \
+	VUNPCKLPS Z11, Z10, Z26 \
+	VUNPCKHPS Z11, Z10, Z27 \
+	VUNPCKLPS Z13, Z12, Z28 \
+	VUNPCKHPS Z13, Z12, Z29 \
+	VUNPCKLPS Z15, Z14, Z30 \
+	VUNPCKHPS Z15, Z14, Z31
+
+#define QUADS \
+	VUNPCKLPD Z18, Z16, Z0 \
+	VUNPCKHPD Z18, Z16, Z1 \
+	VUNPCKLPD Z19, Z17, Z2 \
+	VUNPCKHPD Z19, Z17, Z3 \
+	VUNPCKLPD Z22, Z20, Z4 \
+	VUNPCKHPD Z22, Z20, Z5 \
+	VUNPCKLPD Z23, Z21, Z6 \
+	VUNPCKHPD Z23, Z21, Z7 \
+	VUNPCKLPD Z26, Z24, Z8 \
+	VUNPCKHPD Z26, Z24, Z9 \
+	VUNPCKLPD Z27, Z25, Z10 \
+	VUNPCKHPD Z27, Z25, Z11 \
+	VUNPCKLPD Z30, Z28, Z12 \
+	VUNPCKHPD Z30, Z28, Z13 \
+	VUNPCKLPD Z31, Z29, Z14 \
+	VUNPCKHPD Z31, Z29, Z15
+
+// LANES(a, b, c, d), the Z(4g+j) of one j for g from 0 to 3, leaves in Z20 to Z23 values j, 4+j, 8+j and 12+j of all vectors.
+#define LANES(a, b, c, d) \
+	VSHUFF32X4 $0x44, b, a, Z16   \
+	VSHUFF32X4 $0xee, b, a, Z17   \
+	VSHUFF32X4 $0x44, d, c, Z18   \
+	VSHUFF32X4 $0xee, d, c, Z19   \
+	VSHUFF32X4 $0x88, Z18, Z16, Z20 \
+	VSHUFF32X4 $0xdd, Z18, Z16, Z21 \
+	VSHUFF32X4 $0x88, Z19, Z17, Z22 \
+	VSHUFF32X4 $0xdd, Z19, Z17, Z23
+
+// COLUMN reads the next 16 values of column k.
+#define COLUMN(k, z) \
+	MOVQ (8*k)(SI), AX       \
+	VMOVDQU32 (AX)(BX*1), z
+
+// ROW writes to the row at offset k of those in R8.
+#define ROW(k, z) \
+	MOVQ (8*k)(R8), AX         \
+	VMOVDQU32 z, K1, (DI)(AX*1)
+
+// func interleave16(dst *byte, at *int, srcs *[16]unsafe.Pointer, n, mask int)
+TEXT ·interleave16(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ at+8(FP), R8
+	MOVQ srcs+16(FP), SI
+	MOVQ n+24(FP), CX
+	MOVQ mask+32(FP), AX
+	KMOVW AX, K1
+	XORQ BX, BX
+
+rows:
+	COLUMN(0, Z0)
+	COLUMN(1, Z1)
+	COLUMN(2, Z2)
+	COLUMN(3, Z3)
+	COLUMN(4, Z4)
+	COLUMN(5, Z5)
+	COLUMN(6, Z6)
+	COLUMN(7, Z7)
+	COLUMN(8, Z8)
+	COLUMN(9, Z9)
+	COLUMN(10, Z10)
+	COLUMN(11, Z11)
+	COLUMN(12, Z12)
+	COLUMN(13, Z13)
+	COLUMN(14, Z14)
+	COLUMN(15, Z15)
+	PAIRS
+	QUADS
+	LANES(Z0, Z4, Z8, Z12)
+	ROW(0, Z20)
+	ROW(4, Z21)
+	ROW(8, Z22)
+	ROW(12, Z23)
+	LANES(Z1, Z5, Z9, Z13)
+	ROW(1, Z20)
+	ROW(5, Z21)
+	ROW(9, Z22)
+	ROW(13, Z23)
+	LANES(Z2, Z6, Z10, Z14)
+	ROW(2, Z20)
+	ROW(6, Z21)
+	ROW(10, Z22)
+	ROW(14, Z23)
+	LANES(Z3, Z7, Z11, Z15)
+	ROW(3, Z20)
+	ROW(7, Z21)
+	ROW(11, Z22)
+	ROW(15, Z23)
+	ADDQ $64, BX
+	ADDQ $128, R8
+	SUBQ $16, CX
+	JNZ  rows
+	VZEROUPPER
+	RET
+
+// FIELDS reads the next row.
+#define FIELDS(z) \
+	VMOVDQU32.Z (SI), K1, z \
+	ADDQ R9, SI
+
+// VALUES writes the next 16 values of column k.
+#define VALUES(k, z) \
+	MOVQ (8*k)(DI), AX       \
+	VMOVDQU32 z, (AX)(BX*1)
+
+// func deinterleave16(dsts *[16]unsafe.Pointer, src *byte, size, n, mask int)
+TEXT ·deinterleave16(SB), NOSPLIT, $0-40
+	MOVQ dsts+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ size+16(FP), R9
+	MOVQ n+24(FP), CX
+	MOVQ mask+32(FP), AX
+	KMOVW AX, K1
+	XORQ BX, BX
+
+rows:
+	FIELDS(Z0)
+	FIELDS(Z1)
+	FIELDS(Z2)
+	FIELDS(Z3)
+	FIELDS(Z4)
+	FIELDS(Z5)
+	FIELDS(Z6)
+	FIELDS(Z7)
+	FIELDS(Z8)
+	FIELDS(Z9)
+	FIELDS(Z10)
+	FIELDS(Z11)
+	FIELDS(Z12)
+	FIELDS(Z13)
+	FIELDS(Z14)
+	FIELDS(Z15)
+	PAIRS
+	QUADS
+	LANES(Z0, Z4, Z8, Z12)
+	VALUES(0, Z20)
+	VALUES(4, Z21)
+	VALUES(8, Z22)
+	VALUES(12, Z23)
+	LANES(Z1, Z5, Z9, Z13)
+	VALUES(1, Z20)
+	VALUES(5, Z21)
+	VALUES(9, Z22)
+	VALUES(13, Z23)
+	LANES(Z2, Z6, Z10, Z14)
+	VALUES(2, Z20)
+	VALUES(6, Z21)
+	VALUES(10, Z22)
+	VALUES(14, Z23)
+	LANES(Z3, Z7, Z11, Z15)
+	VALUES(3, Z20)
+	VALUES(7, Z21)
+	VALUES(11, Z22)
+	VALUES(15, Z23)
+	ADDQ $64, BX
+	SUBQ $16, CX
+	JNZ  rows
+	VZEROUPPER
+	RET

@@ -1,0 +1,11 @@
+//go:build purego || !amd64
+
+package rows
+
+import "unsafe"
+
+const wide = false
+
+func interleave16(_ *byte, _ *int, _ *[block]unsafe.Pointer, _, _ int) { panic("no kernel") }
+
+func deinterleave16(_ *[block]unsafe.Pointer, _ *byte, _, _, _ int) { panic("no kernel") }
