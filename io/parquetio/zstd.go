@@ -24,9 +24,10 @@ const (
 // zstdFunc decodes all frames of src into dst[:0], never beyond its capacity.
 type zstdFunc func(src, dst []byte) ([]byte, error)
 
-// newZstd makes a decoder. Checksums of frames are not verified: pages have theirs.
+// newZstd makes a decoder. It verifies checksums of frames: few writers give pages
+// one of their own.
 func newZstd() (zstdFunc, error) {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true), zstd.IgnoreChecksum(true))
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true))
 	if err != nil {
 		return nil, err
 	}
