@@ -35,7 +35,11 @@ func (s *Spec) Dataset() (*dataset.Dataset, error) {
 func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, error) {
 	var ds *dataset.Dataset
 	if src.Mix == nil {
-		ds = dataset.Read(src.source())
+		in, err := s.source(src)
+		if err != nil {
+			return nil, err
+		}
+		ds = dataset.Read(in)
 	} else {
 		var err error
 		if ds, err = s.mix(path+"source.mix", src.Mix); err != nil {
@@ -57,22 +61,39 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 	return ds, nil
 }
 
-func (s Source) source() driver.Source {
-	switch {
-	case s.Parquet != nil:
-		return parquetio.New(*s.Parquet)
-	case s.CSV != nil:
-		return csvio.New(*s.CSV)
-	case s.JSON != nil:
-		return jsonio.New(*s.JSON)
-	case s.IPC != nil:
-		return ipcio.New(*s.IPC)
-	case s.Text != nil:
-		return textio.New(*s.Text)
-	case s.Binary != nil:
-		return binio.New(*s.Binary)
+// source makes the source of its options, with the cache.
+func (s *Spec) source(o Source) (driver.Source, error) {
+	cache, err := s.Cache()
+	if err != nil {
+		return nil, err
 	}
-	return memio.Range(s.Range.N)
+	switch {
+	case o.Parquet != nil:
+		x := *o.Parquet
+		x.Cache = cache
+		return parquetio.New(x), nil
+	case o.CSV != nil:
+		x := *o.CSV
+		x.Cache = cache
+		return csvio.New(x), nil
+	case o.JSON != nil:
+		x := *o.JSON
+		x.Cache = cache
+		return jsonio.New(x), nil
+	case o.IPC != nil:
+		x := *o.IPC
+		x.Cache = cache
+		return ipcio.New(x), nil
+	case o.Text != nil:
+		x := *o.Text
+		x.Cache = cache
+		return textio.New(x), nil
+	case o.Binary != nil:
+		x := *o.Binary
+		x.Cache = cache
+		return binio.New(x), nil
+	}
+	return memio.Range(o.Range.N), nil
 }
 
 // step applies the step that is written at path.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/io/binio"
+	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/io/csvio"
 	"github.com/penstock-data/penstock/io/ipcio"
 	"github.com/penstock-data/penstock/io/jsonio"
@@ -31,6 +32,8 @@ type Spec struct {
 	Run     Run     `json:"run,omitzero" doc:"how it runs"`
 
 	doc *document
+
+	cache *blobcache.Cache // of Cache()
 }
 
 // Source is one of the formats.
@@ -164,6 +167,7 @@ type (
 // Run is how a spec runs.
 type Run struct {
 	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data. The same name again is the same job: nothing is done twice, also with mode append"`
+	Cache        *Cache   `json:"cache,omitempty" doc:"keeps what is fetched from buckets on local disk"`
 	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB, at least 1MiB; default: half of what is available, at most 4GiB" min:"1048576"`
 	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
 	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`

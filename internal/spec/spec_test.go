@@ -58,6 +58,11 @@ func TestMistakes(t *testing.T) {
 		{"memory: 512MiB", "memory: 0", "run.memory: must be at least 1.0 MiB, not 0 B"},
 		{"memory: 512MiB", "memory: -5", `run.memory: want a size such as 512MiB, not "-5"`},
 		{"memory: 512MiB", "memory: 512 parsecs", `taxi.yaml:10:15: run.memory: want a size such as 512MiB, not "512 parsecs"`},
+		{"cpus: 2", "cache: {dir: c, max: 64MiB}", ""},
+		{"cpus: 2", "cache: {dir: c}", `run.cache: key "max" is missing`},
+		{"cpus: 2", "cache: {max: 1GiB}", `run.cache: key "dir" is missing`},
+		{"cpus: 2", "cache: {dir: c, max: 1MiB}", "run.cache.max: must be at least"},
+		{"cpus: 2", "cache: c", "run.cache: want a mapping"},
 		{"cpus: 2", "cpus: two", `run.cpus: want a whole number, not "two"`},
 		{"seed: 7", "seed: -7", "not negative"},
 		{"seed: 7", "seed: 7, sed: 8", `unknown key "sed": did you mean "seed"?`},
@@ -365,4 +370,53 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The sources of a spec share one cache, which is no part of what they read.
+func TestCache(t *testing.T) {
+	const text = `version: 1
+source: {mix: {sources: [
+  {name: a, weight: 1, source: {parquet: {paths: [x]}}},
+  {name: b, weight: 1, source: {csv: {paths: [y]}}}, {name: c, weight: 1, source: {json: {paths: [y]}}}, {name: d, weight: 1, source: {ipc: {paths: [y]}}},
+  {name: e, weight: 1, source: {text: {paths: [y]}}}, {name: f, weight: 1, source: {binary: {paths: [y]}}}]}}
+`
+	parse := func(text string) *Spec {
+		s, err := Parse("s", []byte(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	with, without := parse(text+"run: {cache: {dir: '"+t.TempDir()+"', max: 1GiB}}\n"), parse(text)
+	c, err := with.Cache()
+	if again, _ := with.Cache(); err != nil || c == nil || again != c {
+		t.Fatal(c, again, err)
+	}
+	defer c.Close()
+	if c, err := without.Cache(); c != nil || err != nil {
+		t.Error(c, err)
+	}
+	for _, m := range with.Source.Mix.Sources {
+		src, err := with.source(m.Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := without.source(m.Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, aerr := src.Config()
+		b, berr := plain.Config()
+		if aerr != nil || berr != nil || string(a) != string(b) {
+			t.Errorf("config %s, without a cache %s (%v, %v)", a, b, aerr, berr)
+		}
+		if reflect.DeepEqual(src, plain) {
+			t.Errorf("source %s has no cache", m.Name)
+		}
+	}
+	with.Run.Cache.Dir = ""
+	with.cache = nil
+	if _, err := with.Dataset(); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "dir is missing") {
+		t.Error(err)
+	}
 }

@@ -1,5 +1,6 @@
 // Package blobio reads and writes objects in buckets: ranged, coalesced,
-// parallel, retried and hedged reads, pinned to the version that was listed;
+// parallel, retried and hedged reads, pinned to the version that was listed, and
+// kept on local disk if a cache is given;
 // whole or streamed writes that become visible at once, create-only by option.
 //
 // A bucket is anything gocloud.dev opens by URL (s3, gs, azblob; the program
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobcache"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/memblob"
 	"golang.org/x/sync/semaphore"
@@ -41,6 +43,8 @@ type Bucket struct {
 	closed atomic.Bool
 	slots  *semaphore.Weighted // one per request in flight
 	hedge  hedger
+	cache  *blobcache.Cache // nil: none
+	url    string           // as opened: the bucket's part in the names of what is cached
 }
 
 // Options of a bucket; nil means defaults.
@@ -51,6 +55,9 @@ type Options struct {
 	MaxRequest  int64         // larger ranges are fetched in pieces, in parallel; 0 means 8 MiB
 	NoHedge     bool          // never send a second request for a slow one
 	Timeout     time.Duration // of one attempt without a byte of progress; 0 means 30 s
+	// Cache, if not nil, keeps on local disk what reads of Objects fetch, and is asked first.
+	// Local buckets and mem:// have no use for it. It is the caller's.
+	Cache *blobcache.Cache
 }
 
 func (o *Options) withDefaults(local bool) Options {
@@ -173,6 +180,9 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"
+	if !b.shared {
+		b.cache, b.url = b.o.Cache, bucketURL
+	}
 	return b, nil
 }
 
@@ -261,6 +271,7 @@ func (b *Bucket) Stat(ctx context.Context, key string) (Info, error) {
 // error of code Invalid that says so. s may be nil. No I/O; nothing to close.
 func (b *Bucket) Object(info Info, s *Stats) *Object {
 	o := &Object{b: b, info: info, pin: new(pin)}
+	o.name()
 	if s != nil {
 		o.stats = []*Stats{s}
 	}
@@ -332,9 +343,10 @@ type Stats struct {
 	Requests atomic.Int64 // reads sent, retries and hedges included
 	Retries  atomic.Int64 // of those, repeated after an error
 	Hedges   atomic.Int64 // of those, sent because another one was slow
+	Cached   atomic.Int64 // bytes that came out of Options.Cache; not in Bytes
 }
 
 func (s *Stats) String() string {
-	return fmt.Sprintf("bytes=%d requests=%d retries=%d hedges=%d",
-		s.Bytes.Load(), s.Requests.Load(), s.Retries.Load(), s.Hedges.Load())
+	return fmt.Sprintf("bytes=%d requests=%d retries=%d hedges=%d cached=%d",
+		s.Bytes.Load(), s.Requests.Load(), s.Retries.Load(), s.Hedges.Load(), s.Cached.Load())
 }

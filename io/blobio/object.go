@@ -7,6 +7,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobcache"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -16,6 +17,9 @@ type Object struct {
 	info  Info
 	pin   *pin
 	stats []*Stats
+
+	id     blobcache.ID // in the bucket's cache
+	cached bool         // reads go through the cache
 }
 
 func (o *Object) Info() Info   { return o.info }
@@ -73,7 +77,7 @@ func (o *Object) fill(ctx context.Context, ps []piece) error {
 	if err := o.b.canceled(ctx, o.info.Key); err != nil {
 		return err
 	}
-	read := o.get
+	read := o.read
 	if o.b.root != "" && len(ps) > 0 {
 		f, err := o.openLocal()
 		if err != nil {
@@ -121,7 +125,7 @@ func totalOf(ps []piece) (n int64) {
 type Range struct{ Off, Len int64 }
 
 // Fetch reads ranges (any order, may overlap), coalesced and in parallel, into
-// one allocation from alloc, gaps included. Each run keeps its file offset modulo
+// one allocation from alloc, gaps included (where all is in the cache there are none). Each run keeps its file offset modulo
 // 64, so that what is aligned in the file is aligned in memory. A range outside
 // the object is an Invalid error. Release the result when done.
 func (o *Object) Fetch(ctx context.Context, rs []Range, alloc memory.Allocator) (*Fetched, error) {
@@ -178,9 +182,13 @@ func (o *Object) coalesce(rs []Range) ([]run, error) {
 		}
 		return 0
 	})
+	gap := o.b.o.Gap
+	if o.inCache(sorted) {
+		gap = 0
+	}
 	var runs []run
 	for _, r := range sorted {
-		if n := len(runs) - 1; n >= 0 && r.Off-(runs[n].Off+runs[n].Len) <= o.b.o.Gap {
+		if n := len(runs) - 1; n >= 0 && r.Off-(runs[n].Off+runs[n].Len) <= gap {
 			runs[n].Len = max(runs[n].Len, r.Off+r.Len-runs[n].Off)
 			continue
 		}

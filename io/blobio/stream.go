@@ -25,7 +25,7 @@ func (o *Object) Stream(ctx context.Context, off, n int64) io.ReadCloser {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	return &stream{o: o, cancel: cancel, next: off, end: end, size: min(1<<20, o.b.o.MaxRequest),
-		get: func(dst []byte, off int64) error { return o.get(ctx, dst, off) }}
+		get: func(dst []byte, off int64) error { return o.read(ctx, dst, off) }}
 }
 
 type failedStream struct{ err error }
