@@ -10,6 +10,6 @@
 // that files written with and without dictionaries are alike. INT96 is
 // timestamp[ns].
 //
-// The pages are read, checked (sizes, CRC), decompressed and bounded here; their
-// values are decoded by arrow-go behind the seam of decode.go.
+// Pages are read, checked (sizes, CRC), decompressed and decoded here, straight into
+// Arrow buffers (native.go); arrow-go gives the schema and writes.
 package parquetio

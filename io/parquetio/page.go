@@ -2,12 +2,6 @@ package parquetio
 
 import (
 	"context"
-	"encoding/binary"
-	"hash/crc32"
-	"math/bits"
-	"slices"
-
-	"github.com/apache/arrow-go/v18/parquet"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -26,10 +20,10 @@ const (
 	encDeltaLength = 6
 	encDeltaBytes  = 7
 	encRLEDict     = 8
+	encByteSplit   = 9
 
 	maxPageHeader = 4 << 20
 	maxPage       = 1 << 30 // uncompressed bytes
-	maxDeltaBlock = 1 << 16 // values
 )
 
 // pageHeader is what precedes every page.
@@ -110,39 +104,6 @@ func (h *pageHeader) detail(r *thriftReader, kind, id int16, typ byte) {
 	r.skip(typ, false)
 }
 
-// encode writes the header of a page whose body is not compressed.
-func (h *pageHeader) encode(b []byte) []byte {
-	w := &thriftWriter{b: b}
-	w.i32(1, h.typ)
-	w.i32(2, h.raw)
-	w.i32(3, h.raw)
-	switch h.typ {
-	case pageData:
-		o := w.begin(5)
-		w.i32(1, h.values)
-		w.i32(2, h.enc)
-		w.i32(3, h.defEnc)
-		w.i32(4, h.repEnc)
-		w.end(o)
-	case pageDict:
-		o := w.begin(7)
-		w.i32(1, h.values)
-		w.i32(2, h.enc)
-		w.end(o)
-	case pageV2:
-		o := w.begin(8)
-		w.i32(1, h.values)
-		w.i32(2, h.nulls)
-		w.i32(3, h.rows)
-		w.i32(4, h.enc)
-		w.i32(5, h.defLen)
-		w.i32(6, h.repLen)
-		w.bool(7, false)
-		w.end(o)
-	}
-	return append(w.b, tStop)
-}
-
 // check refuses what no page can be; room is what the chunk has left behind the
 // header.
 func (h *pageHeader) check(c *chunk, room int64) error {
@@ -163,178 +124,14 @@ func (h *pageHeader) check(c *chunk, room int64) error {
 	return nil
 }
 
-// noDelta is a DELTA_BYTE_ARRAY run of no values.
-var noDelta = []byte{0x80, 1, 4, 0, 0, 0x80, 1, 4, 0, 0}
-
-// checkBody looks at claims in a page that the decoder would believe, and
-// returns the body that it is given.
-func (h *pageHeader) checkBody(l *leaf, body []byte) ([]byte, error) {
-	if h.typ == pageDict {
-		width := 4 // of a length
-		switch l.physical {
-		case parquet.Types.Int64, parquet.Types.Double:
-			width = 8
-		case parquet.Types.Int96:
-			width = 12
-		case parquet.Types.FixedLenByteArray:
-			width = l.width
-		case parquet.Types.Boolean:
-			return nil, fault.New(fault.Corrupt, "a dictionary of booleans")
-		}
-		if int64(h.values)*int64(width) > int64(len(body)) {
-			return nil, fault.New(fault.Corrupt, "a dictionary claims %d values in %d bytes", h.values, len(body))
-		}
-		return body, nil
-	}
-	switch h.enc {
-	case encDelta, encDeltaLength, encDeltaBytes:
-		values, ok := h.valuesOf(l, body)
-		if !ok {
-			return nil, fault.New(fault.Corrupt, "a page is too small for its levels")
-		}
-		rest, total, ok := skipDelta(values)
-		if ok && h.enc == encDeltaBytes {
-			if total == 0 && len(values) > 0 { // arrow-go writes rubbish behind no values
-				h.raw = int32(len(body) - len(values) + len(noDelta))
-				return slices.Concat(body[:len(body)-len(values)], noDelta), nil
-			}
-			_, _, ok = skipDelta(rest)
-		}
-		if !ok {
-			return nil, fault.New(fault.Corrupt, "a page has damaged delta-encoded values")
-		}
-	}
-	return body, nil
-}
-
-// valuesOf returns what follows the levels.
-func (h *pageHeader) valuesOf(l *leaf, body []byte) ([]byte, bool) {
-	if h.typ == pageV2 {
-		return body[h.defLen+h.repLen:], true // checked
-	}
-	for _, lv := range [2]struct {
-		max int16
-		enc int32
-	}{{l.maxRep, h.repEnc}, {l.maxDef, h.defEnc}} {
-		if lv.max == 0 {
-			continue
-		}
-		var n int64
-		if lv.enc == encBitPacked {
-			n = (int64(h.values)*int64(bits.Len16(uint16(lv.max))) + 7) / 8
-		} else {
-			if len(body) < 4 {
-				return nil, false
-			}
-			n = 4 + int64(binary.LittleEndian.Uint32(body))
-		}
-		if n > int64(len(body)) {
-			return nil, false
-		}
-		body = body[n:]
-	}
-	return body, true
-}
-
-// skipDelta walks over a DELTA_BINARY_PACKED run and refuses blocks that are out
-// of proportion. Nothing at all is right for a page of nulls.
-func skipDelta(b []byte) (rest []byte, total uint64, ok bool) {
-	if len(b) == 0 {
-		return b, 0, true
-	}
-	r := &thriftReader{b: b}
-	block, minis := r.uvarint(), r.uvarint()
-	total = r.uvarint()
-	r.uvarint() // first value
-	if r.bad || block == 0 || block > maxDeltaBlock || minis == 0 || minis > block || block%minis != 0 || total > 1<<31 {
-		return nil, 0, false
-	}
-	perMini := block / minis
-	for left := total; left > 1; { // the first is in the header
-		r.uvarint() // least delta
-		at := r.i
-		r.advance(int(minis))
-		if r.bad {
-			return nil, 0, false
-		}
-		for m := uint64(0); m < minis && left > 1; m++ {
-			w := uint64(b[at+int(m)])
-			if w > 64 {
-				return nil, 0, false
-			}
-			r.advance(int(perMini * w / 8))
-			left -= min(left-1, perMini)
-		}
-		if r.bad {
-			return nil, 0, false
-		}
-	}
-	return b[r.i:], total, true
-}
-
-// pageReader walks the pages of one column chunk: it checks them and hands out
-// their bodies uncompressed.
+// pageReader reads the headers of the pages of one column chunk.
 type pageReader struct {
 	win  *window
 	c    *chunk
 	leaf *leaf
-	dec  *decompressor
-
-	pos    int64 // file offset of the next page
-	end    int64 // of the chunk
-	values int64 // seen since the chunk's begin, -1 after a seek
-	hdr    pageHeader
-}
-
-// next reads the page at pos and steps over it; index pages and pages without
-// values are left out. The body is valid until the next call of any page reader
-// of the same decompressor. ok is false at the end of the chunk.
-func (p *pageReader) next(ctx context.Context) (body []byte, ok bool, err error) {
-	for {
-		if p.pos >= p.end || p.values >= 0 && p.values >= p.c.values || p.win.runEnd(p.pos) == p.pos {
-			return nil, false, nil
-		}
-		n, err := p.header(ctx)
-		if err != nil {
-			return nil, false, err
-		}
-		h := &p.hdr
-		if err := h.check(p.c, p.end-p.pos-int64(n)); err != nil {
-			return nil, false, err
-		}
-		if h.typ < 0 || h.typ == pageIndex || h.typ > pageV2 || h.typ != pageDict && h.values == 0 {
-			p.pos += int64(n) + int64(h.comp)
-			continue
-		}
-		// Header and body together, as a page may be loaded again from its begin.
-		comp, err := p.win.bytes(ctx, p.pos, int64(n)+int64(h.comp))
-		if err != nil {
-			return nil, false, err
-		}
-		comp = comp[n:]
-		if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
-			return nil, false, fault.New(fault.Corrupt, "the checksum of a page is wrong")
-		}
-		plain := 0
-		if h.typ == pageV2 {
-			plain = int(h.defLen + h.repLen)
-		}
-		codec := p.c.codec
-		if h.typ == pageV2 && h.plainBody {
-			codec = codecNone
-		}
-		if body, err = p.dec.page(codec, comp, plain, int(h.raw)); err != nil {
-			return nil, false, err
-		}
-		if body, err = h.checkBody(p.leaf, body); err != nil {
-			return nil, false, err
-		}
-		p.pos += int64(n) + int64(h.comp)
-		if p.values >= 0 && h.typ != pageDict {
-			p.values += int64(h.values)
-		}
-		return body, true, nil
-	}
+	pos  int64 // file offset of the next page
+	end  int64 // of the chunk
+	hdr  pageHeader
 }
 
 // header parses the header at pos.

@@ -19,7 +19,6 @@ type pageLoc struct {
 	off  int64 // in the file
 	row  int64 // first row, in the row group
 	size int32 // with its header
-	mid  bool  // it begins inside that row
 }
 
 // parseOffsetIndex returns nil if the index cannot be right for the chunk.

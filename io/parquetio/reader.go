@@ -30,8 +30,8 @@ type reader struct {
 	g      *rowGroup
 	fields []int
 	ranges []rowRange // left to read
-	dec    decoder    // nil until the first row is needed
-	start  func(ctx context.Context) (decoder, error)
+	dec    *decoder   // nil until the first row is needed
+	start  func(ctx context.Context) (*decoder, error)
 	finish func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
 	done   func()
 	batch  int64          // rows of a batch by estimate
@@ -79,7 +79,7 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 	r.batch = c.batchRows()
 	if len(c.fields) > 0 {
 		ranges := slices.Clone(r.ranges)
-		r.start = func(ctx context.Context) (decoder, error) { return c.open(ctx, ranges, pages) }
+		r.start = func(ctx context.Context) (*decoder, error) { return c.open(ctx, ranges, pages) }
 	}
 	return r, nil
 }
@@ -178,7 +178,7 @@ func (c *scan) batchRows() int64 {
 }
 
 // open makes the decoder: windows over what the ranges need.
-func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]pageLoc) (decoder, error) {
+func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]pageLoc) (*decoder, error) {
 	wins := map[int]*window{}
 	var order []*window
 	var total int64
@@ -239,14 +239,7 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 			return nil, err
 		}
 	}
-	pages, known, err := c.walk(ctx, ranges[0].from, wins, pages)
-	if err != nil {
-		for _, w := range order {
-			w.close()
-		}
-		return nil, err
-	}
-	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, known, c.o.Alloc)
+	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, c.o.Alloc)
 	if err != nil {
 		for _, w := range order {
 			w.close()

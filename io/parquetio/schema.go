@@ -30,6 +30,7 @@ type fileSchema struct {
 type field struct {
 	leaves   []int // in order
 	repeated bool  // some leaf is in a list
+	root     node
 }
 
 // leaf is a Parquet column.
@@ -39,7 +40,8 @@ type leaf struct {
 	width    int // of FIXED_LEN_BYTE_ARRAY
 	maxDef   int16
 	maxRep   int16
-	kind     kind // how statistics compare; kindNone unless a top-level column
+	anc      uint8 // definition levels from here on have an element of the list around, if there is one
+	kind     kind  // how statistics compare; kindNone unless a top-level column
 	arrow    arrow.DataType
 }
 
@@ -109,6 +111,7 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 			l := &s.leaves[f.leaves[0]]
 			l.kind = kindOf(l, mf.Field.Type, md.Schema.Column(f.leaves[0]))
 		}
+		f.root = newNode(mf, new(int))
 		s.fields = append(s.fields, f)
 	}
 	if len(s.leaves) != md.Schema.NumColumns() {
@@ -127,7 +130,8 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 		d := s.base.Schema.Column(mf.ColIndex)
 		s.leaves = append(s.leaves, leaf{
 			name: d.Path(), physical: d.PhysicalType(), width: d.TypeLength(),
-			maxDef: d.MaxDefinitionLevel(), maxRep: d.MaxRepetitionLevel(), arrow: mf.Field.Type,
+			maxDef: d.MaxDefinitionLevel(), maxRep: d.MaxRepetitionLevel(),
+			anc: uint8(mf.LevelInfo.RepeatedAncestorDefLevel), arrow: mf.Field.Type,
 		})
 		if d.PhysicalType() == parquet.Types.FixedLenByteArray && d.TypeLength() <= 0 {
 			return fault.New(fault.Corrupt, "column %q has values of %d bytes", d.Path(), d.TypeLength())

@@ -69,19 +69,19 @@ func samples(rows int) arrow.RecordBatch {
 	return b.NewRecordBatch()
 }
 
-// layout is how a file of one row group is written, by arrow-go alone.
-type layout struct {
+// fileLayout is how a file of one row group is written, by arrow-go alone.
+type fileLayout struct {
 	index bool
 	v2    bool
 	codec compress.Compression
 	page  int64
 }
 
-func (l layout) String() string {
+func (l fileLayout) String() string {
 	return fmt.Sprintf("index=%t,v2=%t,%v,pages=%dKiB", l.index, l.v2, l.codec, l.page>>10)
 }
 
-func (l layout) write(t testing.TB, out io.Writer, rec arrow.RecordBatch) {
+func (l fileLayout) write(t testing.TB, out io.Writer, rec arrow.RecordBatch) {
 	t.Helper()
 	props := []parquet.WriterProperty{
 		parquet.WithCompression(l.codec), parquet.WithDataPageSize(l.page), parquet.WithPageIndexEnabled(l.index),
@@ -159,7 +159,7 @@ func TestFetchedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bucket.Close()
-	for k, l := range []layout{
+	for k, l := range []fileLayout{
 		{true, false, compress.Codecs.Snappy, 64 << 10},
 		{true, true, compress.Codecs.Uncompressed, 64 << 10},
 		{false, false, compress.Codecs.Snappy, 1 << 20},
@@ -221,7 +221,7 @@ func TestSkipsByHeaders(t *testing.T) {
 	rec := samples(20_000)
 	defer rec.Release()
 	for _, v2 := range []bool{false, true} {
-		l := layout{false, v2, compress.Codecs.Zstd, 4 << 10}
+		l := fileLayout{false, v2, compress.Codecs.Zstd, 4 << 10}
 		var file bytes.Buffer
 		l.write(t, &file, rec)
 		path := filepath.Join(t.TempDir(), "f.parquet")
@@ -262,7 +262,7 @@ func BenchmarkFromRow(b *testing.B) {
 	const rows = 1_000_000
 	rec := samples(rows)
 	defer rec.Release()
-	for _, l := range []layout{
+	for _, l := range []fileLayout{
 		{true, false, compress.Codecs.Snappy, 1 << 20},
 		{false, false, compress.Codecs.Snappy, 1 << 20},
 		{false, true, compress.Codecs.Snappy, 1 << 20},
@@ -307,6 +307,50 @@ func BenchmarkFromRow(b *testing.B) {
 			}
 		}
 	}
+}
+
+// pageBegins lists the pages of the only column of tab, a list in version 1: how many rows begin before each,
+// and how many pages begin inside a row.
+func pageBegins(t *testing.T, tab *table) (begins []int64, mid int) {
+	t.Helper()
+	f := tab.footers[0]
+	g := &f.groups[0]
+	win := &window{f: tab.input(0, nil), alloc: memtest.New(t), runs: []blobio.Range{{Off: g.chunks[0].start, Len: g.chunks[0].size}}, step: 1 << 16}
+	d, err := newDecoder(f.schema, g, []int{0}, map[int]*window{0: win}, nil, win.alloc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	c := d.cols[0]
+	for {
+		ok, err := c.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		begins = append(begins, c.row)
+		if err := c.load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if k, _, ok := c.rep.Rows(0, 1); !ok || k > 0 {
+			mid++
+		}
+		c.body = nil
+		if err := c.load(t.Context()); err != nil { // the levels once more
+			t.Fatal(err)
+		}
+		_, rows, ok := c.rep.Rows(c.left, c.left)
+		if !ok {
+			t.Fatal("damaged levels")
+		}
+		c.row += int64(rows)
+	}
+	if c.row != g.rows {
+		t.Fatalf("%d rows in %d pages, want %d", c.row, len(begins), g.rows)
+	}
+	return begins, mid
 }
 
 // TestListsWithoutIndex: pages of version 1 may begin inside a list, and lists may
@@ -374,21 +418,7 @@ func TestListsWithoutIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		tab := mustOpen(t, nil, path).(*table)
-		f := tab.footers[0]
-		ch := &f.groups[0].chunks[0]
-		win := &window{f: tab.input(0, nil), alloc: memtest.New(t), runs: []blobio.Range{{Off: ch.start, Len: ch.size}}, step: 1 << 16}
-		p := pageReader{win: win, c: ch, leaf: &f.schema.leaves[0], pos: ch.start, end: ch.start + ch.size}
-		ps, known, err := p.walk(t.Context(), rec.NumRows()-1, memtest.New(t))
-		win.close()
-		if err != nil || known != rec.NumRows() {
-			t.Fatalf("seed %d: %d rows in %d pages, %v", seed, known, len(ps), err)
-		}
-		mid := 0
-		for _, p := range ps {
-			if p.mid {
-				mid++
-			}
-		}
+		ps, mid := pageBegins(t, tab)
 		t.Logf("seed %d: %d of %d pages begin inside a row", seed, mid, len(ps))
 		if mid == 0 {
 			t.Errorf("seed %d: no page begins inside a row", seed)
@@ -398,7 +428,7 @@ func TestListsWithoutIndex(t *testing.T) {
 		}
 		for _, x := range ps { // at and around the begins of pages
 			for d := int64(-1); d < 2; d++ {
-				if from := x.row + d; from > 0 && rng.IntN(1+len(ps)/8) == 0 {
+				if from := x + d; from > 0 && rng.IntN(1+len(ps)/8) == 0 {
 					pass(t, tab, rec, driver.ScanOptions{FromRow: from})
 				}
 			}
@@ -414,7 +444,7 @@ func TestDamagedSkip(t *testing.T) {
 	defer rec.Release()
 	for _, v2 := range []bool{false, true} {
 		var file bytes.Buffer
-		layout{false, v2, compress.Codecs.Snappy, 1 << 10}.write(t, &file, rec)
+		fileLayout{false, v2, compress.Codecs.Snappy, 1 << 10}.write(t, &file, rec)
 		path := filepath.Join(t.TempDir(), "f.parquet")
 		rng := rand.New(rand.NewPCG(8, 9))
 		failed := 0

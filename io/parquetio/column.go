@@ -1,0 +1,415 @@
+package parquetio
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"math/bits"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
+)
+
+// column is a cursor in one column chunk. Between calls it is at the begin of a
+// row, or behind the last.
+//
+// Pages are stepped over by what their headers say where that tells their rows:
+// pages of version 2, and those of columns without lists. Others are
+// decompressed and their repetition levels are looked at; values before the row wanted
+// are passed, not decoded, where the encoding allows it.
+type column struct {
+	pageReader
+	layout
+	d               *decoder
+	way             way
+	large, nullable bool      // wayList: the list has 64-bit offsets; it may be null
+	locs            []pageLoc // offset index; nil: pages are found one after the other
+	row             int64     // rows that begin before the cursor
+	seen            int64     // levels of pages opened; not known with locs
+	next            int       // of locs: the page to be opened
+
+	dict   *dictionary
+	sought bool // with locs: the dictionary was looked for
+
+	// The open page.
+	page     pagePos
+	head     int    // bytes of its header
+	left     int    // levels behind the cursor; 0: no page is open
+	mid      bool   // the cursor may be inside a row: after a way back, or a page of lists that was stepped over
+	body     []byte // nil: to be decompressed (again)
+	mem      []byte // of body, if it is the column's own
+	sharer   bool   // used the decoder's shared page
+	rep, def kernel.Hybrid
+	vals     values
+
+	mark   pagePos // the page in which the last read began
+	ready  []ready // decoded ahead
+	perRow float64 // slots, as an estimate of what follows
+}
+
+// pagePos is a place at which pages can be read on.
+type pagePos struct {
+	pos       int64 // file offset
+	row, seen int64
+	next      int
+}
+
+// ready is what was decoded ahead of a read.
+type ready struct {
+	row int64
+	n   int
+	o   *leafOut
+}
+
+func (c *column) here() pagePos { return pagePos{c.pos, c.row, c.seen, c.next} }
+
+// open steps to the next data page; false at the end of what can be read.
+func (c *column) open(ctx context.Context) (bool, error) {
+	c.left, c.body = 0, nil
+	for {
+		if c.locs != nil {
+			if c.next >= len(c.locs) {
+				return false, nil
+			}
+			loc := &c.locs[c.next]
+			if loc.row != c.row {
+				return false, fault.New(fault.Corrupt, "the page index has row %d where row %d begins", loc.row, c.row)
+			}
+			if c.pos = loc.off; c.win.runEnd(c.pos) == c.pos {
+				return false, nil
+			}
+		} else if c.pos >= c.end || c.seen >= c.c.values || c.win.runEnd(c.pos) == c.pos {
+			return false, nil
+		}
+		at := c.here()
+		n, err := c.header(ctx)
+		if err != nil {
+			return false, err
+		}
+		h := &c.hdr
+		if err := h.check(c.c, c.end-c.pos-int64(n)); err != nil {
+			return false, err
+		}
+		switch {
+		case h.typ == pageDict:
+			if err := c.loadDict(ctx, n); err != nil {
+				return false, err
+			}
+		case (h.typ == pageData || h.typ == pageV2) && h.values > 0:
+			c.pos += int64(n) + int64(h.comp)
+			c.page, c.head, c.left = at, n, int(h.values)
+			c.seen += int64(h.values)
+			c.next++
+			return true, nil
+		default: // an index page, or one without values
+			c.next++
+		}
+		c.pos += int64(n) + int64(h.comp)
+	}
+}
+
+// loadDict reads the dictionary page at pos.
+func (c *column) loadDict(ctx context.Context, head int) error {
+	if c.dict != nil {
+		if c.seen == 0 { // again from the begin
+			return nil
+		}
+		return fault.New(fault.Corrupt, "the column chunk has two dictionaries")
+	}
+	body, err := c.content(ctx, c.pos, head)
+	if err != nil {
+		return err
+	}
+	c.dict, err = c.newDictionary(body, int(c.hdr.values))
+	return err
+}
+
+// content returns the body of the page whose header, of head bytes, is at pos.
+func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, error) {
+	h := &c.hdr
+	comp, err := c.win.bytes(ctx, pos, int64(head)+int64(h.comp))
+	if err != nil {
+		return nil, err
+	}
+	comp = comp[head:]
+	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
+		return nil, fault.New(fault.Corrupt, "the checksum of a page is wrong")
+	}
+	codec, plain := c.c.codec, 0
+	if h.typ == pageV2 {
+		plain = int(h.defLen + h.repLen)
+		if h.plainBody {
+			codec = codecNone
+		}
+	}
+	raw := int(h.raw)
+	if codec == codecNone {
+		if len(comp) != raw {
+			return nil, fault.New(fault.Corrupt, "a page of %d bytes claims %d", len(comp), raw)
+		}
+		return comp, nil
+	}
+	body := c.d.pageMemory(c, raw)
+	copy(body, comp[:plain])
+	if raw == plain {
+		return body, nil // some writers leave out what is empty
+	}
+	n, err := decompress(codec, body[plain:], comp[plain:])
+	if err != nil {
+		return nil, fault.New(codeOf(err), "a page does not decompress: %w", err)
+	}
+	if n != raw-plain {
+		return nil, fault.New(fault.Corrupt, "a page of %d bytes has %d", raw-plain, n)
+	}
+	return body, nil
+}
+
+// load makes the open page ready to be decoded at the cursor.
+func (c *column) load(ctx context.Context) error {
+	if c.body != nil {
+		return nil
+	}
+	h := &c.hdr
+	body, err := c.content(ctx, c.page.pos, c.head)
+	if err != nil {
+		return err
+	}
+	rest, err := c.levels(body)
+	if err != nil {
+		return err
+	}
+	c.vals = values{c: c, enc: h.enc, src: rest}
+	c.body = body[:len(body):len(body)]
+	if body == nil {
+		c.body = []byte{}
+	}
+	passed := int(h.values) - c.left
+	if passed == 0 {
+		return nil
+	}
+	if c.leaf.maxRep > 0 && !c.rep.Skip(passed) {
+		return errLevels
+	}
+	c.left = int(h.values)
+	return c.pass(passed)
+}
+
+var errLevels = fault.New(fault.Corrupt, "a page has damaged levels")
+
+// levels sets the levels of the open page, and returns what is behind them.
+func (c *column) levels(body []byte) ([]byte, error) {
+	h := &c.hdr
+	if h.typ == pageV2 {
+		rep, def := body[:h.repLen], body[h.repLen:h.repLen+h.defLen]
+		if !c.rep.Reset(rep, uint(bits.Len16(uint16(c.leaf.maxRep)))) || !c.def.Reset(def, uint(bits.Len16(uint16(c.leaf.maxDef)))) {
+			return nil, errLevels
+		}
+		return body[h.repLen+h.defLen:], nil
+	}
+	var err error
+	if c.leaf.maxRep > 0 {
+		if body, err = h.levelsV1(&c.rep, h.repEnc, uint(bits.Len16(uint16(c.leaf.maxRep))), body); err != nil {
+			return nil, err
+		}
+	}
+	if c.leaf.maxDef > 0 {
+		if body, err = h.levelsV1(&c.def, h.defEnc, uint(bits.Len16(uint16(c.leaf.maxDef))), body); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// levelsV1 sets to the levels at the front of body, and returns the rest.
+func (h *pageHeader) levelsV1(to *kernel.Hybrid, enc int32, width uint, body []byte) ([]byte, error) {
+	switch enc {
+	case encRLE:
+		if len(body) < 4 {
+			return nil, errLevels
+		}
+		n := int64(binary.LittleEndian.Uint32(body))
+		if n > int64(len(body)-4) || !to.Reset(body[4:4+n], width) {
+			return nil, errLevels
+		}
+		return body[4+n:], nil
+	case encBitPacked:
+		src, dst := kernel.BitPackedSize(int(h.values), width)
+		if src > len(body) {
+			return nil, errLevels
+		}
+		run := make([]byte, dst)
+		if !kernel.FromBitPacked(run, body[:src], int(h.values), width) || !to.Reset(run, width) {
+			return nil, errLevels
+		}
+		return body[src:], nil
+	}
+	return nil, fault.New(fault.Unsupported, "levels in encoding %d are not supported", enc)
+}
+
+// pass moves the cursor over k levels of the loaded page, whose repetition levels
+// are passed already.
+func (c *column) pass(k int) error {
+	defined := k
+	if c.leaf.maxDef > 0 {
+		var ok bool
+		if defined, ok = c.def.Count(k, uint32(c.leaf.maxDef)); !ok {
+			return errLevels
+		}
+	}
+	c.left -= k
+	return c.vals.skip(defined)
+}
+
+// seek moves the cursor to the begin of row.
+func (c *column) seek(ctx context.Context, row int64) error {
+	if row < c.row {
+		at := c.mark
+		if at.row > row {
+			at = pagePos{pos: c.c.start}
+		}
+		c.pos, c.row, c.seen, c.next = at.pos, at.row, at.seen, at.next
+		c.left, c.body, c.mid = 0, nil, at.row > 0
+	}
+	if c.locs != nil {
+		if !c.sought && c.locs[0].off > c.c.start {
+			if err := c.findDict(ctx); err != nil {
+				return err
+			}
+		}
+		if k := pageOf(c.locs, row); k >= c.next { // else it is the open one
+			c.next, c.row = k, c.locs[k].row
+			c.left, c.body, c.mid = 0, nil, false
+		}
+	}
+	for c.row < row || c.mid {
+		if c.left == 0 {
+			ok, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				if c.row == row {
+					return nil
+				}
+				return c.ends()
+			}
+		}
+		k, begun := c.left, int64(c.left)
+		switch {
+		case c.leaf.maxRep == 0:
+			if c.mid = false; row-c.row < begun {
+				k, begun = int(row-c.row), row-c.row
+			}
+		case c.hdr.typ == pageV2 && k == int(c.hdr.values) && row-c.row >= int64(c.hdr.rows):
+			c.mid, begun = false, int64(c.hdr.rows)
+		default:
+			if err := c.load(ctx); err != nil {
+				return err
+			}
+			levels, rows, ok := c.rep.Rows(int(min(row-c.row, begun)), c.left)
+			if !ok {
+				return errLevels
+			}
+			k, begun = levels, int64(rows)
+			c.mid = levels == c.left
+		}
+		c.row += begun
+		if k == c.left { // nothing of the rest is needed
+			c.left, c.body = 0, nil
+			continue
+		}
+		if err := c.load(ctx); err != nil {
+			return err
+		}
+		if err := c.pass(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findDict reads the dictionary in front of the indexed pages, if it is there.
+func (c *column) findDict(ctx context.Context) error {
+	c.pos, c.sought = c.c.start, true
+	n, err := c.header(ctx)
+	if err != nil || c.hdr.typ != pageDict {
+		return err
+	}
+	if err := c.hdr.check(c.c, c.end-c.pos-int64(n)); err != nil {
+		return err
+	}
+	err = c.loadDict(ctx, n)
+	c.win.freeDict()
+	c.left, c.body = 0, nil
+	return err
+}
+
+func (c *column) ends() error {
+	return fault.New(fault.Corrupt, "the column ends at row %d of %d", c.row, c.d.g.rows)
+}
+
+// take returns rows [row, row+n). The caller frees what it returns.
+func (c *column) take(ctx context.Context, row int64, n int) (*leafOut, error) {
+	if len(c.ready) > 0 {
+		r := c.ready[0]
+		if r.row == row && r.n == n {
+			c.ready = c.ready[1:]
+			c.d.acct.used += r.o.bytes()
+			return r.o, nil
+		}
+		c.dropReady()
+	}
+	if err := c.seek(ctx, row); err != nil {
+		return nil, err
+	}
+	if c.mark = c.page; c.left == 0 {
+		c.mark = c.here()
+	}
+	o, err := c.read(ctx, n)
+	if err != nil || c.d.user != c || c.left == 0 {
+		return o, err
+	}
+	return o, c.ahead(ctx, row+int64(n), n, o)
+}
+
+// ahead decodes what follows first, in the same number of rows, out of the page that other
+// columns are about to overwrite.
+func (c *column) ahead(ctx context.Context, row int64, n int, first *leafOut) error {
+	acct := &c.d.acct
+	used, limit := acct.used, acct.limit
+	defer func() { acct.used, acct.limit = used, limit }()
+	most := int64(maxAhead / c.d.sharers)
+	total := first.bytes()
+	acct.limit = used + most
+	for c.left > 0 && c.leaf.maxRep == 0 && total < most {
+		k := int(min(int64(n), c.d.g.rows-row, int64(c.left)))
+		if k < n && row+int64(k) < c.d.g.rows {
+			return nil // the next page is not in memory
+		}
+		o, err := c.read(ctx, k)
+		if err != nil {
+			o.free(acct)
+			c.dropReady()
+			return nil // not wanted yet: the read that does will report it
+		}
+		c.ready = append(c.ready, ready{row, k, o})
+		total += o.bytes()
+		row += int64(k)
+	}
+	return nil
+}
+
+func (c *column) dropReady() {
+	for _, r := range c.ready {
+		r.o.free(&c.d.acct)
+	}
+	c.ready = nil
+}
+
+func (c *column) close() {
+	c.dropReady()
+	c.d.freePage(c)
+	c.dict.free(c.d.acct.alloc)
+	c.dict = nil
+	c.win.close()
+}

@@ -1,0 +1,83 @@
+package parquetio
+
+import (
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
+)
+
+// dictionary is the values of a dictionary page, in the form of the array.
+type dictionary struct {
+	n     int
+	fixed []byte            // n values
+	texts kernel.StringDict // or strings
+	mem   [][]byte          // of both, in the allocator's memory
+}
+
+// newDictionary copies the dictionary page body, which claims n values.
+func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
+	width := c.pw
+	switch {
+	case c.form == formNull:
+		return &dictionary{}, nil
+	case c.form == formBool:
+		return nil, fault.New(fault.Corrupt, "a dictionary of booleans")
+	case c.physical == parquet.Types.ByteArray:
+		width = 4 // of a length, at least
+	}
+	if int64(n)*int64(width) > int64(len(body)) {
+		return nil, fault.New(fault.Corrupt, "a dictionary claims %d values in %d bytes", n, len(body))
+	}
+	if e := c.hdr.enc; e != encPlain && e != encPlainDict {
+		return nil, fault.New(fault.Unsupported, "dictionaries in encoding %s are not supported", parquet.Encoding(e))
+	}
+	alloc := c.d.acct.alloc
+	d := &dictionary{n: n}
+	get := func(n int) []byte {
+		b := alloc.Allocate(max(n, 1))
+		d.mem = append(d.mem, b)
+		return b[:n]
+	}
+	err := func() error {
+		if c.physical != parquet.Types.ByteArray {
+			d.fixed = get(n * c.ow)
+			return c.convert(d.fixed, body, n)
+		}
+		size, _, ok := kernel.PlainBytesSize(body, n)
+		if !ok {
+			return errValues
+		}
+		offs := castTo[int32](get(4 * (n + 1)))
+		offs[0] = 0
+		data := get(int(size) + kernel.Slack)
+		if _, ok := kernel.PlainBytes(offs, data, body); !ok {
+			return errValues
+		}
+		if c.form == formDecimalVar {
+			d.fixed = get(n * c.ow)
+			return c.convertTexts(d.fixed, offs, data)
+		}
+		d.texts = kernel.StringDict{Offsets: offs, Data: data[:size]}
+		if 16*int64(n) <= max(4*size, 4<<10) { // cells are larger than the values, but not by much
+			d.texts.FillCells(kernel.Cast[[2]uint64](get(16 * n)))
+		}
+		return nil
+	}()
+	if err != nil {
+		d.free(alloc)
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *dictionary) free(alloc memory.Allocator) {
+	if d == nil {
+		return
+	}
+	for _, b := range d.mem {
+		alloc.Free(b)
+	}
+	*d = dictionary{}
+}

@@ -1,0 +1,113 @@
+package parquetio
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
+)
+
+const (
+	blockTexts  = 4096    // values whose lengths are added up before they are copied
+	maxForesaid = 8 << 20 // bytes of strings that are allocated because those before suggest it
+)
+
+// textSize returns the bytes of the next n values. Of a dictionary the
+// indexes are taken; they wait in idx for texts.
+func (v *values) textSize(n int) (size int64, err error) {
+	if err := v.begin(); err != nil {
+		return 0, err
+	}
+	ok := false
+	switch v.enc {
+	case encPlain:
+		size, _, ok = kernel.PlainBytesSize(v.src, n)
+	case encRLEDict:
+		idx := scratch(&v.c.d.idx, n)
+		if ok = v.codes.Indexes(idx, len(v.c.dict.texts.Offsets)-1); ok {
+			size = v.c.dict.texts.Size(idx)
+		}
+	case encDeltaLength:
+		size, ok = v.length.Size(n)
+	case encDeltaBytes:
+		size, ok = v.front.Size(n)
+	}
+	return size, orDamaged(ok)
+}
+
+// texts decodes the next len(offsets)-1 values, whose size was asked for: offsets[0] is
+// set, and dst has room for them at offsets[0], and kernel.Slack behind.
+func texts[O int32 | int64](v *values, offsets []O, dst []byte) error {
+	ok := false
+	switch v.enc {
+	case encPlain:
+		var used int
+		if used, ok = kernel.PlainBytes(offsets, dst, v.src); ok {
+			v.src = v.src[used:]
+		}
+	case encRLEDict:
+		ok = kernel.StringsAt(&v.c.dict.texts, offsets, dst, v.c.d.idx[:len(offsets)-1])
+	case encDeltaLength:
+		ok = kernel.DeltaLengths(&v.length, offsets, dst)
+	case encDeltaBytes:
+		ok = kernel.DeltaByteArrays(&v.front, offsets, dst)
+	}
+	return orDamaged(ok)
+}
+
+// appendTexts appends k slots of strings at slot at, of which those that o.valid says, defined in number,
+// have a value.
+func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) error {
+	acct := &c.d.acct
+	width := offsetWidth[O]()
+	if err := acct.grow(&o.offs, (at+1)*width, (at+k+1)*width); err != nil {
+		return err
+	}
+	offs := castTo[O](o.offs)
+	if at == 0 {
+		offs[0] = 0
+	}
+	base := offs[at]
+	// The offsets of values come to the end, and are spread from there.
+	tail := offs[at+k-defined : at+k+1]
+	tail[0] = base
+	for done := 0; done < defined; {
+		n := min(defined-done, blockTexts)
+		size, err := c.vals.textSize(n)
+		if err != nil {
+			return err
+		}
+		end := int64(tail[done]) + size
+		if width == 4 && end > math.MaxInt32 {
+			return errTooLarge{end, math.MaxInt32}
+		}
+		if want := end + kernel.Slack; want > int64(len(o.data)) {
+			left := int64(max(o.expect-at-done-n, 0))
+			more := min(size*left/int64(n)*17/16, maxForesaid, (acct.limit-acct.used)/4)
+			if err := acct.grow(&o.data, int(tail[done]), int(want+max(more, 0))); err != nil {
+				return err
+			}
+		}
+		if err := texts(&c.vals, tail[done:done+n+1], o.data); err != nil {
+			return err
+		}
+		done += n
+	}
+	switch {
+	case defined == 0:
+		for i := range k {
+			offs[at+i+1] = base
+		}
+	case defined < k:
+		return orDamaged(kernel.ExpandOffsets(offs[at:at+k+1], tail, o.valid, at))
+	}
+	return nil
+}
+
+// castTo sees b as integers; bytes left over are left out.
+func castTo[T int32 | int64](b []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/offsetWidth[T]())
+}
+
+// offsetWidth is the bytes of an offset.
+func offsetWidth[O int32 | int64]() int { return int(unsafe.Sizeof(O(0))) }
