@@ -53,7 +53,7 @@ func NewFilter(in Node, e *expr.Expr, m Meta) (*Filter, error) {
 	if id := p.Type().ID(); id != arrow.BOOL {
 		return nil, m.wrong("a filter needs an expression that is true or false; %s is %s", e, expr.TypeName(p.Type()))
 	}
-	return &Filter{Meta: m, In: in, Expr: e}, nil
+	return &Filter{Meta: m, In: in, Expr: e, fails: p.MayFail(), random: e.Random()}, nil
 }
 
 // NewFilterFunc keeps the rows for which f says true.
@@ -74,6 +74,7 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 		return nil, err
 	}
 	s := in.Schema()
+	n := &Project{Meta: m, In: in, Items: items}
 	names := make([]string, len(items))
 	fields := make([]arrow.Field, len(items))
 	for i, it := range items {
@@ -86,20 +87,26 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 			if err != nil {
 				return nil, fault.Wrap(err, m.place())
 			}
-			f.Name = it.Name
+			if f.Name = it.Name; c != it.Name {
+				n.altered = append(n.altered, i)
+			}
 			fields[i] = f
 			continue
 		}
+		n.altered = append(n.altered, i)
 		p, err := it.Expr.Bind(s, 0)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Place{Step: m.Step(), Column: it.Name})
 		}
 		fields[i] = arrow.Field{Name: it.Name, Type: p.Type(), Nullable: true}
+		n.fails = n.fails || p.MayFail()
+		n.random = n.random || it.Expr.Random()
 	}
 	if name, dup := duplicate(names); dup {
 		return nil, m.wrong("column %q is there twice", name)
 	}
-	return &Project{Meta: m, In: in, Items: items, schema: arrow.NewSchema(fields, nil)}, nil
+	n.schema = arrow.NewSchema(fields, nil)
+	return n, nil
 }
 
 // NewLimit passes the first n rows.

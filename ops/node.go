@@ -125,18 +125,21 @@ type (
 	// Filter keeps the rows for which Expr is true, or Func says so; exactly one is set.
 	Filter struct {
 		Meta
-		In   Node
-		Expr *expr.Expr
-		Func *Func
+		In            Node
+		Expr          *expr.Expr
+		Func          *Func
+		fails, random bool // of Expr
 	}
 
 	// Project computes every output column from the input's: select, drop, rename,
 	// cast and with_columns are all this.
 	Project struct {
 		Meta
-		In     Node
-		Items  []Named
-		schema *arrow.Schema
+		In            Node
+		Items         []Named
+		schema        *arrow.Schema
+		fails, random bool  // of some computed column
+		altered       []int // items other than columns under their own names
 	}
 
 	// Limit passes the first N rows in canonical order.
@@ -270,14 +273,10 @@ func (n *Mix) Schema() *arrow.Schema     { return n.schema }
 
 func (n *Read) Props() Props { return Props{} }
 func (n *Filter) Props() Props {
-	return Props{OneToAny: true, Random: n.Expr != nil && n.Expr.Random() || n.Func != nil && n.Func.UsesRandom}
+	return Props{OneToAny: true, Random: n.random || n.Func != nil && n.Func.UsesRandom}
 }
 func (n *Project) Props() Props {
-	p := Props{KeepsRows: true}
-	for _, it := range n.Items {
-		p.Random = p.Random || it.Expr.Random()
-	}
-	return p
+	return Props{KeepsRows: true, Random: n.random}
 }
 func (n *Limit) Props() Props   { return Props{Cut: true} }
 func (n *Explode) Props() Props { return Props{OneToAny: true} }

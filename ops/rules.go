@@ -35,7 +35,7 @@ func (r rule) Rewrite(root Node) (Node, []Applied, error) { return r.rewrite(roo
 func Rules() []Rule {
 	return []Rule{
 		rule{"fold", bottomUp("fold", foldNode)},             // constants are computed at plan time
-		rule{"filter", bottomUp("filter", pushFilter)},       // filters run before projections, unions and functions
+		rule{"filter", pushFilters},                          // filters run before projections, unions and functions
 		rule{"merge", merge},                                 // adjacent projections, filters and limits become one
 		rule{"projection", pushProjection},                   // reads and projections make only columns that are used
 		rule{"predicate", bottomUp("predicate", pushToRead)}, // reads get what filters say of their columns
@@ -118,14 +118,9 @@ func bottomUp(name string, f func(n Node) (Node, string, error)) func(Node) (Nod
 func mayFail(n Node) bool {
 	switch n := n.(type) {
 	case *Filter:
-		return n.Func != nil || n.Expr.MayFail(n.In.Schema())
+		return n.Func != nil || n.fails
 	case *Project:
-		for _, it := range n.Items {
-			if _, plain := it.Expr.IsCol(); !plain && it.Expr.MayFail(n.In.Schema()) {
-				return true
-			}
-		}
-		return false
+		return n.fails
 	case *Map, *Exec:
 		return true
 	}

@@ -110,3 +110,44 @@ func BenchmarkFilters(b *testing.B) {
 		})
 	}
 }
+
+// alternating is a plan of k filters, each behind columns computed of others: every filter runs before all of them.
+func alternating(t testing.TB, k int) ops.Node {
+	var b strings.Builder
+	for i := range k {
+		fmt.Fprintf(&b, "filter a > %d\nwith_columns b = b * 2.0\n", i)
+	}
+	return must(t, "read t: a int, b double\n"+b.String())
+}
+
+// Filters that alternate with computed columns are planned with work that grows about as the steps do: each filter goes
+// down in one move, and is checked once.
+func TestAlternatingFilters(t *testing.T) {
+	allocs := func(k int) float64 {
+		n := alternating(t, k)
+		return testing.AllocsPerRun(1, func() {
+			m, _, err := ops.Optimize(n, nil)
+			if err != nil || strings.Count(ops.Format(m), "  filter a") != 1 {
+				t.Fatalf("%v, or more than one filter is left", err)
+			}
+		})
+	}
+	few, many := allocs(100), allocs(400)
+	t.Logf("%.0f and %.0f allocations", few, many)
+	if many > 8*few {
+		t.Errorf("100 filters take %.0f allocations, 400 take %.0f", few, many)
+	}
+}
+
+func BenchmarkAlternating(b *testing.B) {
+	for _, k := range []int{50, 500} {
+		n := alternating(b, k)
+		b.Run(fmt.Sprint(2*k), func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := ops.Optimize(n, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -295,8 +295,11 @@ func (b *binder) inTerm(n *node) (driver.Term, bool) {
 // parse): such an expression must not be moved to rows it would not have seen.
 func (e *Expr) MayFail(s *arrow.Schema) bool {
 	p, err := e.Bind(s, 0)
-	return err != nil || p.root.fails
+	return err != nil || p.MayFail()
 }
+
+// MayFail is that of the expression, for rows of the schema that it is bound to.
+func (p *Program) MayFail() bool { return p.root.fails }
 
 // Fold evaluates constant parts; e unless something changed. What fails to
 // evaluate stays as it is.
