@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/io/blobcache"
 )
 
 func runCommand() *cobra.Command {
@@ -42,8 +43,15 @@ goes on where it was; one that finished says so and changes nothing.
 			o.Observe = p.start
 			r, err := s.Write(cmd.Context(), ds, o)
 			p.stop()
+			cache, cerr := s.Cache()
+			if cerr != nil {
+				return cerr
+			}
+			if cache != nil {
+				defer cache.Close()
+			}
 			if asJSON {
-				if jerr := printSummary(cmd, r, p.last(), err, time.Since(start)); jerr != nil && err == nil {
+				if jerr := printSummary(cmd, cache, r, p.last(), err, time.Since(start)); jerr != nil && err == nil {
 					err = jerr
 				}
 				return err
@@ -68,6 +76,10 @@ goes on where it was; one that finished says so and changes nothing.
 			if r.Stats.Skipped > 0 {
 				fmt.Fprintf(out, "%s rows skipped by on_error\n", count(r.Stats.Skipped))
 			}
+			if cache != nil {
+				c := cache.Stats()
+				fmt.Fprintf(out, "cache: %s read from it, %s from buckets\n", exec.Bytes(c.HitBytes), exec.Bytes(c.MissBytes))
+			}
 			return nil
 		},
 	}
@@ -78,7 +90,7 @@ goes on where it was; one that finished says so and changes nothing.
 }
 
 // printSummary writes the JSON line of --json.
-func printSummary(cmd *cobra.Command, r *dataset.WriteResult, st exec.Stats, err error, took time.Duration) error {
+func printSummary(cmd *cobra.Command, cache *blobcache.Cache, r *dataset.WriteResult, st exec.Stats, err error, took time.Duration) error {
 	out := map[string]any{"status": "ok"}
 	switch {
 	case cmd.Context().Err() != nil:
@@ -99,6 +111,11 @@ func printSummary(cmd *cobra.Command, r *dataset.WriteResult, st exec.Stats, err
 	out["seconds"] = took.Seconds()
 	out["peak_budget_bytes"], out["peak_rss_bytes"] = st.PeakBytes, peakRSS()
 	out["retries"], out["skipped_rows"] = st.Retries, st.Skipped
+	if cache != nil {
+		c := cache.Stats()
+		out["cache_hit_bytes"], out["cache_miss_bytes"], out["cache_stored_bytes"] = c.HitBytes, c.MissBytes, c.Stored
+		out["cache_corrupt_blocks"] = c.Corrupt
+	}
 	b, jerr := json.Marshal(out)
 	if jerr != nil {
 		return jerr
