@@ -16,6 +16,27 @@ func Converter(from, to Type, scale, offset float64) Convert {
 	if scale == 0 {
 		scale = 1
 	}
+	slow := converter(from, to, scale, offset)
+	fast := vector(from, to, scale, offset)
+	if fast == nil {
+		return slow
+	}
+	in, out := from.Size(), to.Size()
+	return func(dst, src []byte) int { // all values fit
+		n := len(src) / in &^ 15
+		if n > 0 {
+			_ = dst[n*out-1]
+			fast(unsafe.Pointer(&dst[0]), unsafe.Pointer(&src[0]), n)
+		}
+		if n*in < len(src) {
+			slow(dst[n*out:], src[n*in:])
+		}
+		return -1
+	}
+}
+
+// converter is Converter in plain Go.
+func converter(from, to Type, scale, offset float64) Convert {
 	switch from {
 	case Int8:
 		return convert[int8](to, scale, offset)
