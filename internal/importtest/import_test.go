@@ -123,9 +123,9 @@ func TestImportDirections(t *testing.T) {
 
 // A program that imports the library and no bucket driver links no cloud SDK (the
 // one package of AWS that is there holds types only: the ETag in a listing has
-// no other way out of gocloud.dev) and starts no gRPC server: nobody in the graph imports gRPC
+// no other way out of gocloud.dev) and makes no gRPC server: nobody in the graph imports gRPC
 // but gocloud.dev's error codes (through gax-go) and arrow-go's pqarrow (through
-// flight, for the encoding of schemas).
+// flight, for the encoding of schemas). TestBinaryHasNoCloud looks into the linked program.
 func TestLinksNoCloud(t *testing.T) {
 	typesOnly := map[string]bool{"github.com/aws/aws-sdk-go-v2/service/s3/types": true, "github.com/aws/smithy-go": true,
 		"github.com/aws/smithy-go/document": true, "github.com/aws/smithy-go/internal/singleflight": true}
