@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/order"
+	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
 // Job is what Open opens: sources, and who gets their samples. Package dataset
@@ -56,6 +57,7 @@ type job struct {
 	budget   *exec.Budget
 	own      bool // of budget
 	memory   *exec.Account
+	layout   *rows.Layout // of the rows of windows; nil: they wait as records
 	meter    lanes.Meter
 	steps    atomic.Int64 // made
 	samples  atomic.Int64
@@ -139,7 +141,12 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 	if f := o.Exec.Observe; f != nil {
 		f(j.meter.Stats)
 	}
-	if err := j.place(at); err != nil {
+	c, err := NewCollator(j.Schema, j.Form, j.memory)
+	if err == nil {
+		j.layout = c.Layout()
+		err = j.place(at)
+	}
+	if err != nil {
 		return nil, errors.Join(err, j.free())
 	}
 	return j, nil
@@ -192,7 +199,7 @@ func (j *job) lanes(i int) lanes.Config {
 	}
 	c := lanes.Config{
 		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
-		Meter: &j.meter, Sources: len(j.Sources), Lineage: j.Lineage, AheadBytes: ahead, Runner: j.Runner, Exec: e,
+		Meter: &j.meter, Sources: len(j.Sources), Lineage: j.Lineage, AheadBytes: ahead, Layout: j.layout, Runner: j.Runner, Exec: e,
 		Published: func(epoch, pass uint64, lane int, window, samples int64) {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},

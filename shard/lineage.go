@@ -33,27 +33,17 @@ func placeOf(o lanes.Origin) Place {
 }
 
 // lineage of what a rank gets of a step.
-func (w *assembly) lineage(num uint64, rank int) []Lineage {
-	var out []Lineage
-	one := func(s *samples) {
-		for k := range s.N {
-			rec, row, _ := s.Window.Sample(s.Index + int64(k))
-			o := rec.Origin(int(row))
-			l := Lineage{Place: placeOf(o), Epoch: num, N: s.n + int64(k)}
-			for _, p := range o.Parts {
-				l.Parts = append(l.Parts, placeOf(p))
+func (p *part) lineage(num uint64) []Lineage {
+	out := make([]Lineage, 0, len(p.ns))
+	for _, r := range p.runs {
+		for k := range r.N {
+			o := p.recs[r.Rec].Origin(int(r.Row + k))
+			l := Lineage{Place: placeOf(o), Epoch: num, N: p.ns[len(out)]}
+			for _, x := range o.Parts {
+				l.Parts = append(l.Parts, placeOf(x))
 			}
 			out = append(out, l)
 		}
-	}
-	if w.j.Job.Ranks == 1 {
-		for i := range w.samples {
-			one(&w.samples[i])
-		}
-		return out
-	}
-	for _, i := range w.deal[rank] {
-		one(&w.samples[i])
 	}
 	return out
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 
@@ -95,20 +94,31 @@ func (j *job) skip(from *snap, n, step int64) (s State, err error) {
 	}
 	defer func() { err = errors.Join(err, e.close(), j.closeOld()) }()
 	for e.n < n {
-		x, err := e.next(n - e.n)
+		k, err := e.next(min(n-e.n, dealChunk), passedOver{})
 		if err != nil {
 			return s, err
 		}
-		if x.N == 0 {
+		if k == 0 {
 			return s, fault.New(fault.Invalid, "epoch %d has %d samples: there is no step %d, which begins with sample %d", e.num, e.n, step, n)
 		}
-		x.pass.Take(x.Samples)
 		if err := j.ctx.Err(); err != nil {
 			return s, fault.WithCode(fault.Canceled, context.Cause(j.ctx))
 		}
 	}
 	at := e.snap(from, step)
 	return j.state(at), nil
+}
+
+// passedOver takes samples that nobody wants.
+type passedOver struct{}
+
+func (passedOver) order(int32, []int32) {}
+
+func (passedOver) pieces(p pass, _ int32, pieces []lanes.Piece) error {
+	for _, x := range pieces {
+		p.Take(x)
+	}
+	return nil
 }
 
 // unknownWindow says that the samples of a window do not follow from what is known.
@@ -150,30 +160,30 @@ func (p *countPass) samples(lane int, window int64) (int64, error) {
 	return 0, &unknownWindow{fmt.Sprintf("window %d of lane %d of source %q", window, lane, s.Name)}
 }
 
-func (p *countPass) Next(max int64) (lanes.Samples, error) {
+func (p *countPass) Ahead(max int64) ([]int32, error) {
 	for {
 		lane, window, ok := p.merge.Needs()
 		if !ok {
-			break
+			return p.merge.Ahead(max), nil
 		}
 		n, err := p.samples(lane, window)
 		if err != nil {
-			return lanes.Samples{}, err
+			return nil, err
 		}
 		if err := p.merge.Publish(lane, window, n); err != nil {
-			return lanes.Samples{}, err
+			return nil, err
 		}
 	}
-	m, ok := p.merge.Next()
-	if !ok {
-		return lanes.Samples{}, nil
-	}
-	return lanes.Samples{Lane: m.Lane, Index: m.Index, N: int32(1 + p.merge.Also(min(max, math.MaxInt32)-1))}, nil
+}
+
+func (p *countPass) Give(n int, dst []lanes.Piece) []lanes.Piece {
+	p.merge.Give(n)
+	return dst
 }
 
 func (p *countPass) Start()                          {}
 func (p *countPass) Drained() bool                   { return false }
-func (p *countPass) Take(lanes.Samples)              {}
+func (p *countPass) Take(lanes.Piece)                {}
 func (p *countPass) Pos(dst []order.Pos) []order.Pos { return p.merge.Pos(dst) }
 func (p *countPass) Close() error                    { return nil }
 

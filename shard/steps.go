@@ -3,13 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
-	"sync"
-
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/order"
 )
@@ -20,8 +14,10 @@ type epoch struct {
 	num    uint64
 	n      int64 // samples given
 	length int64 // samples after which it ends; -1: when the data ends
+	ended  bool  // a mix came to the end of the data
 	mixer  *order.Mixer
 	passes []passage
+	pieces []lanes.Piece // scratch
 
 	weights []WeightsAt
 }
@@ -33,30 +29,21 @@ type passage struct {
 	next  pass  // the one after it, begun to be read
 	given int64 // samples that it gave, since it was opened
 	fresh bool  // it was opened at its beginning
-}
 
-// samples of an epoch that follow each other.
-type samples struct {
-	lanes.Samples
-	lane int32 // numbered through all sources
-	n    int64 // number of the first
-	pass pass
+	ahead []int32 // lanes of its next samples, in a mix
+	used  int     // how many of them the mix took
 }
 
 // pass is a way through a source: a *lanes.Pass, or one that only counts.
 type pass interface {
 	Start()
 	Drained() bool
-	Next(max int64) (lanes.Samples, error)
-	Take(lanes.Samples)
+	Ahead(max int64) ([]int32, error)
+	Give(n int, dst []lanes.Piece) []lanes.Piece
+	Take(lanes.Piece)
 	Pos([]order.Pos) []order.Pos
 	Close() error
 }
-
-// taken is the pass of samples that are given back elsewhere.
-type taken struct{ pass }
-
-func (taken) Take(lanes.Samples) {}
 
 // openPass opens a pass of source i.
 func (j *job) openPass(i int, epoch, num uint64, pos []order.Pos) (pass, error) {
@@ -126,45 +113,107 @@ func (e *epoch) drained() bool {
 // goesOn reports whether source i has another pass in this epoch, as far as is known.
 func (e *epoch) goesOn(i int) bool { return e.j.Sources[i].Repeat || e.j.StopAll && len(e.passes) > 1 }
 
-// next gives the next samples, at most max; N is 0 at the end of the epoch.
-func (e *epoch) next(max int64) (samples, error) {
+// taker gets the samples of an epoch: their lanes, numbered through all sources, in order; then what they are of each lane's
+// windows, which is to be given back to its pass.
+type taker interface {
+	order(lane0 int32, lanes []int32)
+	pieces(p pass, lane0 int32, pieces []lanes.Piece) error
+}
+
+// next gives the next samples, at most max, and returns how many: 0 at the end of the epoch.
+func (e *epoch) next(max int64, to taker) (int64, error) {
 	if e.length >= 0 {
 		max = min(max, e.length-e.n)
 	}
-	if max <= 0 {
-		return samples{}, nil
+	if max <= 0 || e.ended {
+		return 0, nil
 	}
-	i := 0
 	if len(e.passes) > 1 {
-		i, max = e.mixer.Next(), 1
+		return e.mix(max, to)
 	}
+	lanes, err := e.aheadOf(0, max)
+	if err != nil || len(lanes) == 0 {
+		return 0, err
+	}
+	to.order(0, lanes)
+	n := len(lanes)
+	e.n += int64(n)
+	return int64(n), e.give(0, n, to)
+}
+
+// mix is next where there are several sources.
+func (e *epoch) mix(max int64, to taker) (n int64, err error) {
+	for n < max {
+		i := e.mixer.Next()
+		p := &e.passes[i]
+		if p.used == len(p.ahead) {
+			if err := e.flush(i, to); err != nil {
+				return n, err
+			}
+			if p.ahead, err = e.aheadOf(i, max-n); err != nil {
+				return n, err
+			}
+			if e.ended = len(p.ahead) == 0; e.ended {
+				break
+			}
+		}
+		to.order(int32(e.j.lane0[i]), p.ahead[p.used:p.used+1])
+		p.used++
+		n++
+	}
+	e.n += n
+	for i := range e.passes {
+		if err := e.flush(i, to); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// flush gives what the mix took of source i.
+func (e *epoch) flush(i int, to taker) error {
+	p := &e.passes[i]
+	n := p.used
+	p.ahead, p.used = nil, 0
+	if n == 0 {
+		return nil
+	}
+	return e.give(i, n, to)
+}
+
+// give gives the next n samples of source i.
+func (e *epoch) give(i, n int, to taker) error {
+	p := &e.passes[i]
+	p.given += int64(n)
+	e.pieces = p.pass.Give(n, e.pieces[:0])
+	err := to.pieces(p.pass, int32(e.j.lane0[i]), e.pieces)
+	clear(e.pieces)
+	return err
+}
+
+// aheadOf returns the lanes of the next samples of source i, in its next pass where there is one; none at the end of the epoch.
+func (e *epoch) aheadOf(i int, max int64) ([]int32, error) {
 	p := &e.passes[i]
 	for {
-		s, err := p.pass.Next(max)
-		if err != nil {
-			return samples{}, err
-		}
-		if s.N > 0 {
-			n := e.n
-			p.given += int64(s.N)
-			e.n += int64(s.N)
-			return samples{s, int32(e.j.lane0[i]) + s.Lane, n, p.pass}, nil
+		lanes, err := p.pass.Ahead(max)
+		if err != nil || len(lanes) > 0 {
+			return lanes, err
 		}
 		src := &e.j.Sources[i]
 		switch {
 		case src.Repeat:
 		case e.j.StopAll:
 			if e.allEnded(i) {
-				return samples{}, nil
+				return nil, nil
 			}
 		default:
-			return samples{}, nil
+			return nil, nil
 		}
 		if p.given == 0 && p.fresh {
-			return samples{}, fault.New(fault.Invalid, "source %q gave no sample in a whole pass, so it cannot be repeated: is everything filtered out?", src.Name)
+			return nil, fault.New(fault.Invalid, "source %q gave no sample in a whole pass, so it cannot be repeated: is everything filtered out?", src.Name)
 		}
 		if err := e.turn(i); err != nil {
-			return samples{}, err
+			return nil, err
 		}
 	}
 }
@@ -240,7 +289,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 	if e, err = j.openAt(&at); err != nil {
 		return err
 	}
-	w := &assembly{j: j}
+	w := newAssembly(j)
 	for {
 		select {
 		case <-gone:
@@ -340,238 +389,6 @@ func (j *job) waitRoom(gone chan struct{}) error {
 			return fault.WithCode(fault.Canceled, context.Cause(j.ctx))
 		}
 	}
-}
-
-// assembly makes the batches of a step.
-type assembly struct {
-	j       *job
-	samples []samples
-	count   int64
-	lanes   []int32
-	deal    [][]int32
-	parts   []part
-	stamp   uint64
-}
-
-// part is the rows of one rank.
-type part struct {
-	recs []arrow.RecordBatch
-	runs []gather.Run
-	ns   []int64 // sample numbers
-}
-
-// add appends samples.
-func (w *assembly) add(s samples) {
-	w.samples = append(w.samples, s)
-	w.count += int64(s.N)
-}
-
-// begin starts a part.
-func (w *assembly) begin(p *part) {
-	w.stamp++
-	*p = part{recs: p.recs[:0], runs: p.runs[:0], ns: make([]int64, 0, cap(p.ns))}
-}
-
-// take appends samples to a part, which no other was begun since.
-func (w *assembly) take(p *part, s *samples) {
-	for i, end := s.Index, s.Index+int64(s.N); i < end; {
-		rec, row, n := s.Window.Sample(i)
-		n = int32(min(int64(n), end-i))
-		if rec.Stamp != w.stamp {
-			rec.Stamp, rec.Slot = w.stamp, int32(len(p.recs))
-			p.recs = append(p.recs, rec.Batch)
-		}
-		if k := len(p.runs); k > 0 && p.runs[k-1].Rec == rec.Slot && p.runs[k-1].Row+p.runs[k-1].N == row {
-			p.runs[k-1].N += n
-		} else {
-			p.runs = append(p.runs, gather.Run{Rec: rec.Slot, Row: row, N: n})
-		}
-		i += int64(n)
-	}
-	for k := range s.N {
-		p.ns = append(p.ns, s.n+int64(k))
-	}
-}
-
-// step makes the next step of e, one item per iterator; nil where there is none. full: it is not the
-// last one of the epoch.
-func (w *assembly) step(e *epoch, at *snap) (items []item, full bool, err error) {
-	j := w.j
-	g := int64(j.global)
-	w.samples, w.count = w.samples[:0], 0
-	defer func() {
-		for i := range w.samples {
-			w.samples[i].pass.Take(w.samples[i].Samples)
-		}
-		clear(w.samples)
-	}()
-	for w.count < g {
-		s, err := e.next(g - w.count)
-		if err != nil {
-			return nil, false, err
-		}
-		if s.N == 0 {
-			break
-		}
-		w.add(s)
-	}
-	full = w.count == g
-	if w.count == 0 || !full && j.Tail == TailDrop {
-		return nil, false, nil
-	}
-	after := e.snap(at, at.step+1)
-	if !full && j.Tail == TailRepeat {
-		done, err := w.repeat(e, g-w.count)
-		defer done()
-		if err != nil {
-			return nil, false, err
-		}
-	}
-	items, err = w.batches(e.num, at.step, after)
-	j.steps.Add(1)
-	j.samples.Add(w.count)
-	return items, full, err
-}
-
-// repeat appends the first k samples of the epoch, over and over; what they come from stays
-// open until done is called.
-func (w *assembly) repeat(e *epoch, k int64) (done func(), err error) {
-	j := w.j
-	began := j.following(nil)
-	began.epoch, began.weights = e.num, e.weights
-	if w.count == e.n { // the whole epoch is in this step
-		w.single()
-		for i, n := 0, len(w.samples); k > 0; i, k = i+1, k-1 {
-			s := w.samples[i%n]
-			s.pass = taken{}
-			w.add(s)
-		}
-		return func() {}, nil
-	}
-	var open []*epoch
-	done = func() {
-		for _, x := range open {
-			if err := x.close(); err != nil {
-				j.fail(err)
-			}
-		}
-	}
-	for k > 0 {
-		first, err := j.openAt(&began)
-		if err != nil {
-			return done, err
-		}
-		open = append(open, first)
-		for first.n < e.n && k > 0 {
-			s, err := first.next(min(k, e.n-first.n))
-			if err != nil {
-				return done, err
-			}
-			if s.N == 0 {
-				return done, fault.New(fault.Internal, "the epoch had %d samples, but only %d when it was read again", e.n, first.n)
-			}
-			w.add(s)
-			k -= int64(s.N)
-		}
-	}
-	return done, nil
-}
-
-// dealt finds what each iterator gets.
-func (w *assembly) dealt() {
-	j := w.j
-	for len(w.parts) < len(j.iters) {
-		w.parts = append(w.parts, part{})
-	}
-	if j.Job.Ranks == 1 {
-		for i := range j.iters {
-			w.begin(&w.parts[i])
-			for k := range w.samples {
-				w.take(&w.parts[i], &w.samples[k])
-			}
-		}
-		return
-	}
-	w.single()
-	w.lanes = w.lanes[:0]
-	for i := range w.samples {
-		w.lanes = append(w.lanes, w.samples[i].lane)
-	}
-	w.deal = order.Deal(w.lanes, j.global, j.Job.Ranks, w.deal)
-	for i, it := range j.iters {
-		w.begin(&w.parts[i])
-		for _, k := range w.deal[it.rank] {
-			w.take(&w.parts[i], &w.samples[k])
-		}
-	}
-}
-
-// single makes every sample an entry of its own.
-func (w *assembly) single() {
-	if int64(len(w.samples)) == w.count {
-		return
-	}
-	var out []samples
-	for _, s := range w.samples {
-		for k := range s.N {
-			x := s
-			x.Index, x.N, x.n = s.Index+int64(k), 1, s.n+int64(k)
-			out = append(out, x)
-		}
-	}
-	w.samples = out
-}
-
-// batches assembles what each iterator gets.
-func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
-	j := w.j
-	items := make([]item, len(j.iters))
-	var lengths map[string]int
-	if j.globalPad() { // the longest lists of all ranks, also of those that are read elsewhere
-		var p part
-		w.begin(&p)
-		for k := range w.samples {
-			w.take(&p, &w.samples[k])
-		}
-		lengths = j.iters[0].collate.Longest(p.recs, p.runs)
-	}
-	w.dealt()
-	errs := make([]error, len(j.iters))
-	one := func(i int) {
-		it := j.iters[i]
-		p := &w.parts[i]
-		b, err := it.collate.Batch(p.recs, p.runs, BatchShape{Rows: j.shares[it.rank], Masked: j.Tail == TailPad, Lengths: lengths})
-		if err != nil {
-			errs[i] = fault.Wrap(err, fault.Place{Step: fmt.Sprintf("batch of rank %d, step %d", it.rank, step)})
-			return
-		}
-		b.epoch, b.step, b.rank, b.samples = num, step, it.rank, p.ns
-		if j.Lineage {
-			b.lineage = w.lineage(num, it.rank)
-			if b.record != nil {
-				b.record = withLineage(j.memory, b.record, b.lineage)
-			}
-		}
-		items[i] = item{batch: b, at: after}
-	}
-	if len(j.iters) == 1 || runtime.GOMAXPROCS(0) == 1 {
-		for i := range j.iters {
-			one(i)
-		}
-	} else {
-		var g sync.WaitGroup
-		for i := range j.iters {
-			g.Go(func() { one(i) })
-		}
-		g.Wait()
-	}
-	if err := errors.Join(errs...); err != nil {
-		for i := range items {
-			items[i].release()
-		}
-		return nil, err
-	}
-	return items, nil
 }
 
 // globalPad reports whether lists are padded to the longest of all ranks.

@@ -150,59 +150,58 @@ func (p *Pass) Start() {
 // Drained reports whether all has been read: another pass may begin to.
 func (p *Pass) Drained() bool { return p.drained.Load() }
 
-// Samples are N samples of a pass that follow each other, also in their window.
-type Samples struct {
-	Window *Window
-	Index  int64 // of the first
-	N      int32
-	Lane   int32
+// Piece is N samples of a window that were given, from the Index-th on.
+type Piece struct {
+	Window  *Window
+	Index   int64
+	N, Lane int32
 }
 
-// Next gives the next samples, one or more, at most max; N is 0 at the end. Give them back with Take.
-func (p *Pass) Next(max int64) (Samples, error) {
+// Ahead returns the lanes of the next samples in their order, one or more, at most max > 0; none at the
+// end. They are valid until the next call of Give.
+func (p *Pass) Ahead(max int64) ([]int32, error) {
 	for {
 		lane, window, ok := p.merge.Needs()
 		if !ok {
 			break
 		}
 		if err := p.publish(lane, window); err != nil {
-			return Samples{}, err
+			return nil, err
 		}
 	}
-	m, ok := p.merge.Next()
-	if !ok {
-		_, err := p.receive()
-		if err == errOver {
-			err = nil
+	lanes := p.merge.Ahead(max)
+	if len(lanes) == 0 {
+		if _, err := p.receive(); err != errOver {
+			return nil, err
 		}
-		return Samples{}, err
 	}
-	q := p.queue[m.Lane]
-	for q[0].Window != m.Window {
-		q = q[1:]
-	}
-	p.queue[m.Lane] = q
-	s := Samples{Lane: m.Lane, Window: q[0], Index: m.Index, N: 1}
-	if sp := q[0].spill; sp != nil {
-		if err := sp.load(m.Index); err != nil {
-			return Samples{}, err
+	return lanes, nil
+}
+
+// Give gives the first n > 0 samples of Ahead. It appends them to dst by lane; give each piece back with Take.
+func (p *Pass) Give(n int, dst []Piece) []Piece {
+	for _, x := range p.merge.Give(n) {
+		q := p.queue[x.Lane]
+		for q[0].Window != x.Window {
+			q[0] = nil
+			q = q[1:]
 		}
-		return s, nil
+		p.queue[x.Lane] = q
+		dst = append(dst, Piece{q[0], x.Index, x.N, x.Lane})
 	}
-	s.N += int32(p.merge.Also(min(max, math.MaxInt32) - 1))
-	return s, nil
+	return dst
 }
 
 // Take says that samples are of no more use: their rows were copied, or are not wanted.
-func (p *Pass) Take(s Samples) {
-	w := s.Window
+func (p *Pass) Take(x Piece) {
+	w := x.Window
 	if w.left == 0 {
 		return // the pass was closed
 	}
 	if w.spill != nil {
-		w.spill.take(s.Index)
+		w.spill.take(x.Index, int64(x.N))
 	}
-	if w.left -= int64(s.N); w.left == 0 {
+	if w.left -= int64(x.N); w.left == 0 {
 		p.drop(w)
 	}
 }
@@ -307,7 +306,7 @@ func (p *Pass) collect() (c collected, ok bool) {
 	c.m = c.w.Count()
 	c.w.index()
 	for _, r := range c.w.Recs {
-		c.w.size += exec.SizeOf(r.Batch)
+		c.w.size += r.size()
 	}
 	return c, true
 }
@@ -358,20 +357,28 @@ func (p *Pass) window(plan *winPlan) (*Window, error) {
 		w.Release()
 		return nil, err
 	}
-	if p.s.c.Shape.Mode == order.Window {
-		w.Runs = p.permute.order(blocks, base, int(n), p.key.Rows(plan.lane, plan.window))
+	if len(blocks) == 0 {
+		return w, nil
+	}
+	shuffled, transform := p.s.c.Shape.Mode == order.Window, p.s.c.Transform
+	if shuffled {
+		places, total := p.permute.order(blocks, base, int(n), p.key.Rows(plan.lane, plan.window))
+		if transform == nil && p.pack(w, blocks, places, total) {
+			return w, nil
+		}
+		w.Runs = runs(places, total)
 	} else {
 		w.Runs = inOrder(blocks)
 	}
-	switch t := p.s.c.Transform; {
-	case t != nil:
-		rows, err := t(p.s.alloc, &w.Rows)
+	switch {
+	case transform != nil:
+		rows, err := transform(p.s.alloc, &w.Rows)
 		w.Rows.Release()
 		if err != nil {
 			return nil, err
 		}
 		w.Rows = *rows
-	case p.s.c.Shape.Mode == order.Window && len(w.Runs) > 0:
+	case shuffled:
 		var size int64
 		for _, b := range blocks {
 			size += exec.SizeOf(b.Batch)
@@ -386,23 +393,54 @@ func (p *Pass) window(plan *winPlan) (*Window, error) {
 	return w, nil
 }
 
-// inline copies the samples into one record, in their order.
-func (w *Window) inline(alloc memory.Allocator, lineage bool) error {
-	recs := make([]arrow.RecordBatch, len(w.Recs))
+// pack packs the rows of w, whose records are blocks, at their places; false where the form of batches or the rows are not for that.
+func (p *Pass) pack(w *Window, blocks []*exec.Block, places [][]int32, total int) bool {
+	l := p.s.c.Layout
+	if l == nil || l.Rest || l.Size >= smallRow {
+		return false
+	}
+	buf := memory.NewResizableBuffer(p.s.alloc)
+	buf.Resize(total * l.Size)
+	for i, b := range blocks {
+		if !l.Pack(buf.Bytes(), b.Batch, places[i]) {
+			buf.Release()
+			return false
+		}
+	}
+	var origin func(int) Origin
+	if p.s.c.Lineage {
+		origin = w.origins(runs(places, total))
+	}
+	w.Rows.Release()
+	w.Recs = []*Rec{newPacked(buf, origin)}
+	w.Runs = []gather.Run{{N: int32(total)}}
+	return true
+}
+
+// origins says where the rows of runs come from, also when the records are gone.
+func (w *Window) origins(runs []gather.Run) func(int) Origin {
 	origins := make([]func(int) Origin, len(w.Recs))
 	for i, r := range w.Recs {
-		recs[i], origins[i] = r.Batch, r.Origin
+		origins[i] = r.Origin
+	}
+	return func(i int) Origin { return origins[runs[i].Rec](int(runs[i].Row)) }
+}
+
+// inline copies the samples, one per run, into one record in their order.
+func (w *Window) inline(alloc memory.Allocator, lineage bool) error {
+	recs := make([]arrow.RecordBatch, len(w.Recs))
+	for i, r := range w.Recs {
+		recs[i] = r.Batch
 	}
 	rec, err := gather.Record(alloc, recs[0].Schema(), recs, w.Runs)
 	if err != nil {
 		return err
 	}
-	runs := w.Runs // one per sample
-	w.Rows.Release()
 	var origin func(int) Origin
 	if lineage {
-		origin = func(i int) Origin { return origins[runs[i].Rec](int(runs[i].Row)) }
+		origin = w.origins(w.Runs)
 	}
+	w.Rows.Release()
 	w.Recs = []*Rec{NewRec(rec, origin)}
 	w.Runs = []gather.Run{{N: int32(rec.NumRows())}}
 	return nil

@@ -2,14 +2,16 @@ package lanes
 
 import (
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
-// Rec is a record whose rows are samples, with where they come from.
+// Rec is a record whose rows are samples, or samples packed by Config.Layout, with where they come from.
 type Rec struct {
-	Batch  arrow.RecordBatch
+	Batch  arrow.RecordBatch // nil where Packed is not
+	Packed []byte
 	Origin func(row int) Origin // of each row; may be nil without Config.Lineage
 
 	Slot  int32  // scratch of whoever collects records for a batch
@@ -49,6 +51,19 @@ func NewRec(batch arrow.RecordBatch, origin func(row int) Origin) *Rec {
 	return &Rec{Batch: batch, Origin: origin, release: batch.Release}
 }
 
+// newPacked takes over rows that were packed.
+func newPacked(buf *memory.Buffer, origin func(row int) Origin) *Rec {
+	return &Rec{Packed: buf.Bytes(), Origin: origin, release: buf.Release}
+}
+
+// size is the bytes that it holds.
+func (r *Rec) size() int64 {
+	if r.Batch == nil {
+		return int64(len(r.Packed))
+	}
+	return exec.SizeOf(r.Batch)
+}
+
 // blockRec takes over b.
 func blockRec(source string, b *exec.Block) *Rec {
 	return &Rec{Batch: b.Batch, release: b.Release, Origin: func(row int) Origin {
@@ -78,13 +93,14 @@ func (w *Window) free() {
 	}
 }
 
-// Sample names the record and row of sample i; the n samples from it on are rows from there on.
-func (w *Window) Sample(i int64) (rec *Rec, row, n int32) {
+// At names the record and row of sample i; the n samples from it on are rows from there on. They are to
+// be taken, in the end.
+func (w *Window) At(i int64) (rec *Rec, row, n int32, err error) {
 	if s := w.spill; s != nil {
-		return s.loaded[i/s.rows], int32(i % s.rows), 1
+		return s.at(i)
 	}
 	k, row, n := w.place(i)
-	return w.Recs[k], row, n
+	return w.Recs[k], row, n, nil
 }
 
 // place finds sample i among the runs.
@@ -127,26 +143,65 @@ func (w *Window) index() {
 	}
 }
 
-// permute orders the rows of blocks as the permutation orders the source rows that they
-// come from. base[i] is the place in the window of the source row at position 0 of
-// block i's split; rank the place of a source row in the permutation; nil: as it is.
+// permuter finds the places of rows in the order of a window's permutation. Its memory is used again.
 type permuter struct {
 	perm, rank []int32
 	count      []int32
+	places     [][]int32
+	buf        []int32
 }
 
-// order gives the rows of blocks, of n source rows, in the order of the permutation by key.
-func (p *permuter) order(blocks []*exec.Block, base []int64, n int, key [32]byte) []gather.Run {
-	p.perm = grow(p.perm, n)
+// order gives every row of the blocks its place, where the permutation by key orders the n source rows that they
+// come from: base[i] is the place in the window of the source row at position 0 of block i's split. Rows of the same
+// source row keep their order. The places are valid until the next call; total is their number.
+func (p *permuter) order(blocks []*exec.Block, base []int64, n int, key [32]byte) (places [][]int32, total int) {
+	p.perm, p.rank, p.places = grow(p.perm, n), grow(p.rank, n), p.places[:0]
 	order.Perm(key, p.perm)
-	if runs := p.whole(blocks, base, p.perm); runs != nil {
-		return runs
-	}
-	p.rank = grow(p.rank, n)
 	for k, s := range p.perm {
 		p.rank[s] = int32(k)
 	}
-	return p.sort(blocks, base, p.rank)
+	whole := true // no step changed the number of rows
+	for i, b := range blocks {
+		whole = whole && b.Rows == nil && b.Ords == nil && base[i]+b.Row == int64(total)
+		total += int(b.Batch.NumRows())
+	}
+	if whole && total == n {
+		at := 0
+		for _, b := range blocks {
+			rows := int(b.Batch.NumRows())
+			p.places = append(p.places, p.rank[at:at+rows])
+			at += rows
+		}
+		return p.places, total
+	}
+	p.count, p.buf = grow(p.count, n+1), grow(p.buf, total)
+	clear(p.count)
+	at := 0
+	for i, b := range blocks {
+		to := p.buf[at : at+int(b.Batch.NumRows())]
+		at += len(to)
+		p.places = append(p.places, to)
+		if b.Rows != nil {
+			for r, row := range b.Rows[:len(to)] {
+				to[r] = p.rank[base[i]+row]
+			}
+		} else {
+			copy(to, p.rank[base[i]+b.Row:])
+		}
+		for _, k := range to {
+			p.count[k+1]++
+		}
+	}
+	for i := range n {
+		p.count[i+1] += p.count[i]
+	}
+	for _, to := range p.places {
+		for r, k := range to {
+			to[r] = p.count[k]
+			p.count[k]++
+		}
+	}
+	return p.places, total
 }
 
 func grow(s []int32, n int) []int32 {
@@ -156,62 +211,13 @@ func grow(s []int32, n int) []int32 {
 	return s[:n]
 }
 
-// sort gives the rows of blocks in order of the ranks of their source rows, rows of the same
-// source row in the order in which they are.
-func (p *permuter) sort(blocks []*exec.Block, base []int64, rank []int32) []gather.Run {
-	n := len(rank)
-	p.count = grow(p.count, n+1)
-	clear(p.count)
-	total := 0
-	for i, b := range blocks {
-		rows := int(b.Batch.NumRows())
-		total += rows
-		for r := range rows {
-			p.count[rank[base[i]+b.RowAt(r)]+1]++
-		}
-	}
-	for i := range n {
-		p.count[i+1] += p.count[i]
-	}
+// runs are the rows at their places.
+func runs(places [][]int32, total int) []gather.Run {
 	out := make([]gather.Run, total)
-	for i, b := range blocks {
-		for r := range int(b.Batch.NumRows()) {
-			k := rank[base[i]+b.RowAt(r)]
-			out[p.count[k]] = gather.Run{Rec: int32(i), Row: int32(r), N: 1}
-			p.count[k]++
+	for i, to := range places {
+		for r, k := range to {
+			out[k] = gather.Run{Rec: int32(i), Row: int32(r), N: 1}
 		}
-	}
-	return out
-}
-
-// whole gives the rows of blocks as the permutation orders them, where the blocks are all source rows of the
-// window as they follow each other, as when no step changes the number of rows; nil otherwise.
-func (p *permuter) whole(blocks []*exec.Block, base []int64, perm []int32) []gather.Run {
-	next := int64(0)
-	for i, b := range blocks {
-		if b.Rows != nil || b.Ords != nil || base[i]+b.Row != next {
-			return nil
-		}
-		next += b.Batch.NumRows()
-	}
-	if next != int64(len(perm)) {
-		return nil
-	}
-	p.count = p.count[:0] // first row of each block, and the end
-	for i, b := range blocks {
-		p.count = append(p.count, int32(base[i]+b.Row))
-	}
-	out := make([]gather.Run, len(perm))
-	for k, s := range perm {
-		lo, hi := 0, len(p.count)
-		for hi-lo > 1 {
-			if m := int(uint(lo+hi) / 2); p.count[m] <= s {
-				lo = m
-			} else {
-				hi = m
-			}
-		}
-		out[k] = gather.Run{Rec: int32(lo), Row: s - p.count[lo], N: 1}
 	}
 	return out
 }

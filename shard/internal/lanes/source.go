@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/shard/internal/order"
+	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
 // Config of a source.
@@ -35,6 +36,9 @@ type Config struct {
 	Lineage bool
 	// AheadBytes bounds what the reader of a lane holds encoded; 0: as the driver likes.
 	AheadBytes int64
+	// Layout packs the rows of windows that are permuted, where they are small and that is all that batches are made of;
+	// nil: none are packed.
+	Layout *rows.Layout
 	// Transform makes something else of a window's rows (packing); nil: nothing.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
 	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on

@@ -19,7 +19,7 @@ const (
 )
 
 // spill is the samples of a window on disk, in their order, in chunks that are read
-// when they are due: for windows that do not fit the budget beside the others. The file has no name,
+// when they are due, packed or as Arrow IPC: for windows that do not fit the budget beside the others. The file has no name,
 // so that nothing stays behind a process that is killed.
 type spill struct {
 	file   *os.File
@@ -28,6 +28,7 @@ type spill struct {
 	ends   []int64 // of chunks, in the file
 	loaded []*Rec  // nil: not read, or done
 	left   []int64 // samples of a chunk not yet taken
+	packed int64   // bytes of a row, where they are packed; 0: they are records
 	origin func(i int64) Origin
 }
 
@@ -44,37 +45,24 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 			f.Close()
 		}
 	}()
-	recs := make([]arrow.RecordBatch, len(w.Recs))
-	origins := make([]func(int) Origin, len(w.Recs))
-	var size, total int64
-	for i, r := range w.Recs {
-		recs[i], origins[i] = r.Batch, r.Origin
+	total := w.Count()
+	s.rows = max(min(chunkRows, chunkBytes*total/max(w.size, 1)), 1)
+	write := w.records(alloc)
+	if rows := w.Recs[0].Packed; rows != nil {
+		s.packed = int64(len(rows)) / total
+		write = func(from, n int64) ([]byte, error) { return rows[from*s.packed : (from+n)*s.packed], nil }
 	}
-	size = w.size
-	total = w.Count()
-	schema := nullable(recs[0].Schema())
-	s.rows = max(min(chunkRows, chunkBytes*total/max(size, 1)), 1)
 	var end int64
 	for from := int64(0); from < total; from += s.rows {
 		n := min(s.rows, total-from)
-		rec, err := gather.Record(alloc, schema, recs, w.slice(from, n))
+		chunk, err := write(from, n)
 		if err != nil {
 			return err
 		}
-		var buf bytes.Buffer
-		out := ipc.NewWriter(&buf, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
-		err = out.Write(rec)
-		rec.Release()
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-		if err == nil {
-			_, err = f.Write(buf.Bytes())
-		}
-		if err != nil {
+		if _, err = f.Write(chunk); err != nil {
 			return fault.New(fault.Exhausted, "a window does not fit the memory budget, and cannot be written to disk (TMPDIR): %w", err)
 		}
-		end += int64(buf.Len())
+		end += int64(len(chunk))
 		s.ends = append(s.ends, end)
 		s.left = append(s.left, n)
 	}
@@ -85,6 +73,10 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	}
 	s.loaded = make([]*Rec, len(s.ends))
 	places := *w
+	origins := make([]func(int) Origin, len(w.Recs))
+	for i, r := range w.Recs {
+		origins[i] = r.Origin
+	}
 	w.size = 0
 	s.origin = func(i int64) Origin {
 		rec, row, _ := places.place(i)
@@ -93,6 +85,32 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	w.Rows.Release()
 	w.spill = s
 	return nil
+}
+
+// records makes n samples from one on a stream of one record.
+func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, error) {
+	recs := make([]arrow.RecordBatch, len(w.Recs))
+	for i, r := range w.Recs {
+		recs[i] = r.Batch
+	}
+	return func(from, n int64) ([]byte, error) {
+		schema := nullable(recs[0].Schema())
+		rec, err := gather.Record(alloc, schema, recs, w.slice(from, n))
+		if err != nil {
+			return nil, err
+		}
+		defer rec.Release()
+		var buf bytes.Buffer
+		out := ipc.NewWriter(&buf, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
+		err = out.Write(rec)
+		if cerr := out.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return nil, internal("writing a window as Arrow IPC: %w", err)
+		}
+		return buf.Bytes(), nil
+	}
 }
 
 // nullable is a schema whose columns may all hold nulls: leaves of a union differ in that, and IPC leaves
@@ -117,37 +135,66 @@ func (w *Window) slice(i, n int64) []gather.Run {
 	return out
 }
 
-// load reads the chunk of sample i, if that must be.
-func (s *spill) load(i int64) error {
+// at is Window.At.
+func (s *spill) at(i int64) (rec *Rec, row, n int32, err error) {
 	c := int(i / s.rows)
-	if s.loaded[c] != nil {
-		return nil
+	if s.loaded[c] == nil {
+		if err := s.load(c); err != nil {
+			return nil, 0, 0, fault.New(fault.Unavailable, "reading a window back from disk: %w", err)
+		}
 	}
+	row = int32(i % s.rows)
+	rec = s.loaded[c]
+	if n = int32(s.rows) - row; rec.Batch != nil {
+		n = min(n, int32(rec.Batch.NumRows())-row)
+	} else {
+		n = min(n, int32(int64(len(rec.Packed))/s.packed)-row)
+	}
+	return rec, row, n, nil
+}
+
+// load reads a chunk.
+func (s *spill) load(c int) error {
 	from := int64(0)
 	if c > 0 {
 		from = s.ends[c-1]
 	}
+	first := int64(c) * s.rows
+	origin := func(row int) Origin { return s.origin(first + int64(row)) }
+	if s.packed > 0 {
+		buf := memory.NewResizableBuffer(s.alloc)
+		buf.Resize(int(s.ends[c] - from))
+		if _, err := s.file.ReadAt(buf.Bytes(), from); err != nil {
+			buf.Release()
+			return err
+		}
+		s.loaded[c] = newPacked(buf, origin)
+		return nil
+	}
 	rd, err := ipc.NewReader(io.NewSectionReader(s.file, from, s.ends[c]-from), ipc.WithAllocator(s.alloc))
 	if err != nil {
-		return fault.New(fault.Unavailable, "reading a window back from disk: %w", err)
+		return err
 	}
 	defer rd.Release()
 	rec, err := rd.Read()
 	if err != nil {
-		return fault.New(fault.Unavailable, "reading a window back from disk: %w", err)
+		return err
 	}
 	rec.Retain()
-	first := int64(c) * s.rows
-	s.loaded[c] = NewRec(rec, func(row int) Origin { return s.origin(first + int64(row)) })
+	s.loaded[c] = NewRec(rec, origin)
 	return nil
 }
 
-// take counts sample i as done, and frees its chunk with the last one.
-func (s *spill) take(i int64) {
-	c := i / s.rows
-	if s.left[c]--; s.left[c] == 0 {
-		s.loaded[c].release()
-		s.loaded[c] = nil
+// take counts n samples from sample i on as done, and frees chunks with their last one.
+func (s *spill) take(i, n int64) {
+	for n > 0 {
+		c := i / s.rows
+		k := min(n, (c+1)*s.rows-i)
+		if s.left[c] -= k; s.left[c] == 0 && s.loaded[c] != nil {
+			s.loaded[c].release()
+			s.loaded[c] = nil
+		}
+		i, n = i+k, n-k
 	}
 }
 

@@ -138,6 +138,23 @@ func (t *tree) set(lane int, f frac) {
 // fix restores the tree after at[lane] changed.
 func (t *tree) fix(lane int) { t.put(t.leaves+lane, node{t.at[lane].key, lane}) }
 
+// build makes the tree of the lanes that are in, at their times.
+func (t *tree) build(in func(lane int) bool) {
+	for v := range t.at {
+		t.node[t.leaves+v] = node{math.MaxUint64, -1}
+		if in(v) {
+			t.node[t.leaves+v] = node{t.at[v].key, v}
+		}
+	}
+	for i := t.leaves - 1; i > 0; i-- {
+		x, y := t.node[2*i], t.node[2*i+1]
+		if y.key < x.key || y.key == x.key && t.before(y.lane, x.lane) {
+			x = y
+		}
+		t.node[i] = x
+	}
+}
+
 func (t *tree) drop(lane int) { t.put(t.leaves+lane, node{math.MaxUint64, -1}) }
 
 func (t *tree) put(i int, x node) {

@@ -4,9 +4,9 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Sample names one sample of a pass: the Index-th, from 0, of a window.
-type Sample struct {
-	Lane          int32
+// Given are N samples of a window that follow each other in it, from the Index-th on.
+type Given struct {
+	Lane, N       int32
 	Window, Index int64
 }
 
@@ -19,26 +19,40 @@ type Sample struct {
 //			err := g.Publish(lane, w, samplesOf(lane, w))
 //			...
 //		}
-//		s, ok := g.Next()
+//		lanes := g.Ahead(max)
 //		...
+//		for _, x := range g.Give(len(lanes)) {
+//			...
+//		}
 //	}
 //
-// It allocates nothing but for windows that are published before they are needed. For one goroutine.
+// The lanes of the next samples are found many at a time, see block.go; no lane goes on to another
+// window among them, so a sample is the next one of its lane's window. Merge
+// allocates nothing but what a block takes, and for windows that are published before they are
+// needed. For one goroutine.
 type Merge struct {
 	p        *Pass
 	begins   begins // windows not yet published
-	waiting  tree   // next samples
+	waiting  tree   // the first sample of each lane that is not in next
 	lanes    []progress
-	last     frac // time of the sample given last
-	given    int64
+	next     []int32 // lanes of the next samples
+	at       int     // how many of them were given
+	ended    []int32 // lanes whose current window ends with next
+	count    []int32 // scratch of Give, by lane; nought between calls
+	given    []Given // by the last Give
+	last     Given   // the sample given last; N is 0 before the first
+	lastOf   int64   // samples of its window
+	block    block
 	restored []Pos // what it was made with; nil once checked against the windows
 	unseen   int   // lanes whose restored window is not yet published
 }
 
-// progress of a lane. cur is the window of its next sample, with given >= samples if
-// no sample waits; done the last window before cur that had samples.
+// progress of a lane. cur is the window of its next sample, where open; done the last window before cur
+// that had samples.
 type progress struct {
+	open                bool
 	cur, samples, given int64
+	drawn               int64  // given, or in next
 	step                uint64 // from one sample of cur to the next
 	stepRem             wide
 	done, doneSamples   int64
@@ -51,7 +65,7 @@ type count struct{ window, samples int64 }
 // NewMerge starts a merge at pos (nil: at the start), which must have passed
 // [Pass.CheckPos]; otherwise it panics. pos is copied.
 func NewMerge(p *Pass, pos []Pos) *Merge {
-	g := &Merge{p: p, begins: newBegins(p, pos), waiting: newTree(len(p.lanes)), lanes: make([]progress, len(p.lanes))}
+	g := &Merge{p: p, begins: newBegins(p, pos), waiting: newTree(len(p.lanes)), lanes: make([]progress, len(p.lanes)), count: make([]int32, len(p.lanes))}
 	for v := range g.lanes {
 		l := &g.lanes[v]
 		l.cur, l.done = -1, -1
@@ -62,6 +76,7 @@ func NewMerge(p *Pass, pos []Pos) *Merge {
 			}
 		}
 	}
+	g.block.most, g.block.each = blockSamples, len(p.lanes)
 	if g.unseen > 0 {
 		g.restored = append(g.restored, pos...)
 	}
@@ -72,6 +87,10 @@ func NewMerge(p *Pass, pos []Pos) *Merge {
 // if there is one. Of several it is the one that begins first. After a restore the
 // current window of every lane comes first.
 func (g *Merge) Needs() (lane int, window int64, ok bool) {
+	if g.at < len(g.next) {
+		return 0, 0, false
+	}
+	g.settle()
 	b, s := &g.begins.tree.node[1], &g.waiting.node[1]
 	if b.lane < 0 || g.known() {
 		return 0, 0, false
@@ -115,7 +134,7 @@ func (g *Merge) Publish(lane int, window, m int64) error {
 		if m > 0 {
 			l.done, l.doneSamples = window, m // only when restored: all of it was given
 		}
-	case l.given < l.samples:
+	case l.open:
 		l.ahead = append(l.ahead, count{window, m})
 	default:
 		g.start(lane, window, m, given)
@@ -133,7 +152,8 @@ func (g *Merge) Publish(lane int, window, m int64) error {
 // start makes sample i of a window the lane's next one; i < m.
 func (g *Merge) start(lane int, window, m, i int64) {
 	l := &g.lanes[lane]
-	l.cur, l.samples, l.given = window, m, i
+	l.open, l.cur, l.samples, l.given, l.drawn = true, window, m, i, i
+	l.step, l.stepRem = 0, wide{}
 	t, step := g.time(lane, window, m, i)
 	if m > 1 {
 		d := newFrac(wide{0, step}, t.q)
@@ -162,62 +182,65 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// Next gives the next sample; false at the end of the pass. Calling it while Needs
-// asks for a window is a mistake of the caller: it panics.
-func (g *Merge) Next() (Sample, bool) {
-	if !g.known() {
+// Ahead returns the lanes of the next samples in their order, at most max > 0: at least one, unless the
+// pass is at its end. They are valid until the next call of Give. Calling it while Needs asks for a
+// window is a mistake of the caller: it panics.
+func (g *Merge) Ahead(max int64) []int32 {
+	if g.at == len(g.next) {
 		if lane, window, ok := g.Needs(); ok {
 			panic(fault.New(fault.Internal, "the next sample is not known before window %d of lane %d is published", window, lane))
 		}
+		g.draw()
 	}
-	v := g.waiting.top()
-	if v < 0 {
-		return Sample{}, false
-	}
-	l, t := &g.lanes[v], &g.waiting.at[v]
-	s := Sample{Lane: int32(v), Window: l.cur, Index: l.given}
-	g.last = *t
-	g.given++
-	l.base = l.cur
-	if l.given++; l.given < l.samples {
-		t.add(l.step, l.stepRem)
-		g.waiting.fix(v)
-	} else {
-		g.leave(v)
-	}
-	return s, true
+	n := int64(len(g.next) - g.at)
+	return g.next[g.at : g.at+int(min(n, max))]
 }
 
-// Also gives up to max more samples, of those that follow the one that Next just gave in
-// its window, and returns how many: all of them where there is one lane, so that nothing
-// comes between; otherwise none.
-func (g *Merge) Also(max int64) int64 {
-	if len(g.lanes) != 1 {
-		return 0
-	}
-	l := &g.lanes[0]
-	n := min(max, l.samples-l.given)
-	if l.given == 0 || n <= 0 { // given is 0 where the next window has begun
-		return 0
-	}
-	l.given += n
-	g.given += n
-	g.last, _ = g.time(0, l.cur, l.samples, l.given-1)
-	if l.given < l.samples {
-		t, _ := g.time(0, l.cur, l.samples, l.given)
-		g.waiting.set(0, t)
+// Give says that the first n > 0 samples of Ahead were given, and returns them by lane; the
+// slice is valid until the next call.
+func (g *Merge) Give(n int) []Given {
+	g.given = g.given[:0]
+	next := g.next[g.at : g.at+n]
+	g.at += n
+	v := next[n-1]
+	if len(g.lanes) == 1 {
+		g.given = append(g.given, Given{N: int32(n)})
 	} else {
-		g.leave(0)
+		for _, v := range next {
+			if g.count[v] == 0 {
+				g.given = append(g.given, Given{Lane: v})
+			}
+			g.count[v]++
+		}
 	}
-	return n
+	for i := range g.given {
+		x := &g.given[i]
+		l := &g.lanes[x.Lane]
+		if len(g.lanes) > 1 {
+			x.N, g.count[x.Lane] = g.count[x.Lane], 0
+		}
+		x.Window, x.Index = l.cur, l.given
+		l.given += int64(x.N)
+		l.base = l.cur
+	}
+	l := &g.lanes[v]
+	g.last, g.lastOf = Given{Lane: v, N: 1, Window: l.cur, Index: l.given - 1}, l.samples
+	return g.given
+}
+
+// settle goes on to the next published windows of lanes whose current one was given.
+func (g *Merge) settle() {
+	for _, v := range g.ended {
+		g.leave(int(v))
+	}
+	g.ended = g.ended[:0]
 }
 
 // leave goes on to the next published window with samples, if there is one.
 func (g *Merge) leave(lane int) {
 	l := &g.lanes[lane]
-	l.done, l.doneSamples = l.cur, l.samples
+	l.done, l.doneSamples, l.open = l.cur, l.samples, false
 	if len(l.ahead) == 0 {
-		g.waiting.drop(lane)
 		return
 	}
 	c := l.ahead[0]
@@ -231,18 +254,22 @@ func (g *Merge) leave(lane int) {
 // window that begins before that sample's time, and how many of its samples were
 // given. Before the first sample it is the position that the merge was made with.
 func (g *Merge) Pos(dst []Pos) []Pos {
+	var last frac // time of the sample given last, once that must be known
 	for v := range g.lanes {
 		l := &g.lanes[v]
-		if end := g.begins.next[v] - 1; g.given > 0 && l.base < end { // else nothing beyond base is published
-			if g.begun(v, end) {
+		if end := g.begins.next[v] - 1; g.last.N > 0 && l.base < end { // else nothing beyond base is published
+			if last.q == (wide{}) {
+				last, _ = g.time(int(g.last.Lane), g.last.Window, g.lastOf, g.last.Index)
+			}
+			if g.begun(v, end, &last) {
 				l.base = end
 			}
-			for l.base < end && g.begun(v, l.base+1) {
+			for l.base < end && g.begun(v, l.base+1, &last) {
 				l.base++
 			}
 		}
 		x := Pos{Window: l.base}
-		if l.base == l.cur {
+		if l.base == l.cur && l.open {
 			x.Given = l.given
 		} else if l.base == l.done {
 			x.Given = l.doneSamples
@@ -252,10 +279,10 @@ func (g *Merge) Pos(dst []Pos) []Pos {
 	return dst
 }
 
-// begun says whether a window begins before the time of the sample given last.
-func (g *Merge) begun(lane int, window int64) bool {
+// begun says whether a window begins before a time.
+func (g *Merge) begun(lane int, window int64, at *frac) bool {
 	f := g.p.begin(lane, window)
-	return f.cmp(&g.last) < 0
+	return f.cmp(at) < 0
 }
 
 // checkRestored is called when the windows of the restored position are all known. It
@@ -268,7 +295,7 @@ func (g *Merge) checkRestored() error {
 		if x.Given > 0 {
 			l := &g.lanes[v]
 			m := l.doneSamples // all of them given
-			if l.cur == x.Window {
+			if l.open && l.cur == x.Window {
 				m = l.samples
 			}
 			if t, _ := g.time(v, x.Window, m, x.Given-1); at < 0 || t.cmp(&last) >= 0 {
@@ -289,7 +316,7 @@ func (g *Merge) checkRestored() error {
 				ok = ok && f.cmp(&last) >= 0
 			}
 		}
-		if l := &g.lanes[v]; l.given < l.samples {
+		if l := &g.lanes[v]; l.open {
 			c := g.waiting.at[v].cmp(&last)
 			ok = ok && (c > 0 || c == 0 && v > at)
 		}

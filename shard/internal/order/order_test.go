@@ -77,7 +77,9 @@ func TestGolden(t *testing.T) {
 	for range 50 {
 		fmt.Fprintf(&b, " %d", m.Next())
 	}
-	fmt.Fprintf(&b, "\ndeal %v\n", order.Deal([]int32{0, 1, 5, 1, 1, 4, 2, 0, 0, 3, 3}, 12, 3, nil))
+	lanes := []int32{0, 1, 5, 1, 1, 4, 2, 0, 0, 3, 3}
+	dealt := deal(order.NewDealer(6, 3), lanes, 0)
+	fmt.Fprintf(&b, "\ndeal %v\n", [][]int32{dealt[0], dealt[1], dealt[2]})
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -157,10 +159,11 @@ func TestMergeHugeNumbers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			x, ok := g.Next()
-			if !ok {
+			some := g.Ahead(1)
+			if len(some) == 0 {
 				break
 			}
+			x := g.Give(1)[0]
 			from, to := p.Bounds(int(x.Lane), x.Window)
 			n, all := big.NewInt(m[[2]int64{int64(x.Lane), x.Window}]), big.NewInt(p.Units(int(x.Lane)))
 			at := new(big.Rat).SetFrac(big.NewInt(2*x.Index+1), new(big.Int).Mul(n, big.NewInt(2)))
@@ -260,10 +263,10 @@ func TestBadInput(t *testing.T) {
 	}
 	defer func() {
 		if err, _ := recover().(error); fault.CodeOf(err) != fault.Internal {
-			t.Errorf("Next before Publish: %v", err)
+			t.Errorf("Ahead before Publish: %v", err)
 		}
 	}()
-	g.Next()
+	g.Ahead(1)
 }
 
 // The windows of 2^62 units in windows of one are all there without being counted.
@@ -349,7 +352,8 @@ func TestCorrelationBound(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s, _ := g.Next()
+			g.Ahead(1)
+			s := g.Give(1)[0]
 			at[windows[[2]int64{int64(s.Lane), s.Window}][s.Index]] = float64(n)
 		}
 		return at
@@ -423,16 +427,19 @@ func TestExpect(t *testing.T) {
 func TestNoAllocations(t *testing.T) {
 	p, g := benchPass(t, 1)
 	pos := make([]order.Pos, 0, p.Lanes())
-	out := order.Deal(make([]int32, 256), 256, 8, nil)
-	lanes := make([]int32, 256)
+	lanes, out := make([]int32, 256), make([]int32, 256)
+	dealer := order.NewDealer(1, 8)
 	for name, f := range map[string]func(){
-		"Next": func() {
+		"Give": func() {
 			if _, err := run(g, 1000, full(p)); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"Pos":  func() { pos = g.Pos(pos[:0]) },
-		"Deal": func() { out = order.Deal(lanes, 256, 8, out) },
+		"Pos": func() { pos = g.Pos(pos[:0]) },
+		"Deal": func() {
+			dealer.Begin(lanes)
+			out = dealer.Deal(lanes, out)
+		},
 	} {
 		if n := testing.AllocsPerRun(10, f); n != 0 {
 			t.Errorf("%s allocates %f times", name, n)
@@ -478,14 +485,15 @@ func BenchmarkMerge(b *testing.B) {
 			m := c.m(p)
 			b.ReportAllocs()
 			for b.Loop() {
-				n, err := run(g, 1, m)
+				n, err := run(g, 256, m)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if n == 0 {
+				if n < 256 {
 					g = order.NewMerge(p, nil)
 				}
 			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/sample")
 		})
 	}
 }
@@ -565,25 +573,30 @@ func BenchmarkDeal(b *testing.B) {
 	for i := range lanes {
 		lanes[i] = r.Int32N(64)
 	}
-	var out [][]int32
+	var out []int32
+	d := order.NewDealer(64, 8)
 	b.ReportAllocs()
 	for b.Loop() {
-		out = order.Deal(lanes, len(lanes), 8, out)
+		d.Begin(lanes)
+		out = d.Deal(lanes, out)
 	}
 }
 
 // run publishes what is needed with the numbers that m returns and gives up to n
 // samples, to skip them or to count: it returns how many there were.
 func run(g *order.Merge, n int64, m func(lane int, window int64) int64) (int64, error) {
-	for i := range n {
+	for i := int64(0); i < n; {
 		for lane, w, ok := g.Needs(); ok; lane, w, ok = g.Needs() {
 			if err := g.Publish(lane, w, m(lane, w)); err != nil {
 				return i, err
 			}
 		}
-		if _, ok := g.Next(); !ok {
+		some := g.Ahead(n - i)
+		if len(some) == 0 {
 			return i, nil
 		}
+		g.Give(len(some))
+		i += int64(len(some))
 	}
 	return n, nil
 }

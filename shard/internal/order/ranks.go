@@ -19,50 +19,55 @@ func Shares(g, ranks int) []int {
 	return s
 }
 
-// Deal says which samples of a step each rank gets: lanes[i] is the lane, numbered
-// through all sources, of its i-th sample, and the lists returned hold values of i,
-// ascending. A rank first takes the samples of its own lanes (lane mod ranks) up to
-// its share of len(lanes); the rest fills the lowest rank that is short, in order.
-// len(lanes) is at most g, the samples of a full step; it is less only in a last
-// step that is padded, and each list has room for the full share. The memory of out
-// is used again; nil is fine.
-func Deal(lanes []int32, g, ranks int, out [][]int32) [][]int32 {
-	var buf [2 * 64]int32 // per rank: own samples that it may still take, places for others
-	room := buf[:]
-	if ranks > len(buf)/2 {
-		room = make([]int32, 2*ranks)
+// Dealer says which rank gets each sample of a step: a rank first takes the samples of its own
+// lanes (lane mod ranks, of lanes numbered through all sources) up to its share of the step; the rest
+// fills the lowest rank that is short, in order. For one goroutine.
+type Dealer struct {
+	rank  []int32 // by lane
+	own   []int32 // by rank: samples of its own lanes that it may still take
+	rest  []int32 // and places for others
+	short int     // the lowest rank that may have such places
+}
+
+// NewDealer deals the samples of so many lanes.
+func NewDealer(lanes, ranks int) *Dealer {
+	d := &Dealer{rank: make([]int32, lanes), own: make([]int32, ranks), rest: make([]int32, ranks)}
+	for v := range d.rank {
+		d.rank[v] = int32(v % ranks)
 	}
-	own, rest := room[:ranks], room[ranks:2*ranks]
-	if cap(out) < ranks {
-		out = append(out[:cap(out)], make([][]int32, ranks-cap(out))...)
-	}
-	out = out[:ranks]
-	for r := range out {
-		rest[r] = int32(share(len(lanes), ranks, r))
-		if full := max(share(g, ranks, r), int(rest[r])); cap(out[r]) < full {
-			out[r] = make([]int32, 0, full)
-		}
-		out[r] = out[r][:0]
-	}
+	return d
+}
+
+// Begin starts a step: lanes are those of its samples, in their order.
+func (d *Dealer) Begin(lanes []int32) {
+	d.short = 0
+	clear(d.own)
 	for _, v := range lanes {
-		if r := int(v) % ranks; rest[r] > 0 {
-			rest[r]--
-			own[r]++
-		}
+		d.own[d.rank[v]]++
 	}
-	short := 0
-	for i, v := range lanes {
-		r := int(v) % ranks
-		if own[r] > 0 {
-			own[r]--
+	for r, n := range d.own {
+		s := int32(share(len(lanes), len(d.own), r))
+		d.own[r] = min(n, s)
+		d.rest[r] = s - d.own[r]
+	}
+}
+
+// Deal returns the ranks of the next samples of the step, of these lanes. The memory of out is used
+// again; nil is fine.
+func (d *Dealer) Deal(lanes []int32, out []int32) []int32 {
+	out = out[:0]
+	for _, v := range lanes {
+		r := d.rank[v]
+		if d.own[r] > 0 {
+			d.own[r]--
 		} else {
-			for rest[short] == 0 {
-				short++
+			for d.rest[d.short] == 0 {
+				d.short++
 			}
-			r = short
-			rest[r]--
+			r = int32(d.short)
+			d.rest[r]--
 		}
-		out[r] = append(out[r], int32(i))
+		out = append(out, r)
 	}
 	return out
 }

@@ -194,11 +194,29 @@ func TestMergeEqualsReference(t *testing.T) {
 			if pos := g.Pos(nil); !slices.Equal(pos, wantPos) {
 				t.Fatalf("after publishing at %v, want %v", pos, wantPos)
 			}
-			s, ok := g.Next()
-			if ok != (n < len(want)) || ok && s != want[n].Sample {
-				t.Fatalf("sample %d is %v, %v; want one of %d", n, s, ok, len(want))
+			some := g.Ahead(1 + r.Int64N(30))
+			if len(some) == 0 != (n == len(want)) {
+				t.Fatalf("%d samples after %d of %d", len(some), n, len(want))
 			}
-			samples++
+			for i, v := range some {
+				if v != want[n+i].Lane {
+					t.Fatalf("sample %d is of lane %d, want %v", n+i, v, want[n+i])
+				}
+			}
+			if len(some) > 0 {
+				k := 1 + r.IntN(len(some))
+				given := g.Give(k)
+				for _, x := range want[n : n+k] {
+					i := slices.IndexFunc(given, func(o order.Given) bool { return o.Lane == x.Lane })
+					if i < 0 || given[i].N == 0 || given[i].Window != x.Window || given[i].Index != x.Index {
+						t.Fatalf("given %v from sample %d on, of which one is %v", given, n, x)
+					}
+					given[i].N--
+					given[i].Index++
+				}
+				n += k - 1
+				samples += k
+			}
 		}
 	})
 	if samples < 50_000 || restarts < 5_000 {
@@ -278,23 +296,37 @@ func TestMixEqualsReference(t *testing.T) {
 }
 
 func TestDealEqualsReference(t *testing.T) {
-	var out [][]int32
 	runs(t, 3000, func(t *testing.T, r *rand.Rand) {
 		g, ranks, v := 1+r.IntN(100), 1+r.IntN(1+r.IntN(100)), 1+r.IntN(100)
-		lanes := make([]int32, g-r.IntN(2)*r.IntN(g))
-		for i := range lanes {
-			lanes[i] = int32(r.IntN(v))
-		}
-		want := ordertest.Deal(lanes, ranks)
-		out = order.Deal(lanes, g, ranks, out)
-		shares, full := order.Shares(len(lanes), ranks), order.Shares(g, ranks)
-		if len(out) != ranks {
-			t.Fatalf("%d lists for %d ranks", len(out), ranks)
-		}
-		for i := range want {
-			if !slices.Equal(out[i], want[i]) || len(out[i]) != shares[i] || cap(out[i]) < full[i] {
-				t.Fatalf("lanes %v: rank %d of %d gets %v, want %v", lanes, i, ranks, out[i], want[i])
+		d := order.NewDealer(v, ranks)
+		for range 2 {
+			lanes := make([]int32, g-r.IntN(2)*r.IntN(g))
+			for i := range lanes {
+				lanes[i] = int32(r.IntN(v))
+			}
+			want, shares := ordertest.Deal(lanes, ranks), order.Shares(len(lanes), ranks)
+			got, cut := deal(d, lanes, r.IntN(len(lanes)+1)), make([]int, ranks)
+			for i := range want {
+				cut[i] = len(got[i])
+				if !slices.Equal(got[i], want[i]) {
+					t.Fatalf("lanes %v: rank %d of %d gets %v, want %v", lanes, i, ranks, got[i], want[i])
+				}
+			}
+			if !slices.Equal(cut, shares) {
+				t.Fatalf("shares of %v, want %v", cut, shares)
 			}
 		}
 	})
+}
+
+// deal is what each rank gets of a step, dealt in two parts.
+func deal(d *order.Dealer, lanes []int32, first int) map[int][]int32 {
+	d.Begin(lanes)
+	ranks := slices.Clone(d.Deal(lanes[:first], nil))
+	ranks = append(ranks, d.Deal(lanes[first:], nil)...)
+	got := map[int][]int32{}
+	for i, r := range ranks {
+		got[int(r)] = append(got[int(r)], int32(i))
+	}
+	return got
 }

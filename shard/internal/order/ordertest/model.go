@@ -90,9 +90,15 @@ func Lay(k order.Key, s order.Shape, units []int64) [][]Window {
 	return lanes
 }
 
+// Sample names one sample of a pass: the Index-th, from 0, of a window.
+type Sample struct {
+	Lane          int32
+	Window, Index int64
+}
+
 // Timed is a sample at its time.
 type Timed struct {
-	order.Sample
+	Sample
 	Time *big.Rat
 }
 
@@ -111,7 +117,7 @@ func Sequence(lanes [][]Window, m func(lane int, window int64) int64) []Timed {
 			n := m(v, int64(w))
 			for i := range n {
 				t := new(big.Rat).Mul(size, big.NewRat(2*i+1, 2*n))
-				all = append(all, Timed{order.Sample{Lane: int32(v), Window: int64(w), Index: i}, t.Add(t, a)})
+				all = append(all, Timed{Sample{Lane: int32(v), Window: int64(w), Index: i}, t.Add(t, a)})
 			}
 		}
 	}
