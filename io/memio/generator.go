@@ -16,7 +16,8 @@ import (
 // GenerateFunc makes the rows of one split. What it yields is borrowed: it may
 // release a record once yield returned. It must give the same rows whenever it is
 // called for the same split (that is how a run resumes: by replay), obey ctx, and
-// allow calls for several splits at once.
+// allow calls for several splits at once. ctx ends with the read that waits for it; what a function yields then,
+// or that it ends, does not count.
 type GenerateFunc func(ctx context.Context, split int) iter.Seq2[arrow.RecordBatch, error]
 
 // GeneratorOptions may be nil: one split of unknown length.
@@ -111,16 +112,25 @@ func (r *generated) next(ctx context.Context) (driver.Batch, error) {
 		r.cancel = cancel
 		r.pull, r.stop = iter.Pull2(r.g.fn(gctx, r.split))
 	}
-	defer context.AfterFunc(ctx, func() { r.cancel(context.Cause(ctx)) })()
+	stop := context.AfterFunc(ctx, func() { r.cancel(context.Cause(ctx)) })
+	b, err := r.batch()
+	if !stop() { // the function was told to end: what it made as ctx ended may be cut short
+		if err == nil {
+			b.Record.Release()
+		}
+		b, err = driver.Batch{}, context.Cause(ctx)
+	}
+	if err != nil && err != io.EOF {
+		err = driver.Wrap(err, fault.Place{RowGroup: fault.N(int64(r.split)), Row: fault.N(r.row)})
+	}
+	return b, err
+}
+
+// batch cuts the next one from what the function yields.
+func (r *generated) batch() (driver.Batch, error) {
 	for r.rec == nil || r.from == r.rec.NumRows() {
 		if err := r.advance(); err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
-			if err == io.EOF {
-				return driver.Batch{}, err
-			}
-			return driver.Batch{}, driver.Wrap(err, fault.Place{RowGroup: fault.N(int64(r.split)), Row: fault.N(r.row)})
+			return driver.Batch{}, err
 		}
 	}
 	for j, c := range r.p.idx {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"testing"
+	"testing/synctest"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -211,6 +212,70 @@ func TestGeneratorWaits(t *testing.T) {
 	go cancel()
 	if _, err := r.Next(ctx); fault.CodeOf(err) != fault.Canceled {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A read whose context ends while the function works is canceled, whatever the function does as it ends: yields a
+// record after all, returns, or fails. No later read finds a function that was told to end.
+func TestGeneratorEndsWithContext(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, rec arrow.RecordBatch, yield func(arrow.RecordBatch, error) bool){
+		"yields": func(_ context.Context, rec arrow.RecordBatch, yield func(arrow.RecordBatch, error) bool) {
+			yield(rec, nil)
+		},
+		"returns": func(context.Context, arrow.RecordBatch, func(arrow.RecordBatch, error) bool) {},
+		"fails": func(_ context.Context, _ arrow.RecordBatch, yield func(arrow.RecordBatch, error) bool) {
+			yield(nil, errors.New("boom"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alloc := memtest.New(t)
+			b := array.NewRecordBuilder(alloc, drivertest.IDs())
+			defer b.Release()
+			b.Field(0).(*array.Int64Builder).AppendValues([]int64{1, 2, 3}, nil)
+			rec := b.NewRecordBatch()
+			defer rec.Release()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				why := errors.New("enough")
+				src, err := memio.Generator(drivertest.IDs(), func(gctx context.Context, _ int) iter.Seq2[arrow.RecordBatch, error] {
+					return func(yield func(arrow.RecordBatch, error) bool) {
+						if !yield(rec, nil) {
+							return
+						}
+						cancel(why)
+						<-gctx.Done()
+						end(gctx, rec, yield)
+					}
+				}, &memio.GeneratorOptions{Rows: []int64{6}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tab, err := src.Resolve(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer tab.Close()
+				r, err := tab.Open(t.Context(), 0, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				first, err := r.Next(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				first.Record.Release()
+				for _, ctx := range []context.Context{ctx, t.Context()} {
+					if x, err := r.Next(ctx); fault.CodeOf(err) != fault.Canceled && !errors.Is(err, why) {
+						t.Errorf("%v, %v", x.Record, err)
+						if err == nil {
+							x.Record.Release()
+						}
+					}
+					synctest.Wait()
+				}
+			})
+		})
 	}
 }
 
