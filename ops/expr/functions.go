@@ -64,10 +64,10 @@ func init() {
 		"binary":      castAs("binary", "binary"),
 
 		"abs":   {1, 1, "abs(x)", (*binder).abs, nil},
-		"sqrt":  mathFn("sqrt", math.Sqrt),
-		"exp":   mathFn("exp", math.Exp),
-		"log":   mathFn("log", math.Log),
-		"log1p": mathFn("log1p", math.Log1p),
+		"sqrt":  mathFn("sqrt", math.Sqrt, nil),
+		"exp":   mathFn("exp", math.Exp, nil),
+		"log":   mathFn("log", math.Log, log32),
+		"log1p": mathFn("log1p", math.Log1p, log1p32),
 		"pow":   {2, 2, "pow(x, y)", (*binder).pow, nil},
 		"floor": {1, 1, "floor(x)", rounding(math.Floor), nil},
 		"ceil":  {1, 1, "ceil(x)", rounding(math.Ceil), nil},
@@ -230,7 +230,8 @@ func floatOf(t arrow.DataType) arrow.DataType {
 	return arrow.PrimitiveTypes.Float64
 }
 
-func mathFn(name string, f func(float64) float64) *function {
+// mathFn is a function of doubles; of floats f32, if there is one.
+func mathFn(name string, f func(float64) float64, f32 func(float32) float32) *function {
 	return &function{1, 1, name + "(x)", func(b *binder, n *node, args []*bound) (*bound, error) {
 		v := args[0]
 		if nullTyped(v) {
@@ -240,7 +241,11 @@ func mathFn(name string, f func(float64) float64) *function {
 			return nil, want(n, "a number", v)
 		}
 		t := floatOf(v.typ)
-		return op(n, t, floatMap(t, f), b.convert(v, t)), nil
+		k := floatMap(t, f)
+		if t.ID() == arrow.FLOAT32 && f32 != nil {
+			k = mapFloat(t, f32)
+		}
+		return op(n, t, k, b.convert(v, t)), nil
 	}, nil}
 }
 
