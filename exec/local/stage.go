@@ -126,11 +126,16 @@ func (r *run) layout(g *exec.Graph) error {
 	}
 	r.cfg = sched.Config{
 		Stages: stages, CPUs: r.opt.CPUs, Unordered: r.opt.Unordered,
-		OwnBytes:   max(r.opt.Memory/16, 1),
+		OwnBytes:   max(min(r.opt.Memory/16, enoughBytes), 1),
 		AheadBytes: max(r.opt.Memory/2, 1),
 		AheadTasks: max(aheadTasks, 8*r.opt.CPUs),
 		Retry:      retryBudget(r.opt.Retry),
 	}
+	tasks := r.opt.CPUs
+	for _, st := range stages {
+		tasks = max(tasks, st.Max)
+	}
+	r.cfg.EnoughBytes = int64(tasks) * enoughBytes
 	for _, s := range r.stages {
 		if s.scan != nil {
 			name := "scan"

@@ -163,12 +163,17 @@ func (s *Sched) frontier(st *stage) *task {
 // room reports whether t may go on emitting.
 func (s *Sched) room(t *task) bool {
 	if s.cfg.Unordered {
-		return t.bytes < s.cfg.OwnBytes && s.queued < s.cfg.AheadBytes || t.bytes == 0 && t == s.frontier(s.root)
+		return s.queued < s.enough() || t.bytes == 0 && t == s.frontier(s.root)
 	}
 	if h := s.frontier(s.root); h == t {
-		return t.bytes < s.cfg.OwnBytes || s.queued < s.cfg.AheadBytes
+		return t.bytes < s.cfg.OwnBytes || s.queued < s.enough()
 	}
-	return s.ahead() < s.cfg.AheadBytes
+	return s.ahead() < s.enough()
+}
+
+// enough is how much may be queued ahead.
+func (s *Sched) enough() int64 {
+	return min(s.cfg.AheadBytes, max(s.cfg.EnoughBytes, 4*s.block*int64(s.most)))
 }
 
 // ahead is what tasks other than the head have queued.
@@ -245,7 +250,7 @@ func (s *Sched) start() bool {
 
 func (s *Sched) startCut(st *stage) bool {
 	did := false
-	for (s.cpu(st) || st.running == 0) && len(st.tasks) < s.cfg.AheadTasks && (len(st.tasks) == 0 || s.ahead() < s.cfg.AheadBytes) {
+	for (s.cpu(st) || st.running == 0) && len(st.tasks) < s.cfg.AheadTasks && (len(st.tasks) == 0 || s.ahead() < s.enough()) {
 		r, ok := s.takeInput(st)
 		if !ok {
 			break
@@ -278,7 +283,7 @@ func (s *Sched) startScan(st *stage) bool {
 		if !s.cpu(st) || len(st.tasks) >= window {
 			break
 		}
-		if s.ahead() >= s.cfg.AheadBytes && s.frontier(s.root) != nil {
+		if s.ahead() >= s.enough() && s.frontier(s.root) != nil {
 			break
 		}
 		t := s.add(st)

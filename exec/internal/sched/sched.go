@@ -28,13 +28,14 @@ type Config struct {
 	Stages    []Stage
 	CPUs      int
 	Unordered bool
-	// OwnBytes of the head's output may wait for the consumer (in an unordered run:
-	// of any task's); one block always may.
+	// OwnBytes of the head's output may wait for the consumer; one block always may.
 	OwnBytes int64
-	// AheadBytes may be queued by all tasks but the head, and AheadTasks started of
-	// a stage from the first unfinished on.
-	AheadBytes int64
-	AheadTasks int
+	// AheadBytes may be queued by all tasks but the head (in an unordered run: by all), and AheadTasks
+	// started of a stage from the first unfinished on. EnoughBytes of it, or 4 blocks for every task that can be at work
+	// if that is more, are not passed: more keeps no CPU busier, but is out of the caches when it is wanted.
+	AheadBytes  int64
+	EnoughBytes int64
+	AheadTasks  int
 	// Retry is how many failures of each class a task survives.
 	Retry [NumClasses]int
 }
@@ -166,6 +167,8 @@ type Sched struct {
 	ready   int
 	failed  int
 	queued  int64
+	block   int64 // bytes of the largest that was queued
+	most    int   // tasks that can be at work
 	pull    bool
 	over    bool
 	head    Task
@@ -178,13 +181,14 @@ type Sched struct {
 
 // New starts a run; the first Step starts tasks.
 func New(cfg Config) *Sched {
-	s := &Sched{cfg: cfg}
+	s := &Sched{cfg: cfg, most: cfg.CPUs}
 	for i, c := range cfg.Stages {
 		st := &stage{Stage: c, id: i, left: -1}
 		if c.Inputs != nil {
 			st.left = c.Limit
 		}
 		s.stages = append(s.stages, st)
+		s.most = max(s.most, c.Max)
 	}
 	s.root = s.stages[len(s.stages)-1]
 	for _, st := range s.stages {

@@ -37,12 +37,13 @@ func TestTranscripts(t *testing.T) {
 			switch d.Cmd {
 			case "run":
 				attempts, row = map[Task]int{}, map[Task]int64{}
-				cfg := Config{CPUs: 2, OwnBytes: 10, AheadBytes: 100, AheadTasks: 8, Retry: [NumClasses]int{0, 3, 2, 3}, Unordered: d.HasArg("unordered")}
+				cfg := Config{CPUs: 2, OwnBytes: 10, AheadBytes: 100, EnoughBytes: 1000, AheadTasks: 8, Retry: [NumClasses]int{0, 3, 2, 3}, Unordered: d.HasArg("unordered")}
 				if num("cpus", &n); n > 0 {
 					cfg.CPUs = int(n)
 				}
 				num("own", &cfg.OwnBytes)
 				num("ahead", &cfg.AheadBytes)
+				num("enough", &cfg.EnoughBytes)
 				for line := range strings.Lines(d.Input) {
 					cfg.Stages = append(cfg.Stages, stageOf(t, line))
 				}

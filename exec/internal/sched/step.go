@@ -63,6 +63,7 @@ func (s *Sched) emit(e Event) {
 	t.queue = append(t.queue, e.Block)
 	t.bytes += e.Block.Bytes
 	s.queued += e.Block.Bytes
+	s.block = max(s.block, e.Block.Bytes)
 	s.act(Action{Kind: Queue, Task: t.Task, Attempt: t.attempt})
 	s.deliver()
 	if t.state == Running && !s.room(t) {
