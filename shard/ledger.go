@@ -3,8 +3,11 @@ package shard
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"io"
+	"slices"
 	"sort"
+	"strings"
 	"sync"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -104,6 +107,26 @@ func (l *Ledger) Windows() int {
 		}
 	}
 	return n
+}
+
+// covers says what the ledger knows of an epoch.
+func (l *Ledger) covers(epoch uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var have []uint64
+	for k := range l.windows {
+		if k.epoch == epoch {
+			return fmt.Sprintf("does not reach that far in epoch %d", epoch)
+		}
+		if !slices.Contains(have, k.epoch) {
+			have = append(have, k.epoch)
+		}
+	}
+	slices.Sort(have)
+	if len(have) == 0 {
+		return "is empty"
+	}
+	return fmt.Sprintf("is of epoch %s", strings.Trim(fmt.Sprint(have), "[]"))
 }
 
 // Forget drops what is known of epochs before one.

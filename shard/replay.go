@@ -65,21 +65,33 @@ func (j *job) find(at At) (State, error) {
 		if err := at.Ledger.check(j); err != nil {
 			return State{}, err
 		}
-		j.ledger = at.Ledger
-	} else if l := j.cached(at.Epoch); l != nil {
-		j.ledger = l
 	}
+	// What the ledger given does not know, as it is of another epoch or ends too early, was perhaps counted before.
 	j.dry = true
-	s, err := j.skip(&from, n, step)
 	var unknown *unknownWindow
-	if !errors.As(err, &unknown) {
-		return s, err
+	kept := j.cached(at.Epoch)
+	if kept == nil {
+		kept = newLedger(j)
+	}
+	for _, l := range []*Ledger{at.Ledger, kept} {
+		if l == nil {
+			continue
+		}
+		j.ledger = l
+		s, err := j.skip(&from, n, step)
+		if !errors.As(err, &unknown) {
+			return s, err
+		}
 	}
 	if at.Counting != nil {
-		at.Counting(fmt.Sprintf("the number of samples of %s is not known: reading epoch %d up to sample %d to count (a ledger saves that)", unknown.what, at.Epoch, n))
+		why := "a ledger saves that"
+		if at.Ledger != nil {
+			why = fmt.Sprintf("the ledger given %s", at.Ledger.covers(at.Epoch))
+		}
+		at.Counting(fmt.Sprintf("the number of samples of %s is not known: reading epoch %d up to sample %d to count (%s)", unknown.what, at.Epoch, n, why))
 	}
 	j.dry = false
-	s, err = j.skip(&from, n, step)
+	s, err := j.skip(&from, n, step)
 	if err == nil {
 		j.cache(at.Epoch)
 	}

@@ -311,8 +311,8 @@ func replayCommand() *cobra.Command {
 		Use:   "replay SPEC (--step S | --sample N) [--epoch E]",
 		Short: "Print one step of an epoch again, without making those before it",
 		Long: `Replay prints the lines that batches prints for one step. Where no step of the spec changes the number of rows
-it finds the step from metadata; else with the ledger that batches --ledger-out wrote; else it counts the epoch up to the
-step, says so, and keeps what it counted in the user's cache folder.
+it finds the step from metadata; else with the ledger that batches --ledger-out wrote for that epoch; else with what an
+earlier replay counted; else it counts the epoch up to the step, says so, and keeps what it counted in the user's cache folder.
 
 --step counts from the beginning of the epoch with the spec's global batch; where that was changed in the midst of
 the epoch, give the state taken after the change (--from), or the sample that the step begins with (--sample).
