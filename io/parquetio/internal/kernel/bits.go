@@ -89,6 +89,8 @@ func CountBits(b []byte, at, n int) (set int) {
 // AtLeast sets the bit of every level that is least or more, clears the others, from
 // bit at of dst on, and returns how many it set.
 func AtLeast[L uint8 | uint16](dst []byte, at int, levels []L, least L) (set int) {
+	n, set := atLeastHead(dst, at, levels, least)
+	levels, at = levels[n:], at+n
 	for len(levels) > 0 {
 		n := min(64-at&7, len(levels))
 		var v uint64

@@ -39,7 +39,7 @@ func (d *Delta) Reset(src []byte) bool {
 	if block == 0 || block > 1<<30 || minis == 0 || minis > block || block%minis != 0 || block/minis%8 != 0 || total > 1<<31-1 {
 		return false
 	}
-	d.src, d.left, d.first = src, int(total), true
+	d.src, d.left, d.first = src[:len(src):len(src)], int(total), true
 	d.perMini, d.minis = int(block/minis), int(minis)
 	d.last = unzigzag(head[3])
 	return true
@@ -159,6 +159,10 @@ func (d *Delta) step(n int) {
 // take reads values of the miniblock, which has as many left, and returns how many:
 // one at least.
 func take[T int32 | int64](d *Delta, dst []T) int {
+	if n := deltasHead(d, dst); n > 0 {
+		d.step(n)
+		return n
+	}
 	last, least := d.last, d.least
 	var block [128]uint64
 	switch {

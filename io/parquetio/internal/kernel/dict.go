@@ -51,7 +51,12 @@ func GatherSpaced[T Word](h *Hybrid, dst, dict []T, valid []byte, at int) bool {
 
 // gather looks up indexes that are known to be in range; dst is as long or longer.
 func gather[T any](dst, dict []T, idx []uint32) {
-	dst = dst[:len(idx)]
+	n := gatherHead(dst, dict, idx)
+	dst, idx = dst[n:len(idx)], idx[n:]
+	for ; len(idx) >= 4; idx, dst = idx[4:], dst[4:] {
+		a, b, c, d := *at(dict, int(idx[0])), *at(dict, int(idx[1])), *at(dict, int(idx[2])), *at(dict, int(idx[3]))
+		dst[0], dst[1], dst[2], dst[3] = a, b, c, d
+	}
 	for i, x := range idx {
 		dst[i] = *at(dict, int(x))
 	}

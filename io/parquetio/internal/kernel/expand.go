@@ -16,6 +16,8 @@ func Expand[T Word](dst, dense []T, valid []byte, at int) bool {
 
 // expand is Expand where dense holds exactly the values needed.
 func expand[T any](dst, dense []T, valid []byte, at int) {
+	rows, used := expandHead(dst, dense, valid, at)
+	dst, dense, at = dst[rows:], dense[used:], at+rows
 	var zero T
 	for len(dst) > 0 {
 		n := min(len(dst), 64)

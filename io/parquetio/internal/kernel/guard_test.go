@@ -89,7 +89,7 @@ type env struct {
 	src, dst, bits, more *page
 }
 
-// each runs f with many seeds, which it prints when f fails.
+// each runs f with many seeds, which it prints when f fails, with assembly and without.
 func each(t *testing.T, n int, f func(e *env)) {
 	t.Helper()
 	e := &env{TB: t, src: newPage(t, 1<<19), dst: newPage(t, 1<<21), bits: newPage(t, 1<<16), more: newPage(t, 1<<19)}
@@ -99,15 +99,17 @@ func each(t *testing.T, n int, f func(e *env)) {
 	}
 	for i := range n {
 		seed := base + uint64(i)
-		e.Rand = rand.New(rand.NewPCG(seed, 1))
-		func() {
+		run := func() {
+			e.Rand = rand.New(rand.NewPCG(seed, 1))
 			defer func() {
 				if r := recover(); r != nil {
 					t.Fatalf("seed %d: %v\n%s", seed, r, debug.Stack())
 				}
 			}()
 			f(e)
-		}()
+		}
+		run()
+		pure(run)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}

@@ -1,6 +1,10 @@
 package kernel
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
 
 // blockLen is how many indexes are unpacked at a time: they stay in the L1 cache.
 const blockLen = 1024
@@ -137,8 +141,26 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 			return false
 		}
 		n := min(len(dst), h.left)
-		if h.packed {
-			n = min(n, len(block))
+		switch {
+		case !h.packed:
+			if h.value > most {
+				return h.fail()
+			}
+			fill(dst[:n], L(h.value))
+		case h.pos&7 == 0 && h.width < 8 && unsafe.Sizeof(L(0)) == 1:
+			bytes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), n)
+			if k := unpack8Head(bytes, h.run[h.pos>>3*int(h.width):], h.width); k > 0 {
+				n = k
+				if most < 1<<h.width-1 && over(bytes[:n], uint8(most)) {
+					return h.fail()
+				}
+				break
+			}
+			fallthrough
+		default:
+			if n = min(n, len(block)); h.pos&7 != 0 {
+				n = min(n, 8-h.pos&7) // whole groups are faster
+			}
 			unpackFrom(block[:n], h.run, h.pos, h.width)
 			top := uint32(0)
 			for i, v := range block[:n] {
@@ -148,11 +170,6 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 			if top > most {
 				return h.fail()
 			}
-		} else {
-			if h.value > most {
-				return h.fail()
-			}
-			fill(dst[:n], L(h.value))
 		}
 		h.step(n)
 		dst = dst[n:]
@@ -160,9 +177,22 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 	return true
 }
 
+// over says whether one of the levels, all below 128, is over most. Their number is
+// a multiple of 8.
+func over(levels []uint8, most uint8) bool {
+	const each = 0x0101010101010101
+	var high uint64
+	for ; len(levels) >= 8; levels = levels[8:] {
+		high |= binary.LittleEndian.Uint64(levels) + uint64(127-most)*each
+	}
+	return high&(128*each) != 0
+}
+
 // maximum returns the largest value, 0 if there is none.
 func maximum(v []uint32) uint32 {
-	var a, b, c, d uint32
+	n, a := maximumHead(v)
+	v = v[n:]
+	var b, c, d uint32
 	for ; len(v) >= 4; v = v[4:] {
 		a, b, c, d = max(a, v[0]), max(b, v[1]), max(c, v[2]), max(d, v[3])
 	}

@@ -11,6 +11,9 @@ func ByteStreamSplit(dst, src []byte, width, total, from int) bool {
 		return false
 	}
 	src = src[from : (width-1)*total+from+n]
+	done := zipHead(dst, src, width, total)
+	dst, src = dst[done*width:], src[min(done, len(src)):]
+	n -= done
 	switch width {
 	case 2:
 		split2(dst, src, total)

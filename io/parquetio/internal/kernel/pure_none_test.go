@@ -1,0 +1,5 @@
+//go:build unix && (!amd64 || purego)
+
+package kernel
+
+func pure(f func()) { f() }
