@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/blobcache"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/shard"
@@ -51,7 +52,7 @@ func TestCachedEpochs(t *testing.T) {
 					t.Error(s)
 				}
 			}()
-			o.Cache = c
+			o.Blob = &blobio.Options{Cache: c}
 		}
 		ds := dataset.Read(parquetio.New(o)).Select("id", "x", "s")
 		defer ds.Close()

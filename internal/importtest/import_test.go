@@ -33,7 +33,7 @@ var allowed = []struct {
 	{"io/driver", "internal/fault"},
 	{"io/blobcache", "internal/fault"},
 	{"io/blobio", "internal/fault io/blobcache"},
-	{"io/fileset", "internal/fault internal/typename io/driver io/blobio io/blobcache"},
+	{"io/fileset", "internal/fault internal/typename io/driver io/blobio"},
 	{"io/drivertest", "internal/fault internal/memtest internal/cut io/driver"},
 	{"io/parquetio/internal/kernel", ""},
 	{"io/parquetio", "internal/fault internal/typename internal/cut internal/strict internal/mem io/driver io/blobio io/fileset io/parquetio/internal/kernel"},

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/binio"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/csvio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/ipcio"
@@ -67,30 +68,31 @@ func (s *Spec) source(o Source) (driver.Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	blob := &blobio.Options{Cache: cache}
 	switch {
 	case o.Parquet != nil:
 		x := *o.Parquet
-		x.Cache = cache
+		x.Blob = blob
 		return parquetio.New(x), nil
 	case o.CSV != nil:
 		x := *o.CSV
-		x.Cache = cache
+		x.Blob = blob
 		return csvio.New(x), nil
 	case o.JSON != nil:
 		x := *o.JSON
-		x.Cache = cache
+		x.Blob = blob
 		return jsonio.New(x), nil
 	case o.IPC != nil:
 		x := *o.IPC
-		x.Cache = cache
+		x.Blob = blob
 		return ipcio.New(x), nil
 	case o.Text != nil:
 		x := *o.Text
-		x.Cache = cache
+		x.Blob = blob
 		return textio.New(x), nil
 	case o.Binary != nil:
 		x := *o.Binary
-		x.Cache = cache
+		x.Blob = blob
 		return binio.New(x), nil
 	}
 	return memio.Range(o.Range.N), nil

@@ -20,7 +20,8 @@ import (
 // Faults that a Proxy injects, each with a probability per request. A request has
 // one fault at most.
 type Faults struct {
-	Seed uint64 // the same seed and order of requests give the same faults
+	Seed uint64        // the same seed and order of requests give the same faults
+	Base time.Duration // every answer comes that much later, no fault
 
 	Slow     float64       // the answer comes after Latency
 	Latency  time.Duration // of slow answers
@@ -130,10 +131,13 @@ type spoiled struct {
 func (p *Proxy) serve(rp *httputil.ReverseProxy, w http.ResponseWriter, r *http.Request) {
 	p.Requests.Add(1)
 	fault, part, f := p.draw(r)
-	switch fault {
-	case faultSlow:
+	wait := f.Base
+	if fault == faultSlow {
 		p.Slow.Add(1)
-		timer := time.NewTimer(f.Latency)
+		wait += f.Latency
+	}
+	if wait > 0 {
+		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -142,6 +146,8 @@ func (p *Proxy) serve(rp *httputil.ReverseProxy, w http.ResponseWriter, r *http.
 		case <-p.hang:
 			return
 		}
+	}
+	switch fault {
 	case faultError:
 		p.Errors.Add(1)
 		http.Error(w, "injected", http.StatusServiceUnavailable)

@@ -135,6 +135,13 @@ func TestProxy(t *testing.T) {
 			t.Error(n, err, time.Since(begin))
 		}
 	})
+	t.Run("base", func(t *testing.T) {
+		p := NewProxy(t, s, Faults{Base: 50 * time.Millisecond})
+		begin := time.Now()
+		if _, n, err := get(t, p, 0); n != len(body) || err != nil || time.Since(begin) < 50*time.Millisecond || p.Slow.Load() != 0 {
+			t.Error(n, err, time.Since(begin))
+		}
+	})
 	t.Run("error", func(t *testing.T) {
 		p := NewProxy(t, s, Faults{Error: 1})
 		if status, _, err := get(t, p, 0); status != 503 || err != nil || p.Errors.Load() != 1 {

@@ -19,7 +19,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
-	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/io/blobio"
 	"golang.org/x/sync/errgroup"
 )
@@ -50,9 +49,9 @@ type Options struct {
 	// those are read that a path or a part of a glob names with its first byte;
 	// "_key=value" folders are never hidden.
 	Hidden bool `json:"hidden,omitempty" doc:"read files and folders that begin with _ or ., too"`
-	// Cache, if not nil, keeps what is fetched from buckets on local disk, and is asked first. It is not
-	// part of what is read (nor of Config and Fingerprint), and stays the caller's, who closes it after the Table.
-	Cache *blobcache.Cache `json:"-"`
+	// Blob is how buckets are read (with a cache, for one); nil: defaults. It is not part of what is read, nor of
+	// Config and Fingerprint. A cache stays the caller's, who closes it after the Table.
+	Blob *blobio.Options `json:"-"`
 }
 
 // File is one listed file.

@@ -59,7 +59,7 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 		}
 		b := opened[url]
 		if b == nil {
-			if b, err = blobio.Open(ctx, url, &blobio.Options{Cache: s.opts.Cache}); err != nil {
+			if b, err = blobio.Open(ctx, url, s.opts.Blob); err != nil {
 				return fault.Wrap(err, fault.Place{File: p})
 			}
 			opened[url] = b
