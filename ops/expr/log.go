@@ -19,7 +19,7 @@ func log1p32(x float32) float32 {
 	case !(x > -1) || x > math.MaxFloat32:
 		return float32(math.Log1p(v))
 	case x < 0x1p-28 && x > -0x1p-28: // 1 + x would not be exact
-		return float32(v - v*v/2)
+		return float32(v - float64(v*v)/2)
 	}
 	return float32(logSeries(1 + v))
 }
@@ -33,6 +33,13 @@ func logSeries(v float64) float64 {
 	f := math.Float64frombits(b-uint64(k)<<52) - 1
 	s := f / (2 + f)
 	z := s * s
-	p := 1 + z*(1.0/3+z*(1.0/5+z*(1.0/7+z*(1.0/9+z*(1.0/11+z*(1.0/13+z*(1.0/15)))))))
-	return float64(k)*math.Ln2 + 2*s*p
+	// The conversions keep products from being fused with sums: the same bits on every machine.
+	p := float64(z*(1.0/15)) + 1.0/13
+	p = float64(z*p) + 1.0/11
+	p = float64(z*p) + 1.0/9
+	p = float64(z*p) + 1.0/7
+	p = float64(z*p) + 1.0/5
+	p = float64(z*p) + 1.0/3
+	p = float64(z*p) + 1
+	return float64(float64(k)*math.Ln2) + float64(2*s*p)
 }
