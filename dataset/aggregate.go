@@ -15,8 +15,9 @@ import (
 type Agg struct{ Fn, Column string }
 
 // The aggregates. Nulls do not count, NaN does: with one, sum, mean, std, min
-// and max of floats are NaN. Without a value sum is 0 and the others are nil.
-func Sum(column string) Agg  { return Agg{"sum", column} }  // int64, uint64 (overflow is an error) or float64
+// and max of floats are NaN. Without a value sum is 0 and the others are nil. Sum, min and max of decimals
+// are exact, and given as text of the column's scale: "12.50".
+func Sum(column string) Agg  { return Agg{"sum", column} }  // int64, uint64 (overflow is an error), float64, or string of decimals
 func Mean(column string) Agg { return Agg{"mean", column} } // float64
 // Std is the standard deviation of a sample (n-1); nil for fewer than 2 values.
 func Std(column string) Agg   { return Agg{"std", column} }
@@ -33,7 +34,7 @@ func (a Agg) String() string { return a.Fn + "(" + a.Column + ")" }
 // Aggregate runs the plan once and computes aggregates of whole columns, keyed by
 // Agg.String. Splits are aggregated in parallel and merged in canonical order, so
 // the result does not depend on parallelism. Values are Go values: int64, uint64,
-// float64, bool, string, time in the column's unit as int64.
+// float64, bool, string, time in the column's unit as int64, decimals as text.
 func (d *Dataset) Aggregate(ctx context.Context, o *RunOptions, aggs ...Agg) (map[string]any, error) {
 	if err := d.plain(ctx); err != nil {
 		return nil, err

@@ -8,11 +8,15 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/decimal256"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -221,6 +225,81 @@ func TestAggregate(t *testing.T) {
 	}
 	if got["max(s)"].(string) <= got["min(s)"].(string) {
 		t.Errorf("strings: %v %v", got["min(s)"], got["max(s)"])
+	}
+}
+
+// Aggregates of decimals are exact, over batches, splits and nulls, for every width and scale.
+func TestAggregateDecimals(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for _, typ := range []arrow.DataType{&arrow.Decimal32Type{Precision: 9, Scale: 2}, &arrow.Decimal64Type{Precision: 18, Scale: 0},
+		&arrow.Decimal128Type{Precision: 38, Scale: 5}, &arrow.Decimal256Type{Precision: 76, Scale: 40}, &arrow.Decimal128Type{Precision: 38, Scale: -3}} {
+		schema := arrow.NewSchema([]arrow.Field{{Name: "d", Type: typ, Nullable: true}, {Name: "none", Type: typ, Nullable: true}}, nil)
+		digits := int(typ.(arrow.DecimalType).GetPrecision())
+		scale := typ.(arrow.DecimalType).GetScale()
+		var recs []arrow.RecordBatch
+		sum, lo, hi, n := new(big.Int), (*big.Int)(nil), (*big.Int)(nil), 0
+		for range 3 {
+			b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+			for range 1000 {
+				b.Field(1).AppendNull()
+				if rng.IntN(4) == 0 {
+					b.Field(0).AppendNull()
+					continue
+				}
+				v, _ := new(big.Int).SetString(strings.Repeat("9", digits), 10)
+				v.Rsh(v, uint(rng.IntN(20)))
+				if rng.IntN(2) == 0 {
+					v.Neg(v)
+				}
+				switch f := b.Field(0).(type) {
+				case *array.Decimal32Builder:
+					f.Append(decimal.Decimal32(v.Int64()))
+				case *array.Decimal64Builder:
+					f.Append(decimal.Decimal64(v.Int64()))
+				case *array.Decimal128Builder:
+					f.Append(decimal128.FromBigInt(v))
+				case *array.Decimal256Builder:
+					f.Append(decimal256.FromBigInt(v))
+				}
+				if n++; lo == nil || v.Cmp(lo) < 0 {
+					lo = v
+				}
+				if hi == nil || v.Cmp(hi) > 0 {
+					hi = v
+				}
+				sum.Add(sum, v)
+			}
+			recs = append(recs, b.NewRecordBatch())
+			b.Release()
+		}
+		got, err := dataset.FromRecords(schema, recs...).Aggregate(t.Context(), nil, dataset.Sum("d"), dataset.Min("d"), dataset.Max("d"),
+			dataset.Mean("d"), dataset.Std("d"), dataset.Values("d"), dataset.Sum("none"), dataset.Min("none"), dataset.Mean("none"))
+		for _, r := range recs {
+			r.Release()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		unit := new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(scale, -scale))), nil))
+		if scale > 0 {
+			unit.Inv(unit)
+		}
+		for key, want := range map[string]*big.Int{"sum(d)": sum, "min(d)": lo, "max(d)": hi, "sum(none)": new(big.Int)} {
+			text := got[key].(string)
+			v, ok := new(big.Rat).SetString(text)
+			if !ok || v.Cmp(new(big.Rat).Mul(new(big.Rat).SetInt(want), unit)) != 0 {
+				t.Errorf("%v: %s = %s, want %v units of 10^%d", typ, key, text, want, -scale)
+			}
+			if _, after, _ := strings.Cut(text, "."); len(after) != int(max(scale, 0)) {
+				t.Errorf("%v: %s = %s has not the column's scale", typ, key, text)
+			}
+		}
+		mean, _ := new(big.Rat).Quo(new(big.Rat).Mul(new(big.Rat).SetInt(sum), unit), new(big.Rat).SetInt64(int64(n))).Float64()
+		if got["mean(d)"] != mean || got["count(d)"] != int64(n) || got["min(none)"] != nil || got["mean(none)"] != nil || !(got["std(d)"].(float64) > 0) {
+			t.Errorf("%v: %v, want a mean of %v", typ, got, mean)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package dataset
 import (
 	"cmp"
 	"math"
+	"math/big"
 	"math/bits"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -21,6 +22,7 @@ const (
 	kindBool
 	kindTime
 	kindString
+	kindDecimal
 )
 
 func kindOf(t arrow.DataType) kind {
@@ -37,6 +39,8 @@ func kindOf(t arrow.DataType) kind {
 		return kindTime
 	case arrow.STRING, arrow.LARGE_STRING:
 		return kindString
+	case arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
+		return kindDecimal
 	}
 	return kindNone
 }
@@ -57,6 +61,9 @@ type summary struct {
 	minU, maxU uint64
 	minF, maxF float64
 	minS, maxS string
+
+	scale int32 // of decimals
+	dec   *decimals
 }
 
 func (s *summary) add(col arrow.Array) error {
@@ -67,7 +74,7 @@ func (s *summary) add(col arrow.Array) error {
 	s.nulls += nulls
 	p := summary{kind: kindOf(col.DataType()), count: n - nulls}
 	if s.kind == kindNone {
-		s.kind = p.kind
+		s.kind, s.scale = p.kind, scaleOf(col.DataType())
 	}
 	if p.count == 0 {
 		return nil
@@ -117,6 +124,8 @@ func (s *summary) add(col arrow.Array) error {
 		texts(&p, c, c.Value)
 	case *array.LargeString:
 		texts(&p, c, c.Value)
+	case *array.Decimal32, *array.Decimal64, *array.Decimal128, *array.Decimal256:
+		decimalsOf(&p, col)
 	default: // only counted
 	}
 	return s.merge(&p)
@@ -245,7 +254,7 @@ func clone(s string) string { return string(append([]byte(nil), s...)) }
 func (s *summary) merge(p *summary) error {
 	s.nulls += p.nulls
 	if s.kind == kindNone {
-		s.kind = p.kind
+		s.kind, s.scale = p.kind, p.scale
 	}
 	if p.count == 0 {
 		return nil
@@ -274,6 +283,9 @@ func (s *summary) merge(p *summary) error {
 	}
 	if cmp.Compare(p.maxS, s.maxS) > 0 {
 		s.maxS = p.maxS
+	}
+	if p.dec != nil {
+		s.dec = s.dec.merge(p.dec)
 	}
 	return nil
 }
@@ -305,6 +317,11 @@ func (s *summary) result(fn string) (any, error) {
 				return nil, fault.New(fault.RowError, "the sum %g does not fit uint64: sum a cast to double", s.int128())
 			}
 			return s.sumLo, nil
+		case kindDecimal:
+			if s.dec == nil {
+				return decimalText(new(big.Int), s.scale), nil
+			}
+			return decimalText(&s.dec.sum, s.scale), nil
 		}
 		if sum := s.sumF + s.comp; !math.IsNaN(sum) {
 			return sum, nil
@@ -316,6 +333,9 @@ func (s *summary) result(fn string) (any, error) {
 	}
 	switch fn {
 	case "mean":
+		if s.kind == kindDecimal {
+			return s.decimalMean(), nil
+		}
 		if s.kind == kindFloat {
 			sum, _ := s.result("sum")
 			return sum.(float64) / float64(s.count), nil
@@ -327,8 +347,14 @@ func (s *summary) result(fn string) (any, error) {
 		}
 		return math.Sqrt(s.m2 / float64(s.count-1)), nil
 	case "min":
+		if s.kind == kindDecimal {
+			return decimalText(s.dec.min.BigInt(), s.scale), nil
+		}
 		return s.pick(s.minI, s.minU, s.minF, s.minS), nil
 	case "max":
+		if s.kind == kindDecimal {
+			return decimalText(s.dec.max.BigInt(), s.scale), nil
+		}
 		return s.pick(s.maxI, s.maxU, s.maxF, s.maxS), nil
 	}
 	return nil, fault.New(fault.Invalid, "no aggregate %q; have count, nulls, sum, mean, std, min, max", fn)
