@@ -10,8 +10,21 @@ var asm = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cp
 // vbmi is asm with byte permutations.
 func vbmi() bool { return asm && cpu.X86.HasAVX512VBMI }
 
+// vbmi2 is asm with expansion of bytes.
+func vbmi2() bool { return asm && cpu.X86.HasAVX512VBMI2 }
+
 // The functions below do what their Go twins do, for whole blocks: counts are
 // multiples of what is said. They read and write no more than that.
+
+// expand8 expands 64 values for each of words masks; for vbmi2.
+//
+//go:noescape
+func expand8(dst, dense *uint8, masks *uint64, words int)
+
+// expand16 expands 64 values for each of words masks; for vbmi2.
+//
+//go:noescape
+func expand16(dst, dense *uint16, masks *uint64, words int)
 
 // expand32 expands 64 values for each of words masks.
 //
@@ -53,19 +66,19 @@ func look64(dst *uint64, dict *[16]uint64, idx *uint32, n int)
 //go:noescape
 func max32(v *uint32, n int) uint32
 
-// deltas32 unpacks n values of width bits, n > 0 a multiple of 16, width 1 to 25,
+// deltas32 unpacks n values, n > 0 a multiple of 16, every 16 in step bytes as l says,
 // adds least to each and sums them up from last on. It reads 64 bytes from where 16
 // values begin.
 //
 //go:noescape
-func deltas32(dst *uint32, src *byte, n int, width uint, least, last uint32) uint32
+func deltas32(dst *uint32, src *byte, n, step int, l *lanes, least, last uint32) uint32
 
-// deltas64 unpacks n values of width bits, n > 0 a multiple of 8, width 1 to 57,
+// deltas64 unpacks n values, n > 0 a multiple of 8, every 8 in step bytes as l says,
 // adds least to each and sums them up from last on. It reads 64 bytes from where 8
 // values begin.
 //
 //go:noescape
-func deltas64(dst *uint64, src *byte, n int, width uint, least, last uint64) uint64
+func deltas64(dst *uint64, src *byte, n, step int, l *lanes, least, last uint64) uint64
 
 // zip4 interleaves 4 streams of n bytes, n > 0 a multiple of 16, stride apart.
 //

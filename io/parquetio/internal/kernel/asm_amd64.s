@@ -116,6 +116,49 @@ part:
 	VZEROUPPER
 	RET
 
+// func expand8(dst, dense *uint8, masks *uint64, words int)
+TEXT ·expand8(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ dense+8(FP), SI
+	MOVQ masks+16(FP), BX
+	MOVQ words+24(FP), CX
+
+word:
+	MOVQ        (BX), AX
+	KMOVQ       AX, K1
+	POPCNTQ     AX, AX
+	VPEXPANDB.Z (SI), K1, Z0
+	VMOVDQU8    Z0, (DI)
+	ADDQ        AX, SI
+	ADDQ        $8, BX
+	ADDQ        $64, DI
+	DECQ        CX
+	JNZ         word
+	VZEROUPPER
+	RET
+
+// func expand16(dst, dense *uint16, masks *uint64, words int)
+TEXT ·expand16(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ dense+8(FP), SI
+	MOVQ masks+16(FP), BX
+	MOVQ words+24(FP), CX
+	ADDQ CX, CX
+
+half:
+	MOVL        (BX), AX
+	KMOVD       AX, K1
+	POPCNTL     AX, AX
+	VPEXPANDW.Z (SI), K1, Z0
+	VMOVDQU16   Z0, (DI)
+	LEAQ        (SI)(AX*2), SI
+	ADDQ        $4, BX
+	ADDQ        $64, DI
+	DECQ        CX
+	JNZ         half
+	VZEROUPPER
+	RET
+
 // func gather32(dst, dict *uint32, idx *uint32, n int)
 TEXT ·gather32(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI

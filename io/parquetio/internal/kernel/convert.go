@@ -97,8 +97,28 @@ func Decimal128Fixed(dst [][2]uint64, src []byte, width int) bool {
 	if width < 1 || width > 16 || len(dst) > len(src)/width {
 		return false
 	}
-	for i := range dst {
-		dst[i] = decimal128(src[i*width:][:width])
+	n := 0
+	switch {
+	case width == 16:
+		for n = range dst {
+			b := src[n*16:][:16]
+			dst[n] = [2]uint64{binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b)}
+		}
+		return true
+	case width <= 8: // whole words, whose last bytes belong to the next value
+		for drop := uint(64 - 8*width); n < len(dst) && n*width+8 <= len(src); n++ {
+			v := int64(binary.BigEndian.Uint64(src[n*width:])) >> drop
+			dst[n] = [2]uint64{uint64(v), uint64(v >> 63)}
+		}
+	default:
+		for drop := uint(128 - 8*width); n < len(dst) && n*width+8 <= len(src); n++ {
+			b := src[n*width:][:width]
+			high := int64(binary.BigEndian.Uint64(b)) >> drop
+			dst[n] = [2]uint64{binary.BigEndian.Uint64(b[width-8:]), uint64(high)}
+		}
+	}
+	for ; n < len(dst); n++ {
+		dst[n] = decimal128(src[n*width:][:width])
 	}
 	return true
 }

@@ -164,7 +164,6 @@ func take[T int32 | int64](d *Delta, dst []T) int {
 		return n
 	}
 	last, least := d.last, d.least
-	var block [128]uint64
 	switch {
 	case d.width == 0:
 		for i := range dst {
@@ -176,6 +175,7 @@ func take[T int32 | int64](d *Delta, dst []T) int {
 	case d.width <= 32:
 		last = uint64(sum(unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)), d, uint32(last)))
 	default:
+		var block [32]uint64
 		dst = dst[:min(len(dst), len(block))]
 		last = sum(block[:len(dst)], d, last)
 		for i, v := range block[:len(dst)] {

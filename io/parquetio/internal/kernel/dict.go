@@ -130,33 +130,58 @@ func StringsAt[O int32 | int64](d *StringDict, offsets []O, dst []byte, idx []ui
 		return false
 	}
 	offsets = offsets[1:]
-	data := d.Data[:cap(d.Data)]
-	if d.Cells != nil {
-		fast := 0 // as far as whole cells fit
-		for i, x := range idx {
-			if pos+cellSize > len(dst) {
-				break
+	for len(idx) > 0 {
+		n := min(len(idx), cellBlock)
+		if d.Cells == nil || pos+cellBlock*cellSize > len(dst) {
+			if d.Cells != nil {
+				n = min(n, 4) // then look again
 			}
-			*(*[2]uint64)(unsafe.Pointer(at(dst, pos))) = *at(d.Cells, int(x))
-			pos += int(*at(d.Offsets, int(x)+1) - *at(d.Offsets, int(x)))
-			*at(offsets, i) = O(pos)
-			fast++
+			if pos = copyStrings(d, offsets, dst, pos, idx[:n]); pos < 0 {
+				return false
+			}
+		} else {
+			pos = copyCells(d, offsets, dst, pos, idx[:n])
 		}
-		idx, offsets = idx[fast:], offsets[fast:]
+		offsets, idx = offsets[n:], idx[n:]
 	}
+	return true
+}
+
+// cellBlock is how many cells are copied without a look at the room that is left.
+const cellBlock = 64
+
+// copyCells writes the cells of up to cellBlock indexes, for which there is room, from
+// pos on, and returns where the last value ends.
+func copyCells[O int32 | int64](d *StringDict, offsets []O, dst []byte, pos int, idx []uint32) int {
+	to, cells, begins := unsafe.Pointer(unsafe.SliceData(dst)), d.Cells, d.Offsets
+	offsets = offsets[:len(idx)]
 	for i, x := range idx {
-		from, to := int(*at(d.Offsets, int(x))), int(*at(d.Offsets, int(x)+1))
-		k := to - from
+		*(*[2]uint64)(unsafe.Add(to, pos)) = *at(cells, int(x))
+		ends := (*[2]uint32)(unsafe.Pointer(at(begins, int(x))))
+		pos += int(ends[1] - ends[0])
+		offsets[i] = O(pos)
+	}
+	return pos
+}
+
+// copyStrings writes the values of indexes from pos on, and returns where the last
+// ends; -1 if there is no room.
+func copyStrings[O int32 | int64](d *StringDict, offsets []O, dst []byte, pos int, idx []uint32) int {
+	data, begins := d.Data[:cap(d.Data)], d.Offsets
+	offsets = offsets[:len(idx)]
+	for i, x := range idx {
+		ends := (*[2]uint32)(unsafe.Pointer(at(begins, int(x))))
+		from, k := int(ends[0]), int(ends[1]-ends[0])
 		if k <= 32 && from+32 <= len(data) && pos+32 <= len(dst) {
 			copy32(unsafe.Pointer(at(dst, pos)), unsafe.Pointer(at(data, from)))
 		} else {
 			if k > len(dst)-pos {
-				return false
+				return -1
 			}
 			copy(dst[pos:pos+k], data[from:])
 		}
 		pos += k
 		offsets[i] = O(pos)
 	}
-	return true
+	return pos
 }

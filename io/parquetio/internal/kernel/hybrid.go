@@ -147,17 +147,17 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 				return h.fail()
 			}
 			fill(dst[:n], L(h.value))
-		case h.pos&7 == 0 && h.width < 8 && unsafe.Sizeof(L(0)) == 1:
-			bytes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), n)
-			if k := unpack8Head(bytes, h.run[h.pos>>3*int(h.width):], h.width); k > 0 {
-				n = k
-				if most < 1<<h.width-1 && over(bytes[:n], uint8(most)) {
-					return h.fail()
-				}
-				break
-			}
-			fallthrough
 		default:
+			if unsafe.Sizeof(L(0)) == 1 {
+				bytes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), n)
+				if k := levelsHead(h, bytes); k > 0 {
+					if most < 1<<h.width-1 && over(bytes[:k], uint8(most)) {
+						return h.fail()
+					}
+					n = k
+					break
+				}
+			}
 			if n = min(n, len(block)); h.pos&7 != 0 {
 				n = min(n, 8-h.pos&7) // whole groups are faster
 			}
@@ -175,6 +175,15 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 		dst = dst[n:]
 	}
 	return true
+}
+
+// levelsHead unpacks the next values of a packed run that the assembly can, all of
+// them below 128, and returns how many. They are not passed over.
+func levelsHead(h *Hybrid, dst []uint8) int {
+	if h.pos&7 != 0 || h.width > 7 {
+		return 0
+	}
+	return unpack8Head(dst, h.run[h.pos>>3*int(h.width):], h.width)
 }
 
 // over says whether one of the levels, all below 128, is over most. Their number is

@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"bytes"
 	"math/bits"
+	"unsafe"
 )
 
 // Validity reads n values of width 1 into the bits of dst from bit at on, and
@@ -50,7 +52,16 @@ func (h *Hybrid) Count(n int, level uint32) (count int, ok bool) {
 				count += set
 			}
 		default:
-			k = min(k, len(block))
+			small := unsafe.Slice((*byte)(unsafe.Pointer(&block)), 4*len(block))
+			if j := levelsHead(h, small[:min(k, len(small))]); j > 0 {
+				if k = j; level <= 0xff {
+					count += bytes.Count(small[:k], []byte{byte(level)})
+				}
+				break
+			}
+			if k = min(k, len(block)); h.pos&7 != 0 {
+				k = min(k, 8-h.pos&7) // whole groups are faster
+			}
 			unpackFrom(block[:k], h.run, h.pos, h.width)
 			for _, v := range block[:k] {
 				if v == level {

@@ -22,14 +22,22 @@ func ByteStreamSplit(dst, src []byte, width, total, from int) bool {
 	case 8:
 		split8(dst, src, total)
 	default:
-		for b := range width {
-			for i, c := range src[b*total:][:n] {
-				dst[i*width+b] = c
+		for first := 0; first < n; first += splitBlock { // which stay in the cache
+			k := min(n-first, splitBlock)
+			block := dst[first*width:][:k*width]
+			for b := range width {
+				to := b
+				for _, c := range src[b*total+first:][:k] {
+					block[to] = c
+					to += width
+				}
 			}
 		}
 	}
 	return true
 }
+
+const splitBlock = 64 // values
 
 func split2(dst, src []byte, stride int) {
 	d := Cast[uint16](dst)
