@@ -44,7 +44,9 @@ type column struct {
 
 	mark   pagePos // the page in which the last read began
 	ready  []ready // decoded ahead
+	spare  *leafOut
 	perRow float64 // slots, as an estimate of what follows
+	sparse bool    // the last read had nulls
 }
 
 // pagePos is a place at which pages can be read on.
@@ -127,11 +129,14 @@ func (c *column) loadDict(ctx context.Context, head int) error {
 // content returns the body of the page whose header, of head bytes, is at pos.
 func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, error) {
 	h := &c.hdr
-	comp, err := c.win.bytes(ctx, pos, int64(head)+int64(h.comp))
+	size := int64(head) + int64(h.comp)
+	comp, err := c.win.bytes(ctx, pos, size)
 	if err != nil {
 		return nil, err
 	}
-	comp = comp[head:]
+	if comp = comp[head:]; c.win.f.fetch == nil {
+		c.win.hint = size + size/16 // the next page is read together with its header
+	}
 	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
 		return nil, fault.New(fault.Corrupt, "the checksum of a page is wrong")
 	}
@@ -315,6 +320,7 @@ func (c *column) seek(ctx context.Context, row int64) error {
 		}
 		c.row += begun
 		if k == c.left { // nothing of the rest is needed
+			c.win.hint = 0
 			c.left, c.body = 0, nil
 			continue
 		}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
@@ -24,56 +23,11 @@ const (
 	codecLZ4Raw = 7
 )
 
-// decompressor turns page bodies into scratch memory, bounded by what the page
-// header said and what was checked before. Not safe for concurrent use.
-type decompressor struct {
-	gen     uint64 // counts uses of scratch
-	alloc   memory.Allocator
-	scratch []byte
-}
-
-// page returns a body of raw bytes: plain bytes of comp as they are, the rest
-// decompressed. Valid until the next call.
-func (d *decompressor) page(codec int8, comp []byte, plain, raw int) ([]byte, error) {
-	if codec == codecNone {
-		if len(comp) != raw {
-			return nil, fault.New(fault.Corrupt, "a page of %d bytes claims %d", len(comp), raw)
-		}
-		return comp, nil
-	}
-	if len(d.scratch) < raw {
-		d.close()
-		d.scratch = d.alloc.Allocate(raw)
-	}
-	d.gen++
-	out := d.scratch[:raw:raw]
-	copy(out, comp[:plain])
-	want := raw - plain
-	if want == 0 {
-		return out, nil // some writers leave out what is empty
-	}
-	n, err := decompress(codec, out[plain:], comp[plain:])
-	if err != nil {
-		return nil, fault.New(codeOf(err), "a page does not decompress: %w", err)
-	}
-	if n != want {
-		return nil, fault.New(fault.Corrupt, "a page of %d bytes has %d", want, n)
-	}
-	return out, nil
-}
-
 func codeOf(err error) fault.Code {
 	if c := fault.CodeOf(err); c != fault.Unknown {
 		return c
 	}
 	return fault.Corrupt
-}
-
-func (d *decompressor) close() {
-	if d.scratch != nil {
-		d.alloc.Free(d.scratch)
-		d.scratch = nil
-	}
 }
 
 // checkCodec reports a codec that cannot be read.

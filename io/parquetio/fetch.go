@@ -76,6 +76,7 @@ type window struct {
 	dict  blobio.Range   // read once and kept: a decoder that enters in the middle comes back for it
 	runs  []blobio.Range // what will be read, in order
 	step  int64          // bytes of one read; more if one page needs it
+	hint  int64          // local: bytes that the next page may have; 0: it may not be read at all
 
 	off  int64 // file offset of buf[0]
 	buf  []byte
@@ -126,7 +127,7 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	if off+n > end {
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes at offset %d is not where the page index says", n, off)
 	}
-	want := min(max(n, w.step), end-off)
+	want := min(max(n, w.step, w.hint), end-off)
 	have := int64(len(w.buf))
 	if int64(cap(w.mem)) < want {
 		mem := w.alloc.Allocate(int(want))

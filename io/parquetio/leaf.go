@@ -62,7 +62,11 @@ const broken = 1 << 62
 
 // read decodes the n rows at the cursor. After an error the cursor must be set again.
 func (c *column) read(ctx context.Context, n int) (o *leafOut, err error) {
-	o = &leafOut{rows: n, expect: n}
+	if o = c.spare; o == nil {
+		o = new(leafOut)
+	}
+	c.spare = nil
+	*o = leafOut{rows: n, expect: n}
 	whole := false
 	defer func() { // a panic, too, frees what was allocated
 		if !whole {
@@ -84,6 +88,7 @@ func (c *column) readFlat(ctx context.Context, o *leafOut, n int) error {
 	if err := c.reserve(o, n); err != nil {
 		return err
 	}
+	defer func() { c.sparse = o.nulls > 0 }()
 	for o.levels < n {
 		if c.left == 0 {
 			if ok, err := c.open(ctx); err != nil || !ok {
@@ -137,6 +142,11 @@ func (c *column) define(o *leafOut, k, n int) (int, error) {
 	most := uint32(c.leaf.maxDef)
 	if most == 0 {
 		return k, nil
+	}
+	if o.valid == nil && c.sparse { // as before
+		if err := c.startNulls(o, n); err != nil {
+			return 0, err
+		}
 	}
 	if o.valid == nil { // nothing was null yet
 		probe := c.def

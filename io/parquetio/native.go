@@ -43,6 +43,7 @@ type decoder struct {
 	tmp, dense, texts, defs, some []byte
 	offs                          []int32
 	idx                           []uint32
+	outs                          []*leafOut
 }
 
 // decodedField is a top-level column.
@@ -194,10 +195,11 @@ func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out 
 // field decodes n rows of a top-level column.
 func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) (_ arrow.Array, err error) {
 	defer recovered(&err, "damaged column")
-	outs := make([]*leafOut, len(f.cols))
+	outs := scratch(&d.outs, len(f.cols))
 	defer func() {
-		for _, o := range outs {
+		for k, o := range outs {
 			o.free(&d.acct)
+			f.cols[k].spare, outs[k] = o, nil
 		}
 	}()
 	for k, c := range f.cols {
@@ -217,23 +219,26 @@ func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) 
 	return array.MakeFromData(data), nil
 }
 
-// pageMemory returns n bytes for a page of c: its own, or those that are shared.
+// pageSlack is what decompress may write behind a page.
+const pageSlack = 16
+
+// pageMemory returns n bytes for a page of c, with a capacity of pageSlack more: its own, or those that are shared.
 func (d *decoder) pageMemory(c *column, n int) []byte {
 	if d.user == c {
 		d.user = nil
 	}
-	if n <= len(c.mem) {
-		return c.mem[:n:n]
+	want := n + pageSlack
+	if want <= len(c.mem) {
+		return c.mem[:n:want]
 	}
-	want := n
 	if n < 4<<20 { // the next may be a little larger
-		want = (n + n/8 + 4095) &^ 4095
+		want = (want + n/8 + 4095) &^ 4095
 	}
 	d.freePage(c)
 	if d.kept+int64(want) <= d.keep {
 		c.mem = d.acct.alloc.Allocate(want)
 		d.kept += int64(want)
-		return c.mem[:n:n]
+		return c.mem[: n : n+pageSlack]
 	}
 	if !c.sharer {
 		c.sharer = true
@@ -242,14 +247,14 @@ func (d *decoder) pageMemory(c *column, n int) []byte {
 	if d.user != nil {
 		d.user.body = nil
 	}
-	if len(d.shared) < n {
+	if len(d.shared) < n+pageSlack {
 		if d.shared != nil {
 			d.acct.alloc.Free(d.shared)
 		}
-		d.shared = d.acct.alloc.Allocate(n)
+		d.shared = d.acct.alloc.Allocate(n + pageSlack)
 	}
 	d.user = c
-	return d.shared[:n:n]
+	return d.shared[: n : n+pageSlack]
 }
 
 // freePage gives back the memory of c's page.

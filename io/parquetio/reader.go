@@ -16,6 +16,7 @@ import (
 
 const (
 	localAhead   = 8 << 20  // bytes read at once, all columns together
+	localStep    = 1 << 20  // of one column: what is read stays in the cache until it is decoded
 	remoteAhead  = 16 << 20 // the same; twice that is held
 	minStep      = 64 << 10
 	maxBatchGrow = 8       // a batch may take this many times BatchBytes before it is cut
@@ -29,8 +30,9 @@ type reader struct {
 	s      *fileSchema
 	g      *rowGroup
 	fields []int
-	ranges []rowRange // left to read
-	dec    *decoder   // nil until the first row is needed
+	schema *arrow.Schema // of fields; nil until the first batch
+	ranges []rowRange    // left to read
+	dec    *decoder      // nil until the first row is needed
 	start  func(ctx context.Context) (*decoder, error)
 	finish func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
 	done   func()
@@ -226,6 +228,9 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 		if total > budget {
 			w.step = min(sum, max(minStep, sum*budget/total))
 		}
+		if c.in.fetch == nil {
+			w.step = min(w.step, localStep)
+		}
 	}
 	if c.o.Limit > 0 && len(c.terms) == 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
 		// Little may be wanted of what could not be narrowed.
@@ -365,11 +370,14 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 		if err != nil {
 			return nil, 0, err
 		}
-		fields := make([]arrow.Field, len(cols))
-		for i, f := range r.fields {
-			fields[i] = r.s.arrow.Field(f)
+		if r.schema == nil {
+			fields := make([]arrow.Field, len(cols))
+			for i, f := range r.fields {
+				fields[i] = r.s.arrow.Field(f)
+			}
+			r.schema = arrow.NewSchema(fields, nil)
 		}
-		rec := array.NewRecordBatch(arrow.NewSchema(fields, nil), cols, n)
+		rec := array.NewRecordBatch(r.schema, cols, n)
 		for _, c := range cols {
 			c.Release()
 		}

@@ -73,6 +73,14 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 	tail[0] = base
 	for done := 0; done < defined; {
 		n := min(defined-done, blockTexts)
+		if c.vals.enc == encPlain {
+			if ok, err := tryTexts(c, o, tail[done:done+n+1], at+done); err != nil {
+				return err
+			} else if ok {
+				done += n
+				continue
+			}
+		}
 		size, err := c.vals.textSize(n)
 		if err != nil {
 			return err
@@ -81,12 +89,9 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		if width == 4 && end > math.MaxInt32 {
 			return errTooLarge{end, math.MaxInt32}
 		}
-		if want := end + kernel.Slack; want > int64(len(o.data)) {
-			left := int64(max(o.expect-at-done-n, 0))
-			more := min(size*left/int64(n)*17/16, maxForesaid, (acct.limit-acct.used)/4)
-			if err := acct.grow(&o.data, int(tail[done]), int(want+max(more, 0))); err != nil {
-				return err
-			}
+		left := int64(max(o.expect-at-done-n, 0))
+		if err := c.foresee(o, int64(tail[done]), end, size*left/int64(n)); err != nil {
+			return err
 		}
 		if err := texts(&c.vals, tail[done:done+n+1], o.data); err != nil {
 			return err
@@ -102,6 +107,46 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		return orDamaged(kernel.ExpandOffsets(offs[at:at+k+1], tail, o.valid, at))
 	}
 	return nil
+}
+
+// foresee makes room for strings up to end, of which those up to used are there, and for
+// about more behind.
+func (c *column) foresee(o *leafOut, used, end, more int64) error {
+	want := end + kernel.Slack
+	if want <= int64(len(o.data)) {
+		return nil
+	}
+	acct := &c.d.acct
+	more = min(more*17/16, maxForesaid, (acct.limit-acct.used)/4)
+	return acct.grow(&o.data, int(used), int(want+max(more, 0)))
+}
+
+// tryTexts decodes PLAIN strings without adding up their lengths first, which takes as long: into
+// the room that there is, or that strings as long as the page's average need. False if it was too small.
+func tryTexts[O int32 | int64](c *column, o *leafOut, offsets []O, at int) (bool, error) {
+	v := &c.vals
+	if err := v.begin(); err != nil {
+		return false, err
+	}
+	n, rest := int64(len(offsets)-1), int64(max(c.left+len(offsets)-1, 1))
+	size := max(int64(len(v.src))-4*rest, 0) * n / rest
+	used := int64(offsets[0])
+	if acct := &c.d.acct; used+size > min(math.MaxInt32, (acct.limit-acct.used)/2) {
+		return false, nil // near a limit only what is certain
+	}
+	if used == 0 {
+		if err := c.foresee(o, 0, size, size*max(int64(o.expect-at)-n, 0)/n); err != nil {
+			return false, err
+		}
+	}
+	if used+size+kernel.Slack > int64(len(o.data)) {
+		return false, nil
+	}
+	took, ok := kernel.PlainBytes(offsets, o.data, v.src)
+	if ok {
+		v.src = v.src[took:]
+	}
+	return ok, nil
 }
 
 // castTo sees b as integers; bytes left over are left out.
