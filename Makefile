@@ -9,10 +9,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check race fuzz bench soak tools clean
+.PHONY: help build demo test check race fuzz bench bench-peers soak tools clean
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/penstock
 	@mkdir -p $(BIN)
@@ -46,6 +46,9 @@ fuzz: ## every fuzz target for FUZZTIME (60s)
 
 bench: build ## the quick benchmarks; results below bench/results
 	./bench/run.sh
+
+bench-peers: ## Penstock beside other engines and loaders: 7 GB of packages, 40 minutes (DIR=, ONLY=, QUICK=1)
+	DIR='$(DIR)' ONLY='$(ONLY)' QUICK='$(QUICK)' ROUNDS='$(ROUNDS)' ./bench/peers/run.sh
 
 soak: tools ## the long tests: more seeds, Azurite, kill loops (needs npm)
 	@mkdir -p $(TOOLS)

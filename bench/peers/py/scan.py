@@ -24,18 +24,11 @@ if engine.startswith("duckdb"):
 
     if engine == "duckdb":
         def scan(path):
-            text = con.execute(f"EXPLAIN (ANALYZE, FORMAT json) FROM '{path}'").fetchall()[0][1]
-            node = json.loads(text)
-            rows = 0
+            plan = json.loads(con.execute(f"EXPLAIN (ANALYZE, FORMAT json) FROM '{path}'").fetchall()[0][1])
 
-            def walk(x):
-                nonlocal rows
-                if "SCAN" in str(x.get("operator_type", x.get("operator_name", ""))):
-                    rows = max(rows, int(x.get("operator_cardinality", 0)))
-                for c in x.get("children", []):
-                    walk(c)
-            walk(node)
-            return rows
+            def rows(nodes):
+                return max((max(n.get("intermediate_rows", 0), rows(n.get("children", []))) for n in nodes), default=0)
+            return rows(plan["operator"])
     else:
         def scan(path):
             return sum(b.num_rows for b in con.sql(f"FROM '{path}'").to_arrow_reader(65_536))
