@@ -1,5 +1,7 @@
 package kernel
 
+import "encoding/binary"
+
 // ByteStreamSplit reads values of width bytes each, from value from on, of a page of
 // total values, which holds the first bytes of all, then the second bytes, and so on.
 func ByteStreamSplit(dst, src []byte, width, total, from int) bool {
@@ -9,6 +11,9 @@ func ByteStreamSplit(dst, src []byte, width, total, from int) bool {
 	n := len(dst) / width
 	if from < 0 || n > total-from {
 		return false
+	}
+	if n == 0 {
+		return true
 	}
 	src = src[from : (width-1)*total+from+n]
 	done := zipHead(dst, src, width, total)
@@ -22,22 +27,24 @@ func ByteStreamSplit(dst, src []byte, width, total, from int) bool {
 	case 8:
 		split8(dst, src, total)
 	default:
-		for first := 0; first < n; first += splitBlock { // which stay in the cache
-			k := min(n-first, splitBlock)
-			block := dst[first*width:][:k*width]
-			for b := range width {
-				to := b
-				for _, c := range src[b*total+first:][:k] {
-					block[to] = c
-					to += width
-				}
+		b := 0
+		for ; b+4 <= width; b += 4 { // four bytes at a time
+			s0, s1, s2, s3 := src[b*total:][:n], src[(b+1)*total:][:n], src[(b+2)*total:][:n], src[(b+3)*total:][:n]
+			to := dst[b:]
+			for i, c := range s0 {
+				binary.LittleEndian.PutUint32(to[i*width:], uint32(c)|uint32(s1[i])<<8|uint32(s2[i])<<16|uint32(s3[i])<<24)
+			}
+		}
+		for ; b < width; b++ {
+			to := b
+			for _, c := range src[b*total:][:n] {
+				dst[to] = c
+				to += width
 			}
 		}
 	}
 	return true
 }
-
-const splitBlock = 64 // values
 
 func split2(dst, src []byte, stride int) {
 	d := Cast[uint16](dst)
