@@ -9,6 +9,7 @@
 //	core many DIR [make]     1,000 files of 10 row groups: time to the first batch
 //	core wide DIR            a sorted file of 50 columns with a page index
 //	core rows42 ...          filter, two columns, batches of 1024 x 42 float32; see rows42.go
+//	core slots ...           the memory-limited pipeline of arXiv 2501.12407; see slots.go
 //	core compare N CMD...    commands in turn: median wall s, CPU s, peak MiB
 //
 // With CPUPROFILE=FILE in the environment, a workload writes a profile there.
@@ -74,6 +75,8 @@ func main() {
 		err = wide(args)
 	case "rows42":
 		err = rows42(args)
+	case "slots":
+		err = slots(args)
 	case "compare":
 		err = compare(args)
 	default:

@@ -51,6 +51,7 @@ type Table struct {
 	Rows   []int            // per split
 	Width  func(id int) int // bytes of data; nil: 8
 	Faults []Fault
+	Seek   bool            // splits may be read in pieces
 	Reads  []chan struct{} // per split, may be nil: Open waits for it
 
 	mu     sync.Mutex
@@ -102,6 +103,9 @@ func (t *Table) First(split int) int {
 	return id
 }
 
+// Seeks implements driver.Seeker.
+func (t *Table) Seeks(int) bool { return t.Seek }
+
 func (t *Table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.Reader, error) {
 	t.mu.Lock()
 	if t.opens == nil {
@@ -117,7 +121,7 @@ func (t *Table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 		}
 	}
 	t.open.Add(1)
-	return &reader{t: t, split: i, o: o.WithDefaults(), row: 0, first: t.First(i)}, nil
+	return &reader{t: t, split: i, o: o.WithDefaults(), row: int(o.FromRow), first: t.First(i)}, nil
 }
 
 type reader struct {

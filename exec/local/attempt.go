@@ -55,7 +55,7 @@ func (r *run) newAttempt(w *work, n int) *attempt {
 			a.origin = s.origin(p.First)
 		}
 	default:
-		a.origin = s.origin(w.N)
+		a.origin = s.origin(s.piece(w.N).split)
 	}
 	a.setOrigin(a.origin)
 	a.acct = r.budget.Account(a.ctx, w.stage.account(a.origin, w.N))
@@ -255,14 +255,14 @@ func (a *attempt) park(room chan struct{}) error {
 	return context.Cause(a.ctx)
 }
 
-// runSplit reads the task's split through the chain.
+// runSplit reads the task's split, or piece of one, through the chain.
 func (a *attempt) runSplit() error {
-	return a.readSplit(a.work.N, func(b *exec.Block) error { return a.r.emit(a, b) })
+	return a.readSplit(a.stage.piece(a.work.N), func(b *exec.Block) error { return a.r.emit(a, b) })
 }
 
-// readSplit reads split i through the chain into out, which takes blocks over.
-func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
-	s := a.stage
+// readSplit reads p through the chain into out, which takes blocks over.
+func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
+	s, i := a.stage, p.split
 	a.setOrigin(s.origin(i))
 	c, err := a.newChain(out)
 	if err != nil {
@@ -279,6 +279,11 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 	if a.r.opt.OnError.Policy == exec.Skip {
 		o.OnBadRow = c.badRow
 	}
+	end := s.splits[i].Rows
+	c.next, o.FromRow = p.from, p.from
+	if p.to >= 0 {
+		end, o.Limit = p.to, p.to-p.from
+	}
 	rd, err := s.scan.Table.Open(a.ctx, i, o)
 	if err != nil {
 		return a.scanErr(err)
@@ -293,8 +298,11 @@ func (a *attempt) readSplit(i int, out func(*exec.Block) error) (err error) {
 			return err
 		}
 		batch, err := rd.Next(a.ctx)
+		if err == nil && p.to >= 0 {
+			err = p.within(&batch)
+		}
 		if err == io.EOF {
-			if err := c.flush(s.splits[i].Rows); err != nil || !a.r.opt.Spans {
+			if err := c.flush(end); err != nil || !a.r.opt.Spans {
 				return err
 			}
 			return c.end()

@@ -74,6 +74,7 @@ func (p *plan) stage(depth int) *exec.Stage {
 		if p.faults && kind > 0 {
 			tb.Faults = append(tb.Faults, exectest.Fault{Split: split, Batch: batch, Code: p.codes[kind-1], Times: 1})
 		}
+		tb.Seek = len(tb.Rows)%2 == 0
 		p.tables = append(p.tables, tb)
 		p.source++
 		return exectest.ScanStage(p.source, tb, p.chain()...)

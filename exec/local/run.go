@@ -90,7 +90,7 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 		work: make(map[sched.Task]*work), active: make(map[*attempt]struct{}),
 		wake: make(chan struct{}, 1),
 	}
-	if err := r.layout(g); err != nil {
+	if err := r.layout(g, parts == nil && !opt.Spans); err != nil {
 		return nil, err
 	}
 	if parts != nil {

@@ -19,6 +19,7 @@ type stage struct {
 	id       int
 	scan     *exec.Scan
 	splits   []driver.Split
+	pieces   []piece // by task; nil: a task is a split
 	scanOp   *opStats
 	sinkOp   *opStats // of parts
 	scanned  driver.ScanStats
@@ -49,16 +50,16 @@ type policy struct {
 // guarded reports whether a failed Process must leave nothing behind.
 func (p *policy) guarded() bool { return p.Policy == exec.Skip || p.Retries > 0 }
 
-// layout flattens the tree, inputs first.
-func (r *run) layout(g *exec.Graph) error {
+// layout flattens the tree, inputs first. With cut, splits may be read in pieces.
+func (r *run) layout(g *exec.Graph, cut bool) error {
 	if g == nil || g.Root == nil {
 		return fault.New(fault.Invalid, "run: the graph has no stage")
 	}
 	r.runPolicy = &policy{OnError: r.opt.OnError}
 	r.policies = map[string]*policy{}
 	var stages []sched.Stage
-	var walk func(st *exec.Stage, need bool) (int, error)
-	walk = func(st *exec.Stage, need bool) (int, error) {
+	var walk func(st *exec.Stage, need, limited bool) (int, error)
+	walk = func(st *exec.Stage, need, limited bool) (int, error) {
 		if (st.Scan == nil) == (st.Inputs == nil) {
 			return 0, fault.New(fault.Internal, "stage must have either a scan or inputs")
 		}
@@ -93,11 +94,14 @@ func (r *run) layout(g *exec.Graph) error {
 					c.Empty[i] = !k
 				}
 			}
+			if cut && !limited && st.Scan.Limit == 0 {
+				s.cut(&c, max(r.opt.CPUs, c.Max), r.opt.BatchRows)
+			}
 		} else {
 			c.Limit, c.Chain = st.Limit, len(st.Ops) > 0
 			c.Inputs = []int{}
 			for _, in := range st.Inputs {
-				i, err := walk(in, need)
+				i, err := walk(in, need, limited || st.Limit >= 0)
 				if err != nil {
 					return 0, err
 				}
@@ -117,7 +121,7 @@ func (r *run) layout(g *exec.Graph) error {
 		stages = append(stages, c)
 		return s.id, nil
 	}
-	if _, err := walk(g.Root, r.opt.trackAll); err != nil {
+	if _, err := walk(g.Root, r.opt.trackAll, false); err != nil {
 		return err
 	}
 	r.schema = g.Schema

@@ -79,7 +79,11 @@ func (r *run) Stats() exec.Stats {
 		s.BytesRead += st.scanned.BytesRead.Load()
 		s.Splits += len(st.splits)
 		if st.parts == nil {
-			s.SplitsDone += r.sched.Finished(st.id)
+			done := r.sched.Finished(st.id)
+			if st.pieces != nil { // all only once all are done
+				done = done * len(st.splits) / len(st.pieces)
+			}
+			s.SplitsDone += done
 		}
 	}
 	r.mu.Unlock()

@@ -28,7 +28,7 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 	if probe.opt, err = withDefaults(o); err != nil {
 		return exec.Stats{}, err
 	}
-	if err := probe.layout(g); err != nil {
+	if err := probe.layout(g, false); err != nil {
 		return exec.Stats{}, err
 	}
 	root := probe.stages[len(probe.stages)-1]
@@ -145,7 +145,7 @@ func (a *attempt) writePart() (err error) {
 		s.none().Retain()
 		seen := &exec.Block{Batch: s.none(), Origin: s.origin(i)}
 		done = append(done, seen)
-		err := a.readSplit(i, func(b *exec.Block) error {
+		err := a.readSplit(whole(i), func(b *exec.Block) error {
 			defer func() {
 				seen.Skipped = append(seen.Skipped, b.Skipped...)
 				b.Skipped = nil

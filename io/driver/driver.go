@@ -91,6 +91,14 @@ type Sizer interface {
 	Size(i int, columns []string) (fetch, decoded int64)
 }
 
+// Seeker is implemented by tables whose readers begin in the middle of a split
+// (ScanOptions.FromRow) about as fast as at its begin: where splits are fewer than CPUs, parts of one
+// are read at once.
+type Seeker interface {
+	// Seeks reports whether that holds for split i, whose Rows are known.
+	Seeks(i int) bool
+}
+
 // Offsetter is implemented by tables of text, where rows are found by reading and
 // bytes stand for them: a split is known by its bytes before its rows are.
 type Offsetter interface {
