@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"sort"
 	"sync"
 	"sync/atomic"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
@@ -264,7 +260,7 @@ func (p *Pass) publish(lane int, window int64) error {
 	default:
 		p.live[w] = struct{}{}
 		w.left = c.m - given
-		if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room {
+		if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room && w.uniform() {
 			if err := w.spillTo("", p.s.alloc, given); err != nil {
 				return err
 			}
@@ -339,143 +335,6 @@ func (p *Pass) nextPlan() (*winPlan, error) {
 	return plan, nil
 }
 
-// smallRow is the size of rows up to which a window is copied into its order, so that its samples are read one
-// behind the other; larger ones are copied once only, into batches.
-const smallRow = 1 << 10
-
-// window collects the rows of a window and puts them in order.
-func (p *Pass) window(plan *winPlan) (*Window, error) {
-	w := &Window{Lane: plan.lane, Window: plan.window}
-	blocks, base, n, err := p.blocks(plan)
-	for _, b := range blocks {
-		w.Recs = append(w.Recs, blockRec(p.s.c.Name, b))
-	}
-	if err == nil && n > math.MaxInt32 {
-		err = internal("a window of %d rows", n)
-	}
-	if err != nil {
-		w.Release()
-		return nil, err
-	}
-	if len(blocks) == 0 {
-		return w, nil
-	}
-	shuffled, transform := p.s.c.Shape.Mode == order.Window, p.s.c.Transform
-	if shuffled {
-		places, total := p.permute.order(blocks, base, int(n), p.key.Rows(plan.lane, plan.window))
-		if transform == nil && p.pack(w, blocks, places, total) {
-			return w, nil
-		}
-		w.Runs = runs(places, total)
-	} else {
-		w.Runs = inOrder(blocks)
-	}
-	switch {
-	case transform != nil:
-		rows, err := transform(p.s.alloc, &w.Rows)
-		w.Rows.Release()
-		if err != nil {
-			return nil, err
-		}
-		w.Rows = *rows
-	case shuffled:
-		var size int64
-		for _, b := range blocks {
-			size += exec.SizeOf(b.Batch)
-		}
-		if size/int64(len(w.Runs)) < smallRow {
-			if err := w.inline(p.s.alloc, p.s.c.Lineage); err != nil {
-				w.Release()
-				return nil, err
-			}
-		}
-	}
-	return w, nil
-}
-
-// pack packs the rows of w, whose records are blocks, at their places; false where the form of batches or the rows are not for that.
-func (p *Pass) pack(w *Window, blocks []*exec.Block, places [][]int32, total int) bool {
-	l := p.s.c.Layout
-	if l == nil || l.Rest || l.Size >= smallRow {
-		return false
-	}
-	buf := memory.NewResizableBuffer(p.s.alloc)
-	buf.Resize(total * l.Size)
-	for i, b := range blocks {
-		if !l.Pack(buf.Bytes(), b.Batch, places[i]) {
-			buf.Release()
-			return false
-		}
-	}
-	var origin func(int) Origin
-	if p.s.c.Lineage {
-		origin = w.origins(runs(places, total))
-	}
-	w.Rows.Release()
-	w.Recs = []*Rec{newPacked(buf, origin)}
-	w.Runs = []gather.Run{{N: int32(total)}}
-	return true
-}
-
-// origins says where the rows of runs come from, also when the records are gone.
-func (w *Window) origins(runs []gather.Run) func(int) Origin {
-	origins := make([]func(int) Origin, len(w.Recs))
-	for i, r := range w.Recs {
-		origins[i] = r.Origin
-	}
-	return func(i int) Origin { return origins[runs[i].Rec](int(runs[i].Row)) }
-}
-
-// inline copies the samples, one per run, into one record in their order.
-func (w *Window) inline(alloc memory.Allocator, lineage bool) error {
-	recs := make([]arrow.RecordBatch, len(w.Recs))
-	for i, r := range w.Recs {
-		recs[i] = r.Batch
-	}
-	rec, err := gather.Record(alloc, recs[0].Schema(), recs, w.Runs)
-	if err != nil {
-		return err
-	}
-	var origin func(int) Origin
-	if lineage {
-		origin = w.origins(w.Runs)
-	}
-	w.Rows.Release()
-	w.Recs = []*Rec{NewRec(rec, origin)}
-	w.Runs = []gather.Run{{N: int32(rec.NumRows())}}
-	return nil
-}
-
-// blocks takes the rows of a window, n source rows: row r of the split of block i is the
-// source row base[i]+r of the window. What it returns with an error is the caller's, too.
-func (p *Pass) blocks(w *winPlan) (blocks []*exec.Block, base []int64, n int64, err error) {
-	for _, s := range w.segs {
-		var first, end int64
-		if s.task >= 0 {
-			f := p.now.feeds[s.leaf]
-			had := len(blocks)
-			blocks, first, end, err = f.take(p.ctx, s.task, s.edge, blocks, &p.skipped)
-			if err != nil {
-				return blocks, base, n, err
-			}
-			p.skipped.rows += end - first
-			first, end = s.from, s.from+s.rows
-			if p.s.bytes(s.leaf) {
-				if first, end, err = f.tasks[s.task].window(s.edge); err != nil {
-					return blocks, base, n, err
-				}
-			}
-			for range blocks[had:] {
-				base = append(base, n-first)
-			}
-		} else if !p.s.bytes(s.leaf) {
-			first, end = s.from, s.from+s.rows
-		}
-		n += end - first
-	}
-	return blocks, base, n, nil
-}
-
 // feed is the stream of a leaf's tasks.
 type feed struct {
 	stream exec.Stream
@@ -485,19 +344,20 @@ type feed struct {
 	ended  int         // tasks before this one are through
 }
 
-// take appends the blocks of task t up to its k-th edge. They cover rows first to end-1 of the split.
-func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped *skips) (_ []*exec.Block, first, end int64, err error) {
+// take gives the blocks of task t up to its k-th edge to each, which takes them over; none is empty. They
+// cover rows first to end-1 of the split.
+func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error, skipped *skips) (first, end int64, err error) {
 	first, end = -1, -1
-	add := func(b *exec.Block) {
+	add := func(b *exec.Block) error {
 		if first < 0 {
 			first = b.Row
 		}
 		end = b.Row + b.Span
 		if b.Batch.NumRows() == 0 {
 			b.Release()
-			return
+			return nil
 		}
-		blocks = append(blocks, b)
+		return each(b)
 	}
 	for f.ended <= t {
 		b := f.rest
@@ -508,7 +368,7 @@ func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped
 				break
 			}
 			if err != nil {
-				return blocks, first, end, err
+				return first, end, err
 			}
 			skipped.add(b.Skipped)
 		}
@@ -529,18 +389,22 @@ func (f *feed) take(ctx context.Context, t, k int, blocks []*exec.Block, skipped
 		if n := int(b.Batch.NumRows()); !known || b.Row+b.Span <= edge && (n == 0 || b.RowAt(n-1) < edge) {
 			// The span of a part of a row's copies ends before that row.
 			to := b.Row + b.Span
-			add(b)
+			if err := add(b); err != nil {
+				return first, end, err
+			}
 			if known && to == edge && k < len(f.tasks[t].edges)-1 {
 				break
 			}
 			continue
 		}
 		head, tail := halve(b, edge)
-		add(head)
 		f.rest = tail
+		if err := add(head); err != nil {
+			return first, end, err
+		}
 		break
 	}
-	return blocks, max(first, 0), max(end, 0), nil
+	return max(first, 0), max(end, 0), nil
 }
 
 // halve cuts b, which it takes over, before position edge.

@@ -84,6 +84,17 @@ type Window struct {
 	spill *spill  // where the samples are if they did not fit; nil: in memory
 }
 
+// uniform reports whether all rows are packed, or none: a window of which some could not be has rows that
+// batches refuse, and is not worth a place on disk.
+func (w *Window) uniform() bool {
+	for _, r := range w.Recs {
+		if (r.Batch == nil) != (w.Recs[0].Batch == nil) {
+			return false
+		}
+	}
+	return true
+}
+
 // free gives everything up.
 func (w *Window) free() {
 	w.Release()
@@ -143,65 +154,62 @@ func (w *Window) index() {
 	}
 }
 
-// permuter finds the places of rows in the order of a window's permutation. Its memory is used again.
+// permuter puts the rows of a window in the order of its permutation. Its memory is used again.
 type permuter struct {
-	perm, rank []int32
+	perm, rank []int32 // rank is the place of a source row
 	count      []int32
-	places     [][]int32
-	buf        []int32
 }
 
-// order gives every row of the blocks its place, where the permutation by key orders the n source rows that they
-// come from: base[i] is the place in the window of the source row at position 0 of block i's split. Rows of the same
-// source row keep their order. The places are valid until the next call; total is their number.
-func (p *permuter) order(blocks []*exec.Block, base []int64, n int, key [32]byte) (places [][]int32, total int) {
-	p.perm, p.rank, p.places = grow(p.perm, n), grow(p.rank, n), p.places[:0]
+// begin makes the permutation of n source rows by key.
+func (p *permuter) begin(n int, key [32]byte) {
+	p.perm, p.rank = grow(p.perm, n), grow(p.rank, n)
 	order.Perm(key, p.perm)
 	for k, s := range p.perm {
 		p.rank[s] = int32(k)
 	}
-	whole := true // no step changed the number of rows
-	for i, b := range blocks {
-		whole = whole && b.Rows == nil && b.Ords == nil && base[i]+b.Row == int64(total)
-		total += int(b.Batch.NumRows())
-	}
-	if whole && total == n {
-		at := 0
-		for _, b := range blocks {
-			rows := int(b.Batch.NumRows())
-			p.places = append(p.places, p.rank[at:at+rows])
-			at += rows
-		}
-		return p.places, total
-	}
-	p.count, p.buf = grow(p.count, n+1), grow(p.buf, total)
+}
+
+// runs gives the rows of blocks in the order of the ranks of their source rows, those of the same source row in
+// the order in which they are: one run each.
+func (p *permuter) runs(blocks []piece) []gather.Run {
+	n := len(p.rank)
+	p.count = grow(p.count, n+1)
 	clear(p.count)
-	at := 0
-	for i, b := range blocks {
-		to := p.buf[at : at+int(b.Batch.NumRows())]
-		at += len(to)
-		p.places = append(p.places, to)
-		if b.Rows != nil {
-			for r, row := range b.Rows[:len(to)] {
-				to[r] = p.rank[base[i]+row]
-			}
-		} else {
-			copy(to, p.rank[base[i]+b.Row:])
-		}
-		for _, k := range to {
+	total := 0
+	for i := range blocks {
+		total += blocks[i].n
+		for _, k := range p.ranks(&blocks[i]) {
 			p.count[k+1]++
 		}
 	}
 	for i := range n {
 		p.count[i+1] += p.count[i]
 	}
-	for _, to := range p.places {
-		for r, k := range to {
-			to[r] = p.count[k]
+	out := make([]gather.Run, total)
+	for i := range blocks {
+		b := &blocks[i]
+		for r, k := range p.ranks(b) {
+			row := int32(r)
+			if b.placed {
+				row = k
+			}
+			out[p.count[k]] = gather.Run{Rec: b.rec, Row: row, N: 1}
 			p.count[k]++
 		}
 	}
-	return p.places, total
+	return out
+}
+
+// ranks of the source rows of a block's rows, valid until the next call.
+func (p *permuter) ranks(b *piece) []int32 {
+	if b.at == nil {
+		return p.rank[b.base+b.row:][:b.n]
+	}
+	p.perm = grow(p.perm, b.n)
+	for r, row := range b.at[:b.n] {
+		p.perm[r] = p.rank[b.base+row]
+	}
+	return p.perm
 }
 
 func grow(s []int32, n int) []int32 {
@@ -211,22 +219,11 @@ func grow(s []int32, n int) []int32 {
 	return s[:n]
 }
 
-// runs are the rows at their places.
-func runs(places [][]int32, total int) []gather.Run {
-	out := make([]gather.Run, total)
-	for i, to := range places {
-		for r, k := range to {
-			out[k] = gather.Run{Rec: int32(i), Row: int32(r), N: 1}
-		}
-	}
-	return out
-}
-
 // inOrder gives the rows of blocks as they are.
-func inOrder(blocks []*exec.Block) []gather.Run {
+func inOrder(blocks []piece) []gather.Run {
 	out := make([]gather.Run, 0, len(blocks))
-	for i, b := range blocks {
-		out = append(out, gather.Run{Rec: int32(i), N: int32(b.Batch.NumRows())})
+	for i := range blocks {
+		out = append(out, gather.Run{Rec: int32(i), N: int32(blocks[i].n)})
 	}
 	return out
 }
