@@ -69,6 +69,9 @@ func (c *column) here() pagePos { return pagePos{c.pos, c.row, c.seen, c.next} }
 func (c *column) open(ctx context.Context) (bool, error) {
 	c.left, c.body = 0, nil
 	for {
+		if err := ctx.Err(); err != nil {
+			return false, fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
 		if c.locs != nil {
 			if c.next >= len(c.locs) {
 				return false, nil
@@ -387,10 +390,13 @@ func (c *column) ahead(ctx context.Context, row int64, n int, first *leafOut) er
 	most := int64(maxAhead / c.d.sharers)
 	total := first.bytes()
 	acct.limit = used + most
-	for c.left > 0 && c.leaf.maxRep == 0 && total < most {
-		k := int(min(int64(n), c.d.g.rows-row, int64(c.left)))
-		if k < n && row+int64(k) < c.d.g.rows {
-			return nil // the next page is not in memory
+	for page := c.page.pos; c.left > 0 && c.page.pos == page && total < most; {
+		k := int(min(int64(n), c.d.g.rows-row))
+		if c.leaf.maxRep == 0 && k > c.left {
+			return nil // these rows end in the next page
+		}
+		if k == 0 {
+			return nil
 		}
 		o, err := c.read(ctx, k)
 		if err != nil {

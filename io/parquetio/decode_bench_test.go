@@ -55,6 +55,8 @@ func workloads() []workload {
 		{"nulls-snappy", nullRows, with(snappy)},
 		{"nulls-zstd-v2", nullRows, append(with(zstd), parquet.WithDataPageVersion(parquet.DataPageV2))},
 		{"images-none", imageRows, with(none, noDict)},
+		{"structs-snappy", structRows, with(snappy)},
+		{"nested-snappy", nestedRows, with(snappy)},
 	}
 }
 
@@ -172,6 +174,45 @@ func imageRows() arrow.RecordBatch {
 			}
 		}
 		b.Field(0).(*array.BinaryBuilder).Append(p)
+	})
+}
+
+func structRows() arrow.RecordBatch {
+	t := arrow.StructOf(arrow.Field{Name: "x", Type: arrow.PrimitiveTypes.Float64, Nullable: true},
+		arrow.Field{Name: "y", Type: arrow.PrimitiveTypes.Int32, Nullable: true}, arrow.Field{Name: "s", Type: arrow.BinaryTypes.String, Nullable: true})
+	return rowsOf([]arrow.Field{{Name: "st", Type: t, Nullable: true}}, 500_000, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
+		st := b.Field(0).(*array.StructBuilder)
+		if rng.IntN(10) == 0 {
+			st.AppendNull()
+			return
+		}
+		st.Append(true)
+		st.FieldBuilder(0).(*array.Float64Builder).Append(rng.Float64())
+		if rng.IntN(10) == 0 {
+			st.FieldBuilder(1).AppendNull()
+		} else {
+			st.FieldBuilder(1).(*array.Int32Builder).Append(rng.Int32N(1000))
+		}
+		st.FieldBuilder(2).(*array.StringBuilder).Append(fmt.Sprint("name ", rng.IntN(3000)))
+	})
+}
+
+func nestedRows() arrow.RecordBatch {
+	t := arrow.ListOf(arrow.StructOf(arrow.Field{Name: "k", Type: arrow.BinaryTypes.String, Nullable: true},
+		arrow.Field{Name: "v", Type: arrow.ListOf(arrow.PrimitiveTypes.Float32), Nullable: true}))
+	return rowsOf([]arrow.Field{{Name: "l", Type: t, Nullable: true}}, 60_000, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
+		l := b.Field(0).(*array.ListBuilder)
+		l.Append(true)
+		st := l.ValueBuilder().(*array.StructBuilder)
+		for range rng.IntN(8) {
+			st.Append(true)
+			st.FieldBuilder(0).(*array.StringBuilder).Append(fmt.Sprint("name ", rng.IntN(3000)))
+			v := st.FieldBuilder(1).(*array.ListBuilder)
+			v.Append(true)
+			for range rng.IntN(20) {
+				v.ValueBuilder().(*array.Float32Builder).Append(rng.Float32())
+			}
+		}
 	})
 }
 

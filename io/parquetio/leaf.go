@@ -120,6 +120,9 @@ func orEnds(c *column, err error) error {
 	return err
 }
 
+// maxForeseen is the width of values for which memory is taken before they are seen.
+const maxForeseen = 4 << 10
+
 // reserve allocates values of a fixed width at once.
 func (c *column) reserve(o *leafOut, n int) error {
 	switch c.form {
@@ -131,7 +134,9 @@ func (c *column) reserve(o *leafOut, n int) error {
 	case formLarge:
 		return c.d.acct.grow(&o.offs, 0, 8*(n+1))
 	default:
-		return c.d.acct.grow(&o.data, 0, n*c.ow)
+		if c.ow <= maxForeseen { // wider ones only if the page has them
+			return c.d.acct.grow(&o.data, 0, n*c.ow)
+		}
 	}
 	return nil
 }

@@ -264,6 +264,9 @@ func (c *column) slots(o *leafOut, k, defined int) error {
 		return appendTexts[int64](c, o, at, k, defined)
 	}
 	w := c.ow
+	if c.vals.enc == encPlain && int64(defined)*int64(c.pw) > int64(len(c.vals.src)) {
+		return errValues // before memory is taken for them
+	}
 	if err := c.d.acct.grow(&o.data, at*w, o.n*w); err != nil {
 		return err
 	}
