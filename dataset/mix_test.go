@@ -211,7 +211,7 @@ func TestExplainMix(t *testing.T) {
 		dataset.MixSource{Name: "web", Weight: 3, Data: dataset.Read(tokens(t, 9)).Filter("id > 3 && true").Pack("t", o)},
 		dataset.MixSource{Name: "books", Weight: 1, Repeat: true, Data: dataset.Read(tokens(t, 2)).Pack("t", o)})
 	eos = 3 // the plan is made
-	got, err := ds.Explain(t.Context(), nil)
+	got, err := ds.Explain(t.Context(), &dataset.ExplainOptions{RunOptions: dataset.RunOptions{Memory: 64 << 20, CPUs: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,10 @@ physical plan of source "books"
   scan 1    [source (records)]
     splits: 1 of 1, 2 rows
     columns: 1 of 2 [t]
-  then in each window: pack t to 8 by concat, overlong split, pad 0, eos 2    [step 1 (pack)]`
+  then in each window: pack t to 8 by concat, overlong split, pad 0, eos 2    [step 1 (pack)]
+run
+  memory: at most 64 MiB
+  cpus: 3`
 	if d := cmp.Diff(want, strings.Join(lines, "\n")); d != "" {
 		t.Error(d)
 	}

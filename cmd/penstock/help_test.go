@@ -78,14 +78,14 @@ func TestHelpSaysExitCodes(t *testing.T) {
 // explain says what settings cost.
 func TestExplainCosts(t *testing.T) {
 	out := ok(t, "explain", "examples/shards.yaml")
-	for _, want := range []string{"memory: at most 64 MiB\n", "cpus: ", "8 lanes, windows of 256 rows", "resident: about", "resident setting: not used", "prefetch: 2 steps, 4.5 KiB\n"} {
+	for _, want := range []string{"memory: at most 64 MiB\n", "cpus: ", "read by: native decoder\n", "8 lanes, windows of 256 rows", "resident: about", "resident setting: not used", "prefetch: 2 steps, 4.5 KiB\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}
 	}
 	const set = "--set"
-	out = ok(t, "explain", "examples/shards.yaml", set, "shards.shuffle={resident: 64MiB}", set, "shards.prefetch=0", set, "run={cpus: 1}")
-	for _, want := range []string{"(default: half of what is available, at most 4 GiB)", "cpus: 1\n", "resident setting: 64 MiB; chooses the lanes", "prefetch: none"} {
+	out = ok(t, "explain", "examples/shards.yaml", set, "shards.shuffle={resident: 64MiB}", set, "shards.prefetch=0", set, "run={cpus: 1, cache: {dir: "+t.TempDir()+"/c, max: 1GiB}}")
+	for _, want := range []string{"(default: half of what is available, at most 4 GiB)", "cpus: 1\n", "/c: at most 1.0 GiB of what buckets give\n", "resident setting: 64 MiB; chooses the lanes", "prefetch: none"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}

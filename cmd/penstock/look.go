@@ -231,6 +231,10 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})
 			p.stop()
 			fmt.Fprint(cmd.OutOrStdout(), text)
+			if t.spec != nil && t.spec.Run.Cache != nil && err == nil {
+				c := t.spec.Run.Cache
+				fmt.Fprintf(cmd.OutOrStdout(), "cache\n  %s: at most %s of what buckets give\n", c.Dir, exec.Bytes(int64(c.Max)))
+			}
 			if err != nil || t.spec == nil || t.spec.Shards == nil {
 				return err
 			}
