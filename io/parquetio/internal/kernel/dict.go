@@ -2,8 +2,8 @@ package kernel
 
 import "unsafe"
 
-// longRun is how many repeated values are worth a fill of their own.
-const longRun = 64
+// longRun is how many values of a run are worth a call of their own.
+const longRun = 256
 
 // Gather reads indexes and looks them up; false if one is outside the dictionary.
 func Gather[T Word](h *Hybrid, dst, dict []T) bool {

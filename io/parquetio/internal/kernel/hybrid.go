@@ -33,20 +33,17 @@ func (h *Hybrid) Reset(src []byte, width uint) bool {
 
 // next enters the next run that has values.
 func (h *Hybrid) next() bool {
-	for i := 0; ; {
-		var head uint64
-		for s := 0; ; s += 7 {
-			if i >= len(h.src) || s > 28 {
+	for h.left == 0 {
+		if len(h.src) == 0 {
+			return h.fail()
+		}
+		head, k := uint64(h.src[0]), 1
+		if head >= 0x80 {
+			if head, k = binary.Uvarint(h.src); k <= 0 || head > math.MaxUint32 {
 				return h.fail()
 			}
-			c := h.src[i]
-			i++
-			head |= uint64(c&0x7f) << s
-			if c < 0x80 {
-				break
-			}
 		}
-		src := h.src[i:]
+		src := h.src[k:]
 		if h.packed = head&1 != 0; h.packed {
 			size, values := head>>1*uint64(h.width), head>>1<<3
 			if size > uint64(len(src)) {
@@ -55,25 +52,22 @@ func (h *Hybrid) next() bool {
 			}
 			h.run, h.src = src[:size], src[size:]
 			h.pos, h.left = 0, int(values)
-		} else {
-			size := int(h.width+7) >> 3
-			if size > len(src) {
-				return h.fail()
-			}
-			h.value = 0
-			for k, c := range src[:size] {
-				h.value |= uint32(c) << (8 * k)
-			}
-			if uint64(h.value)>>h.width != 0 {
-				return h.fail()
-			}
-			h.src, h.left = src[size:], int(head>>1)
+			continue
 		}
-		if h.left > 0 {
-			return true
+		size := int(h.width+7) >> 3
+		if size > len(src) {
+			return h.fail()
 		}
-		i = 0
+		value := uint32(src[0])
+		for i := 1; i < size; i++ {
+			value |= uint32(src[i]) << (8 * i)
+		}
+		if uint64(value)>>h.width != 0 {
+			return h.fail()
+		}
+		h.value, h.src, h.left = value, src[size:], int(head>>1)
 	}
+	return true
 }
 
 func (h *Hybrid) fail() bool {

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/bits"
 	"unsafe"
 )
@@ -12,21 +13,51 @@ func (h *Hybrid) Validity(dst []byte, at, n int) (set int, ok bool) {
 	if h.width > 1 {
 		return 0, h.fail()
 	}
+	if n == 0 {
+		return 0, true
+	}
+	p, have := at>>3, at&7 // acc holds bits that are to be written from byte p on
+	acc := uint64(dst[p]) & ones(have)
 	for n > 0 {
 		if h.left == 0 && !h.next() {
 			return set, false
 		}
 		k := min(n, h.left)
+		if k >= longRun {
+			putWord(dst, p<<3, acc, have)
+			if at = p<<3 + have; h.packed {
+				CopyBits(dst, at, h.run, h.pos, k)
+				set += CountBits(h.run, h.pos, k)
+			} else {
+				FillBits(dst, at, k, h.value != 0)
+				set += k * int(h.value)
+			}
+			h.step(k)
+			n -= k
+			if p, have, acc = (at+k)>>3, (at+k)&7, 0; have > 0 {
+				acc = uint64(dst[p]) & ones(have)
+			}
+			continue
+		}
+		k = min(k, 64)
+		var v uint64
 		if h.packed {
-			CopyBits(dst, at, h.run, h.pos, k)
-			set += CountBits(h.run, h.pos, k)
+			v = word(h.run, h.pos) & ones(k)
 		} else {
-			FillBits(dst, at, k, h.value != 0)
-			set += k * int(h.value)
+			v = -uint64(h.value) & ones(k)
 		}
 		h.step(k)
-		at, n = at+k, n-k
+		n -= k
+		set += bits.OnesCount64(v)
+		acc |= v << have
+		if have += k; have >= 64 {
+			binary.LittleEndian.PutUint64(dst[p:], acc)
+			p += 8
+			have -= 64
+			acc = v >> (k - have)
+		}
 	}
+	putWord(dst, p<<3, acc, have)
 	return set, true
 }
 
