@@ -199,19 +199,15 @@ func structRows() arrow.RecordBatch {
 
 func nestedRows() arrow.RecordBatch {
 	t := arrow.ListOf(arrow.StructOf(arrow.Field{Name: "k", Type: arrow.BinaryTypes.String, Nullable: true},
-		arrow.Field{Name: "v", Type: arrow.ListOf(arrow.PrimitiveTypes.Float32), Nullable: true}))
-	return rowsOf([]arrow.Field{{Name: "l", Type: t, Nullable: true}}, 60_000, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
+		arrow.Field{Name: "v", Type: arrow.PrimitiveTypes.Float32, Nullable: true}))
+	return rowsOf([]arrow.Field{{Name: "l", Type: t, Nullable: true}}, 200_000, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
 		l := b.Field(0).(*array.ListBuilder)
 		l.Append(true)
 		st := l.ValueBuilder().(*array.StructBuilder)
-		for range rng.IntN(8) {
+		for range rng.IntN(12) {
 			st.Append(true)
 			st.FieldBuilder(0).(*array.StringBuilder).Append(fmt.Sprint("name ", rng.IntN(3000)))
-			v := st.FieldBuilder(1).(*array.ListBuilder)
-			v.Append(true)
-			for range rng.IntN(20) {
-				v.ValueBuilder().(*array.Float32Builder).Append(rng.Float32())
-			}
+			st.FieldBuilder(1).(*array.Float32Builder).Append(rng.Float32())
 		}
 	})
 }

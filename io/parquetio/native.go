@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxKept  = 32 << 20 // bytes of decompressed pages that the columns of a decoder keep together
-	maxAhead = 32 << 20 // bytes that columns without a page of their own decode ahead, together
+	maxKept  = 32 << 20 // bytes of decompressed pages that the columns of a decoder keep together, unless told to hold less
+	maxAhead = 32 << 20 // bytes that columns without a page of their own decode ahead, together; the same
 )
 
 // decoder decodes columns of one row group, chosen when it is made, into Arrow
@@ -23,9 +23,9 @@ const (
 // a nested field are put together by their levels afterwards (nest.go).
 //
 // Memory comes from the allocator alone. A column keeps its page decompressed
-// while it is used, as long as all pages of the decoder stay within maxKept.
+// while it is used, as long as all pages of the decoder stay within keep.
 // Columns beyond that share one page: what it held for another column is
-// decompressed again. So that this is seldom, they decode rows ahead, within maxAhead.
+// decompressed again. So that this is seldom, they decode rows ahead, within ahead.
 type decoder struct {
 	s      *fileSchema
 	g      *rowGroup
@@ -34,6 +34,7 @@ type decoder struct {
 	fields []decodedField
 
 	keep    int64 // bytes of pages that columns may keep together
+	ahead   int64 // bytes that columns may decode ahead together
 	kept    int64 // that they do
 	shared  []byte
 	user    *column // whose page is in shared
@@ -133,7 +134,7 @@ func (a *account) bitmap(b *[]byte, n int) *memory.Buffer {
 // these fields, pages the offset indexes that are known. The decoder owns wins once it
 // is returned.
 func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, pages map[int][]pageLoc, alloc memory.Allocator) (*decoder, error) {
-	d := &decoder{s: s, g: g, acct: account{alloc: alloc}, keep: maxKept}
+	d := &decoder{s: s, g: g, acct: account{alloc: alloc}, keep: maxKept, ahead: maxAhead}
 	for _, i := range fields {
 		f := decodedField{i: i}
 		indexed := true

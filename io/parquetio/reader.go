@@ -251,6 +251,9 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 		}
 		return nil, err
 	}
+	if most := c.o.AheadBytes; most > 0 {
+		d.keep, d.ahead = min(d.keep, most), min(d.ahead, most/2)
+	}
 	return d, nil
 }
 
