@@ -43,10 +43,10 @@ type stretch struct{ rec, row, n, next int32 } // next one of the lane, in assem
 
 // laneRows is the stretches of a lane in a step, and which of its samples is the next.
 type laneRows struct {
-	first, last    int32 // in assembly.rows; valid where rows is
-	at             int32 // the stretch after the one begun
-	rec, row, left int32 // of the one begun
-	any            bool
+	rec, row, left int32 // of the stretch begun
+	at             int32 // the one after it
+	first, last    int32 // in assembly.rows
+	any            bool  // there is one
 }
 
 // given is samples to give back.
@@ -59,7 +59,7 @@ type given struct {
 type part struct {
 	recs []*lanes.Rec
 	rows []Rows
-	slot []int32 // by record of the assembly: where it is in recs, or -1
+	slot []int32 // by record of the assembly: where it is in recs, or -1; not where one rank gets all
 	runs []gather.Run
 	ns   []int64 // sample numbers
 }
@@ -254,21 +254,17 @@ func (w *assembly) again(k int) {
 }
 
 // clear begins a part of n samples.
-func (p *part) clear(n, recs int) {
+func (p *part) clear(n int) {
 	clear(p.recs)
 	clear(p.rows)
-	p.recs, p.rows, p.runs, p.ns = p.recs[:0], p.rows[:0], p.runs[:0], make([]int64, 0, n)
+	p.recs, p.rows, p.slot, p.runs, p.ns = p.recs[:0], p.rows[:0], p.slot[:0], p.runs[:0], make([]int64, 0, n)
 	if cap(p.runs) < n {
 		p.runs = make([]gather.Run, 0, n)
 	}
-	p.slot = p.slot[:0]
-	for range recs {
-		p.slot = append(p.slot, -1)
-	}
 }
 
-// run appends n rows of a record of the assembly.
-func (p *part) run(w *assembly, rec, row, n int32) {
+// take appends a row of a record of the assembly.
+func (p *part) take(w *assembly, rec, row int32) {
 	slot := p.slot[rec]
 	if slot < 0 {
 		slot = int32(len(p.recs))
@@ -277,38 +273,48 @@ func (p *part) run(w *assembly, rec, row, n int32) {
 		p.recs, p.rows = append(p.recs, r), append(p.rows, Rows{Rec: r.Batch, Packed: r.Packed})
 	}
 	if k := len(p.runs) - 1; k >= 0 && p.runs[k].Rec == slot && p.runs[k].Row+p.runs[k].N == row {
-		p.runs[k].N += n
+		p.runs[k].N++
 		return
 	}
-	p.runs = append(p.runs, gather.Run{Rec: slot, Row: row, N: n})
+	p.runs = append(p.runs, gather.Run{Rec: slot, Row: row, N: 1})
 }
 
 // all puts all samples into p.
 func (w *assembly) all(p *part) {
-	p.clear(len(w.seq), len(w.recs))
+	p.clear(len(w.seq))
+	p.recs = append(p.recs, w.recs...)
+	for _, r := range w.recs {
+		p.rows = append(p.rows, Rows{Rec: r.Batch, Packed: r.Packed})
+	}
 	w.rewind()
-	if len(w.lanes) == 1 {
-		for k := w.lanes[0].first; k >= 0; k = w.rows[k].next {
+	runs := p.runs
+	if len(w.touched) == 1 {
+		for k := w.lanes[w.touched[0]].first; k >= 0; k = w.rows[k].next {
 			s := &w.rows[k]
-			p.run(w, s.rec, s.row, s.n)
+			runs = append(runs, gather.Run{Rec: s.rec, Row: s.row, N: s.n})
 		}
 	} else {
+		lanes := w.lanes
 		for _, v := range w.seq {
-			l := &w.lanes[v]
+			l := &lanes[v]
 			if l.left == 0 {
 				w.next(l)
 			}
-			p.run(w, l.rec, l.row, 1)
-			l.row, l.left = l.row+1, l.left-1
+			runs = append(runs, gather.Run{Rec: l.rec, Row: l.row, N: 1})
+			l.row++
+			l.left--
 		}
 	}
+	p.runs = runs
+	p.ns = p.ns[:len(w.seq)]
 	for i, x := range w.numbers {
 		end := len(w.seq)
 		if i+1 < len(w.numbers) {
 			end = w.numbers[i+1].at
 		}
-		for k := range int64(end - x.at) {
-			p.ns = append(p.ns, x.n+k)
+		ns := p.ns[x.at:end]
+		for k := range ns {
+			ns[k] = x.n + int64(k)
 		}
 	}
 }
@@ -325,7 +331,11 @@ func (w *assembly) dealt() {
 		return
 	}
 	for i, it := range w.j.iters {
-		w.parts[i].clear(w.j.shares[it.rank], len(w.recs))
+		p := &w.parts[i]
+		p.clear(w.j.shares[it.rank])
+		for range w.recs {
+			p.slot = append(p.slot, -1)
+		}
 	}
 	w.rewind()
 	w.dealer.Begin(w.seq)
@@ -344,7 +354,7 @@ func (w *assembly) dealt() {
 					w.next(l)
 				}
 				if p := w.of[w.ranks[k]]; p != nil {
-					p.run(w, l.rec, l.row, 1)
+					p.take(w, l.rec, l.row)
 					p.ns = append(p.ns, n)
 				}
 				l.row, l.left = l.row+1, l.left-1
