@@ -60,7 +60,7 @@ func rows42(args []string) error {
 	runtime.ReadMemStats(&ms)
 	st := stats()
 	report(map[string]any{"rows": rows, "sum": sum, "seconds": time.Since(start).Seconds(), "first_batch_seconds": first.Seconds(),
-		"peak_budget_mib": st.PeakBytes >> 20, "peak_rss_mib": peakRSS() >> 20, "mallocs": ms.Mallocs, "alloc_mib": ms.TotalAlloc >> 20, "gcs": ms.NumGC})
+		"read_mib": st.BytesRead >> 20, "peak_budget_mib": st.PeakBytes >> 20, "peak_rss_mib": peakRSS() >> 20, "mallocs": ms.Mallocs, "alloc_mib": ms.TotalAlloc >> 20, "gcs": ms.NumGC})
 	return nil
 }
 
