@@ -133,10 +133,8 @@ func (c *Collator) shapes(b *Batch, recs []arrow.RecordBatch, runs, mine []gathe
 			c.mark(len(recs), from)
 			marked = len(from)
 		}
-		for _, col := range out.cols {
-			if len(from) == 0 && out.part >= 0 {
-				break
-			}
+		if out.stack == nil && (len(from) > 0 || out.part < 0) {
+			col := out.cols[0]
 			col.load(recs, c.used)
 			if err := col.nulls(from); err != nil {
 				return 0, err
@@ -185,7 +183,12 @@ func (c *Collator) fixed(out *output, dst []byte, recs []arrow.RecordBatch, runs
 	if out.stack.PackRuns(dst, recs, runs) {
 		return nil
 	}
+	c.mark(len(recs), runs)
 	for _, col := range out.cols { // which one is it?
+		col.load(recs, c.used)
+		if err := col.nulls(runs); err != nil {
+			return err
+		}
 		if err := c.column(col, dst, recs, runs); err != nil {
 			return err
 		}

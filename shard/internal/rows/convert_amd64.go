@@ -173,7 +173,7 @@ func vector(from, to Type, scale, offset float64) func(dst, src unsafe.Pointer, 
 }
 
 // vectorTile is how many values go through two kernels at a time.
-const vectorTile = 256
+const vectorTile = 128
 
 func vectorTiles(dst, src unsafe.Pointer, n, in, out int, f func(dst, src unsafe.Pointer, n int)) {
 	for done := 0; done < n; done += vectorTile {

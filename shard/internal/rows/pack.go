@@ -1,6 +1,7 @@
 package rows
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -77,7 +78,11 @@ func (l *Layout) Pack(dst []byte, rec arrow.RecordBatch, places []int32) bool {
 	}
 	s := pool.Get().(*scratch)
 	defer s.done()
-	if !l.load(s, []arrow.RecordBatch{rec}, nil) {
+	if places != nil {
+		s.rows = sized(s.rows, l.strip*l.Size)
+	}
+	s.used = append(s.used[:0], 0)
+	if !l.load(s, 1, rec) {
 		return false
 	}
 	for f := range l.fields {
@@ -91,23 +96,16 @@ func (l *Layout) Pack(dst []byte, rec arrow.RecordBatch, places []int32) bool {
 		if places != nil {
 			to = places[row : row+k]
 		}
-		if !l.direct(s, 0, 1, row, k, to) {
+		if !l.direct(s, 0, row, k, to) {
 			return false
 		}
-		at := s.at[:k]
-		all := true
-		for i := range at {
-			p := row + i
-			if to != nil {
-				p = int(to[i])
-			}
-			all = all && p >= 0
-			at[i] = p * l.Size
-			if p >= 0 {
-				_ = dst[at[i] : at[i]+l.Size] // it is there
-			}
+		if to == nil {
+			l.interleave(dst[row*l.Size:(row+k)*l.Size], k, s.srcs)
+			continue
 		}
-		l.interleave(dst, at, s.srcs, all)
+		_ = dst[:int(slices.Max(to)+1)*l.Size] // the places are there
+		l.interleave(s.rows, k, s.srcs)
+		scatter(dst, to, s.rows, l.Size)
 	}
 	return true
 }
@@ -116,13 +114,26 @@ func (l *Layout) Pack(dst []byte, rec arrow.RecordBatch, places []int32) bool {
 func (l *Layout) PackRuns(dst []byte, recs []arrow.RecordBatch, runs []gather.Run) bool {
 	s := pool.Get().(*scratch)
 	defer s.done()
-	if !l.load(s, recs, runs) {
+	s.slot = sized(s.slot, len(recs))
+	for i := range s.slot {
+		s.slot[i] = -1
+	}
+	s.used = s.used[:0]
+	for _, r := range runs {
+		if s.slot[r.Rec] < 0 {
+			s.slot[r.Rec] = int32(len(s.used))
+			s.used = append(s.used, r.Rec)
+		}
+	}
+	if !l.load(s, len(s.used), recs...) {
 		return false
 	}
-	for f := range l.fields {
-		for _, r := range runs {
-			if x := &s.leafs[f*len(recs)+int(r.Rec)]; len(x.nulls) > 0 && !x.whole(int(r.Row), int(r.N), nil) {
-				return false
+	if s.nulls {
+		for f := range l.fields {
+			for _, r := range runs {
+				if !s.leafs[f*len(s.used)+int(s.slot[r.Rec])].whole(int(r.Row), int(r.N), nil) {
+					return false
+				}
 			}
 		}
 	}
@@ -135,65 +146,53 @@ func (l *Layout) PackRuns(dst []byte, recs []arrow.RecordBatch, runs []gather.Ru
 		switch {
 		case int(cut.N) >= l.strip || len(runs) == 0 || int(cut.N+runs[0].N) > l.strip:
 			k = min(int(cut.N), l.strip)
-			if k > 0 && !l.direct(s, int(cut.Rec), len(recs), int(cut.Row), k, nil) {
+			if k > 0 && !l.direct(s, int(s.slot[cut.Rec]), int(cut.Row), k, nil) {
 				return false
 			}
 			cut.Row, cut.N = cut.Row+int32(k), cut.N-int32(k)
 		default:
-			s.runs = append(s.runs[:0], cut)
-			k, cut.N = int(cut.N), 0
-			for len(runs) > 0 && k+int(runs[0].N) <= l.strip {
-				s.runs = append(s.runs, runs[0])
-				k += int(runs[0].N)
-				runs = runs[1:]
+			k, s.runs = 0, s.runs[:0]
+			for {
+				k += int(cut.N)
+				cut.Rec = s.slot[cut.Rec]
+				s.runs = append(s.runs, cut)
+				cut.N = 0
+				if len(runs) == 0 || k+int(runs[0].N) > l.strip {
+					break
+				}
+				cut, runs = runs[0], runs[1:]
 			}
-			if !l.collect(s, len(recs), k) {
+			if !l.collect(s, k) {
 				return false
 			}
 		}
 		if k == 0 {
 			continue
 		}
-		at := s.at[:k]
-		for i := range at {
-			at[i] = i * l.Size
-		}
-		l.interleave(dst[:k*l.Size], at, s.srcs, true)
+		l.interleave(dst[:k*l.Size], k, s.srcs)
 		dst = dst[k*l.Size:]
 	}
 	return true
 }
 
-// load finds all columns in the records that runs name (nil: in all).
-func (l *Layout) load(s *scratch, recs []arrow.RecordBatch, runs []gather.Run) bool {
-	n := len(l.fields) * len(recs)
-	s.leafs, s.vals = sized(s.leafs, n), sized(s.vals, n)
+// load finds all columns in the records that are used, n of them.
+func (l *Layout) load(s *scratch, n int, recs ...arrow.RecordBatch) bool {
+	s.leafs, s.vals = sized(s.leafs, n*len(l.fields)), sized(s.vals, n*len(l.fields))
 	s.srcs = sized(s.srcs, len(l.fields))
 	s.tile = sized(s.tile, l.strip*l.Size)
-	s.used = sized(s.used, len(recs))
-	for i := range s.used {
-		s.used[i] = runs == nil
-	}
-	for _, r := range runs {
-		s.used[r.Rec] = true
-	}
-	most := 0
+	s.temp = sized(s.temp, l.strip*l.widest)
+	s.nulls = false
 	for f := range l.fields {
-		x := &l.fields[f]
-		most = max(most, x.Width*x.From.Size())
-		for r, rec := range recs {
-			if !s.used[r] {
-				continue
-			}
-			i := f*len(recs) + r
+		for k, r := range s.used {
+			i := f*n + k
 			var ok bool
-			if s.leafs[i], ok = leafOf(x, rec); !ok {
+			if s.leafs[i], ok = leafOf(&l.fields[f], recs[r]); !ok {
 				return false
 			}
 			s.vals[i] = s.leafs[i].vals
+			s.nulls = s.nulls || s.leafs[i].nulls != nil
 		}
 	}
-	s.temp = sized(s.temp, most*l.strip)
 	return true
 }
 
@@ -208,13 +207,21 @@ func (s *scratch) done() {
 }
 
 // direct points srcs at n rows of a record that follow each other, as the packed row has them.
-func (l *Layout) direct(s *scratch, rec, recs, row, n int, places []int32) bool {
+func (l *Layout) direct(s *scratch, rec, row, n int, places []int32) bool {
+	recs := len(s.used)
+	if l.plain {
+		for i := range s.srcs {
+			w := l.fields[i].size
+			s.srcs[i] = s.vals[i*recs+rec][row*w : (row+n)*w]
+		}
+		return true
+	}
 	tile := s.tile
 	for i := range l.fields {
 		f := &l.fields[i]
 		x := &s.leafs[i*recs+rec]
 		var src []byte
-		w := f.Width * f.From.Size()
+		w := f.size
 		if f.From == Bool {
 			if src = s.temp[:n*w]; f.conv == nil {
 				src = tile[:n*w]
@@ -240,7 +247,7 @@ func convertWanted(f *field, dst, src []byte, places []int32) bool {
 	if places == nil {
 		return false
 	}
-	w := f.Width * f.From.Size()
+	w := f.size
 	for i, p := range places {
 		if p >= 0 && f.conv(dst[i*f.bytes:(i+1)*f.bytes], src[i*w:(i+1)*w]) >= 0 {
 			return false
@@ -250,14 +257,14 @@ func convertWanted(f *field, dst, src []byte, places []int32) bool {
 }
 
 // collect gathers the n rows of s.runs into srcs, as the packed row has them.
-func (l *Layout) collect(s *scratch, recs, n int) bool {
-	tile := s.tile
+func (l *Layout) collect(s *scratch, n int) bool {
+	tile, recs := s.tile, len(s.used)
 	for i := range l.fields {
 		f := &l.fields[i]
 		to := tile[:n*f.bytes]
 		tile = tile[n*f.bytes:]
 		s.srcs[i] = to
-		w := f.Width * f.From.Size()
+		w := f.size
 		src := to
 		if f.conv != nil {
 			src = s.temp[:n*w]
@@ -286,55 +293,43 @@ func unpack(dst, bits []byte, at int) {
 	}
 }
 
-// interleave writes srcs, one field each, to rows at places of dst, which are there; where not all are, negative ones
-// are left out.
-func (l *Layout) interleave(dst []byte, at []int, srcs [][]byte, all bool) {
+// interleave writes srcs, one field each, to n rows, one behind the other.
+func (l *Layout) interleave(rows []byte, n int, srcs [][]byte) {
 	next := 0 // field that is not yet written
-	if all {
-		for _, g := range l.ints {
-			l.each(dst, at, srcs, next, g[0])
-			interleave4(dst, l.fields[g[0]].at, at, srcs[g[0]:g[1]])
-			next = g[1]
-		}
-		l.each(dst, at, srcs, next, len(l.fields))
-		return
+	for _, g := range l.ints {
+		l.each(rows, n, srcs, next, g[0])
+		interleave4(rows, l.fields[g[0]].at, l.Size, n, srcs[g[0]:g[1]])
+		next = g[1]
 	}
-	for i := range l.fields {
-		f := &l.fields[i]
-		for k, a := range at {
-			if a >= 0 {
-				copy(dst[a+f.at:a+f.at+f.bytes], srcs[i][k*f.bytes:])
-			}
-		}
-	}
+	l.each(rows, n, srcs, next, len(l.fields))
 }
 
 // each writes fields from to limit-1 one after the other.
-func (l *Layout) each(dst []byte, at []int, srcs [][]byte, from, limit int) {
+func (l *Layout) each(rows []byte, n int, srcs [][]byte, from, limit int) {
 	for i := from; i < limit; i++ {
 		f := &l.fields[i]
 		switch f.bytes {
 		case 1:
-			put[uint8](dst, f.at, at, srcs[i])
+			put[uint8](rows, f.at, l.Size, n, srcs[i])
 		case 2:
-			put[uint16](dst, f.at, at, srcs[i])
+			put[uint16](rows, f.at, l.Size, n, srcs[i])
 		case 4:
-			put[uint32](dst, f.at, at, srcs[i])
+			put[uint32](rows, f.at, l.Size, n, srcs[i])
 		case 8:
-			put[uint64](dst, f.at, at, srcs[i])
+			put[uint64](rows, f.at, l.Size, n, srcs[i])
 		default:
-			for k, a := range at {
-				copy(dst[a+f.at:a+f.at+f.bytes], srcs[i][k*f.bytes:])
+			for k := range n {
+				copy(rows[k*l.Size+f.at:][:f.bytes], srcs[i][k*f.bytes:])
 			}
 		}
 	}
 }
 
-// put writes values to rows at places of dst, off bytes into each. The places were checked.
-func put[T any](dst []byte, off int, at []int, src []byte) {
-	base := unsafe.Pointer(&dst[off])
-	vals := view[T](src)[:len(at)]
-	for i, v := range vals {
-		*(*T)(unsafe.Add(base, at[i])) = v
+// put writes one value to each of n rows, at bytes into it.
+func put[T any](rows []byte, at, size, n int, src []byte) {
+	_ = rows[n*size-1] // all rows are there
+	base := unsafe.Pointer(&rows[at])
+	for i, v := range view[T](src)[:n] {
+		*(*T)(unsafe.Add(base, i*size)) = v
 	}
 }

@@ -113,13 +113,16 @@ type Layout struct {
 	ints    [][2]int // fields of 4 bytes each that lie side by side: first one, and the one after the last
 	outs    [][2]int // the same of tensors of 4 bytes that are taken out as they are; numbers of byAt
 	byAt    []int32  // numbers of tensors as they lie in the row
+	plain   bool     // all fields are what columns hold
+	widest  int      // bytes of the largest field, as columns have it
 	strip   int      // rows that are worked on at a time: what the fastest cache holds
 }
 
 // field is a part of a row.
 type field struct {
 	Field
-	at, bytes int
+	size      int     // bytes of a row's values, as the column has them
+	at, bytes int     // where they are in the packed row, and how long
 	conv      Convert // on the way into the row; nil where the bytes stay
 }
 
@@ -137,7 +140,7 @@ type tensor struct {
 // A value whose conversion makes it larger is kept as it comes, if every value can be converted, and converted
 // on the way out: rows wait in memory.
 func New(tensors [][]Field, rest bool) *Layout {
-	l := &Layout{Rest: rest, tensors: make([]tensor, len(tensors))}
+	l := &Layout{Rest: rest, plain: true, tensors: make([]tensor, len(tensors))}
 	order := make([]int32, len(tensors))
 	for i, fs := range tensors {
 		order[i] = int32(i)
@@ -149,10 +152,12 @@ func New(tensors [][]Field, rest bool) *Layout {
 			t.conv = Converter(f.From, f.To, f.Scale, f.Offset)
 		}
 		for _, f := range fs {
-			x := field{Field: f, bytes: f.Width * kept.Size()}
+			x := field{Field: f, size: f.Width * f.From.Size(), bytes: f.Width * kept.Size()}
 			if kept == f.To && (f.From != f.To || f.scaled()) {
 				x.conv = Converter(f.From, f.To, f.Scale, f.Offset)
 			}
+			l.plain = l.plain && x.conv == nil && f.From != Bool
+			l.widest = max(l.widest, x.size)
 			t.bytes += x.bytes
 			t.out += f.Width * f.To.Size()
 			l.fields = append(l.fields, x)
@@ -189,9 +194,9 @@ func New(tensors [][]Field, rest bool) *Layout {
 func (f *field) kept() int { return f.bytes / f.Width }
 
 const (
-	stripBytes = 16 << 10 // of the rows of a strip
-	stripMost  = 64 << 10 // the same, where it is to have as many rows as are transposed at a time
-	maxStrip   = 128
+	stripBytes = 64 << 10  // of the rows of a strip
+	stripMost  = 256 << 10 // the same, where it is to have as many rows as are transposed at a time
+	maxStrip   = 512
 )
 
 // Tensors is the number of tensors.
@@ -248,16 +253,18 @@ func runsOf(n int, is func(int) bool) [][2]int {
 
 // scratch is what one call works in.
 type scratch struct {
-	leafs []leaf   // by field and record
+	leafs []leaf   // by field and used record
 	vals  [][]byte // the same: values of row 0 on
-	used  []bool   // by record
+	used  []int32  // records
+	slot  []int32  // by record: its number in used
+	nulls bool     // there are some
 	srcs  [][]byte // by field: what goes into the strip
 	outs  [][]byte // by tensor: what is still to be written
 	dsts  [][]byte // the same, of a group
 	sink  [4 * maxStrip]byte
 	tile  []byte // rows of a strip, or its converted values, field by field
 	temp  []byte // values of one field or tensor of a strip, before they are converted
-	at    [maxStrip]int
+	rows  []byte // rows of a strip that go to places of their own
 	runs  []gather.Run
 }
 

@@ -2,32 +2,32 @@ package rows
 
 import "unsafe"
 
-// interleave4 writes columns of 4-byte values side by side to the rows at places of dst, off bytes into each. The
-// places were checked.
-func interleave4(dst []byte, off int, at []int, srcs [][]byte) {
-	if len(srcs) < minColumns || len(at) < block || !wide {
-		interleave4Go(dst, off, at, srcs)
+// interleave4 writes columns of 4-byte values side by side to n rows of size bytes, off bytes into each.
+func interleave4(rows []byte, off, size, n int, srcs [][]byte) {
+	if len(srcs) < minColumns || n < block || !wide {
+		interleave4Go(rows, off, size, n, srcs)
 		return
 	}
-	n := len(at) &^ (block - 1)
+	_ = rows[n*size-1]
+	whole := n &^ (block - 1)
 	var from [block]unsafe.Pointer
 	for i := 0; i < len(srcs); i += block {
 		k := min(block, len(srcs)-i)
 		for j := range from {
 			from[j] = unsafe.Pointer(unsafe.SliceData(srcs[i+min(j, k-1)][:4*n]))
 		}
-		interleave16(&dst[off+4*i], &at[0], &from, n, 1<<k-1)
+		interleave16(&rows[off+4*i], size, &from, whole, 1<<k-1)
 	}
-	if n < len(at) {
+	if whole < n {
 		for i, src := range srcs {
-			put[uint32](dst, off+4*i, at[n:], src[4*n:])
+			put[uint32](rows[whole*size:], off+4*i, size, n-whole, src[4*whole:])
 		}
 	}
 }
 
-func interleave4Go(dst []byte, off int, at []int, srcs [][]byte) {
+func interleave4Go(rows []byte, off, size, n int, srcs [][]byte) {
 	for i, src := range srcs {
-		put[uint32](dst, off+4*i, at, src)
+		put[uint32](rows, off+4*i, size, n, src)
 	}
 }
 
@@ -69,3 +69,11 @@ const (
 	block      = 16 // rows and columns that are transposed at a time
 	minColumns = 4  // fewer are faster one by one
 )
+
+func scatterGo(dst []byte, places []int32, rows []byte, size int) {
+	for i, p := range places {
+		if p >= 0 {
+			copy(dst[int(p)*size:int(p+1)*size], rows[i*size:])
+		}
+	}
+}

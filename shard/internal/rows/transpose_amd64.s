@@ -56,19 +56,24 @@
 	MOVQ (8*k)(SI), AX       \
 	VMOVDQU32 (AX)(BX*1), z
 
-// ROW writes to the row at offset k of those in R8.
-#define ROW(k, z) \
-	MOVQ (8*k)(R8), AX         \
-	VMOVDQU32 z, K1, (DI)(AX*1)
+// ROWS writes every fourth row from that at DI on, and moves DI to the one behind it. R9 is the size of a row, R12
+// twelve times that.
+#define ROWS(a, b, c, d) \
+	VMOVDQU32 a, K1, (DI)         \
+	VMOVDQU32 b, K1, (DI)(R9*4)   \
+	VMOVDQU32 c, K1, (DI)(R9*8)   \
+	VMOVDQU32 d, K1, (DI)(R12*1)  \
+	ADDQ R9, DI
 
-// func interleave16(dst *byte, at *int, srcs *[16]unsafe.Pointer, n, mask int)
+// func interleave16(dst *byte, size int, srcs *[16]unsafe.Pointer, n, mask int)
 TEXT ·interleave16(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
-	MOVQ at+8(FP), R8
+	MOVQ size+8(FP), R9
 	MOVQ srcs+16(FP), SI
 	MOVQ n+24(FP), CX
 	MOVQ mask+32(FP), AX
 	KMOVW AX, K1
+	IMUL3Q $12, R9, R12
 	XORQ BX, BX
 
 rows:
@@ -91,27 +96,15 @@ rows:
 	PAIRS
 	QUADS
 	LANES(Z0, Z4, Z8, Z12)
-	ROW(0, Z20)
-	ROW(4, Z21)
-	ROW(8, Z22)
-	ROW(12, Z23)
+	ROWS(Z20, Z21, Z22, Z23)
 	LANES(Z1, Z5, Z9, Z13)
-	ROW(1, Z20)
-	ROW(5, Z21)
-	ROW(9, Z22)
-	ROW(13, Z23)
+	ROWS(Z20, Z21, Z22, Z23)
 	LANES(Z2, Z6, Z10, Z14)
-	ROW(2, Z20)
-	ROW(6, Z21)
-	ROW(10, Z22)
-	ROW(14, Z23)
+	ROWS(Z20, Z21, Z22, Z23)
 	LANES(Z3, Z7, Z11, Z15)
-	ROW(3, Z20)
-	ROW(7, Z21)
-	ROW(11, Z22)
-	ROW(15, Z23)
+	ROWS(Z20, Z21, Z22, Z23)
+	ADDQ R12, DI
 	ADDQ $64, BX
-	ADDQ $128, R8
 	SUBQ $16, CX
 	JNZ  rows
 	VZEROUPPER
@@ -179,5 +172,53 @@ rows:
 	ADDQ $64, BX
 	SUBQ $16, CX
 	JNZ  rows
+	VZEROUPPER
+	RET
+
+// func scatterAVX2(dst *byte, places *int32, src *byte, n, size int)
+//
+// A row is copied 32 bytes at a time, the last 32 overlapping those before. Where row i+16 goes is fetched meanwhile: places has
+// 16 more.
+TEXT ·scatterAVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ places+8(FP), R8
+	MOVQ src+16(FP), SI
+	MOVQ n+24(FP), CX
+	MOVQ size+32(FP), DX
+	LEAQ -32(DX), R11
+
+row:
+	MOVLQSX 64(R8), AX
+	IMULQ DX, AX
+	ADDQ DI, AX
+	LEAQ (AX)(DX*1), R10
+
+fetch:
+	PREFETCHT0 (AX)
+	ADDQ $64, AX
+	CMPQ AX, R10
+	JB   fetch
+	PREFETCHT0 -1(R10)
+	MOVLQSX (R8), AX
+	IMULQ DX, AX
+	ADDQ DI, AX
+	XORQ BX, BX
+	TESTQ R11, R11
+	JZ   last
+
+chunk:
+	VMOVDQU (SI)(BX*1), Y0
+	VMOVDQU Y0, (AX)(BX*1)
+	ADDQ $32, BX
+	CMPQ BX, R11
+	JB   chunk
+
+last:
+	VMOVDQU (SI)(R11*1), Y0
+	VMOVDQU Y0, (AX)(R11*1)
+	ADDQ $4, R8
+	ADDQ DX, SI
+	DECQ CX
+	JNZ  row
 	VZEROUPPER
 	RET
