@@ -36,6 +36,13 @@ func expand32(dst, dense *uint32, have int, masks *uint64, words int)
 //go:noescape
 func expand64(dst, dense *uint64, have int, masks *uint64, words int)
 
+// offsets32 writes the offset behind each of 64 rows for each of words masks; ranks has
+// the set bits of every byte up to each of its bits. It reads up to 16 offsets from
+// every eighth row on.
+//
+//go:noescape
+func offsets32(dst, dense *int32, ranks *[256][8]uint8, masks *uint64, words int)
+
 // gather32 looks up n values, n > 0 a multiple of 8.
 //
 //go:noescape

@@ -159,6 +159,30 @@ half:
 	VZEROUPPER
 	RET
 
+// func offsets32(dst, dense *int32, ranks *[256][8]uint8, masks *uint64, words int)
+TEXT ·offsets32(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ dense+8(FP), SI
+	MOVQ ranks+16(FP), R8
+	MOVQ masks+24(FP), BX
+	MOVQ words+32(FP), CX
+	SHLQ $3, CX
+
+rows:
+	MOVBLZX   (BX), AX
+	VPMOVZXBD (R8)(AX*8), Y1
+	VMOVDQU32 (SI), Z0
+	VPERMD    Z0, Z1, Z0
+	VMOVDQU32 Y0, (DI)
+	POPCNTL   AX, AX
+	LEAQ      (SI)(AX*4), SI
+	INCQ      BX
+	ADDQ      $32, DI
+	DECQ      CX
+	JNZ       rows
+	VZEROUPPER
+	RET
+
 // func gather32(dst, dict *uint32, idx *uint32, n int)
 TEXT ·gather32(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI

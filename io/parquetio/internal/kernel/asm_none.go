@@ -9,6 +9,10 @@ const asm = false
 
 func expandHead[T any](dst, dense []T, valid []byte, at int) (rows, used int) { return 0, 0 }
 
+func offsetsHead[O int32 | int64](dst, dense []O, valid []byte, at int) (rows, used int) {
+	return 0, 0
+}
+
 func gatherHead[T any](dst, dict []T, idx []uint32) int { return 0 }
 
 func maximumHead(v []uint32) (n int, top uint32) { return 0, 0 }

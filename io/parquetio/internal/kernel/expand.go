@@ -71,8 +71,8 @@ func ExpandOffsets[O int32 | int64](dst, dense []O, valid []byte, at int) bool {
 		return false
 	}
 	dst[0] = dense[0]
-	dst = dst[1:]
-	k := 0
+	rows, k := offsetsHead(dst, dense, valid, at)
+	dst, at = dst[rows+1:], at+rows
 	for len(dst) > 0 {
 		n := min(len(dst), 64)
 		m := word(valid, at)

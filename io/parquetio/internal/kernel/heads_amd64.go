@@ -62,6 +62,38 @@ func double(v uint64) uint64 {
 	return v | v<<1
 }
 
+// ranks has, for every byte, the set bits up to each of its bits.
+var ranks [256][8]uint8
+
+func init() {
+	for m := range ranks {
+		for i := range ranks[m] {
+			ranks[m][i] = uint8(bits.OnesCount8(uint8(m) << (7 - i)))
+		}
+	}
+}
+
+// offsetsHead does the first rows of dst, whose first offset is set.
+func offsetsHead[O int32 | int64](dst, dense []O, valid []byte, at int) (rows, used int) {
+	if !asm || unsafe.Sizeof(O(0)) != 4 {
+		return 0, 0
+	}
+	var masks [maskWords]uint64
+	for {
+		n := min((len(dst)-1-rows)>>6, (len(dense)-used-16)>>6, maskWords)
+		if n <= 0 {
+			return rows, used
+		}
+		set := 0
+		for i := range masks[:n] {
+			masks[i] = word(valid, at+rows+i<<6)
+			set += bits.OnesCount64(masks[i])
+		}
+		offsets32((*int32)(unsafe.Pointer(&dst[rows+1])), (*int32)(unsafe.Pointer(&dense[used])), &ranks, &masks[0], n)
+		rows, used = rows+n<<6, used+set
+	}
+}
+
 // gatherHead looks up the first of idx, known to be in range.
 func gatherHead[T any](dst, dict []T, idx []uint32) int {
 	n := len(idx) &^ 15
