@@ -4,14 +4,15 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-// asm says whether this machine runs the assembly; tests clear it.
-var asm = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL && cpu.X86.HasBMI2 && cpu.X86.HasPOPCNT
+// asm says whether assembly is used; tests clear it.
+var asm = true
 
-// vbmi is asm with byte permutations.
-func vbmi() bool { return asm && cpu.X86.HasAVX512VBMI }
+var hasAVX512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL && cpu.X86.HasPOPCNT
 
-// vbmi2 is asm with expansion of bytes.
-func vbmi2() bool { return asm && cpu.X86.HasAVX512VBMI2 }
+func bmi2() bool   { return asm && cpu.X86.HasBMI2 }
+func avx512() bool { return asm && hasAVX512 }
+func vbmi() bool   { return avx512() && cpu.X86.HasAVX512VBMI }  // permutes bytes
+func vbmi2() bool  { return avx512() && cpu.X86.HasAVX512VBMI2 } // expands bytes
 
 // The functions below do what their Go twins do, for whole blocks: counts are
 // multiples of what is said. They read and write no more than that.

@@ -15,7 +15,7 @@ const maskWords = 16 // rows of a block, by 64
 // expandHead does the first rows of dst, with the first values of dense.
 func expandHead[T any](dst, dense []T, valid []byte, at int) (rows, used int) {
 	size := unsafe.Sizeof(*new(T))
-	if !asm || len(dense) == 0 || size > 16 || size < 4 && !vbmi2() {
+	if !avx512() || len(dense) == 0 || size > 16 || size < 4 && !vbmi2() {
 		return 0, 0
 	}
 	var masks [maskWords]uint64
@@ -75,7 +75,7 @@ func init() {
 
 // offsetsHead does the first rows of dst, whose first offset is set.
 func offsetsHead[O int32 | int64](dst, dense []O, valid []byte, at int) (rows, used int) {
-	if !asm || unsafe.Sizeof(O(0)) != 4 {
+	if !avx512() || unsafe.Sizeof(O(0)) != 4 {
 		return 0, 0
 	}
 	var masks [maskWords]uint64
@@ -103,7 +103,7 @@ func gatherHead[T any](dst, dict []T, idx []uint32) int {
 	to, from := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(dict))
 	switch unsafe.Sizeof(*new(T)) {
 	case 4:
-		if len(dict) <= 32 {
+		if len(dict) <= 32 && avx512() {
 			var table [32]uint32
 			copy(table[:], unsafe.Slice((*uint32)(from), len(dict)))
 			look32((*uint32)(to), &table, &idx[0], n)
@@ -111,7 +111,7 @@ func gatherHead[T any](dst, dict []T, idx []uint32) int {
 			gather32((*uint32)(to), (*uint32)(from), &idx[0], n)
 		}
 	case 8:
-		if len(dict) <= 16 {
+		if len(dict) <= 16 && avx512() {
 			var table [16]uint64
 			copy(table[:], unsafe.Slice((*uint64)(from), len(dict)))
 			look64((*uint64)(to), &table, &idx[0], n)
@@ -128,7 +128,7 @@ func gatherHead[T any](dst, dict []T, idx []uint32) int {
 
 // maximumHead returns the largest of the first n values.
 func maximumHead(v []uint32) (n int, top uint32) {
-	if n = len(v) &^ 31; !asm || n == 0 {
+	if n = len(v) &^ 31; n == 0 || !avx512() {
 		return 0, 0
 	}
 	return n, max32(&v[0], n)
@@ -136,7 +136,7 @@ func maximumHead(v []uint32) (n int, top uint32) {
 
 // unpack8Head unpacks the first values.
 func unpack8Head(dst, src []byte, width uint) int {
-	if !asm || len(src) < 8 {
+	if !bmi2() || len(src) < 8 {
 		return 0
 	}
 	n := min(len(dst)>>3, (len(src)-8)/int(width)+1) << 3
@@ -148,7 +148,7 @@ func unpack8Head(dst, src []byte, width uint) int {
 
 // atLeastHead compares the first n levels.
 func atLeastHead[L uint8 | uint16](dst []byte, at int, levels []L, least L) (n, set int) {
-	if !asm || unsafe.Sizeof(least) != 1 {
+	if !avx512() || unsafe.Sizeof(least) != 1 {
 		return 0, 0
 	}
 	var masks [maskWords]uint64
@@ -236,7 +236,7 @@ func deltasHead[T int32 | int64](d *Delta, dst []T) int {
 // zipHead interleaves the first bytes of width streams, which are stride apart.
 func zipHead(dst, src []byte, width, stride int) int {
 	n := len(dst) / width &^ 15
-	if !asm || n == 0 {
+	if n == 0 || !avx512() {
 		return 0
 	}
 	switch width {
