@@ -169,6 +169,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 	if n != raw-plain {
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes has %d", raw-plain, n)
 	}
+	c.win.shrink()
 	return body, nil
 }
 

@@ -154,6 +154,18 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	return w.buf[:n], nil
 }
 
+// maxWindow is what the window of a local file keeps beyond its step for the next page.
+const maxWindow = 2 << 20
+
+// shrink gives back the memory of a page that was larger than others and is not needed any more: it can be
+// read again.
+func (w *window) shrink() {
+	if w.f.fetch == nil && int64(len(w.mem)) > max(2*w.step, maxWindow) {
+		w.alloc.Free(w.mem)
+		w.mem, w.buf, w.hint = nil, nil, 0
+	}
+}
+
 // keepDict makes b, which is at off, the dictionary.
 func (w *window) keepDict(b []byte, off int64) {
 	w.freeDict()
