@@ -46,7 +46,7 @@ func readBytes(ctx context.Context, b []byte, alloc memory.Allocator) error {
 	for g := range f.groups {
 		for try := range 2 {
 			o := (&driver.ScanOptions{Alloc: alloc, BatchRows: 1000}).WithDefaults()
-			c := scan{in: in, s: f.schema, g: &f.groups[g], o: o}
+			c := scan{in: in, s: f.schema, g: f.group(g), o: o}
 			for i := range f.schema.fields {
 				c.fields = append(c.fields, i)
 			}

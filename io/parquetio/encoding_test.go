@@ -323,7 +323,7 @@ func TestDictionaryPolicy(t *testing.T) {
 	writeFile(t, path, nil, memtest.New(t), rec)
 	tab := mustOpen(t, nil, path).(*table)
 	for i, want := range []bool{false, false, false, true, true} {
-		if got := tab.footers[0].groups[0].chunks[i].flags&hasDict != 0; got != want {
+		if got := tab.footers[0].group(0).chunks[i].flags&hasDict != 0; got != want {
 			t.Errorf("column %s: dictionary %v", schema.Field(i).Name, got)
 		}
 	}

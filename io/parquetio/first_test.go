@@ -67,8 +67,8 @@ func TestFirstBatch(t *testing.T) {
 	if took > 5*time.Second {
 		t.Errorf("the first batch came after %v", took)
 	}
-	if per > 250 {
-		t.Errorf("a column chunk takes %d bytes", per)
+	if per > 100 {
+		t.Errorf("a column chunk takes %d bytes, splits and all; the goal is 100", per)
 	}
 }
 

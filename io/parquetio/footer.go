@@ -13,6 +13,7 @@ import (
 
 const (
 	tailBytes      = 64 << 10  // first read of a footer
+	maxTail        = 1 << 20   // the same, where other files of the table have larger ones
 	maxFooter      = 256 << 20 // larger ones are refused
 	maxColumns     = 100_000
 	maxSchemaDepth = 100
@@ -22,18 +23,13 @@ const (
 // footer is what is kept of a file's metadata.
 type footer struct {
 	schema *fileSchema
-	groups []rowGroup
+	groups []groupInfo
+	chunks packed   // of all row groups
 	end    int64    // offset of the footer: no data lies beyond
 	hash   [16]byte // of the footer's bytes
 }
 
-type rowGroup struct {
-	rows   int64
-	chunks []chunk // one per leaf column
-}
-
-// chunk is the compact metadata of one column chunk: about 100 bytes and its
-// statistics.
+// chunk is the metadata of one column chunk, unpacked.
 type chunk struct {
 	start, size int64 // compressed pages: [start, start+size)
 	raw         int64 // bytes of the pages uncompressed
@@ -70,7 +66,17 @@ func readFooter(ctx context.Context, f blob, buf []byte, cache *schemaCache) (*f
 	if size < 12 {
 		return nil, fault.New(fault.Corrupt, "not a Parquet file: %d bytes", size)
 	}
-	tail := buf[:min(size, tailBytes)]
+	scratch := footerScratches.Get().(*footerScratch)
+	defer scratch.free()
+	// The footers of a table are much alike: after the first few, one read does.
+	want := min(size, max(tailBytes, min(cache.tail.Load(), maxTail)))
+	if want > int64(len(buf)) {
+		if int64(cap(scratch.tail)) < want {
+			scratch.tail = make([]byte, want)
+		}
+		buf = scratch.tail[:want]
+	}
+	tail := buf[:want]
 	if err := readFull(ctx, f, tail, size-int64(len(tail))); err != nil {
 		return nil, err
 	}
@@ -85,6 +91,7 @@ func readFooter(ctx context.Context, f blob, buf []byte, cache *schemaCache) (*f
 	case n > maxFooter:
 		return nil, fault.New(fault.Unsupported, "a footer of %d bytes is over the limit of %d", n, maxFooter)
 	}
+	cache.tail.Store(n + n/16 + 8)
 	end := size - 8 - n
 	var raw []byte
 	if n <= int64(len(tail)-8) {
@@ -95,11 +102,11 @@ func readFooter(ctx context.Context, f blob, buf []byte, cache *schemaCache) (*f
 			return nil, err
 		}
 	}
-	return parseFooter(raw, end, cache)
+	return parseFooter(raw, end, cache, scratch)
 }
 
-// parseFooter checks everything that the rest relies on.
-func parseFooter(raw []byte, end int64, cache *schemaCache) (*footer, error) {
+// parseFooter checks everything that the rest relies on. Nothing of raw is kept.
+func parseFooter(raw []byte, end int64, cache *schemaCache, scratch *footerScratch) (*footer, error) {
 	f := &footer{end: end}
 	sum := sha256.Sum256(raw)
 	copy(f.hash[:], sum[:])
@@ -119,7 +126,7 @@ func parseFooter(raw []byte, end int64, cache *schemaCache) (*footer, error) {
 			leaves, unknown, err = checkTree(r)
 			k.schema = string(raw[from:r.i])
 		case id == 4 && typ == tList:
-			r.each(tStruct, func(int) { f.groups = append(f.groups, parseGroup(r)) })
+			r.each(tStruct, func(int) { parseGroup(r, scratch) })
 			groupsAt = [2]int{from, r.i}
 		case id == 5 && typ == tList:
 			r.each(tStruct, func(int) {
@@ -171,7 +178,7 @@ func parseFooter(raw []byte, end int64, cache *schemaCache) (*footer, error) {
 	if len(f.schema.leaves) != leaves {
 		return nil, fault.New(fault.Corrupt, "the schema has %d columns, not %d", len(f.schema.leaves), leaves)
 	}
-	return f, f.finish(k.orders != "", oldMR(createdBy))
+	return f, f.pack(scratch, k.orders != "", oldMR(createdBy))
 }
 
 // lastLogical is the last logical type that arrow-go knows: geography.
@@ -234,32 +241,56 @@ func checkTree(r *thriftReader) (leaves int, unknown [][2]int, err error) {
 	return leaves, unknown, err
 }
 
-func parseGroup(r *thriftReader) rowGroup {
-	var g rowGroup
+func parseGroup(r *thriftReader, s *footerScratch) {
+	g := parsedGroup{from: len(s.chunks)}
 	r.fields(func(id int16, typ byte) {
 		switch {
 		case id == 1 && typ == tList:
-			r.each(tStruct, func(int) { g.chunks = append(g.chunks, parseChunk(r)) })
+			r.each(tStruct, func(i int) {
+				if i >= maxColumns {
+					r.fail()
+					return
+				}
+				s.chunks = append(s.chunks, chunk{nulls: -1, text: -1, codec: -1, start: -1})
+				parseChunk(r, &s.chunks[len(s.chunks)-1])
+			})
 		case id == 3 && typ == tI64:
 			g.rows = r.int()
 		default:
 			r.skip(typ, false)
 		}
 	})
-	return g
+	g.to = len(s.chunks)
+	s.groups = append(s.groups, g)
 }
 
-// parseChunk leaves min and max as views of the raw footer until finish.
-func parseChunk(r *thriftReader) chunk {
-	c := chunk{nulls: -1, text: -1, codec: -1, start: -1}
-	r.fields(func(id int16, typ byte) {
+// field begins the next field of a struct, whose number is counted on from id: tStop after the last. It
+// is what fields does, without a call per field.
+func (r *thriftReader) field(id *int16) byte {
+	h := r.byte()
+	typ := h & 15
+	if r.bad || typ == tStop {
+		return tStop
+	}
+	if d := int16(h >> 4); d != 0 {
+		*id += d
+	} else {
+		*id = int16(r.int())
+	}
+	return typ
+}
+
+// parseChunk leaves min and max as views of the raw footer.
+func parseChunk(r *thriftReader, c *chunk) {
+	var id int16
+	for typ := r.field(&id); typ != tStop; typ = r.field(&id) {
 		switch {
 		case id == 1 && typ == tBinary:
 			if len(r.bin()) > 0 {
 				c.flags |= external
 			}
 		case id == 3 && typ == tStruct:
-			parseColumnMeta(r, &c)
+			parseColumnMeta(r, c)
 		case id == 4 && typ == tI64:
 			c.oi = r.int()
 		case id == 5 && typ == tI32:
@@ -274,13 +305,13 @@ func parseChunk(r *thriftReader) chunk {
 		default:
 			r.skip(typ, false)
 		}
-	})
-	return c
+	}
 }
 
 func parseColumnMeta(r *thriftReader, c *chunk) {
 	var data, dict int64 = -1, 0
-	r.fields(func(id int16, typ byte) {
+	var id int16
+	for typ := r.field(&id); typ != tStop; typ = r.field(&id) {
 		switch {
 		case id == 2 && typ == tList:
 			r.each(tI32, func(int) {
@@ -319,7 +350,7 @@ func parseColumnMeta(r *thriftReader, c *chunk) {
 		default:
 			r.skip(typ, false)
 		}
-	})
+	}
 	c.start = data
 	if dict > 0 {
 		c.flags |= hasDict
@@ -333,7 +364,8 @@ func parseColumnMeta(r *thriftReader, c *chunk) {
 func parseStats(r *thriftReader, c *chunk) {
 	var lo, hi, oldLo, oldHi []byte
 	var current bool
-	r.fields(func(id int16, typ byte) {
+	var id int16
+	for typ := r.field(&id); typ != tStop; typ = r.field(&id) {
 		switch {
 		case id == 1 && typ == tBinary:
 			oldHi = r.bin()
@@ -352,7 +384,7 @@ func parseStats(r *thriftReader, c *chunk) {
 		default:
 			r.skip(typ, false)
 		}
-	})
+	}
 	if !current {
 		lo, hi = oldLo, oldHi
 		c.flags |= deprecated
@@ -365,56 +397,6 @@ func parseStats(r *thriftReader, c *chunk) {
 		c.flags |= hasMax
 		c.max = unsafe.String(unsafe.SliceData(hi), len(hi))
 	}
-}
-
-// finish checks the row groups against the schema and the file, drops
-// statistics that cannot be used, and moves the others into one string.
-func (f *footer) finish(ordered, oldMR bool) error {
-	var rows int64
-	var stats strings.Builder
-	for g := range f.groups {
-		rg := &f.groups[g]
-		at := fault.Place{RowGroup: fault.N(int64(g))}
-		if rows += rg.rows; rg.rows < 0 || rows < 0 || rows > 1<<56 {
-			return fault.New(fault.Corrupt, "the footer claims %d rows", rg.rows).At(at)
-		}
-		if len(rg.chunks) != len(f.schema.leaves) {
-			return fault.New(fault.Corrupt, "the row group has %d columns, the schema %d", len(rg.chunks), len(f.schema.leaves)).At(at)
-		}
-		for i := range rg.chunks {
-			c, leaf := &rg.chunks[i], &f.schema.leaves[i]
-			if c.flags&encrypted != 0 { // an error of who reads it
-				*c = chunk{flags: encrypted, nulls: -1, text: -1, codec: -1}
-				continue
-			}
-			if c.start < 0 || c.size < 0 || c.raw < 0 || c.values < 0 || c.start > f.end || c.size > f.end-c.start {
-				at.Column = leaf.name
-				return fault.New(fault.Corrupt, "the column chunk claims %d bytes at offset %d, but the data ends at %d",
-					c.size, c.start, f.end).At(at)
-			}
-			if oldMR { // PARQUET-816: the header of the dictionary page is not counted
-				c.size = min(c.size+100, f.end-c.start)
-			}
-			if !inside(c.ci, int64(c.ciLen), f.end) || !inside(c.oi, int64(c.oiLen), f.end) {
-				c.ciLen, c.oiLen = 0, 0
-			}
-			if c.bloom <= 0 || c.bloom >= f.end || c.bloomLen < 0 {
-				c.bloom, c.bloomLen = 0, 0
-			}
-			c.tidy(leaf, ordered)
-			stats.WriteString(c.min)
-			stats.WriteString(c.max)
-		}
-	}
-	all := stats.String()
-	for g := range f.groups {
-		for i := range f.groups[g].chunks {
-			c := &f.groups[g].chunks[i]
-			c.min, all = all[:len(c.min)], all[len(c.min):]
-			c.max, all = all[:len(c.max)], all[len(c.max):]
-		}
-	}
-	return nil
 }
 
 func inside(off, n, end int64) bool { return n > 0 && off >= 4 && off <= end && n <= end-off }
@@ -436,6 +418,10 @@ func (c *chunk) tidy(leaf *leaf, ordered bool) {
 		c.max = ""
 	}
 	if leaf.kind != kindBytes {
+		if len(c.min) > maxStat || len(c.max) > maxStat { // no value of a number
+			c.min, c.max = "", ""
+			c.flags &^= hasMin | hasMax
+		}
 		c.flags |= minExact | maxExact
 		return
 	}

@@ -79,7 +79,7 @@ func TestPageIndexBytes(t *testing.T) {
 	var got, index int64
 	tb := tab.(*table)
 	for i, at := range tb.at {
-		g := &tb.footers[at.file].groups[at.group]
+		g := tb.footers[at.file].group(at.group)
 		for _, l := range []int{0, 1, 5} {
 			index += int64(g.chunks[l].ciLen) + int64(g.chunks[l].oiLen)
 		}

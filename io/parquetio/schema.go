@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -55,6 +56,8 @@ type schemaKey struct {
 type schemaCache struct {
 	mu sync.Mutex
 	m  map[[3]string]*fileSchema
+
+	tail atomic.Int64 // how much of the next file's end to read
 }
 
 func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {

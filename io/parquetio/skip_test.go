@@ -185,7 +185,7 @@ func TestFetchedOnce(t *testing.T) {
 		for _, place := range []string{path, "mem://skip/" + key} {
 			name := fmt.Sprintf("%v,remote=%t", l, place != path)
 			tab := mustOpen(t, nil, place)
-			g := &tab.(*table).footers[0].groups[0]
+			g := tab.(*table).footers[0].group(0)
 			var total int64
 			for i := range g.chunks {
 				total += g.chunks[i].size
@@ -235,9 +235,9 @@ func TestSkipsByHeaders(t *testing.T) {
 		}
 		f := tab.(*table).footers[0]
 		b := file.Bytes()
-		for i := range f.groups[0].chunks {
+		for i := range f.group(0).chunks {
 			if f.schema.leaves[i].name != "label" {
-				c := &f.groups[0].chunks[i]
+				c := &f.group(0).chunks[i]
 				copy(b[c.start+200:c.start+1000], bytes.Repeat([]byte{0xA5}, 800)) // inside the first page
 			}
 		}
@@ -314,7 +314,7 @@ func BenchmarkFromRow(b *testing.B) {
 func pageBegins(t *testing.T, tab *table) (begins []int64, mid int) {
 	t.Helper()
 	f := tab.footers[0]
-	g := &f.groups[0]
+	g := f.group(0)
 	win := &window{f: tab.input(0, nil), alloc: memtest.New(t), runs: []blobio.Range{{Off: g.chunks[0].start, Len: g.chunks[0].size}}, step: 1 << 16}
 	d, err := newDecoder(f.schema, g, []int{0}, map[int]*window{0: win}, nil, win.alloc)
 	if err != nil {

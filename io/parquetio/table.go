@@ -41,13 +41,9 @@ func (t *table) list() {
 		var row int64
 		for g := range f.groups {
 			rg := &f.groups[g]
-			var size int64
-			for c := range rg.chunks {
-				size += rg.chunks[c].size
-			}
 			t.splits = append(t.splits, driver.Split{
 				ID:   t.set.Files[i].Rel + "#" + strconv.Itoa(g),
-				File: t.set.Files[i].Path, Index: int64(g), Rows: rg.rows, Bytes: size,
+				File: t.set.Files[i].Path, Index: int64(g), Rows: rg.rows, Bytes: rg.bytes,
 			})
 			t.at = append(t.at, place{i, g, row})
 			row += rg.rows
@@ -102,7 +98,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if err != nil {
 		return nil, fault.Wrap(err, where)
 	}
-	c.s, c.g, c.terms, c.never = f.schema, &f.groups[at.group], a.Predicate, a.Never
+	c.s, c.g, c.terms, c.never = f.schema, f.group(at.group), a.Predicate, a.Never
 	for _, n := range a.FileColumns {
 		c.fields = append(c.fields, f.schema.arrow.FieldIndices(n)[0])
 	}
@@ -165,6 +161,8 @@ func (t *table) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
 	g.SetLimit(32)
 	adapted := -1
 	var a *fileset.Adapter
+	leaves := []int{} // of the terms
+	var some rowGroup // of which only these are there
 	for i, at := range t.at {
 		if gctx.Err() != nil {
 			break
@@ -178,13 +176,21 @@ func (t *table) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
 			}
 			a.Release()
 			adapted = at.file
+			leaves = leaves[:0]
+			for k := range a.Predicate {
+				if l, ok := f.schema.term(&a.Predicate[k]); ok {
+					leaves = append(leaves, l)
+				}
+			}
 		}
-		rg := &f.groups[at.group]
+		rg := &some
+		f.unpack(at.group, rg, leaves)
 		keep[i] = rg.rows > 0 && !a.Never && f.schema.keepGroup(rg, a.Predicate)
 		if !keep[i] || !f.schema.hasBloom(rg, a.Predicate) {
 			continue
 		}
 		terms := a.Predicate
+		rg = f.group(at.group)
 		g.Go(func() error {
 			out, err := f.schema.bloomExcludes(gctx, t.input(at.file, new(driver.ScanStats)), rg, terms)
 			if err != nil {
@@ -209,6 +215,9 @@ func (t *table) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
 	return keep, nil
 }
 
+// sizeGroups are what Size unpacks into: it is asked for every split.
+var sizeGroups = sync.Pool{New: func() any { return new(rowGroup) }}
+
 // Size implements driver.Sizer.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	names, err := t.columns(columns)
@@ -217,17 +226,20 @@ func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 	}
 	at := t.at[i]
 	f := t.footers[at.file]
-	g := &f.groups[at.group]
-	var fields []int
+	fields, leaves := []int{}, []int{}
 	for _, n := range names {
 		if is := f.schema.arrow.FieldIndices(n); len(is) > 0 {
 			fields = append(fields, is[0])
-			for _, l := range f.schema.fields[is[0]].leaves {
-				fetch += g.chunks[l].size
-			}
+			leaves = append(leaves, f.schema.fields[is[0]].leaves...)
 		} else {
-			decoded += 8 * g.rows // partition, path, row number or null
+			decoded += 8 * f.groups[at.group].rows // partition, path, row number or null
 		}
+	}
+	g := sizeGroups.Get().(*rowGroup)
+	defer sizeGroups.Put(g)
+	f.unpack(at.group, g, leaves)
+	for _, l := range leaves {
+		fetch += g.chunks[l].size
 	}
 	return fetch, decoded + f.schema.decodedBytes(g, fields)
 }
