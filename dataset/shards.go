@@ -210,13 +210,22 @@ func formColumns(schema *arrow.Schema, f shard.Form) []string {
 	if !f.Tensors || f.Columns == nil {
 		return nil
 	}
+	used := map[string]bool{}
+	for name, c := range f.Columns {
+		if c.Stack == nil {
+			used[name] = true
+		}
+		for _, name := range c.Stack {
+			used[name] = true
+		}
+	}
 	var cols []string
 	for _, field := range schema.Fields() {
-		if _, ok := f.Columns[field.Name]; ok {
+		if used[field.Name] {
 			cols = append(cols, field.Name)
 		}
 	}
-	if len(cols) < len(f.Columns) || len(cols) == schema.NumFields() {
+	if len(cols) < len(used) || len(cols) == schema.NumFields() {
 		return nil
 	}
 	return cols

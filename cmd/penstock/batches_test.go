@@ -88,7 +88,7 @@ func dealtSpecs(t *testing.T) map[string]string {
 		"text": fmt.Sprintf("version: 1\nsource: {json: {paths: [%q]}}\nsteps: [{explode: tokens}, {filter: tokens %% 5 == 0}]\n"+
 			"shards: {global_batch: 40, shuffle: {lanes: 4, window_bytes: 2KiB}}\n", docs),
 		"tensors": fmt.Sprintf("version: 1\nsource: {parquet: {paths: [%q]}}\nsteps: [{with_columns: {r: random()}}]\n"+
-			"shards: {global_batch: 40, shuffle: {window_rows: 64, lanes: 2}, columns: {id: int64, x: {dtype: bfloat16, scale: 0.5, offset: 1}, r: auto, tokens: {lists: ragged}}}\n", pq),
+			"shards: {global_batch: 40, shuffle: {window_rows: 64, lanes: 2}, columns: {id: int64, x: {dtype: bfloat16, scale: 0.5, offset: 1}, r: auto, tokens: {lists: ragged}, v: {stack: [x, id], dtype: float32}}}\n", pq),
 		"padded": fmt.Sprintf("version: 1\nsource: {parquet: {paths: [%q]}}\n"+
 			"shards: {global_batch: 40, shuffle: blocks, columns: {x: float32, tokens: {dtype: int64, lists: pad, length: 24, fill: -1}}}\n", pq),
 		"mix": fmt.Sprintf(`version: 1

@@ -42,7 +42,8 @@ type Shuffle struct {
 // TensorColumn is a column as a tensor; written as text it is its dtype.
 type TensorColumn struct {
 	_        struct{} `scalar:"dtype"`
-	DType    string   `json:"dtype,omitempty" doc:"type of the elements; auto (default): the column's own" enum:"auto|bool|int8|int16|int32|int64|uint8|uint16|uint32|uint64|float16|bfloat16|float32|float64"`
+	Stack    []string `json:"stack,omitempty" doc:"columns of one number each: the tensor is these, side by side, and has the name of the key"`
+	DType    string   `json:"dtype,omitempty" doc:"type of the elements; auto (default): the column's own; of a stack that of its columns, or float32 or float64, what holds them all" enum:"auto|bool|int8|int16|int32|int64|uint8|uint16|uint32|uint64|float16|bfloat16|float32|float64"`
 	Scale    *float64 `json:"scale,omitempty" doc:"values are multiplied by it before the cast; default 1"`
 	Offset   float64  `json:"offset,omitempty" doc:"then this is added"`
 	Lists    string   `json:"lists,omitempty" doc:"lists of varying length: pad to the longest of the rank's batch, pad_global to the longest of the step, or ragged: values and offsets" enum:"pad|pad_global|ragged"`
@@ -137,7 +138,7 @@ func (h *Shards) form() shard.Form {
 	}
 	f := shard.Form{Tensors: true, Columns: map[string]shard.Column{}}
 	for name, c := range h.Columns {
-		x := shard.Column{Offset: c.Offset, Lists: shard.Lists(c.Lists), Length: c.Length, Multiple: c.Multiple, Fill: c.Fill}
+		x := shard.Column{Stack: c.Stack, Offset: c.Offset, Lists: shard.Lists(c.Lists), Length: c.Length, Multiple: c.Multiple, Fill: c.Fill}
 		if c.DType != "" {
 			x.DType, _ = shard.ParseDType(c.DType) // the enum has no other names
 		}

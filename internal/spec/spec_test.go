@@ -226,6 +226,9 @@ func TestCheckShards(t *testing.T) {
 		"tail: pad":                                 `"mask"`,
 		"tail: pad, columns: {id: auto}":            "",
 		"columns: {id: {length: 3}}":                "for padded lists",
+		"columns: {v: {stack: [id, mask]}}":         "",
+		"columns: {v: {stack: [id, maks]}}":         `unknown column "maks"`,
+		"columns: {v: {stack: [id, s]}}":            "a stack takes one number of each column",
 		"columns: {id: {dtype: auto, offset: 2.5}}": "",
 	} {
 		s, err := Parse("s", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 2, "+shards+"}"), nil)
