@@ -130,12 +130,12 @@ func (r *results) heading(b *strings.Builder) {
 		"Differences from the study: the files are smaller; its file written by parquet-go is replaced by one of Polars.\n")
 	var old []string
 	for _, w := range r.Workloads {
-		if w.At.UTC().Format(time.DateOnly) != m.Date {
-			old = append(old, fmt.Sprintf("%s on %s", w.Name, w.At.UTC().Format(time.DateOnly)))
+		if w.Commit != m.Commit {
+			old = append(old, fmt.Sprintf("%s at %s on %s", w.Name, w.Commit, w.At.UTC().Format(time.DateOnly)))
 		}
 	}
 	if old != nil {
-		fmt.Fprintf(b, "\nMeasured earlier: %s.\n", strings.Join(old, ", "))
+		fmt.Fprintf(b, "\nMeasured by other commits: %s.\n", strings.Join(old, ", "))
 	}
 }
 

@@ -29,9 +29,10 @@ type results struct {
 
 // measured is a workload's figures: of each case, one per round.
 type measured struct {
-	Name  string
-	At    time.Time
-	Cases []*caseResult
+	Name   string
+	At     time.Time
+	Commit string
+	Cases  []*caseResult
 
 	w *workload
 }
@@ -153,6 +154,7 @@ func runAll(args []string) error {
 	r.Machine, r.Scale, r.Quick = describe(o.python()), o.scale, o.quick
 	r.Machine.Rounds = o.rounds
 	put := func(m *measured) error {
+		m.Commit = r.Machine.Commit
 		if i := slices.IndexFunc(r.Workloads, func(x *measured) bool { return x.Name == m.Name }); i >= 0 {
 			r.Workloads[i] = m
 		} else {

@@ -89,7 +89,7 @@ func scanPlot(m *measured) string {
 	engines := []string{"duckdb lazy", "polars sink_ipc", "arrow-go pqarrow", "decompress + copy"}
 	const left, width, row, low, high = 190, 720, 20, 0.05, 4.0
 	h := 96 + row*len(files)
-	title := "Scan, one core: CPU of Penstock / the other (left of 1 is faster)"
+	title := "Scan, one core: CPU of Penstock / the other (left of 1 is faster; dots on the edge are beyond it)"
 	c := newCanvas(width, h, title)
 	c.text(12, 24, "start", "t", title)
 	at := func(v float64) float64 {

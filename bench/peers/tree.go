@@ -42,8 +42,7 @@ func (t *tree) sample(memory bool) {
 	now := map[int]proc{}
 	all := allProcs()
 	self := os.Getpid()
-	var in func(pid int) bool
-	in = func(pid int) bool {
+	in := func(pid int) bool { // whether it descends from this process
 		for pid != self {
 			p, ok := all[pid]
 			if !ok || pid <= 1 {

@@ -4,8 +4,8 @@ import os
 import sys
 import time
 
-import numpy as np
 import peer
+import numpy as np
 
 case, size, count, work = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 f = {"bytes": 0, "batches": 0, "sum": 0, "steady_bytes": 0, "steady": 0}

@@ -3,8 +3,8 @@ import os
 import sys
 import time
 
-import numpy as np
 import peer
+import numpy as np
 
 case, path = sys.argv[1], sys.argv[2]
 SIZE, rows, limit = 4 << 20, 0, peer.Limit()

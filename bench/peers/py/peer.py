@@ -36,6 +36,10 @@ sys.excepthook = _missing
 
 def start():
     global _t0
+    try:
+        import pyarrow.dataset  # noqa: F401  engines that give Arrow import it late: no work of theirs
+    except ImportError:
+        pass
     print("@start", flush=True)
     sys.stdin.readline()
     _t0 = time.perf_counter()

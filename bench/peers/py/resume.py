@@ -9,8 +9,8 @@ import shutil
 import sys
 import time
 
-import numpy as np
 import peer
+import numpy as np
 
 case, path, work = sys.argv[1:4]
 ROWS = 1024

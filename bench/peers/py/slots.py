@@ -8,8 +8,8 @@ import logging
 import sys
 import time
 
-import numpy as np
 import peer
+import numpy as np
 
 videos, unit, frame, frames = int(sys.argv[1]), int(sys.argv[2]) / 1000, int(sys.argv[3]) << 20, int(sys.argv[4])
 import ray  # noqa: E402

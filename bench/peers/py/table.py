@@ -7,8 +7,8 @@ import glob
 import os
 import sys
 
-import numpy as np
 import peer
+import numpy as np
 
 case, folder = sys.argv[1], sys.argv[2]
 files = sorted(glob.glob(os.path.join(folder, "*.parquet")))
