@@ -51,7 +51,7 @@ type Events struct {
 // TaskInfo names an attempt.
 type TaskInfo struct {
 	Stage   int
-	Task    int // ordinal of the split, part or block in its stage
+	Task    int // ordinal of the split (or piece of one), part or block in its stage
 	Attempt int
 	Origin  Origin
 }
