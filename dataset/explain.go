@@ -122,6 +122,8 @@ func WriteStats(w io.Writer, st exec.Stats) {
 		st.RowsIn, st.RowsOut, float64(st.BytesRead)/(1<<20), short(st.Elapsed), float64(st.PeakBytes)/(1<<20), st.Retries, st.Skipped)
 	if st.Bottleneck != "" {
 		fmt.Fprintf(w, "  bottleneck: %s\n", st.Bottleneck)
+	} else {
+		fmt.Fprintln(w, "  bottleneck: none that takes more than half of the time")
 	}
 }
 

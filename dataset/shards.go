@@ -156,7 +156,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 		j.Plan, j.Unnamed = "", err
 	}
 	if o.DeadLetter != "" {
-		return j, fault.New(fault.Unsupported, "dead letters of shards: rows are read again after a resume, so that they would be written twice; run the steps with a sink to collect them")
+		return j, fault.New(fault.Unsupported, "dead letters of shards: rows are read again after a resume, so that they would be written twice; leave dead_letter out here, and run the steps with a sink (penstock run) to collect them")
 	}
 	return j, nil
 }

@@ -33,9 +33,9 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label 
 	if tail == "" {
 		tail = shard.TailDrop
 	}
-	fmt.Fprintf(out, "shards\n  %d ranks, steps of %s samples, tail %s, seed %d", ranks, count(int64(g)), tail, o.Seed)
+	fmt.Fprintf(out, "shards\n  %s, steps of %s, tail %s, seed %d", some(int64(ranks), "rank"), some(int64(g), "sample"), tail, o.Seed)
 	if n, ok := its[0].Len(); ok {
-		fmt.Fprintf(out, ", %s steps per epoch", count(n))
+		fmt.Fprintf(out, ", %s per epoch", some(n, "step"))
 	}
 	fmt.Fprintf(out, "\n  %s\n", strings.ReplaceAll(strings.TrimRight(its[0].Explain(), "\n"), "\n", "\n  "))
 	if err := its[0].Close(); err != nil {
@@ -77,7 +77,7 @@ func explainBounds(out io.Writer, schema *arrow.Schema, o *dataset.ShardOptions,
 		return
 	}
 	width, all := sampleBytes(schema, o.Form)
-	fmt.Fprintf(out, "  prefetch: %d steps, %s", steps, exec.Bytes(int64(steps)*int64(g)*width))
+	fmt.Fprintf(out, "  prefetch: %s, %s", some(int64(steps), "step"), exec.Bytes(int64(steps)*int64(g)*width))
 	if !all {
 		fmt.Fprint(out, " and what their texts and lists take")
 	}
@@ -87,12 +87,12 @@ func explainBounds(out io.Writer, schema *arrow.Schema, o *dataset.ShardOptions,
 // sampleBytes is what a sample takes in a batch, but for its columns of varying width; all says that there are none.
 func sampleBytes(schema *arrow.Schema, form shard.Form) (n int64, all bool) {
 	all = true
-	for _, f := range schema.Fields() {
-		t, items := f.Type, int64(1)
-		c, used := form.Columns[f.Name]
-		if form.Tensors && form.Columns != nil && !used {
-			continue
+	add := func(column string, d shard.DType) {
+		at := schema.FieldIndices(column)
+		if len(at) == 0 {
+			return
 		}
+		t, items := schema.Field(at[0]).Type, int64(1)
 		for l, ok := t.(*arrow.FixedSizeListType); ok; l, ok = t.(*arrow.FixedSizeListType) {
 			t, items = l.Elem(), items*int64(l.Len())
 		}
@@ -100,12 +100,25 @@ func sampleBytes(schema *arrow.Schema, form shard.Form) (n int64, all bool) {
 		switch {
 		case !ok:
 			all = false
-		case c.DType != shard.Auto:
-			n += items * int64(c.DType.Size())
+		case d != shard.Auto:
+			n += items * int64(d.Size())
 		case form.Tensors && t.ID() == arrow.BOOL:
 			n += items
 		default:
 			n += (items*int64(fixed.BitWidth()) + 7) / 8
+		}
+	}
+	if form.Columns == nil {
+		for _, f := range schema.Fields() {
+			add(f.Name, shard.Auto)
+		}
+	}
+	for name, c := range form.Columns {
+		for _, col := range c.Stack {
+			add(col, c.DType)
+		}
+		if c.Stack == nil {
+			add(name, c.DType)
 		}
 	}
 	return n, all

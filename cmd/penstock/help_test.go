@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/shard"
 )
 
 // Every example of every --help does what it says: it runs, in the order in which help lists them, in a
@@ -93,5 +96,24 @@ func TestExplainCosts(t *testing.T) {
 	text := writeSpec(t, "version: 1\nsource: {parquet: {paths: [examples/data/flights/]}}\nshards: {batch_per_rank: 100, ranks: 2}\n")
 	if out := ok(t, "explain", text); !strings.Contains(out, "resident setting: 512 MiB (default); chooses the lanes") || !strings.Contains(out, "and what their texts and lists take") {
 		t.Error(out)
+	}
+}
+
+// The bytes of a sample are those of its tensors.
+func TestSampleBytes(t *testing.T) {
+	schema := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int64}, {Name: "b", Type: arrow.PrimitiveTypes.Float32},
+		{Name: "v", Type: arrow.FixedSizeListOf(8, arrow.PrimitiveTypes.Int16)}, {Name: "s", Type: arrow.BinaryTypes.String}, {Name: "o", Type: arrow.FixedWidthTypes.Boolean}}, nil)
+	for _, c := range []struct {
+		form shard.Form
+		n    int64
+		all  bool
+	}{
+		{shard.Form{}, 8 + 4 + 16 + 1, false},
+		{shard.Form{Tensors: true, Columns: map[string]shard.Column{"a": {}, "v": {DType: shard.Float32}, "o": {}}}, 8 + 32 + 1, true},
+		{shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {Stack: []string{"a", "b"}, DType: shard.Float32}, "s": {}}}, 8, false},
+	} {
+		if n, all := sampleBytes(schema, c.form); n != c.n || all != c.all {
+			t.Errorf("%+v: %d %v, want %d %v", c.form, n, all, c.n, c.all)
+		}
 	}
 }

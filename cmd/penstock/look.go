@@ -300,7 +300,7 @@ code 2. Lanes and windows over compressed text and JSON arrays are left unchecke
 					unchecked = "; lanes and windows are not checked, as rows must be counted for them"
 				}
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d columns out%s\n", a[0], sch.NumFields(), unchecked)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s out%s\n", a[0], some(int64(sch.NumFields()), "column"), unchecked)
 			return err
 		},
 	}

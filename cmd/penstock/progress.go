@@ -106,6 +106,14 @@ func line(st exec.Stats, took time.Duration) string {
 	return b.String()
 }
 
+// some is a count with its unit: 1 file, 2,000 files.
+func some(n int64, unit string) string {
+	if n == 1 {
+		return "1 " + unit
+	}
+	return count(n) + " " + unit + "s"
+}
+
 // count groups digits: 1,234,567.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)

@@ -66,15 +66,15 @@ goes on where it was; one that finished says so and changes nothing.
 			}
 			switch {
 			case r.Already:
-				fmt.Fprintf(out, "%s: finished before (job %s): %d rows in %d files; nothing to do\n", name, r.Job, r.Rows, r.Files)
+				fmt.Fprintf(out, "%s: finished before (job %s): %s in %s; nothing to do\n", name, r.Job, some(r.Rows, "row"), some(int64(r.Files), "file"))
 			case r.Job == "":
-				fmt.Fprintf(out, "%s: %s rows in, %s rows out in %s\n", name, count(r.Stats.RowsIn), count(r.Rows), seconds(time.Since(start)))
+				fmt.Fprintf(out, "%s: %s in, %s out in %s\n", name, some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), seconds(time.Since(start)))
 			default:
-				fmt.Fprintf(out, "%s: %s rows in, %s rows in %d files (%s) written in %s, peak memory %s of the budget\n", name,
-					count(r.Stats.RowsIn), count(r.Rows), r.Files, exec.Bytes(r.Bytes), seconds(time.Since(start)), exec.Bytes(r.Stats.PeakBytes))
+				fmt.Fprintf(out, "%s: %s in, %s in %s (%s) written in %s, peak memory %s of the budget\n", name,
+					some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), some(int64(r.Files), "file"), exec.Bytes(r.Bytes), seconds(time.Since(start)), exec.Bytes(r.Stats.PeakBytes))
 			}
 			if r.Stats.Skipped > 0 {
-				fmt.Fprintf(out, "%s rows skipped by on_error\n", count(r.Stats.Skipped))
+				fmt.Fprintf(out, "%s skipped by on_error\n", some(r.Stats.Skipped, "row"))
 			}
 			if cache != nil {
 				c := cache.Stats()

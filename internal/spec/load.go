@@ -49,7 +49,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		if errors.Is(err, io.EOF) {
 			return nil, fault.New(fault.Invalid, "%s: the spec is empty", file)
 		}
-		return nil, fault.New(fault.Invalid, "%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, notYAML(file, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); err != io.EOF {
 		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
@@ -88,6 +88,24 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 	}
 	s.doc = &c.document
 	return &s, nil
+}
+
+// notYAML gives a syntax error its place as other errors have it. What is wrong is most often an expression.
+func notYAML(file string, data []byte, err error) error {
+	text, at, hint := strings.TrimPrefix(err.Error(), "yaml: "), file, ""
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if number, what, ok := strings.Cut(rest, ": "); ok {
+			line, _ := strconv.Atoi(number)
+			if strings.HasPrefix(what, "did not find expected") { // by the parser, which counts from 0
+				line = min(line+1, bytes.Count(data, []byte("\n"))+1)
+			}
+			at, text = fmt.Sprintf("%s:%d", file, line), what
+		}
+	}
+	if strings.Contains(text, "did not find expected") || strings.Contains(text, "mapping values are not allowed") {
+		hint = " (in YAML, an expression that holds a comma, a quote, a brace or a colon needs quotes around all of it)"
+	}
+	return fault.New(fault.Invalid, "%s: %s%s", at, text, hint)
 }
 
 // bounded refuses documents that aliases or nesting blow up.

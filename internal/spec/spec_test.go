@@ -78,6 +78,7 @@ func TestMistakes(t *testing.T) {
 		{"name: taxi", "name: ${file:/dev/zero}", "no regular file"},
 		{"name: taxi", "name: [a]", "want text, not a list"},
 		{"name: taxi", "name: {{", "did not find|flow mapping"},
+		{"log1p(trip_distance)", `cast(a, "int32")`, "taxi.yaml:6: did not find expected ',' or '}' (in YAML, an expression that holds a comma"},
 		{"source: {parquet", "source: &a {parquet", ""}, // anchors are fine
 		{"name: taxi", "name: ${env:PENSTOCK_TEST_SECRET}", ""},
 	} {
