@@ -137,7 +137,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	if comp = comp[head:]; c.win.f.fetch == nil {
+	if comp = comp[head:]; c.win.f.fetch == nil && h.typ != pageDict {
 		c.win.hint = size + size/16 // the next page is read together with its header
 	}
 	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {

@@ -76,7 +76,7 @@ type window struct {
 	dict  blobio.Range   // read once and kept: a decoder that enters in the middle comes back for it
 	runs  []blobio.Range // what will be read, in order
 	step  int64          // bytes of one read; more if one page needs it
-	hint  int64          // local: bytes that the next page may have; 0: it may not be read at all
+	hint  int64          // local: bytes that the next page may have; 0: not known
 
 	off  int64 // file offset of buf[0]
 	buf  []byte
@@ -127,7 +127,11 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	if off+n > end {
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes at offset %d is not where the page index says", n, off)
 	}
-	want := min(max(n, w.step, w.hint), end-off)
+	want := max(n, w.step, w.hint)
+	if w.hint == 0 && w.f.fetch == nil && n < probeBytes && end-off > w.step {
+		want = probeBytes // a header, of a page that may be skipped, or be larger than a step
+	}
+	want = min(want, end-off)
 	have := int64(len(w.buf))
 	if int64(cap(w.mem)) < want {
 		mem := w.alloc.Allocate(int(want))
@@ -153,6 +157,9 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	}
 	return w.buf[:n], nil
 }
+
+// probeBytes are read of a local file for the header of a page of which nothing is known.
+const probeBytes = 16 << 10
 
 // maxWindow is what the window of a local file keeps beyond its step for the next page.
 const maxWindow = 2 << 20

@@ -135,7 +135,7 @@ func tryTexts[O int32 | int64](c *column, o *leafOut, offsets []O, at int) (bool
 		return false, nil // near a limit only what is certain
 	}
 	if used == 0 {
-		if err := c.foresee(o, 0, size, size*max(int64(o.expect-at)-n, 0)/n); err != nil {
+		if err := c.foresee(o, 0, size, size/8+size*max(int64(o.expect-at)-n, 0)/n); err != nil {
 			return false, err
 		}
 	}
