@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -446,6 +447,66 @@ func TestDictionaryOverflow(t *testing.T) {
 	defer got.Release()
 	if want := "\"1 7\"\n\"1 0\"\n"; texts(got.Column(0)) != want {
 		t.Errorf("got %q", texts(got.Column(0)))
+	}
+}
+
+// Rows of any width come as they are, in portions or not, and nothing is written behind them.
+func TestRows(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for width := 1; width < 3000; width += 1 + rng.IntN(width) {
+		srcs := make([][]byte, 1+rng.IntN(3))
+		for i := range srcs {
+			srcs[i] = make([]byte, width*(1+rng.IntN(40)))
+			for k := range srcs[i] {
+				srcs[i][k] = byte(rng.Uint32())
+			}
+		}
+		var runs []Run
+		var want []byte
+		n := 1 + rng.IntN(700)
+		half, halfBytes := rng.IntN(n+1), 0
+		for i := range n {
+			if i == half {
+				halfBytes = len(want)
+			}
+			r := Run{Rec: int32(rng.IntN(len(srcs))), N: 1}
+			rows := len(srcs[r.Rec]) / width
+			r.Row = int32(rng.IntN(rows))
+			if rng.IntN(20) == 0 {
+				r.N = int32(rng.IntN(rows - int(r.Row) + 1))
+			}
+			runs = append(runs, r)
+			want = append(want, srcs[r.Rec][int(r.Row)*width:int(r.Row+r.N)*width]...)
+		}
+		if half == n {
+			halfBytes = len(want)
+		}
+		got := bytes.Repeat([]byte{0xa5}, len(want)+64)
+		check := func(what string) {
+			if !bytes.Equal(got[:len(want)], want) || !bytes.Equal(got[len(want):], bytes.Repeat([]byte{0xa5}, 64)) {
+				t.Fatalf("%s: %d runs of rows of %d bytes differ", what, n, width)
+			}
+		}
+		Fixed(got[:len(want)], width, srcs, runs)
+		check("Fixed")
+		clear(got[:len(want)])
+		Ahead(got[:halfBytes], width, srcs, runs, half)
+		Ahead(got[halfBytes:len(want)], width, srcs, runs[half:], n-half)
+		check("Ahead")
+		if width >= minRow {
+			from := make([]unsafe.Pointer, 50)
+			for i := range from {
+				from[i] = row(srcs, &runs[i%n], width)
+			}
+			a, b := make([]byte, 40*width), make([]byte, 40*width)
+			copyRows(a, from, width, min(width, fetchRow))
+			copyRowsGo(b, from, width, 0)
+			if !bytes.Equal(a, b) {
+				t.Fatalf("rows of %d bytes: the kernel differs", width)
+			}
+		}
 	}
 }
 
