@@ -80,6 +80,9 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 		}
 	}
 	if given("rank") {
+		if d.rank < 0 || d.rank >= j.ranks {
+			return nil, usageError{fault.New(fault.Invalid, "--rank %d of %s: the first is 0", d.rank, some(int64(j.ranks), "rank"))}
+		}
 		j.o.Ranks = []int{d.rank}
 	}
 	switch d.format {

@@ -73,6 +73,9 @@ func (s *Spec) AtShards(err error) error {
 		return err
 	}
 	text := err.Error()
+	if strings.Contains(text, "restore: ") { // of a state, not of the spec
+		return err
+	}
 	for _, key := range []string{"run.on_error.dead_letter", "shards.shuffle.window_rows", "shards.shuffle.window_bytes", "shards.shuffle.lanes",
 		"shards.shuffle.resident", "shards.shuffle.mode", "shards.batch_per_rank", "shards.global_batch", "shards.steps_per_epoch", "shards.tail"} {
 		name := key[strings.LastIndexByte(key, '.')+1:]

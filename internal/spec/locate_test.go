@@ -87,6 +87,7 @@ func TestAtShards(t *testing.T) {
 		{fault.New(fault.Invalid, "no tensor form").At(fault.Place{Column: "id"}), "s.yaml:8:17: "},
 		{fault.New(fault.Invalid, "an epoch has no end: give steps_per_epoch"), "s.yaml:4:3: "},
 		{fault.New(fault.Unavailable, "the bucket is away"), "the bucket"},
+		{fault.New(fault.Invalid, "restore: the state is of seed 0"), "restore: "},
 	} {
 		got := s.AtShards(c.err)
 		if !strings.HasPrefix(got.Error(), c.want) || c.err.Code != fault.Exhausted && fault.CodeOf(got) != c.err.Code || c.err.Code == fault.Exhausted && fault.CodeOf(got) != fault.Invalid || s.AtShards(got) != got {

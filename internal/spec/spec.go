@@ -118,13 +118,14 @@ type Branch struct {
 	Steps  []Step `json:"steps,omitempty" doc:"what happens to them, in order"`
 }
 
-// OnError is a policy.
+// OnError is a policy; written as text it is its name.
 type OnError struct {
-	Policy     string  `json:"policy,omitempty" doc:"fail (default), skip or retry" enum:"fail|skip|retry"`
-	Retries    int     `json:"retries,omitempty" doc:"how often a failed call is run again first"`
-	MaxRows    int64   `json:"max_rows,omitempty" doc:"more skipped rows than this fail the run"`
-	MaxRate    float64 `json:"max_rate,omitempty" doc:"a larger share of skipped rows fails the run"`
-	DeadLetter string  `json:"dead_letter,omitempty" doc:"folder or bucket URL for skipped rows (run.on_error only)"`
+	_          struct{} `scalar:"policy"`
+	Policy     string   `json:"policy,omitempty" doc:"fail (default), skip or retry" enum:"fail|skip|retry"`
+	Retries    int      `json:"retries,omitempty" doc:"how often a failed call is run again first"`
+	MaxRows    int64    `json:"max_rows,omitempty" doc:"more skipped rows than this fail the run"`
+	MaxRate    float64  `json:"max_rate,omitempty" doc:"a larger share of skipped rows fails the run"`
+	DeadLetter string   `json:"dead_letter,omitempty" doc:"folder or bucket URL for skipped rows (run.on_error only)"`
 }
 
 // Sink is one of the destinations.

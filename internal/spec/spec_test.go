@@ -30,12 +30,12 @@ run: {memory: 512MiB, cpus: 2, seed: 7, stall_timeout: 90s, on_error: {policy: s
 `
 
 func TestParse(t *testing.T) {
-	s, err := Parse("taxi.yaml", []byte(taxi), []string{"run.memory=1GiB", "steps.0.filter=fare_amount > 5", "sink.parquet.mode=append", "run.id=abc"})
+	s, err := Parse("taxi.yaml", []byte(taxi), []string{"run.memory=1GiB", "steps.0.filter=fare_amount > 5", "sink.parquet.mode=append", "run.id=abc", "steps.1.on_error=skip"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Run.Memory != 1<<30 || *s.Steps[0].Filter != "fare_amount > 5" || s.Sink.Parquet.Mode != "append" || s.Sink.Parquet.TargetSize != 1<<30 ||
-		s.Run.ID != "abc" || s.Run.Seed != 7 || s.Steps[2].OnError.Policy != "skip" || s.Run.OnError.DeadLetter != "bad/" {
+		s.Run.ID != "abc" || s.Run.Seed != 7 || s.Steps[2].OnError.Policy != "skip" || s.Steps[1].OnError.Policy != "skip" || s.Run.OnError.DeadLetter != "bad/" {
 		t.Errorf("%+v", s)
 	}
 	w := s.Steps[1].WithColumns
