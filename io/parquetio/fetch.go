@@ -118,6 +118,14 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	if off >= w.off && off+n <= w.off+int64(len(w.buf)) {
 		return w.buf[off-w.off : off-w.off+n], nil
 	}
+	if r := w.firstRange; w.first != nil && off >= r.Off {
+		if off >= r.Off+r.Len {
+			w.dropFirst()
+		} else if b, ok := w.first.got.Bytes(off, n); ok && off+n <= r.Off+r.Len {
+			w.ahead(ctx, r.Off+r.Len)
+			return b, nil
+		}
+	}
 	if off < w.off || off > w.off+int64(len(w.buf)) {
 		w.buf, w.off = w.buf[:0], off
 	} else {
@@ -212,7 +220,7 @@ func (w *window) read(ctx context.Context, p []byte, off int64) (int64, error) {
 			k := int64(copy(p, b))
 			if off+k == r.Off+r.Len {
 				w.dropFirst()
-				w.start(ctx, off+k)
+				w.ahead(ctx, off+k)
 			}
 			return k, nil
 		}
@@ -240,6 +248,13 @@ func (w *window) read(ctx context.Context, p []byte, off int64) (int64, error) {
 	}
 	w.start(ctx, off+int64(len(p)))
 	return int64(len(p)), nil
+}
+
+// ahead starts the read of what follows off, unless it is under way.
+func (w *window) ahead(ctx context.Context, off int64) {
+	if w.next == nil {
+		w.start(ctx, off)
+	}
 }
 
 // start begins to read what follows off, in this run or the next. The read
