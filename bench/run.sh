@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the streaming core and the order of shards, and writes bench/results/core.md and order.md.
-# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only the regression check: ONLY=regress
+# Measures the streaming core, reading from buckets and the order of shards, and writes bench/results/core.md, remote.md and order.md.
+# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only the regression check: ONLY=regress
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,12 +13,20 @@ order() { # every figure of order.md; a part of them: bin/bench-order report -on
 	bin/bench-order report "$dir/order" | tee "$dir/order.md"
 	mv "$dir/order.md" bench/results/order.md
 }
+remote() { # every figure of remote.md; a part of them: -only first,hedge
+	go test ./bench/remote -run Report -count 1 -timeout 30m -v -out "$(realpath "$dir")/remote.md" | grep '| '
+	mv "$dir/remote.md" bench/results/remote.md
+}
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
 }
 if [ "${ONLY:-}" = regress ]; then
 	regress
+	exit
+fi
+if [ "${ONLY:-}" = remote ]; then
+	remote
 	exit
 fi
 if [ "${ONLY:-}" = order ]; then
@@ -77,4 +85,5 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 } | tee "$out"
 
 order
+remote
 regress
