@@ -305,8 +305,9 @@ func plainBytes(v [][]byte) []byte {
 // strings returns byte strings, sorted more or less.
 func (e *env) strings(n, most int) [][]byte {
 	v := make([][]byte, n)
+	least := most * e.IntN(5) / 4
 	for i := range v {
-		b := make([]byte, e.IntN(most+1))
+		b := make([]byte, min(least, most)+e.IntN(max(most-least, 0)+1))
 		for k := range b {
 			b[k] = byte(e.Uint32())
 		}

@@ -16,7 +16,7 @@ import (
 
 func testGather[T Word](e *env) {
 	width := e.IntN(14)
-	entries := 1 + e.IntN(int(limit(width)))
+	entries := 1 + e.IntN(min(int(limit(width)), []int{16, 33, 1 << 14}[e.IntN(3)]))
 	dict := slice[T](e.more, entries)
 	e.fillBytes(raw(dict))
 	at, n := e.IntN(20), e.size(5000)
@@ -575,5 +575,47 @@ func TestNarrow(t *testing.T) {
 	Date64(ms, []int32{-1, math.MaxInt32})
 	if ms[0] != -86_400_000 || ms[1] != math.MaxInt32*86_400_000 {
 		t.Error(ms)
+	}
+}
+
+func TestDamagedDeltas(t *testing.T) {
+	values := make([]int64, 40)
+	for i := range values {
+		values[i] = int64(i * i)
+	}
+	src := encodeDelta(values, 32, 1, false, false)
+	var d Delta
+	if !d.Reset(src) || !d.Skip(40) {
+		t.Fatal("what is right fails")
+	}
+	at := bytes.IndexByte(src, 6) // bits of the first 32 deltas
+	for _, width := range []byte{65, 99, 255} {
+		src[at] = width
+		if !d.Reset(append(src, make([]byte, 1<<13)...)) || d.Skip(40) {
+			t.Errorf("%d bits are read", width)
+		}
+	}
+	for _, head := range [][]byte{{0, 1, 1, 0}, {32, 0, 1, 0}, {32, 33, 1, 0}, {36, 3, 1, 0}, {32, 1, 1}, {32, 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0}, {0x80}} {
+		if d.Reset(head) {
+			t.Errorf("%x is a header", head)
+		}
+	}
+	// One value of no prefix, then one whose prefix is a byte longer than that.
+	long := append(encodeDelta([]int64{0, 4}, 32, 1, true, false), encodeDeltaLength([][]byte{[]byte("abc"), []byte("d")})...)
+	var b DeltaBytes
+	if !b.Reset(long) {
+		t.Fatal("Reset")
+	}
+	if _, ok := b.Size(2); ok {
+		t.Error("a prefix of 4 bytes of 3 has a size")
+	}
+	if DeltaByteArrays(&b, make([]int32, 3), make([]byte, 100)) {
+		t.Error("a prefix of 4 bytes of 3 is read")
+	}
+	for _, v := range [][2][]int64{{{0, -1}, {3, 1}}, {{0, 1}, {3, -1}}, {{0, 1, 1}, {3, 1}}, {{0, 1}, {3, 9}}} {
+		damaged := append(encodeDelta(v[0], 32, 1, true, false), append(encodeDelta(v[1], 32, 1, true, false), "abcd"...)...)
+		if b.Reset(damaged) && DeltaByteArrays(&b, make([]int32, 3), make([]byte, 100)) {
+			t.Errorf("lengths %v are read", v)
+		}
 	}
 }
