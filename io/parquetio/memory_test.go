@@ -1,14 +1,73 @@
 package parquetio
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
 
+	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/io/driver"
 )
+
+// TestHugePages: of a file with one page per column, some writers' habit, a reader holds one page at a
+// time beyond what it may keep, not one per column.
+func TestHugePages(t *testing.T) {
+	const rows, cols, page = 250_000, 16, 8 * 250_000
+	var fs []arrow.Field
+	for i := range cols {
+		fs = append(fs, arrow.Field{Name: fmt.Sprint("f", i), Type: arrow.PrimitiveTypes.Float64})
+	}
+	rec := rowsOf(fs, rows, func(rng *rand.Rand, _ int, b *array.RecordBuilder) {
+		for i := range fs {
+			b.Field(i).(*array.Float64Builder).Append(rng.Float64())
+		}
+	})
+	defer rec.Release()
+	path := filepath.Join(t.TempDir(), "f.parquet")
+	writeWith(t, path, rec, parquet.WithCompression(compress.Codecs.Snappy), parquet.WithDictionaryDefault(false),
+		parquet.WithDataPageSize(1<<30), parquet.WithMaxRowGroupLength(rows))
+	tab := mustOpen(t, nil, path)
+	for _, ahead := range []int64{0, 1 << 20} {
+		pool := mem.New(1 << 30)
+		defer pool.Close()
+		peak, at := int64(0), int64(0)
+		err := readAll(t.Context(), tab, 0, &driver.ScanOptions{Alloc: pool, AheadBytes: ahead}, func(b driver.Batch) {
+			peak = max(peak, pool.Live())
+			want := rec.NewSlice(at, at+b.Record.NumRows())
+			defer want.Release()
+			for i, c := range b.Record.Columns() {
+				if !array.Equal(c, want.Column(i)) {
+					t.Fatalf("column %d differs in rows %d to %d", i, at, at+b.Record.NumRows())
+				}
+			}
+			at += b.Record.NumRows()
+		})
+		if err != nil || at != rows {
+			t.Fatalf("%d rows, %v", at, err)
+		}
+		// What is kept, one page, its bytes in the file, a batch; and what is read or decoded ahead.
+		most := int64(maxKept + maxAhead + localAhead)
+		if ahead > 0 {
+			most = 3 * ahead
+		}
+		most += 2*page + 8<<20
+		t.Logf("hint %d: %d MiB held, at most %d; pages have %d", ahead, peak>>20, most>>20, cols*page>>20)
+		if peak > most {
+			t.Errorf("%d bytes are held, want at most %d", peak, most)
+		}
+		if n := pool.Live(); n != 0 {
+			t.Errorf("%d bytes leak", n)
+		}
+	}
+}
 
 // TestUniqueColumns: a column without repeated values gets no dictionary, also
 // where the first batches are small, and what is held of 100,000 rows is what
