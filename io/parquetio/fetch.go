@@ -77,6 +77,7 @@ type window struct {
 	runs  []blobio.Range // what will be read, in order
 	step  int64          // bytes of one read; more if one page needs it
 	hint  int64          // local: bytes that the next page may have; 0: not known
+	keep  int64          // local: bytes held behind a page that is used up
 
 	off  int64 // file offset of buf[0]
 	buf  []byte
@@ -169,13 +170,16 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 // probeBytes are read of a local file for the header of a page of which nothing is known.
 const probeBytes = 16 << 10
 
-// maxWindow is what the window of a local file keeps beyond its step for the next page.
-const maxWindow = 2 << 20
+// maxWindow is what the window of a local file may hold behind a page that is used up, maxWindows what all do.
+const (
+	maxWindow  = 2 << 20
+	maxWindows = 32 << 20
+)
 
 // shrink gives back the memory of a page that was larger than others and is not needed any more: it can be
 // read again.
 func (w *window) shrink() {
-	if w.f.fetch == nil && int64(len(w.mem)) > max(2*w.step, maxWindow) {
+	if w.f.fetch == nil && int64(len(w.mem)) > w.keep {
 		w.alloc.Free(w.mem)
 		w.mem, w.buf, w.hint = nil, nil, 0
 	}

@@ -230,6 +230,9 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 		}
 		if c.in.fetch == nil {
 			w.step = min(w.step, localStep)
+			if w.keep = 2 * w.step; c.o.AheadBytes == 0 {
+				w.keep = max(w.keep, min(maxWindow, maxWindows/int64(len(order))))
+			}
 		}
 	}
 	if c.o.Limit > 0 && len(c.terms) == 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
