@@ -126,8 +126,9 @@ func scanStock(path string, cores int) (int64, error) {
 	return rows, nil
 }
 
-// limit is what no reader that hands out its own memory can beat: every page decompressed into one
-// scratch, and as many bytes copied as the file's columns take in Arrow form.
+// limit is what no reader that hands out its own memory can beat: every page decompressed (or copied,
+// where it is not compressed) into one scratch, and as many bytes copied as the file's columns take in
+// Arrow form, from the cache to a ring of 64 MiB.
 type limit struct {
 	copied  map[string]int64 // Arrow bytes by file
 	scratch []byte
@@ -142,7 +143,7 @@ func (l *limit) scan(path string) (int64, error) {
 		if l.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true)); err != nil {
 			return 0, err
 		}
-		l.from, l.to = make([]byte, 1<<20), make([]byte, 1<<20)
+		l.from, l.to = make([]byte, 512<<10), make([]byte, 64<<20)
 	}
 	size, ok := l.copied[path]
 	if !ok {
@@ -179,8 +180,9 @@ func (l *limit) scan(path string) (int64, error) {
 			}
 		}
 	}
-	for ; size > 0; size -= int64(len(l.from)) { // from L2, as a decoder's output would be
-		copy(l.to, l.from[:min(size, int64(len(l.from)))])
+	for at := 0; size > 0; size -= int64(len(l.from)) {
+		copy(l.to[at:], l.from[:min(size, int64(len(l.from)))])
+		at = (at + len(l.from)) % len(l.to)
 	}
 	return meta.NumRows, nil
 }
@@ -203,6 +205,7 @@ func (l *limit) chunk(b []byte, codec compress.Compression) error {
 		}
 		switch {
 		case !p.packed || codec == compress.Codecs.Uncompressed:
+			copy(l.scratch[:cap(l.scratch)], body)
 		case codec == compress.Codecs.Snappy:
 			if _, err = snappy.Decode(l.scratch[:cap(l.scratch)], body); err != nil {
 				return err

@@ -115,7 +115,7 @@ func scanTables(b *strings.Builder, m *measured) {
 	by, mean := scanSpread(m, files)
 	b.WriteString("\n## Scan\n\nEvery column of every file decoded, on one core; CPU seconds of a pass, the median of the rounds (a round is one pass that does not count, then passes for 0.3 s). " +
 		"`duckdb lazy`: `EXPLAIN ANALYZE`, whose sink drops vectors, dictionaries and strings as they are in the file; `to arrow`: true Arrow batches. `polars sink_ipc`: to /dev/null, decodes all. " +
-		"`decompress + copy`: every page decompressed into one scratch, and as many bytes copied as the columns take in Arrow form. " +
+		"`decompress + copy`: every page decompressed (or copied) into one scratch, and as many bytes copied as the columns take in Arrow form. " +
 		"Names: content, writer (duckv2: DuckDB with Parquet V2 encodings; bss: BYTE_STREAM_SPLIT), codec, rows of a row group.\n\n")
 	var engines []string
 	for _, e := range scanEngines {

@@ -7,11 +7,14 @@ Polars write is written here; base/ is what `peers gen` rewrites with arrow-go.
 import os
 import sys
 
-import duckdb
-import numpy as np
-import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
+try:
+    import duckdb
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as e:
+    sys.exit(f"making the files needs duckdb, numpy, polars and pyarrow ({e}): run make bench-peers once without QUICK")
 
 out, scale = sys.argv[1], float(sys.argv[2])
 rest = min(1.0, scale * 4)  # the other workloads have their full size from a scale of 0.25 on
