@@ -334,7 +334,7 @@ func TestBadOptions(t *testing.T) {
 		"rows of text":      {dataset.ReadText(text), 1, win(shard.Shuffle{WindowRows: 9}), fault.Invalid, "window_bytes"},
 		"limit":             {r.Limit(5), 1, win(shard.Shuffle{Mode: shard.ModeBlocks}), fault.Invalid, "sample"},
 		"limit in between":  {r.Limit(5).Filter("id > 2"), 1, win(shard.Shuffle{Mode: shard.ModeNone}), fault.Invalid, "last step"},
-		"does not fit":      {r, 1, win(shard.Shuffle{Mode: shard.ModeWindow, Resident: 100}), fault.Exhausted, "make the window smaller"},
+		"does not fit":      {r, 1, win(shard.Shuffle{Mode: shard.ModeWindow, Resident: 100}), fault.Invalid, "make the window smaller"},
 		"mix without end":   {dataset.Mix(dataset.MixSource{Name: "a", Data: r, Weight: 1, Repeat: true}), 1, shard.Options{GlobalBatch: 4}, fault.Invalid, "steps_per_epoch"},
 		"columns of arrow":  {r, 1, shard.Options{GlobalBatch: 4, Form: shard.Form{Columns: map[string]shard.Column{"id": {}}}}, fault.Invalid, ""},
 		"unknown column":    {r, 1, shard.Options{GlobalBatch: 4, Form: shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {}}}}, fault.Invalid, `"x"`},

@@ -188,7 +188,7 @@ func (l *Layout) choose(s Shuffle, sources int) error {
 		return nil
 	}
 	if lane > room {
-		return fault.New(fault.Exhausted, "shuffle: one window of %d %s and a row group take %s, more than the %s that a source may keep resident: make the window smaller, or raise resident",
+		return fault.New(fault.Invalid, "shuffle: one window of %d %s and a row group take %s, more than the %s that a source may keep resident: make the window smaller, or raise resident",
 			l.shape.Window, l.unit(), exec.Bytes(lane), exec.Bytes(room))
 	}
 	l.shape.Lanes = int(powerOfTwo(min(maxLanes, int64(splits)/4, room/lane)))

@@ -65,11 +65,7 @@ func (s *Spec) ofStep(path string) func(error) error {
 // AtShards says which line of the shards section an error of its batches is about: one that is wrong
 // with the spec, and has no line yet.
 func (s *Spec) AtShards(err error) error {
-	switch fault.CodeOf(err) {
-	case fault.Exhausted: // of what the spec allows: trying again does not help
-		err = fault.New(fault.Invalid, "%w", err)
-	case fault.Invalid, fault.Unsupported:
-	default:
+	if c := fault.CodeOf(err); c != fault.Invalid && c != fault.Unsupported {
 		return err
 	}
 	text := err.Error()
