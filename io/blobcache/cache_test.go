@@ -457,10 +457,14 @@ func TestResize(t *testing.T) {
 		t.Errorf("%d and %d sets", a.sets.Load(), b.sets.Load())
 	}
 	s := open(t, dir, MinMax)
-	read(t, s, "x", 0, n)
+	if got := read(t, s, "x", 0, n); got == 0 {
+		t.Error("nothing is found in a smaller file")
+	}
 	for _, c := range []*Cache{a, b, s} {
 		write(c, "z", 0, n)
-		read(t, c, "x", 0, n)
+		if got := read(t, c, "x", 0, n); got == 0 {
+			t.Error("nothing is left in a smaller file")
+		}
 		if size := onDisk(t, dir); size > MinMax {
 			t.Errorf("%d bytes on disk", size)
 		}

@@ -272,6 +272,53 @@ func TestHedgeOutcomes(t *testing.T) {
 	}
 }
 
+// A request that is stuck while the allowance is used up gets its hedge later.
+func TestHedgeAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := map[int64]bool{1: true, 2: true}
+		d := &fakeDriver{script: func(_ int, off, _ int64) step {
+			if stuck[off] {
+				delete(stuck, off)
+				return step{wait: time.Hour}
+			}
+			return step{wait: 10 * time.Millisecond}
+		}}
+		_, o, s := openFake(t, d, 20_000, nil)
+		read := func(off int64) error {
+			got := make([]byte, 5000)
+			_, err := o.ReadAt(t.Context(), got, off)
+			if err == nil && !bytes.Equal(got, d.data[off:off+5000]) {
+				err = errors.New("other bytes")
+			}
+			return err
+		}
+		for range 40 {
+			if err := read(100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin := time.Now()
+		done := make(chan error, 2)
+		for _, off := range []int64{1, 2} {
+			go func() { done <- read(off) }()
+		}
+		synctest.Wait()
+		for range 40 { // until the second hedge is allowed
+			if err := read(100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(begin); took > time.Second || s.Hedges.Load() != 2 {
+			t.Errorf("took %v; %v", took, s)
+		}
+	})
+}
+
 func TestConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDriver{script: func(int, int64, int64) step { return step{wait: time.Second} }}

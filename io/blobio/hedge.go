@@ -104,19 +104,20 @@ func (o *Object) hedged(ctx context.Context, dst []byte, off int64) (int, error)
 	})
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
-	select {
-	case a := <-first:
-		return a.n, a.err
-	case <-timer.C:
-	}
-	if !b.slots.TryAcquire(1) {
-		a := <-first
-		return a.n, a.err
-	}
-	if !b.hedge.take() {
-		b.slots.Release(1)
-		a := <-first
-		return a.n, a.err
+	for hedge := false; !hedge; {
+		select {
+		case a := <-first:
+			return a.n, a.err
+		case <-timer.C:
+		}
+		if b.slots.TryAcquire(1) {
+			if hedge = b.hedge.take(); !hedge {
+				b.slots.Release(1)
+			}
+		}
+		// No leave now: ask again. Those that are merely a little late end meanwhile, and what
+		// the allowance has then is for those that are stuck.
+		timer.Reset(delay)
 	}
 	o.count(func(s *Stats) { s.Hedges.Add(1) })
 	from := int(reached.Load())
