@@ -87,21 +87,22 @@ func TestStateFromLedger(t *testing.T) {
 			t.Errorf("step %d is another one", step)
 		}
 	}
-	// A ledger of another epoch: the epoch is counted, once, and what it was given for is said.
+	// A ledger of other epochs (of the one after its own it may know a part: that is read ahead): the
+	// epoch is counted, once, and what it was given for is said.
 	l, err := shard.ReadLedger(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := ""
 	other := jobOptions(7)
-	other.Epoch = 1
+	other.Epoch = 5
 	for range 2 {
 		was := said
-		s, err := ds.StateAt(t.Context(), 1, other, shard.At{Epoch: 1, Step: 2, Ledger: l, Counting: func(text string) { said += text }})
-		if err != nil || s.Epoch != 1 || s.Step != 2 {
+		s, err := ds.StateAt(t.Context(), 1, other, shard.At{Epoch: 5, Step: 2, Ledger: l, Counting: func(text string) { said += text }})
+		if err != nil || s.Epoch != 5 || s.Step != 2 {
 			t.Fatalf("%+v %v", s, err)
 		}
-		if was != "" && said != was || !strings.HasSuffix(said, "(the ledger given is of epoch 0)") {
+		if was != "" && said != was || !strings.Contains(said, "(the ledger given is of epoch 0") {
 			t.Errorf("said %q", said)
 		}
 	}
