@@ -370,6 +370,9 @@ func (a *assembly) fixedLists(n *node, t arrow.DataType, o *leafOut) (arrow.Arra
 // spread moves elements of w bytes apart, so that null lists of size have some.
 func (a *assembly) spread(e *leafOut, w int, o *leafOut, size int) error {
 	n := o.lists * size
+	if n > math.MaxInt32 { // n*w could be too large for an int
+		return errTooLarge{int64(n), math.MaxInt32}
+	}
 	data, err := a.acct.get(n * w)
 	if err != nil {
 		return err
@@ -413,6 +416,10 @@ func (a *assembly) padded(item arrow.ArrayData, o *leafOut, size int) (arrow.Arr
 	if int64(o.lists)*int64(size) > math.MaxInt32 {
 		return nil, errTooLarge{int64(o.lists) * int64(size), math.MaxInt32}
 	}
+	// The nulls, and then all together, take memory that is not the account's.
+	if want := 2 * float64(o.lists*size) * nullBytes(all.DataType()); want > float64(a.acct.limit-a.acct.used) {
+		return nil, errTooLarge{int64(min(want, 1<<62)), a.acct.limit}
+	}
 	var pieces []arrow.Array
 	defer func() {
 		for _, p := range pieces {
@@ -441,4 +448,24 @@ func (a *assembly) padded(item arrow.ArrayData, o *leafOut, size int) (arrow.Arr
 	defer out.Release()
 	out.Data().Retain()
 	return out.Data(), nil
+}
+
+// nullBytes is what a null of type t takes in an array.
+func nullBytes(t arrow.DataType) float64 {
+	n := 1. / 8
+	switch t := storageType(t).(type) {
+	case *arrow.FixedSizeListType:
+		return n + float64(t.Len())*nullBytes(t.Elem())
+	case *arrow.StructType:
+		for _, f := range t.Fields() {
+			n += nullBytes(f.Type)
+		}
+	case *arrow.LargeListType, *arrow.LargeStringType, *arrow.LargeBinaryType:
+		n += 8
+	case arrow.FixedWidthDataType:
+		n += float64(t.BitWidth()) / 8
+	default: // offsets
+		n += 4
+	}
+	return n
 }

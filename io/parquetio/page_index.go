@@ -50,6 +50,9 @@ func parseOffsetIndex(b []byte, c *chunk, rows int64) []pageLoc {
 	if r.bad || len(ps) == 0 || len(ps) > maxPages || ps[0].row != 0 {
 		return nil
 	}
+	if c.flags&hasDict != 0 && ps[0].off == c.start { // it counts the dictionary among the pages
+		return nil
+	}
 	end := c.start
 	for i, p := range ps {
 		if p.off < end || p.size <= 0 || int64(p.size) > c.start+c.size-p.off ||

@@ -172,11 +172,16 @@ func (r *thriftReader) skip(typ byte, inList bool) {
 			r.fail()
 			return
 		}
+		if r.depth++; r.depth > maxThriftDepth {
+			r.fail()
+			return
+		}
 		kv := r.byte()
 		for i := uint64(0); i < n && !r.bad; i++ {
 			r.skip(kv>>4, true)
 			r.skip(kv&15, true)
 		}
+		r.depth--
 	case tStruct:
 		r.fields(func(_ int16, t byte) { r.skip(t, false) })
 	default:
