@@ -71,6 +71,9 @@ func (s *summary) add(col arrow.Array) error {
 	if col.DataType().ID() == arrow.NULL {
 		nulls = n
 	}
+	if t, ok := col.DataType().(arrow.DecimalType); ok && (t.GetScale() > maxScale || t.GetScale() < -maxScale) {
+		return fault.New(fault.Unsupported, "values of %v cannot be summed up: the scale may be -%d to %d", t, maxScale, maxScale)
+	}
 	s.nulls += nulls
 	p := summary{kind: kindOf(col.DataType()), count: n - nulls}
 	if s.kind == kindNone {

@@ -9,6 +9,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal256"
 )
 
+// maxScale is beyond what any writer gives decimals; a file may claim 1<<31, and texts and powers of ten be as long.
+const maxScale = 1000
+
 // decimals are what a summary has of decimals, in units of the column's scale. The sum is exact.
 type decimals struct {
 	sum      big.Int
