@@ -101,7 +101,7 @@ func (a *assembly) build(n *node, t arrow.DataType) (arrow.ArrayData, error) {
 func (a *assembly) leaf(n *node, t arrow.DataType) arrow.ArrayData {
 	c, o := a.cols[n.leaf], a.outs[n.leaf]
 	bufs := make([]*memory.Buffer, 2, 3)
-	if o.nulls > 0 {
+	if o.nulls > 0 && c.form != formNull {
 		bufs[0] = a.acct.bitmap(&o.valid, o.n)
 	}
 	nulls := o.nulls
