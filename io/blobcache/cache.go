@@ -76,6 +76,7 @@ type Cache struct {
 	mu    sync.Mutex // one writer at a time; guards:
 	busy  time.Time  // no lock is asked for before this
 	turns uint64     // blocks for which there was no room
+	anew  bool       // the file is yet to get the size that the options say
 
 	free chan *scratch
 

@@ -496,3 +496,28 @@ func TestHeldLock(t *testing.T) {
 		t.Errorf("took %v; %v", took, c.Stats())
 	}
 }
+
+// A cache that is opened while the lock is held gets its own limit once it can: before it writes.
+func TestHeldLockAtOpen(t *testing.T) {
+	dir := t.TempDir()
+	write(open(t, dir, 4*MinMax), "x", 0, 1000)
+	f, err := os.Open(path(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	late := open(t, dir, MinMax)
+	if read(t, late, "x", 0, 1000) != 1000 {
+		t.Error("what is there is not found")
+	}
+	f.Close()
+	late.mu.Lock()
+	late.busy = time.Time{} // as if it had waited
+	late.mu.Unlock()
+	write(late, "y", 0, 3*MinMax)
+	if size := onDisk(t, dir); size > MinMax {
+		t.Errorf("%d bytes on disk", size)
+	}
+}

@@ -40,12 +40,8 @@ func (c *Cache) opened() *os.File {
 		if err == nil {
 			c.sets.Store(setsFor(c.o.Max))
 			c.file.Store(f)
-			err = c.resize()
-		}
-		if err != nil {
-			if f := c.file.Swap(nil); f != nil {
-				f.Close() // nothing was written
-			}
+			c.resize()
+		} else {
 			c.stop(err)
 		}
 	})
@@ -93,21 +89,17 @@ func (c *Cache) openFile() (*os.File, error) {
 	return f, nil
 }
 
-// resize gives the file the size that the options say.
-func (c *Cache) resize() error {
-	f := c.lock()
-	if f == nil {
-		if sets, ok := readHeader(c.file.Load()); ok { // somebody holds the lock: the size that the file has will do
-			c.sets.Store(sets)
-		}
-		return nil
+// resize gives the file the size that the options say: with the next lock, if somebody holds it now. Until then
+// the size that it has will do, to read.
+func (c *Cache) resize() {
+	c.mu.Lock()
+	c.anew = true
+	c.mu.Unlock()
+	if f := c.lock(); f != nil {
+		c.unlock(f)
+	} else if sets, ok := readHeader(c.file.Load()); ok {
+		c.sets.Store(sets)
 	}
-	defer c.unlock(f)
-	want := setsFor(c.o.Max)
-	if c.sets.Load() == want {
-		return nil
-	}
-	return c.writeHeader(f, want)
 }
 
 // lock locks the cache for writing, and returns its file; nil if that is not possible now.
@@ -137,6 +129,11 @@ func (c *Cache) lock() *os.File {
 		replaced := false
 		if err == nil {
 			replaced, err = c.check(f)
+		}
+		if want := setsFor(c.o.Max); err == nil && !replaced && c.anew {
+			if c.anew = false; c.sets.Load() != want {
+				err = c.writeHeader(f, want)
+			}
 		}
 		if err != nil {
 			unlockFile(f)
