@@ -61,7 +61,7 @@ func layoutOf(l *leaf) (layout, error) {
 	case *arrow.Float64Type:
 		ok = l.physical == parquet.Types.Double
 	case *arrow.Int8Type, *arrow.Int16Type, *arrow.Int32Type, *arrow.Int64Type, *arrow.Uint8Type, *arrow.Uint16Type, *arrow.Uint32Type,
-		*arrow.Uint64Type, *arrow.Date32Type, *arrow.Time32Type, *arrow.Time64Type:
+		*arrow.Uint64Type, *arrow.Date32Type, *arrow.Time32Type, *arrow.Time64Type, *arrow.DurationType:
 		if ok = integer; lay.ow != lay.pw {
 			lay.form = formNarrow
 		}
