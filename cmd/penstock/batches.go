@@ -236,6 +236,7 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 	d.flags(c)
 	c.Flags().Uint64Var(&d.epoch, "epoch", 0, "which epoch; default: that of --from, or run.epoch")
 	c.Flags().Int64Var(&steps, "steps", -1, "how many steps; default: to the end of the epoch")
+	c.Flags().Lookup("steps").DefValue = "0" // -1 is not for users: help shows no default
 	c.Flags().StringVar(&d.from, "from", "", "go on from the state in this `file`")
 	c.Flags().StringVar(&stateOut, "state-out", "", "write the job's state after the last step printed to this `file`")
 	c.Flags().StringVar(&ledgerOut, "ledger-out", "", "write the ledger to this `file`")

@@ -241,6 +241,9 @@ func TestExplainShards(t *testing.T) {
 	if r := penstock(t, "explain", "--label", "delay", "examples/flights.yaml"); r.code != 2 || !strings.Contains(r.err, "spec with shards") {
 		t.Errorf("--label without shards: %+v", r)
 	}
+	if r := penstock(t, "explain", "--label", "lat", "examples/shards.yaml"); r.code != 2 || !strings.Contains(r.err, "--label lat: unknown column; have distance, delay, late") {
+		t.Errorf("--label of no column: %+v", r)
+	}
 }
 
 // What the commands print, byte for byte: the order is a promise. Rewrite with -update.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -126,6 +127,17 @@ func sampleBytes(schema *arrow.Schema, form shard.Form) (n int64, all bool) {
 
 func explainLabel(ctx context.Context, out io.Writer, ds *dataset.Dataset, label string, ranks int, o *dataset.ShardOptions) error {
 	o.Ranks = nil
+	schema, err := ds.Schema(ctx)
+	if err != nil {
+		return err
+	}
+	if !schema.HasField(label) {
+		var have []string
+		for _, f := range schema.Fields() {
+			have = append(have, f.Name)
+		}
+		return usageError{fault.New(fault.Invalid, "--label %s: unknown column; have %s", label, strings.Join(have, ", "))}
+	}
 	q, err := ds.LabelEntropy(ctx, label, ranks, o)
 	if err != nil {
 		return err

@@ -243,6 +243,24 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})
 }
 
+// outputs is the place of each sink of files, by the key of the sink.
+func (s *Sink) outputs() map[string]Output {
+	m := map[string]Output{}
+	if s.Parquet != nil {
+		m["parquet"] = s.Parquet.Output
+	}
+	if s.CSV != nil {
+		m["csv"] = s.CSV.Output
+	}
+	if s.JSON != nil {
+		m["json"] = s.JSON.Output
+	}
+	if s.IPC != nil {
+		m["ipc"] = s.IPC.Output
+	}
+	return m
+}
+
 func (s *Sink) encoding() (Output, driver.Encoding, error) {
 	switch {
 	case s.Parquet != nil:

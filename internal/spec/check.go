@@ -53,6 +53,17 @@ var (
 	rawType      = reflect.TypeFor[json.RawMessage]()
 )
 
+// listHint says how a list is written where n is none.
+func listHint(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.ScalarNode && n.Tag != "!!null":
+		return ": put it in brackets, such as [a]"
+	case n.Kind == yaml.MappingNode && n.Line < 0: // of a --set with an index
+		return ": the spec has none whose items could be set, so give all of it, such as key=[...]"
+	}
+	return ""
+}
+
 // decode checks n against t and returns it as something that encoding/json can
 // unmarshal into t.
 func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
@@ -88,7 +99,7 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		return c.object(n, t, path)
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {
-			c.add(n, path, "want a list, not %s", show(n))
+			c.add(n, path, "want a list, not %s%s", show(n), listHint(n))
 			return nil
 		}
 		out := make([]any, len(n.Content))

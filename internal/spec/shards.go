@@ -165,6 +165,16 @@ func (s *Spec) checkShards(schema *arrow.Schema) error {
 // rules reports what the keys of a spec say together that cannot be, at its place in root.
 func (c *checker) rules(root *yaml.Node, s *Spec) {
 	c.sourceRules(root, "", s.Source, s.Steps)
+	if s.Run.CPUs < 0 {
+		c.add(find(root, "run.cpus"), "run.cpus", "must not be negative; leave it out to use all")
+	}
+	if s.Sink != nil {
+		for name, o := range s.Sink.outputs() {
+			if o.Path == "" {
+				c.add(find(root, "sink."+name+".path"), "sink."+name+".path", "must not be empty: name a folder or a bucket URL")
+			}
+		}
+	}
 	h := s.Shards
 	if h == nil {
 		return

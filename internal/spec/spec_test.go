@@ -71,7 +71,9 @@ func TestMistakes(t *testing.T) {
 		{"{parquet: {paths", "{csv: {paths: [x]}, parquet: {paths", "want exactly one of these keys, not csv and parquet"},
 		{"  - select: [tip_rate, log_dist, passenger_count]", "  - drop: [a]\n    select: [b]", "want exactly one of these keys, not drop and select"},
 		{"sink: {parquet: {path: out/,", "sink: {parquet: {", `key "path" is missing`},
-		{"select: [tip_rate, log_dist, passenger_count]", "select: tip_rate", `want a list, not "tip_rate"`},
+		{"select: [tip_rate, log_dist, passenger_count]", "select: tip_rate", `want a list, not "tip_rate": put it in brackets`},
+		{"cpus: 2", "cpus: -2", "taxi.yaml:10:29: run.cpus: must not be negative"},
+		{"path: out/", "path: ''", "sink.parquet.path: must not be empty"},
 		{"stall_timeout: 90s", "stall_timeout: soon", "want a duration"},
 		{"name: taxi", "name: ${env:PENSTOCK_NO_SUCH}", "environment variable PENSTOCK_NO_SUCH is not set"},
 		{"name: taxi", "name: ${secret}", "references are"},
@@ -262,6 +264,14 @@ func TestSetMistakes(t *testing.T) {
 		if _, err := Parse("x", []byte(taxi), []string{set}); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("--set %s: %v", set, err)
 		}
+	}
+}
+
+// An item of a list that the spec does not have cannot be set.
+func TestSetItemOfNoList(t *testing.T) {
+	_, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{"steps.0.filter=id > 1"})
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "--set steps.0.filter: steps: want a list, not a mapping: the spec has none whose items could be set") {
+		t.Error(err)
 	}
 }
 
