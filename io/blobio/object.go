@@ -3,6 +3,7 @@ package blobio
 import (
 	"context"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -77,23 +78,33 @@ func (o *Object) fill(ctx context.Context, ps []piece) error {
 	if err := o.b.canceled(ctx, o.info.Key); err != nil {
 		return err
 	}
-	read := o.read
 	if o.b.root != "" && len(ps) > 0 {
 		f, err := o.openLocal()
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		read = func(ctx context.Context, dst []byte, off int64) error { return o.pread(ctx, f, dst, off) }
-		if totalOf(ps) < parallelLocal {
-			for _, p := range ps {
-				if err := read(ctx, p.dst, p.off); err != nil {
-					return err
-				}
-			}
-			return nil
+		return o.fillLocal(ctx, f, ps)
+	}
+	return o.fillBy(ctx, o.read, ps)
+}
+
+// fillLocal is fill out of an open file.
+func (o *Object) fillLocal(ctx context.Context, f *os.File, ps []piece) error {
+	read := func(ctx context.Context, dst []byte, off int64) error { return o.pread(ctx, f, dst, off) }
+	if totalOf(ps) >= parallelLocal {
+		return o.fillBy(ctx, read, ps)
+	}
+	for _, p := range ps {
+		if err := read(ctx, p.dst, p.off); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// fillBy reads pieces in parallel.
+func (o *Object) fillBy(ctx context.Context, read func(ctx context.Context, dst []byte, off int64) error, ps []piece) error {
 	switch len(ps) {
 	case 0:
 		return nil

@@ -51,6 +51,33 @@ func (o *Object) Fetch(ctx context.Context, rs []blobio.Range, alloc memory.Allo
 	return o.Object.Fetch(ctx, rs, alloc)
 }
 
+// Open is blobio's.
+func (o *Object) Open() (*Local, error) {
+	f, err := o.Object.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Local{f, o.c}, nil
+}
+
+// Local is an Object that is held open: a [blobio.File] whose reads are counted.
+type Local struct {
+	*blobio.File
+	c *counter
+}
+
+// ReadAt is blobio's.
+func (f *Local) ReadAt(ctx context.Context, p []byte, off int64) error {
+	defer f.c.move()
+	return f.File.ReadAt(ctx, p, off)
+}
+
+// Map is blobio's.
+func (f *Local) Map(ctx context.Context, off, n, fresh int64) (blobio.Mapping, error) {
+	defer f.c.move()
+	return f.File.Map(ctx, off, n, fresh)
+}
+
 // Stream is blobio's.
 func (o *Object) Stream(ctx context.Context, off, n int64) io.ReadCloser {
 	return &stream{o.Object.Stream(ctx, off, n), o.c}

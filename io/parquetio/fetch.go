@@ -2,13 +2,16 @@ package parquetio
 
 import (
 	"context"
+	"errors"
 	"io"
+	"runtime/debug"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // blob is what is read: *fileset.Object, or a test's bytes.
@@ -23,15 +26,78 @@ type fetcher interface {
 	Fetch(ctx context.Context, rs []blobio.Range, alloc memory.Allocator) (*blobio.Fetched, error)
 }
 
-// input is an open file. fetch is nil for local files: they are read where and
+// input is a file. fetch is nil for local files: they are read where and
 // when bytes are needed.
+//
+// Windows map local files. What is mapped may change, or be gone, while it is used:
+// whoever reads out of windows does that inside decodedField.use. One goroutine at a time, but for the blob.
 type input struct {
 	blob
 	fetch fetcher
+
+	local *fileset.Object // blob, if it is a local file
+	file  *fileset.Local  // of local: opened by the first window, until close
+	noMap bool            // the system refused
 }
+
+// open opens a local file; nil for other blobs.
+func (f *input) open() (*fileset.Local, error) {
+	if f.file != nil || f.local == nil {
+		return f.file, nil
+	}
+	file, err := f.local.Open()
+	if err != nil {
+		return nil, err
+	}
+	f.file = file
+	return file, nil
+}
+
+func (f *input) close() error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	f.file = nil
+	return err
+}
+
+// use calls read, which reads out of the windows of f's columns, and returns its error; or that the file is not
+// the one any more that was opened, whatever came of reading it. errTooLarge is returned as it is: nothing came of it.
+func (f *decodedField) use(read func() error) error {
+	if len(f.cols) == 0 || f.cols[0].win.f.local == nil {
+		return read()
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	err := read()
+	file := f.cols[0].win.f.file
+	if _, ok := errors.AsType[errTooLarge](err); ok || file == nil {
+		return err
+	}
+	if at, ok := errors.AsType[errFault](err); ok {
+		for _, c := range f.cols {
+			if i, ok := c.win.view.Offset(uintptr(at)); ok {
+				return file.Fault(c.win.off + i)
+			}
+		}
+		return fault.New(fault.Internal, "%w at %#x, where no file is mapped: memory was used after its release", at, uintptr(at))
+	}
+	if changed := file.Check(); changed != nil {
+		return changed
+	}
+	return err
+}
+
+// errFault is an access to memory that faulted, at this address.
+type errFault uintptr
+
+func (errFault) Error() string { return "memory fault" }
 
 // readFull reads all of p; a file that is shorter is Corrupt.
 func readFull(ctx context.Context, f blob, p []byte, off int64) error {
+	if in, ok := f.(*input); ok && in.file != nil {
+		return in.file.ReadAt(ctx, p, off)
+	}
 	n, err := f.ReadAt(ctx, p, off)
 	if n == len(p) {
 		return nil
@@ -81,7 +147,8 @@ type window struct {
 
 	off  int64 // file offset of buf[0]
 	buf  []byte
-	mem  []byte // buf is inside
+	mem  []byte         // buf is inside
+	view blobio.Mapping // or inside this
 	next *readAhead
 
 	dictBuf []byte // the bytes of dict; nil: not read yet
@@ -127,11 +194,6 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 			return b, nil
 		}
 	}
-	if off < w.off || off > w.off+int64(len(w.buf)) {
-		w.buf, w.off = w.buf[:0], off
-	} else {
-		w.buf, w.off = w.buf[off-w.off:], off
-	}
 	end := w.runEnd(off)
 	if off+n > end {
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes at offset %d is not where the page index says", n, off)
@@ -141,6 +203,14 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 		want = probeBytes // a header, of a page that may be skipped, or be larger than a step
 	}
 	want = min(want, end-off)
+	if mapped, err := w.mapAt(ctx, off, want); mapped || err != nil {
+		return w.buf[:min(n, int64(len(w.buf)))], err
+	}
+	if off < w.off || off > w.off+int64(len(w.buf)) {
+		w.buf, w.off = w.buf[:0], off
+	} else {
+		w.buf, w.off = w.buf[off-w.off:], off
+	}
 	have := int64(len(w.buf))
 	if int64(cap(w.mem)) < want {
 		mem := w.alloc.Allocate(int(want))
@@ -152,6 +222,7 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	} else {
 		copy(w.mem[:have], w.buf)
 	}
+	w.view.Unmap()
 	w.buf = w.mem[:have]
 	for have < want {
 		k, err := w.read(ctx, w.mem[have:want], off+have)
@@ -167,6 +238,54 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 	return w.buf[:n], nil
 }
 
+// minMap is the least that is mapped: less is copied faster. A variable for tests.
+var minMap int64 = 256 << 10
+
+// mapAt makes buf a view of n bytes at off, in place of what was mapped before; false if it must be read.
+func (w *window) mapAt(ctx context.Context, off, n int64) (bool, error) {
+	if w.f.local == nil {
+		return false, nil
+	}
+	file, err := w.f.open()
+	if err != nil {
+		return false, err
+	}
+	if w.f.noMap || n < minMap {
+		return false, nil
+	}
+	fresh := n
+	if end := w.off + int64(len(w.buf)); off >= w.off && off < end {
+		fresh = off + n - end
+	}
+	w.unmap() // first: what is resident at once is bounded
+	view, err := file.Map(ctx, off, n, fresh)
+	if errors.Is(err, blobio.ErrNoMap) {
+		w.f.noMap = true
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	w.freeMem()
+	w.view, w.buf, w.off = view, view.Bytes(), off
+	return true, nil
+}
+
+// unmap ends the mapping.
+func (w *window) unmap() {
+	if w.view.Bytes() != nil {
+		w.view.Unmap()
+		w.buf = nil
+	}
+}
+
+func (w *window) freeMem() {
+	if w.mem != nil {
+		w.alloc.Free(w.mem)
+		w.mem, w.buf = nil, nil
+	}
+}
+
 // probeBytes are read of a local file for the header of a page of which nothing is known.
 const probeBytes = 16 << 10
 
@@ -179,9 +298,10 @@ const (
 // shrink gives back the memory of a page that was larger than others and is not needed any more: it can be
 // read again.
 func (w *window) shrink() {
-	if w.f.fetch == nil && int64(len(w.mem)) > w.keep {
-		w.alloc.Free(w.mem)
-		w.mem, w.buf, w.hint = nil, nil, 0
+	if w.f.fetch == nil && int64(max(len(w.mem), len(w.view.Bytes()))) > w.keep {
+		w.unmap()
+		w.freeMem()
+		w.hint = 0
 	}
 }
 
@@ -298,10 +418,9 @@ func (w *window) close() {
 	w.drop()
 	w.dropFirst()
 	w.freeDict()
-	if w.mem != nil {
-		w.alloc.Free(w.mem)
-	}
-	w.mem, w.buf, w.off = nil, nil, 0
+	w.unmap()
+	w.freeMem()
+	w.off = 0
 }
 
 // firstFetch is what the windows of a row group begin with, fetched together.

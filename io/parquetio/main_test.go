@@ -11,7 +11,10 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	minMap = 1 // small files are mapped, too
+	goleak.VerifyTestMain(m)
+}
 
 // open resolves paths with default options; the table is closed at the end.
 func open(t testing.TB, o *Options, paths ...string) (driver.Table, error) {

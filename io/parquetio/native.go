@@ -194,7 +194,19 @@ func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out 
 }
 
 // field decodes n rows of a top-level column.
-func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) (_ arrow.Array, err error) {
+func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) (a arrow.Array, err error) {
+	err = f.use(func() (err error) {
+		a, err = d.decodeField(ctx, f, row, n)
+		return err
+	})
+	if err != nil && a != nil {
+		a.Release()
+		a = nil
+	}
+	return a, err
+}
+
+func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n int) (_ arrow.Array, err error) {
 	defer recovered(&err, "damaged column")
 	outs := scratch(&d.outs, len(f.cols))
 	defer func() {

@@ -27,6 +27,7 @@ const (
 type reader struct {
 	place  fault.Place
 	o      driver.ScanOptions
+	in     *input
 	s      *fileSchema
 	g      *rowGroup
 	fields []int
@@ -54,7 +55,7 @@ type scan struct {
 
 // newReader plans the pass; it reads the page index, if that can help, and no data.
 func newReader(ctx context.Context, c scan) (*reader, error) {
-	r := &reader{o: c.o, s: c.s, g: c.g, fields: c.fields}
+	r := &reader{o: c.o, in: c.in, s: c.s, g: c.g, fields: c.fields}
 	from := max(c.o.FromRow, 0)
 	to := c.g.rows
 	if c.o.Limit > 0 && len(c.terms) == 0 {
@@ -432,6 +433,7 @@ func (r *reader) Close() error {
 		r.dec.close()
 		r.dec = nil
 	}
+	err := r.in.close()
 	if r.done != nil {
 		r.done()
 		r.done = nil
@@ -439,5 +441,5 @@ func (r *reader) Close() error {
 	if r.err == nil {
 		r.err = io.EOF
 	}
-	return nil
+	return err
 }

@@ -262,7 +262,7 @@ func fileUnits(f arrow.Field, t arrow.DataType) arrow.Field {
 	return f
 }
 
-// recovered turns a panic of arrow-go into a Corrupt error.
+// recovered turns a panic of arrow-go into a Corrupt error, and a memory fault into an errFault.
 func recovered(err *error, what string) {
 	switch p := recover().(type) {
 	case nil:
@@ -270,6 +270,8 @@ func recovered(err *error, what string) {
 		*err = p
 	case *fault.Error:
 		*err = p
+	case interface{ Addr() uintptr }: // debug.SetPanicOnFault
+		*err = errFault(p.Addr())
 	case error:
 		*err = fault.New(fault.Corrupt, "%s: %w", what, p)
 	default:

@@ -315,7 +315,9 @@ func pageBegins(t *testing.T, tab *table) (begins []int64, mid int) {
 	t.Helper()
 	f := tab.footers[0]
 	g := f.group(0)
-	win := &window{f: tab.input(0, nil), alloc: memtest.New(t), runs: []blobio.Range{{Off: g.chunks[0].start, Len: g.chunks[0].size}}, step: 1 << 16}
+	in := tab.input(0, nil)
+	defer in.close()
+	win := &window{f: in, alloc: memtest.New(t), runs: []blobio.Range{{Off: g.chunks[0].start, Len: g.chunks[0].size}}, step: 1 << 16}
 	d, err := newDecoder(f.schema, g, []int{0}, map[int]*window{0: win}, nil, win.alloc)
 	if err != nil {
 		t.Fatal(err)

@@ -125,12 +125,14 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	return r, nil
 }
 
-// input opens file i. Local files are read on demand, others ahead.
+// input is file i. Local files are read on demand, others ahead.
 func (t *table) input(i int, st *driver.ScanStats) *input {
 	o := t.set.Object(i, st)
 	in := &input{blob: o}
 	if t.set.Files[i].Info.ETag != "" {
 		in.fetch = o
+	} else {
+		in.local = o
 	}
 	return in
 }

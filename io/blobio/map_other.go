@@ -1,0 +1,5 @@
+//go:build !linux
+
+package blobio
+
+const mapFlags = 0
