@@ -335,7 +335,17 @@ func (e *encoder) Close() (err error) {
 	}
 	// arrow-go lists the encodings of a chunk in the order of a map; the page index
 	// is written before the footer is made.
-	e.out.before = e.order
+	md, err := e.fw.FileMetadata()
+	if err != nil {
+		return err
+	}
+	// Each leaf has a write of its own there, and ordering takes time for every leaf: one of as many writes is enough.
+	writes, leaves := 0, max(md.Schema.NumColumns(), 1)
+	e.out.before = func() {
+		if writes++; writes%leaves == 0 {
+			e.order()
+		}
+	}
 	return e.fw.Close()
 }
 
