@@ -5,6 +5,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
@@ -63,7 +64,7 @@ func newStack(schema *arrow.Schema, name string, o Column) (*output, error) {
 		}
 		t, err := dtypeOf(schema.Field(is[0]).Type)
 		if err != nil {
-			return bad("column %q is %s, but a stack takes one number of each column: convert it, or give it a tensor of its own", c, schema.Field(is[0]).Type)
+			return bad("column %q is %s, but a stack takes one number of each column: convert it, or give it a tensor of its own", c, typename.Name(schema.Field(is[0]).Type))
 		}
 		types, index = append(types, t), append(index, is[0])
 	}
