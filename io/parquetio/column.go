@@ -160,6 +160,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		}
 		return comp, nil
 	}
+	c.d.pages++
 	body := c.d.pageMemory(c, raw)
 	copy(body, comp[:plain])
 	if raw == plain {
@@ -363,6 +364,10 @@ func (c *column) ends() error {
 
 // take returns rows [row, row+n). The caller frees what it returns.
 func (c *column) take(ctx context.Context, row int64, n int) (*leafOut, error) {
+	for len(c.ready) > 0 && c.ready[0].row < row { // rows that were not wanted
+		c.ready[0].o.free(&account{alloc: c.d.acct.alloc})
+		c.ready = c.ready[1:]
+	}
 	if len(c.ready) > 0 {
 		r := c.ready[0]
 		if r.row == row && r.n == n {

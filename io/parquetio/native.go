@@ -39,6 +39,7 @@ type decoder struct {
 	shared  []byte
 	user    *column // whose page is in shared
 	sharers int     // columns that ever used shared
+	pages   int64   // decompressed, those without values too
 
 	// Scratch, in Go memory: blocks of some thousand values.
 	tmp, dense, texts, defs, some []byte
@@ -169,6 +170,12 @@ func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, 
 // may be repeated with fewer rows after an error of type errTooLarge.
 // It takes at most limit bytes beyond the pages being read.
 func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out []arrow.Array, err error) {
+	return d.readFields(ctx, nil, row, n, limit)
+}
+
+// readFields does so for some of the fields; nil: all. What holds of rows holds of every
+// field by itself.
+func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int, limit int64) (out []arrow.Array, err error) {
 	d.acct.used, d.acct.limit = 0, limit
 	defer func() {
 		if err != nil {
@@ -178,8 +185,15 @@ func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out 
 			out = nil
 		}
 	}()
-	out = make([]arrow.Array, 0, len(d.fields))
-	for i := range d.fields {
+	k := len(which)
+	if which == nil {
+		k = len(d.fields)
+	}
+	out = make([]arrow.Array, 0, k)
+	for i := range k {
+		if which != nil {
+			i = which[i]
+		}
 		f := &d.fields[i]
 		if err := ctx.Err(); err != nil {
 			return out, fault.WithCode(fault.Canceled, context.Cause(ctx))

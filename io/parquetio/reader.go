@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
@@ -19,8 +20,9 @@ const (
 	localStep    = 1 << 20  // of one column: what is read stays in the cache until it is decoded
 	remoteAhead  = 16 << 20 // the same; twice that is held
 	minStep      = 64 << 10
-	maxBatchGrow = 8       // a batch may take this many times BatchBytes before it is cut
-	maxRowBytes  = 2 << 30 // of one row, decoded
+	maxBatchGrow = 8        // a batch may take this many times BatchBytes before it is cut
+	leastLimit   = 64 << 20 // which is at least this
+	maxRowBytes  = 2 << 30  // of one row, decoded
 )
 
 // reader is a pass over one row group.
@@ -31,8 +33,10 @@ type reader struct {
 	s      *fileSchema
 	g      *rowGroup
 	fields []int
+	all    []int         // their places in the decoder
 	schema *arrow.Schema // of fields; nil until the first batch
 	ranges []rowRange    // left to read
+	late   *late         // nil: rows are not judged before they are decoded
 	dec    *decoder      // nil until the first row is needed
 	start  func(ctx context.Context) (*decoder, error)
 	finish func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
@@ -48,6 +52,7 @@ type scan struct {
 	s      *fileSchema
 	g      *rowGroup
 	fields []int // of the schema, in its order
+	extra  []int // decoded besides, for the terms
 	terms  driver.Predicate
 	o      driver.ScanOptions // with defaults; Columns and Predicate are not looked at
 	never  bool
@@ -72,6 +77,9 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 			}
 		}
 	}
+	if !c.never {
+		r.late, c.extra = newLate(&c)
+	}
 	pages, err := r.prune(ctx, &c)
 	if err != nil {
 		return nil, err
@@ -81,6 +89,9 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 	}
 	r.batch = c.batchRows()
 	if len(c.fields) > 0 {
+		for k := range c.fields {
+			r.all = append(r.all, k)
+		}
 		ranges := slices.Clone(r.ranges)
 		r.start = func(ctx context.Context) (*decoder, error) { return c.open(ctx, ranges, pages) }
 	}
@@ -157,7 +168,7 @@ func (r *reader) prune(ctx context.Context, c *scan) (map[int][]pageLoc, error) 
 		return nil, nil
 	}
 	var missing []int
-	for _, i := range c.fields {
+	for _, i := range c.decoded() {
 		for _, l := range c.s.fields[i].leaves {
 			if _, ok := known[l]; !ok {
 				missing = append(missing, l)
@@ -170,6 +181,9 @@ func (r *reader) prune(ctx context.Context, c *scan) (map[int][]pageLoc, error) 
 	}
 	return known, err
 }
+
+// decoded are the fields that the decoder is made for.
+func (c *scan) decoded() []int { return slices.Concat(c.fields, c.extra) }
 
 // batchRows estimates how many rows make BatchBytes.
 func (c *scan) batchRows() int64 {
@@ -185,7 +199,7 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 	wins := map[int]*window{}
 	var order []*window
 	var total int64
-	for _, i := range c.fields {
+	for _, i := range c.decoded() {
 		f := &c.s.fields[i]
 		indexed := true
 		for _, l := range f.leaves {
@@ -248,7 +262,7 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 			return nil, err
 		}
 	}
-	d, err := newDecoder(c.s, c.g, c.fields, wins, pages, c.o.Alloc)
+	d, err := newDecoder(c.s, c.g, c.decoded(), wins, pages, c.o.Alloc)
 	if err != nil {
 		for _, w := range order {
 			w.close()
@@ -327,21 +341,36 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			r.cut = r.cut[1:]
 			return b, nil
 		}
+		l := r.late
+		if l != nil && len(l.left) > 0 {
+			row := l.left[0].from
+			if err := r.survivors(ctx); err != nil {
+				return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
+			}
+			continue
+		}
 		if len(r.ranges) == 0 {
 			return driver.Batch{}, io.EOF
 		}
 		x := &r.ranges[0]
-		n := min(x.to-x.from, r.batch)
-		rec, n, err := r.decode(ctx, x.from, n)
-		if err != nil {
-			return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(x.from)})
+		row, n := x.from, min(x.to-x.from, r.batch)
+		var rec arrow.RecordBatch
+		var err error
+		if l != nil && l.due() {
+			n, err = r.judge(ctx, row, n)
+		} else {
+			rec, n, err = r.decode(ctx, row, n)
 		}
-		row := x.from
+		if err != nil {
+			return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
+		}
 		if x.from += n; x.from == x.to {
 			r.ranges = r.ranges[1:]
 		}
-		r.slice(rec, row)
-		rec.Release()
+		if rec != nil {
+			r.slice(rec, row)
+			rec.Release()
+		}
 	}
 }
 
@@ -353,6 +382,18 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 		out, err := r.finished(rec, row)
 		return out, n, err
 	}
+	cols, n, err := r.columns(ctx, r.all, row, n, 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer releaseAll(cols)
+	rec, err := r.record(cols, row, n)
+	return rec, n, err
+}
+
+// columns reads n rows of fields of the decoder, or fewer if they take more than their share
+// of what a batch may.
+func (r *reader) columns(ctx context.Context, which []int, row, n, share int64) ([]arrow.Array, int64, error) {
 	if r.dec == nil {
 		d, err := r.start(ctx)
 		if err != nil {
@@ -361,11 +402,11 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 		r.dec = d
 	}
 	for {
-		limit := max(maxBatchGrow*r.o.BatchBytes, 64<<20)
+		limit := max(maxBatchGrow*r.o.BatchBytes, leastLimit) / share
 		if n == 1 {
 			limit = maxRowBytes
 		}
-		cols, err := r.dec.read(ctx, row, int(n), limit)
+		cols, err := r.dec.readFields(ctx, which, row, int(n), limit)
 		if large, ok := errors.AsType[errTooLarge](err); ok {
 			if n == 1 {
 				return nil, 0, fault.New(fault.Unsupported, "one row takes more than %d bytes: %w", maxRowBytes, large)
@@ -374,24 +415,22 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 			r.batch = n // what follows will be alike
 			continue
 		}
-		if err != nil {
-			return nil, 0, err
-		}
-		if r.schema == nil {
-			fields := make([]arrow.Field, len(cols))
-			for i, f := range r.fields {
-				fields[i] = r.s.arrow.Field(f)
-			}
-			r.schema = arrow.NewSchema(fields, nil)
-		}
-		rec := array.NewRecordBatch(r.schema, cols, n)
-		for _, c := range cols {
-			c.Release()
-		}
-		out, err := r.finished(rec, row)
-		rec.Release()
-		return out, n, err
+		return cols, n, err
 	}
+}
+
+// record makes the scan's record of the wanted columns, which it borrows.
+func (r *reader) record(cols []arrow.Array, row, n int64) (arrow.RecordBatch, error) {
+	if r.schema == nil {
+		fields := make([]arrow.Field, len(cols))
+		for i, f := range r.fields {
+			fields[i] = r.s.arrow.Field(f)
+		}
+		r.schema = arrow.NewSchema(fields, nil)
+	}
+	rec := array.NewRecordBatch(r.schema, cols, n)
+	defer rec.Release()
+	return r.finished(rec, row)
 }
 
 // finished makes of the file's columns those of the scan.
@@ -409,7 +448,11 @@ func (r *reader) slice(rec arrow.RecordBatch, row int64) {
 	rows := rec.NumRows()
 	var size int64
 	for _, c := range rec.Columns() {
-		size += int64(c.Data().SizeInBytes())
+		if r.late != nil { // a part of a window, whose buffers may hold more
+			size += cut.Bytes(c.Data(), 0, rows)
+		} else {
+			size += int64(c.Data().SizeInBytes())
+		}
 	}
 	pieces := (size + r.o.BatchBytes - 1) / r.o.BatchBytes
 	if pieces <= 1 {
@@ -429,6 +472,9 @@ func (r *reader) Close() error {
 		b.Record.Release()
 	}
 	r.cut, r.ranges = nil, nil
+	if r.late != nil {
+		r.late.release()
+	}
 	if r.dec != nil {
 		r.dec.close()
 		r.dec = nil

@@ -1,0 +1,290 @@
+package parquetio
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+)
+
+const (
+	gapBytes   = 128 << 10 // decoded for nothing cost less than a batch more
+	maxGap     = 2048      // rows
+	leastCut   = 16        // a window pays if one row of that many is cut
+	firstTries = 2         // windows that need not pay before judging pauses
+	mostTries  = 16        // the same, where others paid
+	minPause   = 4         // windows; doubled each time that the one after does not pay either
+	maxPause   = 32
+)
+
+// late judges rows by the columns of the predicate's terms before the other columns are decoded.
+//
+// A window, the rows that would be a batch, is cut to ranges of rows that may match; the
+// other columns are decoded for these alone, and each range is a batch. Ranges that
+// are near each other are one. Where windows lose few rows judging pauses, and most are
+// read as if there were no predicate. What is cut depends on the values and sizes alone.
+type late struct {
+	terms []rowTerm
+	first []int // of the decoder's fields: those of the terms, ascending
+	rest  []int // those wanted besides
+	want  []int // for every wanted field, its place in first, or -1-its place in rest
+	gap   int64 // rows that do not match between two ranges, at least
+
+	mask  []byte
+	tries int // windows that need not pay
+	pause int // windows not to be judged after the next that does not pay
+	skip  int // windows not to be judged
+
+	// The window being read.
+	from, to int64
+	held     []arrow.Array // fields of first, all rows
+	left     []rowRange
+	together bool          // fields of rest are to be decoded for all rows at once
+	whole    []arrow.Array // they are
+}
+
+// newLate returns the columns that are decoded besides c.fields, and nil if
+// no row can be judged or nothing is won by that.
+func newLate(c *scan) (l *late, extra []int) {
+	if len(c.fields) == 0 {
+		return nil, nil
+	}
+	l = &late{tries: firstTries}
+	for i := range c.terms {
+		leaf, ok := c.s.term(&c.terms[i])
+		if !ok || c.g.chunks[leaf].readable() != nil {
+			continue
+		}
+		if _, err := layoutOf(&c.s.leaves[leaf]); err != nil {
+			continue
+		}
+		f := c.s.arrow.FieldIndices(c.terms[i].Column)[0]
+		t, ok := newRowTerm(&c.terms[i], c.s.arrow.Field(f).Type)
+		if !ok {
+			continue
+		}
+		if t.field = slices.Index(c.fields, f); t.field < 0 {
+			if t.field = slices.Index(extra, f); t.field < 0 {
+				t.field = len(extra)
+				extra = append(extra, f)
+			}
+			t.field += len(c.fields)
+		}
+		l.terms = append(l.terms, t)
+		if !slices.Contains(l.first, t.field) {
+			l.first = append(l.first, t.field)
+		}
+	}
+	slices.Sort(l.first)
+	var rest []int
+	for k, f := range c.fields {
+		if i, ok := slices.BinarySearch(l.first, k); ok {
+			l.want = append(l.want, i)
+			continue
+		}
+		l.want = append(l.want, -1-len(l.rest))
+		l.rest = append(l.rest, k)
+		rest = append(rest, f)
+	}
+	if len(l.terms) == 0 || len(l.rest) == 0 {
+		return nil, nil
+	}
+	perRow := c.s.decodedBytes(c.g, rest) / max(c.g.rows, 1)
+	l.gap = min(max(gapBytes/max(perRow, 1), 1), maxGap)
+	return l, extra
+}
+
+// due reports whether the next window is to be judged.
+func (l *late) due() bool {
+	if l.skip > 0 {
+		l.skip--
+		return false
+	}
+	return true
+}
+
+// paid learns from a window of n rows, of which cut are not read.
+func (l *late) paid(n, cut int64) {
+	if cut*leastCut >= n {
+		l.tries, l.pause = min(l.tries+1, mostTries), 0
+		return
+	}
+	if l.tries = max(l.tries-1, 0); l.tries == 0 {
+		l.pause = min(max(2*l.pause, minPause), maxPause)
+		l.skip = l.pause
+	}
+}
+
+// judge sets the ranges that are left of the n rows at row, whose columns are held.
+func (l *late) judge(row, n int64) {
+	m := scratch(&l.mask, int(n))
+	setAll(m, 1)
+	for i := range l.terms {
+		t := &l.terms[i]
+		k, _ := slices.BinarySearch(l.first, t.field)
+		t.mark(m, l.held[k])
+	}
+	l.from, l.to = row, row+n
+	l.left = matches(l.left[:0], m, row, l.gap)
+}
+
+// matches appends the ranges of rows whose byte in m, which begins at row, is 1. Those
+// with fewer than gap rows between them are one.
+func matches(out []rowRange, m []byte, row, gap int64) []rowRange {
+	for i := 0; i < len(m); {
+		if len(m)-i >= 8 {
+			w := binary.LittleEndian.Uint64(m[i:])
+			if w == 0 || gap >= 8 {
+				if w != 0 {
+					out = joined(out, rowRange{row + int64(i+bits.TrailingZeros64(w)/8), row + int64(i+8-bits.LeadingZeros64(w)/8)}, gap)
+				}
+				i += 8
+				continue
+			}
+		}
+		if m[i] != 0 {
+			out = joined(out, rowRange{row + int64(i), row + int64(i) + 1}, gap)
+		}
+		i++
+	}
+	return out
+}
+
+// joined appends x, or makes the last range longer.
+func joined(out []rowRange, x rowRange, gap int64) []rowRange {
+	if n := len(out); n > 0 && x.from-out[n-1].to < gap {
+		out[n-1].to = x.to
+		return out
+	}
+	return append(out, x)
+}
+
+// release gives back what is held of the window.
+func (l *late) release() {
+	releaseAll(l.held)
+	releaseAll(l.whole)
+	l.held, l.whole, l.left = nil, nil, l.left[:0]
+}
+
+// judge decodes the columns of the terms for the n rows at row, or for fewer if they take too much
+// memory, and says for how many.
+func (r *reader) judge(ctx context.Context, row, n int64) (int64, error) {
+	l := r.late
+	var err error
+	if l.held, n, err = r.columns(ctx, l.first, row, n, 2); err != nil {
+		return 0, err
+	}
+	l.judge(row, n)
+	l.together = r.dec.sharers > 0
+	cut := n
+	for _, x := range l.left {
+		cut -= x.to - x.from
+	}
+	l.paid(n, cut)
+	r.o.Stats.Pruned.Add(cut)
+	if len(l.left) == 0 {
+		l.release()
+	}
+	return n, nil
+}
+
+// survivors decodes the other columns of the first range that is left of the window, or of some of it.
+func (r *reader) survivors(ctx context.Context) error {
+	l := r.late
+	x := &l.left[0]
+	from, n := x.from, min(x.to-x.from, r.batch)
+	if l.together && l.whole == nil {
+		if err := r.wholeWindow(ctx); err != nil {
+			return err
+		}
+	}
+	var rest []arrow.Array
+	var err error
+	if l.whole != nil {
+		rest, err = r.parts(l.whole, from, n)
+	} else {
+		rest, n, err = r.columns(ctx, l.rest, from, n, 2)
+	}
+	if err != nil {
+		return err
+	}
+	defer releaseAll(rest)
+	first, err := r.parts(l.held, from, n)
+	if err != nil {
+		return err
+	}
+	defer releaseAll(first)
+	cols := make([]arrow.Array, len(l.want))
+	for i, k := range l.want {
+		if k >= 0 {
+			cols[i] = first[k]
+		} else {
+			cols[i] = rest[-1-k]
+		}
+	}
+	if x.from += n; x.from == x.to {
+		l.left = l.left[1:]
+	}
+	if len(l.left) == 0 {
+		l.release()
+	}
+	rec, err := r.record(cols, from, n)
+	if err != nil {
+		return err
+	}
+	r.slice(rec, from)
+	rec.Release()
+	return nil
+}
+
+// wholeWindow decodes the other columns of all rows of the window at once: columns that share memory
+// for a page would decompress it again for every range. If that takes too much memory, each range is decoded by itself.
+func (r *reader) wholeWindow(ctx context.Context) error {
+	l := r.late
+	l.together = false
+	whole, err := r.dec.readFields(ctx, l.rest, l.from, int(l.to-l.from), max(maxBatchGrow*r.o.BatchBytes, leastLimit)/2)
+	if _, large := errors.AsType[errTooLarge](err); large {
+		return nil
+	}
+	l.whole = whole
+	return err
+}
+
+// parts are the n rows at from of the window's arrays. A small part is copied, so that it
+// holds no memory of the others.
+func (r *reader) parts(as []arrow.Array, from, n int64) (out []arrow.Array, err error) {
+	defer func() {
+		if err != nil {
+			releaseAll(out)
+		}
+	}()
+	at := from - r.late.from
+	for _, a := range as {
+		if at == 0 && n == int64(a.Len()) {
+			a.Retain()
+			out = append(out, a)
+			continue
+		}
+		part := array.NewSlice(a, at, at+n)
+		if n < int64(a.Len())*3/4 {
+			small, err := array.Concatenate([]arrow.Array{part}, r.o.Alloc)
+			part.Release()
+			if err != nil {
+				return out, err
+			}
+			part = small
+		}
+		out = append(out, part)
+	}
+	return out, nil
+}
+
+func releaseAll(as []arrow.Array) {
+	for _, a := range as {
+		a.Release()
+	}
+}
