@@ -32,23 +32,6 @@ func Gather[T Word](h *Hybrid, dst, dict []T) bool {
 	return true
 }
 
-// GatherSpaced reads as many indexes as valid has bits set from bit at on, one for
-// each element of dst, and looks them up; the other elements become zero.
-func GatherSpaced[T Word](h *Hybrid, dst, dict []T, valid []byte, at int) bool {
-	for len(dst) > 0 {
-		n := min(len(dst), blockLen)
-		dense := dst[n-CountBits(valid, at, n) : n]
-		if !Gather(h, dense, dict) {
-			return false
-		}
-		if len(dense) < n {
-			Expand(dst[:n], dense, valid, at)
-		}
-		dst, at = dst[n:], at+n
-	}
-	return true
-}
-
 // gather looks up indexes that are known to be in range; dst is as long or longer.
 func gather[T any](dst, dict []T, idx []uint32) {
 	n := gatherHead(dst, dict, idx)

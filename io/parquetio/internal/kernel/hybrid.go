@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"math"
-	"unsafe"
 )
 
 // blockLen is how many indexes are unpacked at a time: they stay in the L1 cache.
@@ -120,13 +119,8 @@ func (h *Hybrid) Indexes(dst []uint32, entries int) bool {
 }
 
 // Levels8 reads levels of up to 8 bits; false if one is over most.
-func (h *Hybrid) Levels8(dst []uint8, most uint32) bool { return levels(h, dst, most) }
-
-// Levels16 reads levels of up to 16 bits; false if one is over most.
-func (h *Hybrid) Levels16(dst []uint16, most uint32) bool { return levels(h, dst, most) }
-
-func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
-	if most > uint32(^L(0)) {
+func (h *Hybrid) Levels8(dst []uint8, most uint32) bool {
+	if most > math.MaxUint8 {
 		return h.fail()
 	}
 	var block [256]uint32
@@ -140,17 +134,14 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 			if h.value > most {
 				return h.fail()
 			}
-			fill(dst[:n], L(h.value))
+			fill(dst[:n], uint8(h.value))
 		default:
-			if unsafe.Sizeof(L(0)) == 1 {
-				bytes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), n)
-				if k := levelsHead(h, bytes); k > 0 {
-					if most < 1<<h.width-1 && over(bytes[:k], uint8(most)) {
-						return h.fail()
-					}
-					n = k
-					break
+			if k := levelsHead(h, dst[:n]); k > 0 {
+				if most < 1<<h.width-1 && over(dst[:k], uint8(most)) {
+					return h.fail()
 				}
+				n = k
+				break
 			}
 			if n = min(n, len(block)); h.pos&7 != 0 {
 				n = min(n, 8-h.pos&7) // whole groups are faster
@@ -159,7 +150,7 @@ func levels[L uint8 | uint16](h *Hybrid, dst []L, most uint32) bool {
 			top := uint32(0)
 			for i, v := range block[:n] {
 				top = max(top, v)
-				dst[i] = L(v)
+				dst[i] = uint8(v)
 			}
 			if top > most {
 				return h.fail()

@@ -122,12 +122,6 @@ func TestHybrid(t *testing.T) {
 					for i, x := range v[:n] {
 						ok = ok && uint32(dst[i]) == x
 					}
-				} else if width <= 16 {
-					dst := slice[uint16](e.dst, n)
-					ok = h.Levels16(dst, most)
-					for i, x := range v[:n] {
-						ok = ok && uint32(dst[i]) == x
-					}
 				} else {
 					ok = h.Skip(n)
 				}
@@ -157,10 +151,9 @@ func TestHybridOutside(t *testing.T) {
 		}
 		src := e.src.put(e.encodeHybrid(v, width))
 		for what, f := range map[string]func(h *Hybrid, n int) bool{
-			"Indexes":  func(h *Hybrid, n int) bool { return h.Indexes(slice[uint32](e.dst, n), int(top)+1) },
-			"Levels8":  func(h *Hybrid, n int) bool { return h.Levels8(slice[uint8](e.dst, n), uint32(top)) },
-			"Levels16": func(h *Hybrid, n int) bool { return h.Levels16(slice[uint16](e.dst, n), uint32(top)) },
-			"Gather":   func(h *Hybrid, n int) bool { return Gather(h, slice[uint64](e.dst, n), make([]uint64, top+1)) },
+			"Indexes": func(h *Hybrid, n int) bool { return h.Indexes(slice[uint32](e.dst, n), int(top)+1) },
+			"Levels8": func(h *Hybrid, n int) bool { return h.Levels8(slice[uint8](e.dst, n), uint32(top)) },
+			"Gather":  func(h *Hybrid, n int) bool { return Gather(h, slice[uint64](e.dst, n), make([]uint64, top+1)) },
 			"GatherBytes": func(h *Hybrid, n int) bool {
 				return GatherBytes(h, slice[byte](e.dst, n*3), make([]byte, 3*(top+1)), 3)
 			},

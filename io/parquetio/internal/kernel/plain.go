@@ -71,39 +71,3 @@ func PlainBytes[O int32 | int64](offsets []O, dst, src []byte) (used int, ok boo
 	}
 	return used, true
 }
-
-// View is an element of an Arrow string or binary view: a length, then the value
-// itself if it has up to 12 bytes, or its first 4, its buffer and its place there.
-type View [16]byte
-
-// PlainViews reads byte strings, each behind its length in 4 bytes, as views of src,
-// which begins at byte start of data buffer number buffer. It returns how much of
-// src it read.
-func PlainViews(views []View, src []byte, buffer, start int32) (used int, ok bool) {
-	if start < 0 || len(src) > math.MaxInt32-int(start) {
-		return 0, false
-	}
-	for i := range views {
-		v := &views[i]
-		if len(src)-used < 4 {
-			return 0, false
-		}
-		k := int(binary.LittleEndian.Uint32(src[used:]))
-		used += 4
-		if k > len(src)-used {
-			return 0, false
-		}
-		binary.LittleEndian.PutUint32(v[:], uint32(k))
-		if k <= 12 {
-			binary.LittleEndian.PutUint64(v[8:], 0)
-			binary.LittleEndian.PutUint32(v[4:], 0)
-			copy(v[4:], src[used:used+k])
-		} else {
-			copy(v[4:8], src[used:])
-			binary.LittleEndian.PutUint32(v[8:], uint32(buffer))
-			binary.LittleEndian.PutUint32(v[12:], uint32(int(start)+used))
-		}
-		used += k
-	}
-	return used, true
-}

@@ -19,9 +19,8 @@ func testGather[T Word](e *env) {
 	entries := 1 + e.IntN(min(int(limit(width)), []int{16, 33, 1 << 14}[e.IntN(3)]))
 	dict := slice[T](e.more, entries)
 	e.fillBytes(raw(dict))
-	at, n := e.IntN(20), e.size(5000)
-	valid, is := e.bitmap(at, n)
-	idx := e.values(n+count(is), uint64(entries))
+	n := e.size(5000)
+	idx := e.values(n, uint64(entries))
 	var h Hybrid
 	h.Reset(e.src.put(e.encodeHybrid(idx, width)), uint(width))
 	dst := slice[T](e.dst, n)
@@ -31,20 +30,6 @@ func testGather[T Word](e *env) {
 	for i, x := range idx[:n] {
 		if dst[i] != dict[x] {
 			e.Fatalf("Gather: value %d is %v, not %v", i, dst[i], dict[x])
-		}
-	}
-	if !GatherSpaced(&h, dst, dict, valid, at) || !e.dst.intact() {
-		e.Fatal("GatherSpaced")
-	}
-	k := n
-	for i, v := range is {
-		var want T
-		if v {
-			want = dict[idx[k]]
-			k++
-		}
-		if dst[i] != want {
-			e.Fatalf("GatherSpaced: value %d is %v, not %v", i, dst[i], want)
 		}
 	}
 }
@@ -198,27 +183,6 @@ func TestPlainBytes(t *testing.T) {
 			_, ok := PlainBytes(offsets, dst, src)
 			return ok
 		})
-		views := slice[View](e.dst, len(v))
-		if u, ok := PlainViews(views, src, 3, 1000); !ok || u != used || !e.dst.intact() {
-			e.Fatal("PlainViews")
-		}
-		for i, s := range v {
-			w := views[i]
-			n := int(binary.LittleEndian.Uint32(w[:]))
-			if n <= 12 {
-				var want View
-				binary.LittleEndian.PutUint32(want[:], uint32(len(s)))
-				copy(want[4:], s)
-				if w != want {
-					e.Fatalf("view %d is %x, not %x", i, w, want)
-				}
-				continue
-			}
-			off := int(binary.LittleEndian.Uint32(w[12:])) - 1000
-			if binary.LittleEndian.Uint32(w[8:]) != 3 || !bytes.Equal(src[off:off+n], s) || !bytes.Equal(w[4:8], s[:4]) {
-				e.Fatalf("view %d is wrong", i)
-			}
-		}
 		if len(v) > 0 {
 			if _, _, ok := PlainBytesSize(src[:used-1], len(v)); ok {
 				e.Fatal("a cut source was taken")
