@@ -13,9 +13,6 @@ import (
 // that makes a gRPC server or client. (gRPC itself is there: gocloud.dev's error codes and arrow-go's pqarrow import it, and
 // its own start-up code keeps the methods of its types; without a constructor they are never run.)
 func TestBinaryHasNoCloud(t *testing.T) {
-	if testing.Short() {
-		t.Skip("links a program")
-	}
 	bin := filepath.Join(t.TempDir(), "scan-go")
 	build := exec.Command("go", "build", "-o", bin, "./examples/scan-go")
 	build.Dir = "../.."
