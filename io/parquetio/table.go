@@ -301,3 +301,10 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		return t.footers[i].hash[:], nil
 	})
 }
+
+// ReadBy is what explain says of the decoder: there is one for all files and types.
+func (t *table) ReadBy() string { return "native decoder" }
+
+// Seeks implements driver.Seeker: pages before a row are passed over, not decoded. Where there is no
+// offset index their bytes are read for it, which would be too much from a bucket.
+func (t *table) Seeks(int) bool { return !t.Remote() }
