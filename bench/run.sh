@@ -13,8 +13,9 @@ order() { # every figure of order.md; a part of them: bin/bench-order report -on
 	bin/bench-order report "$dir/order" | tee "$dir/order.md"
 	mv "$dir/order.md" bench/results/order.md
 }
-remote() { # every figure of remote.md; a part of them: -only first,hedge
-	go test ./bench/remote -run Report -count 1 -timeout 30m -v -out "$(realpath "$dir")/remote.md" | grep '| '
+remote() { # every figure of remote.md; a part of them: bin/bench-remote -only first,hedge DIR
+	go build -o bin/bench-remote ./bench/remote
+	bin/bench-remote "$dir" | tee "$dir/remote.md"
 	mv "$dir/remote.md" bench/results/remote.md
 }
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/testserver"
+	"github.com/penstock-data/penstock/io/parquetio"
+)
+
+// scan compares a scan of all columns with GETs of the same bytes, in turn.
+func scan(t testing.TB, r *report, small int64) {
+	s := start(t)
+	ctx := t.Context()
+	for _, d := range []struct {
+		name string
+		ds   *dataset.Dataset
+		o    parquetio.EncodingOptions
+	}{
+		{"floats", dataset.Range(16_000_000/small).WithColumns("a = random()", "b = random()", "c = random()", "d = random()", "e = random()").Drop("id"),
+			parquetio.EncodingOptions{Compression: "none", RowGroupBytes: 16 << 20}},
+		{"taxi", dataset.Range(16_000_000/small).WithColumns("id = id", "passengers = id % 5", "distance = round(random() * 1000.0) / 10.0", "fare = round(random() * 5000.0) / 100.0",
+			`zone = concat("zone ", string(id % 200))`), parquetio.EncodingOptions{RowGroupBytes: 16 << 20}},
+	} {
+		enc := must(parquetio.NewEncoding(&d.o))(t)
+		must(d.ds.Write(ctx, s.path(false, d.name), enc, &dataset.WriteOptions{TargetBytes: 48 << 20}))(t)
+		for _, c := range []struct {
+			name    string
+			latency time.Duration
+		}{{"no latency", 0}, {"20 ms", 20 * time.Millisecond}} {
+			s.proxy.Set(testserver.Faults{})
+			proxy := c.latency > 0
+			if proxy {
+				s.late(c.latency)
+			}
+			const rounds = 3
+			var bare, whole, bareCPU, wholeCPU, localCPU []time.Duration
+			var bytes int64
+			for range rounds {
+				w, u := timed(t, func() (err error) {
+					bytes, err = gets(ctx, s.url(proxy), d.name+"/")
+					return err
+				})
+				bare, bareCPU = append(bare, w), append(bareCPU, u)
+				ds := dataset.ReadParquet(s.path(proxy, d.name))
+				w, u = timed(t, func() error {
+					_, err := ds.Drain(ctx, nil)
+					return err
+				})
+				whole, wholeCPU = append(whole, w), append(wholeCPU, u)
+				ds.Close()
+				// The same files, from the server's folder: what decoding alone takes.
+				ds = dataset.ReadParquet(filepath.Join(s.Dir(), "bench", d.name))
+				_, u = timed(t, func() error {
+					_, err := ds.Drain(ctx, nil)
+					return err
+				})
+				localCPU = append(localCPU, u)
+				ds.Close()
+			}
+			mb := float64(bytes) / 1e6
+			r.add(fmt.Sprintf("scan of %.0f MB of Parquet (%s, %s) against bare parallel GETs, speed", mb, d.name, c.name), ">= 85 %", "%.0f %% (%.0f of %.0f MB/s; CPU of the program: scan %.2f s, GETs alone %.2f s, the scan of local files %.2f s)",
+				100*median(bare).Seconds()/median(whole).Seconds(), mb/median(whole).Seconds(), mb/median(bare).Seconds(), median(wholeCPU).Seconds(), median(bareCPU).Seconds(), median(localCPU).Seconds())
+		}
+	}
+}
+
+// gets fetches every object below prefix by ranges of 8 MiB, 16 at once, into
+// buffers that are used again, and returns how many bytes that was.
+func gets(ctx context.Context, url, prefix string) (int64, error) {
+	b, err := blob.OpenBucket(ctx, url)
+	if err != nil {
+		return 0, err
+	}
+	defer b.Close()
+	const piece = 8 << 20
+	pool := sync.Pool{New: func() any { return new([piece]byte) }}
+	var total atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	it := b.List(&blob.ListOptions{Prefix: prefix})
+	for {
+		o, err := it.Next(ctx)
+		if err != nil {
+			break // io.EOF, or what Wait returns
+		}
+		if strings.Contains(o.Key, "/_") {
+			continue
+		}
+		for off := int64(0); off < o.Size; off += piece {
+			g.Go(func() error {
+				rd, err := b.NewRangeReader(ctx, o.Key, off, min(piece, o.Size-off), nil)
+				if err != nil {
+					return err
+				}
+				defer rd.Close()
+				buf := pool.Get().(*[piece]byte)
+				defer pool.Put(buf)
+				n := 0
+				for n < piece {
+					k, err := rd.Read(buf[n:])
+					if n += k; err != nil {
+						break
+					}
+				}
+				total.Add(int64(n))
+				if want := min(piece, o.Size-off); int64(n) != want {
+					return fmt.Errorf("%s: %d bytes, not %d", o.Key, n, want)
+				}
+				return nil
+			})
+		}
+	}
+	err = g.Wait()
+	return total.Load(), err
+}
