@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/andybalholm/brotli"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
@@ -18,6 +19,7 @@ const (
 	codecNone   = 0
 	codecSnappy = 1
 	codecGzip   = 2
+	codecBrotli = 4
 	codecLZ4    = 5
 	codecZstd   = 6
 	codecLZ4Raw = 7
@@ -64,6 +66,8 @@ func decompress(codec int8, dst, src []byte) (n int, err error) {
 		return len(out), err
 	case codecGzip:
 		return gunzip(dst, src)
+	case codecBrotli:
+		return unbrotli(dst, src)
 	case codecLZ4:
 		if n, ok := decodeHadoop(dst, src); ok {
 			return n, nil
@@ -99,14 +103,44 @@ func gunzip(dst, src []byte) (n int, err error) {
 	if n, err = io.ReadFull(z, dst); err != nil {
 		return n, err
 	}
-	var more [1]byte // reads the checksum, too
-	switch k, err := z.Read(more[:]); {
-	case k > 0:
-		return n, fault.New(fault.Corrupt, "there are more than %d bytes", n)
-	case err != io.EOF:
-		return n, err
+	return n, ended(z, n) // reads the checksum, too
+}
+
+// brotliReader holds windows and tables of some hundred KiB, so that it is used again.
+type brotliReader struct {
+	src bytes.Reader
+	brotli.Reader
+}
+
+var brotliReaders = sync.Pool{New: func() any { return new(brotliReader) }}
+
+func unbrotli(dst, src []byte) (n int, err error) {
+	z := brotliReaders.Get().(*brotliReader)
+	z.src.Reset(src)
+	if err := z.Reset(&z.src); err != nil {
+		return 0, err
 	}
-	return n, nil
+	if n, err = io.ReadFull(z, dst); err == nil {
+		err = ended(z, n)
+	}
+	if err == nil { // after an error, and after a panic, what it holds is not trusted
+		z.src.Reset(nil)
+		brotliReaders.Put(z)
+	}
+	return n, err
+}
+
+// ended reads the end of a stream that has given n bytes: nil if there is nothing more.
+func ended(z io.Reader, n int) error {
+	var more [1]byte
+	k, err := io.ReadFull(z, more[:])
+	switch {
+	case k > 0:
+		return fault.New(fault.Corrupt, "there are more than %d bytes", n)
+	case err != io.EOF:
+		return err
+	}
+	return nil
 }
 
 // decodeHadoop reads the framing of Hadoop's LZ4: blocks, each behind its sizes

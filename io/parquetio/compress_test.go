@@ -37,7 +37,7 @@ func compressed(t testing.TB, codec int8, raw []byte) []byte {
 	return out
 }
 
-var allCodecs = []int8{codecSnappy, codecGzip, 4, codecLZ4, codecZstd, codecLZ4Raw}
+var allCodecs = []int8{codecSnappy, codecGzip, codecBrotli, codecLZ4, codecZstd, codecLZ4Raw}
 
 // repetitive returns n bytes that compress well.
 func repetitive(r *rand.Rand, n int) []byte {
@@ -74,7 +74,7 @@ func TestDecompress(t *testing.T) {
 				}
 			}
 			// Neither a destination of another size nor damage goes unseen or does harm.
-			for _, size := range []int{len(raw) - 1, len(raw) + 1} {
+			for _, size := range []int{len(raw) - 1, len(raw) + 1, r.IntN(len(raw))} {
 				mem := bytes.Repeat([]byte{0xa5}, size+40)
 				n, err := decompress(codec, mem[:size:size], src)
 				if err == nil && n == size {
@@ -84,6 +84,9 @@ func TestDecompress(t *testing.T) {
 					t.Fatalf("codec %d wrote behind %d bytes", codec, size)
 				}
 			}
+			if _, err := decompress(codec, dst, append(bytes.Clone(src), "more"...)); err == nil && (codec == codecGzip || codec == codecBrotli) {
+				t.Fatalf("codec %d: what follows the stream is passed over", codec)
+			}
 			src = bytes.Clone(src[:len(src)-r.IntN(2)*r.IntN(len(src))])
 			for range r.IntN(4) {
 				src[r.IntN(len(src))] ^= 1 << r.IntN(8)
@@ -92,6 +95,28 @@ func TestDecompress(t *testing.T) {
 			if err == nil && n > len(dst) {
 				t.Fatalf("codec %d: %d bytes in %d", codec, n, len(dst))
 			}
+		}
+	}
+}
+
+// A page takes little memory beside its own: readers are used again.
+func TestDecompressAllocations(t *testing.T) {
+	raw := repetitive(rand.New(rand.NewPCG(1, 1)), 1<<20)
+	dst := make([]byte, len(raw)+pageSlack)[:len(raw)]
+	for _, codec := range []int8{codecGzip, codecBrotli} {
+		src := compressed(t, codec, raw)
+		least := uint64(1 << 62) // a collection may empty the pools
+		for range 20 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if _, err := decompress(codec, dst, src); err != nil {
+				t.Fatal(err)
+			}
+			runtime.ReadMemStats(&after)
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
+		}
+		if least > 8<<10 {
+			t.Errorf("codec %d: a page allocates %d bytes", codec, least)
 		}
 	}
 }
