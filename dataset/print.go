@@ -4,39 +4,42 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/ops/expr"
 )
 
-const cellWidth = 40
+const (
+	cellWidth = 40  // columns of a terminal
+	nameWidth = 120 // in a list of names: longer ones are whole, but others are not moved for them
+)
 
-// Fprint prints a record as a table for people: names, types, then the rows;
-// long values are cut.
+// Fprint prints a record as a table for people: names, types, then the rows. What is
+// long is cut; line breaks and what else does not show are escaped, and names that hold such are quoted.
 func Fprint(w io.Writer, rec arrow.RecordBatch) error {
 	n := int(rec.NumCols())
 	rows := make([][]string, 2, 2+rec.NumRows())
 	rows[0], rows[1] = make([]string, n), make([]string, n)
 	right := make([]bool, n)
 	for j, f := range rec.Schema().Fields() {
-		rows[0][j], rows[1][j] = f.Name, expr.TypeName(f.Type)
+		rows[0][j], rows[1][j] = cell.Name(f.Name, cellWidth), cell.Text(expr.TypeName(f.Type), cellWidth)
 		_, fixed := f.Type.(arrow.FixedWidthDataType)
 		right[j] = fixed && f.Type.ID() != arrow.BOOL
 	}
 	for i := range int(rec.NumRows()) {
 		r := make([]string, n)
 		for j := range r {
-			r[j] = cell(rec.Column(j), i)
+			r[j] = cell.Text(value(rec.Column(j), i), cellWidth)
 		}
 		rows = append(rows, r)
 	}
 	width := make([]int, n)
 	for _, r := range rows {
 		for j, c := range r {
-			width[j] = max(width[j], utf8.RuneCountInString(c))
+			width[j] = max(width[j], cell.Width(c))
 		}
 	}
 	var b strings.Builder
@@ -45,12 +48,10 @@ func Fprint(w io.Writer, rec arrow.RecordBatch) error {
 			if j > 0 {
 				b.WriteString("  ")
 			}
-			pad := strings.Repeat(" ", width[j]-utf8.RuneCountInString(c))
-			if right[j] {
-				b.WriteString(pad + c)
-			} else if b.WriteString(c); j < n-1 {
-				b.WriteString(pad)
+			if right[j] || j < n-1 {
+				c = cell.Pad(c, width[j], right[j])
 			}
+			b.WriteString(c)
 		}
 		b.WriteByte('\n')
 		if i == 1 {
@@ -67,35 +68,42 @@ func Fprint(w io.Writer, rec arrow.RecordBatch) error {
 	return err
 }
 
-func cell(a arrow.Array, i int) string {
+// FprintSchema prints the columns of a schema, one a line: name, type, and "not null" where that is so.
+func FprintSchema(w io.Writer, s *arrow.Schema) error {
+	width := 0
+	names := make([]string, s.NumFields())
+	for i, f := range s.Fields() {
+		names[i] = cell.Name(f.Name, 0)
+		if n := cell.Width(names[i]); n <= nameWidth {
+			width = max(width, n)
+		}
+	}
+	var b strings.Builder
+	for i, f := range s.Fields() {
+		b.WriteString(cell.Pad(names[i], width, false) + "  " + cell.Text(expr.TypeName(f.Type), 0))
+		if !f.Nullable {
+			b.WriteString(" not null")
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// value is one value as text.
+func value(a arrow.Array, i int) string {
 	if a.IsNull(i) {
 		return "null"
 	}
-	var s string
 	switch a := a.(type) {
 	case *array.Binary:
-		s = fmt.Sprintf("<%d bytes>", len(a.Value(i)))
+		return fmt.Sprintf("<%d bytes>", len(a.Value(i)))
 	case *array.LargeBinary:
-		s = fmt.Sprintf("<%d bytes>", len(a.Value(i)))
+		return fmt.Sprintf("<%d bytes>", len(a.Value(i)))
 	case *array.Timestamp:
-		t := a.DataType().(*arrow.TimestampType)
-		to, err := t.GetToTimeFunc()
-		if err != nil {
-			s = a.ValueStr(i)
-		} else {
-			s = to(a.Value(i)).Format("2006-01-02 15:04:05.999999999")
+		if to, err := a.DataType().(*arrow.TimestampType).GetToTimeFunc(); err == nil {
+			return to(a.Value(i)).Format("2006-01-02 15:04:05.999999999")
 		}
-	default:
-		s = a.ValueStr(i)
 	}
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-	if r := []rune(s); len(r) > cellWidth {
-		s = string(r[:cellWidth-3]) + "..."
-	}
-	return s
+	return a.ValueStr(i)
 }

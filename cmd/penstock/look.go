@@ -12,7 +12,6 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/io/fileset"
-	"github.com/penstock-data/penstock/ops/expr"
 )
 
 // load reads a spec. A budget that the machine does not have is warned of.
@@ -156,18 +155,7 @@ func schemaCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			width := 0
-			for _, f := range s.Fields() {
-				width = max(width, len(f.Name))
-			}
-			for _, f := range s.Fields() {
-				null := ""
-				if !f.Nullable {
-					null = " not null"
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%-*s  %s%s\n", width, f.Name, expr.TypeName(f.Type), null)
-			}
-			return nil
+			return dataset.FprintSchema(cmd.OutOrStdout(), s)
 		},
 	}
 	t.flags(c)
