@@ -13,6 +13,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -54,6 +55,37 @@ func scan(ctx context.Context, tab driver.Table, i int, o *driver.ScanOptions, e
 
 func same(a, b error) bool { return a == b || b != nil && a.Error() == b.Error() }
 
+// decoded returns the values of a dictionary's rows. Every index of a row that is not null must be one of its entries.
+func decoded(d *array.Dictionary) (arrow.Array, error) {
+	b := array.NewBuilder(memory.DefaultAllocator, d.Dictionary().DataType())
+	defer b.Release()
+	parts := make([]arrow.Array, 0, d.Len()+1)
+	defer func() {
+		for _, p := range parts {
+			p.Release()
+		}
+	}()
+	b.AppendNull()
+	null := b.NewArray()
+	defer null.Release()
+	for i := range d.Len() {
+		if d.IsNull(i) {
+			null.Retain()
+			parts = append(parts, null)
+			continue
+		}
+		k := int64(d.GetValueIndex(i))
+		if k >= int64(d.Dictionary().Len()) {
+			return nil, fmt.Errorf("row %d has index %d of %d entries", i, k, d.Dictionary().Len())
+		}
+		parts = append(parts, array.NewSlice(d.Dictionary(), k, k+1))
+	}
+	if len(parts) == 0 {
+		parts = append(parts, b.NewArray())
+	}
+	return array.Concatenate(parts, memory.DefaultAllocator)
+}
+
 // equal compares a batch with the rows of want from row on, by column name.
 func equal(rec, want arrow.RecordBatch, row int64) error {
 	n := rec.NumRows()
@@ -67,6 +99,13 @@ func equal(rec, want arrow.RecordBatch, row int64) error {
 			return fmt.Errorf("unknown column %q", name)
 		}
 		w := want.Column(at[0])
+		if d, ok := c.(*array.Dictionary); ok && w.DataType().ID() != arrow.DICTIONARY {
+			var err error
+			if c, err = decoded(d); err != nil {
+				return fmt.Errorf("column %q: %w", name, err)
+			}
+			defer c.Release()
+		}
 		if !arrow.TypeEqual(c.DataType(), w.DataType()) {
 			return fmt.Errorf("column %q is %v, want %v", name, c.DataType(), w.DataType())
 		}
@@ -182,7 +221,11 @@ func (s *suite) resolve(t *testing.T) {
 	}
 	want := d.want.Schema()
 	for i, f := range a.Schema().Fields() {
-		if i >= want.NumFields() || f.Name != want.Field(i).Name || !arrow.TypeEqual(f.Type, want.Field(i).Type) {
+		typ := f.Type
+		if d, ok := typ.(*arrow.DictionaryType); ok && s.Dictionaries {
+			typ = d.ValueType
+		}
+		if i >= want.NumFields() || f.Name != want.Field(i).Name || !arrow.TypeEqual(typ, want.Field(i).Type) {
 			t.Fatalf("the schema is %v, want %v", a.Schema(), want)
 		}
 	}

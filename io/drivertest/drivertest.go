@@ -49,6 +49,7 @@ type Harness struct {
 	Prunes        bool // statistics of "id" exclude splits: some of Keep are false
 	Shortens      bool // a file cut short may be a valid file of fewer rows: text, streams
 	EmptyFile     bool // a file of no bytes is a file of no rows
+	Dictionaries  bool // columns may be dictionaries of what Schema says; values are compared
 	// Damage writes rec to one file, one split, so that the rows bad do not parse.
 	// nil: the format has no bad rows.
 	Damage func(t testing.TB, path string, rec arrow.RecordBatch, bad []int64)

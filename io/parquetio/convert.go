@@ -23,6 +23,7 @@ const (
 	formDecimalVar             // big-endian bytes to decimals
 	formString                 // bytes behind 32-bit offsets
 	formLarge                  // bytes behind 64-bit offsets
+	formDict                   // strings to indexes into a dictionary (entries.go)
 )
 
 // layout is how values lie in the file and in memory.
@@ -88,6 +89,8 @@ func layoutOf(l *leaf) (layout, error) {
 		lay.form, ok = formString, l.physical == parquet.Types.ByteArray
 	case *arrow.LargeStringType, *arrow.LargeBinaryType:
 		lay.form, ok = formLarge, l.physical == parquet.Types.ByteArray
+	case *arrow.DictionaryType:
+		lay.form, ok = formDict, l.physical == parquet.Types.ByteArray && t.IndexType.ID() == arrow.INT32
 	}
 	if !ok {
 		return lay, fault.New(fault.Unsupported, "values of type %s cannot be read as %s", l.physical, l.arrow)

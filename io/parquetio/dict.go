@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 
@@ -14,6 +15,9 @@ type dictionary struct {
 	fixed []byte            // n values
 	texts kernel.StringDict // or strings
 	mem   [][]byte          // of both, in the allocator's memory
+
+	values arrow.ArrayData // formDict: the strings as an array, which batches share
+	offs   *memory.Buffer  // of texts, then
 }
 
 // newDictionary copies the dictionary page body, which claims n values.
@@ -60,6 +64,19 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 			return c.convertTexts(d.fixed, offs, data)
 		}
 		d.texts = kernel.StringDict{Offsets: offs, Data: data[:size]}
+		if c.form == formDict {
+			buffer := func(i, n int) *memory.Buffer {
+				b := memory.NewBufferWithAllocator(d.mem[i], alloc)
+				b.ResizeNoShrink(n)
+				return b
+			}
+			t := storageType(c.leaf.arrow).(*arrow.DictionaryType).ValueType
+			d.offs = buffer(0, 4*(n+1))
+			d.offs.Retain()
+			d.values = entriesData(t, n, d.offs, buffer(1, int(size)), alloc)
+			d.mem = nil
+			return nil
+		}
 		if 16*int64(n) <= max(4*size, 4<<10) { // cells are larger than the values, but not by much
 			d.texts.FillCells(kernel.Cast[[2]uint64](get(16 * n)))
 		}
@@ -78,6 +95,10 @@ func (d *dictionary) free(alloc memory.Allocator) {
 	}
 	for _, b := range d.mem {
 		alloc.Free(b)
+	}
+	if d.values != nil {
+		d.values.Release()
+		d.offs.Release()
 	}
 	*d = dictionary{}
 }

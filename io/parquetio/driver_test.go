@@ -66,4 +66,13 @@ func TestDriver(t *testing.T) {
 			drivertest.Run(t, h, 0)
 		})
 	}
+	t.Run("dictionaries", func(t *testing.T) {
+		h := harness(&EncodingOptions{RowGroupRows: 500, PageBytes: 1 << 10})
+		h.FileRows = []int64{300, 1, 1200}
+		h.Dictionaries = true
+		h.Source = func(paths ...string) driver.Source {
+			return New(Options{Options: fileset.Options{Paths: paths}, Dictionary: Dictionary{All: true}})
+		}
+		drivertest.Run(t, h, 0)
+	})
 }

@@ -270,7 +270,7 @@ func (r *reader) parts(as []arrow.Array, from, n int64) (out []arrow.Array, err 
 			continue
 		}
 		part := array.NewSlice(a, at, at+n)
-		if n < int64(a.Len())*3/4 {
+		if n < int64(a.Len())*3/4 && a.DataType().ID() != arrow.DICTIONARY { // its indexes are small, and the dictionary is shared
 			small, err := array.Concatenate([]arrow.Array{part}, r.o.Alloc)
 			part.Release()
 			if err != nil {

@@ -33,6 +33,11 @@ type leafOut struct {
 	data   []byte // of fixed width; or of strings
 	offs   []byte // of strings: n+1
 
+	own       bool // formDict: data points into entries, not into the dictionary page
+	entries   int
+	entryOffs []byte // entries+1
+	entryData []byte
+
 	levels   int
 	def, rep []byte // one byte each; def nil: all are the highest
 
@@ -44,14 +49,14 @@ type leafOut struct {
 
 // bytes is the memory that o holds.
 func (o *leafOut) bytes() int64 {
-	return int64(len(o.valid) + len(o.data) + len(o.offs) + len(o.def) + len(o.rep) + len(o.listOffs) + len(o.listValid))
+	return int64(len(o.valid) + len(o.data) + len(o.offs) + len(o.def) + len(o.rep) + len(o.listOffs) + len(o.listValid) + len(o.entryOffs) + len(o.entryData))
 }
 
 func (o *leafOut) free(a *account) {
 	if o == nil {
 		return
 	}
-	for _, b := range []*[]byte{&o.valid, &o.data, &o.offs, &o.def, &o.rep, &o.listOffs, &o.listValid} {
+	for _, b := range []*[]byte{&o.valid, &o.data, &o.offs, &o.def, &o.rep, &o.listOffs, &o.listValid, &o.entryOffs, &o.entryData} {
 		a.put(*b)
 		*b = nil
 	}

@@ -46,6 +46,7 @@ type decoder struct {
 	offs                          []int32
 	idx                           []uint32
 	outs                          []*leafOut
+	lookup                        lookup
 }
 
 // decodedField is a top-level column.

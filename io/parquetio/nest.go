@@ -106,6 +106,8 @@ func (a *assembly) leaf(n *node, t arrow.DataType) arrow.ArrayData {
 	}
 	nulls := o.nulls
 	switch c.form {
+	case formDict:
+		return a.dictionaryData(c, o, t, bufs[0])
 	case formNull:
 		bufs, nulls = bufs[:1], o.n
 	case formBool:

@@ -448,9 +448,15 @@ func (r *reader) slice(rec arrow.RecordBatch, row int64) {
 	rows := rec.NumRows()
 	var size int64
 	for _, c := range rec.Columns() {
-		if r.late != nil { // a part of a window, whose buffers may hold more
+		switch {
+		case c.DataType().ID() == arrow.DICTIONARY:
 			size += cut.Bytes(c.Data(), 0, rows)
-		} else {
+			if dict := c.Data().Dictionary(); !r.dec.shares(dict) {
+				size += int64(dict.(*array.Data).SizeInBytes())
+			}
+		case r.late != nil: // a part of a window, whose buffers may hold more
+			size += cut.Bytes(c.Data(), 0, rows)
+		default:
 			size += int64(c.Data().SizeInBytes())
 		}
 	}

@@ -23,6 +23,36 @@ type Options struct {
 	// Columns are the columns that the table has, in this order; nil means all.
 	// Partition, path and row columns are among those that can be named.
 	Columns []string `json:"columns,omitempty" doc:"columns to read, in this order; default: all"`
+	// Dictionary chooses top-level columns of strings or binary that are handed out as Arrow dictionaries,
+	// dictionary<values=utf8, indices=int32>, however the pages are encoded. Batches have different dictionaries,
+	// in which a value may occur twice: values are to be compared, not indices.
+	Dictionary Dictionary `json:"dictionary,omitzero" doc:"columns of strings or binary to read as Arrow dictionaries; true: all of them"`
+}
+
+// Dictionary is a choice of columns. In JSON and in specs it is true, or a list of names.
+type Dictionary struct {
+	All     bool // every one that can be
+	Columns []string
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d Dictionary) MarshalJSON() ([]byte, error) {
+	if d.All || d.Columns == nil {
+		return json.Marshal(d.All)
+	}
+	return json.Marshal(d.Columns)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Dictionary) UnmarshalJSON(b []byte) error {
+	*d = Dictionary{}
+	if json.Unmarshal(b, &d.All) == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, &d.Columns); err != nil {
+		return fault.New(fault.Invalid, "dictionary: want true or a list of columns, not %s", b)
+	}
+	return nil
 }
 
 // Source reads Parquet files. It implements driver.Source.
@@ -40,6 +70,9 @@ func (o *Options) Validate() error {
 		if slices.Contains(o.Columns[:i], c) {
 			return fault.New(fault.Invalid, "columns: %q is there twice", c)
 		}
+	}
+	if o.Dictionary.All && len(o.Dictionary.Columns) > 0 {
+		return fault.New(fault.Invalid, "dictionary: all columns and some by name; leave one of them out")
 	}
 	return nil
 }
@@ -121,6 +154,9 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	}
 	idx, err := fileset.Select(full, t.o.Columns)
 	if err != nil {
+		return err
+	}
+	if full, err = t.asDictionaries(full); err != nil {
 		return err
 	}
 	fields := make([]arrow.Field, len(idx))

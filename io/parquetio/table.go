@@ -257,7 +257,12 @@ func (s *fileSchema) decodedBytes(g *rowGroup, fields []int) (n int64) {
 			}
 			switch leaf.physical {
 			case parquet.Types.ByteArray:
-				n += 4*c.values + c.textBytes()
+				n += 4 * c.values
+				if leaf.arrow.ID() == arrow.DICTIONARY {
+					n += c.raw // entries: those of the dictionary page, and what is plain
+				} else {
+					n += c.textBytes()
+				}
 			case parquet.Types.FixedLenByteArray:
 				w := int64(leaf.width)
 				if t, ok := leaf.arrow.(arrow.FixedWidthDataType); ok {
@@ -290,10 +295,11 @@ func (c *chunk) textBytes() int64 {
 // Fingerprint implements driver.Table: the footer stands for a local file.
 func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	config, err := json.Marshal(struct {
-		Columns    []string `json:"columns,omitempty"`
-		PathColumn string   `json:"path_column,omitempty"`
-		RowColumn  string   `json:"row_column,omitempty"`
-	}{t.o.Columns, t.o.PathColumn, t.o.RowColumn})
+		Columns    []string   `json:"columns,omitempty"`
+		PathColumn string     `json:"path_column,omitempty"`
+		RowColumn  string     `json:"row_column,omitempty"`
+		Dictionary Dictionary `json:"dictionary,omitzero"`
+	}{t.o.Columns, t.o.PathColumn, t.o.RowColumn, t.o.Dictionary})
 	if err != nil {
 		return "", err
 	}

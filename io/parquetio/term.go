@@ -32,6 +32,12 @@ func newRowTerm(t *driver.Term, typ arrow.DataType) (out rowTerm, ok bool) {
 	if len(t.Values) == 0 || t.Op != driver.In && len(t.Values) != 1 {
 		return out, false
 	}
+	if d, is := typ.(*arrow.DictionaryType); is {
+		if out, ok = newRowTerm(t, d.ValueType); ok {
+			out.clear = byEntry(out.clear)
+		}
+		return out, ok
+	}
 	switch typ.ID() {
 	case arrow.INT8:
 		out.clear, ok = integers[int8](t, true)
@@ -83,6 +89,25 @@ func (t *rowTerm) mark(m []byte, a arrow.Array) {
 	for i := range m {
 		k := off + i
 		m[i] &= valid[k/8]>>(k%8)&1 ^ flip
+	}
+}
+
+// byEntry holds a term against the entries of a dictionary, once, and looks rows up by their indexes.
+func byEntry(of func([]byte, arrow.ArrayData)) func([]byte, arrow.ArrayData) {
+	var last arrow.ArrayData
+	var holds []byte
+	return func(m []byte, d arrow.ArrayData) {
+		if dict := d.Dictionary(); dict != last {
+			holds = scratch(&holds, dict.Len())
+			setAll(holds, 1)
+			of(holds, dict)
+			last = dict
+		}
+		for i, x := range valuesOf[uint32](d, len(m)) {
+			if int(x) < len(holds) { // else the row is null
+				m[i] &= holds[x]
+			}
+		}
 	}
 }
 

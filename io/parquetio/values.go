@@ -262,6 +262,8 @@ func (c *column) slots(o *leafOut, k, defined int) error {
 		return appendTexts[int32](c, o, at, k, defined)
 	case formLarge:
 		return appendTexts[int64](c, o, at, k, defined)
+	case formDict:
+		return c.appendCodes(o, at, k, defined)
 	}
 	w := c.ow
 	if c.vals.enc == encPlain && int64(defined)*int64(c.pw) > int64(len(c.vals.src)) {
