@@ -32,10 +32,11 @@ const (
 	Stalled          // no progress for the watchdog's time
 	Unsupported      // understood, but not something this build can do
 	Internal         // a bug in Penstock
+	Denied           // there, but this user may not: credentials, policy, permissions
 )
 
 var names = [...]string{"unknown", "canceled", "invalid", "not_found", "exists", "corrupt", "row_error", "user_code",
-	"exhausted", "unavailable", "worker_lost", "stalled", "unsupported", "internal"}
+	"exhausted", "unavailable", "worker_lost", "stalled", "unsupported", "internal", "denied"}
 
 func (c Code) String() string {
 	if int(c) < len(names) {

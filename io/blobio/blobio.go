@@ -9,9 +9,9 @@
 // fileblob: it hashes every byte twice.
 //
 // What a user writes becomes a bucket and a key by [Split]; [Bucket.Path] is the
-// way back. Errors are fault.Error with a code and the path: NotFound, Exists,
-// Invalid (also: permission denied, and an object that changed since it was
-// listed), Unavailable (network, 5xx, no progress; after all retries), Exhausted
+// way back. Errors are fault.Error with a code and the path: NotFound (also: no such
+// bucket), Exists, Denied (credentials, policies, permissions of files), Invalid (also: an
+// object that changed since it was listed), Unavailable (network, 5xx, no progress; after all retries), Exhausted
 // (disk full), Canceled (the caller's context ended), Unsupported.
 package blobio
 
@@ -176,6 +176,9 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 			u.RawQuery = q.Encode()
 		}
 		if b.remote, err = blob.DefaultURLMux().OpenBucketURL(ctx, u); err != nil {
+			if isNoCredentials(err) {
+				return nil, fault.New(fault.Denied, "open bucket: %w", b.advise(fault.Denied, err)).At(fault.Place{File: bucketURL})
+			}
 			return bad("open bucket: %w", err)
 		}
 	}

@@ -52,16 +52,62 @@ func (b *Bucket) wrap(key string, err error) error {
 		return fault.Wrap(err, b.place(key))
 	}
 	code := codeOf(err)
-	if b.scheme == "s3" && isEndpoint(err) {
-		err = fmt.Errorf("%w; set the environment variable AWS_REGION, or write the region into the URL: s3://bucket/key?region=eu-west-1", err)
-	}
 	if b.root != "" {
 		// The path is in the place already.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pe.Err
 		}
 	}
-	return (&fault.Error{Code: code, Err: err}).At(b.place(key))
+	return (&fault.Error{Code: code, Err: b.advise(code, err)}).At(b.place(key))
+}
+
+// advise says with err, whose code is code, what to check.
+func (b *Bucket) advise(code fault.Code, err error) error {
+	check := whatToCheck[b.scheme]
+	if check == "" {
+		check = "check the credentials and what they allow"
+	}
+	switch {
+	case b.scheme == "s3" && isEndpoint(err):
+		return fmt.Errorf("%w; set the environment variable AWS_REGION, or write the region into the URL: s3://bucket/key?region=eu-west-1", err)
+	case code == fault.Denied && isNoCredentials(err):
+		return fmt.Errorf("no credentials were found: %w; %s", err, check)
+	case code == fault.Denied:
+		return fmt.Errorf("access denied: %w; %s", err, check)
+	case code == fault.NotFound && isNoBucket(err):
+		return fmt.Errorf("there is no such bucket as %s: %w; check its name, and the region and the endpoint that the URL or the environment give", strings.TrimSuffix(b.base, "/"), err)
+	}
+	return err
+}
+
+// whatToCheck are the settings that a service's Denied may be due to.
+var whatToCheck = map[string]string{
+	"s3": "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), the policy (s3:ListBucket, s3:GetObject, to write s3:PutObject), " +
+		"the region (AWS_REGION) and the name: what does not exist is denied, too, to who may not list",
+	"gs": "check the credentials (gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS) and the role (storage.objectViewer, to write storage.objectUser); " +
+		"a public bucket is read with ?anonymous=true",
+	"file":   "check the owner and the mode of the file and of the folders above it",
+	"azblob": "check the credentials (AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN) and the role (Storage Blob Data Reader, to write Contributor)",
+}
+
+// isNoCredentials reports that an SDK found nothing to sign requests with. None has a type for that.
+func isNoCredentials(err error) bool {
+	s := err.Error()
+	return strings.Contains(s, "get credentials:") || strings.Contains(s, "could not find default credentials")
+}
+
+// noBucket is what a listing did not find: that of a key which is not there is empty.
+type noBucket struct{ error }
+
+func (e noBucket) Unwrap() error { return e.error }
+
+// isNoBucket reports that it is the bucket, not the object, that does not exist. SDKs say
+// so in several types; the answer to a HEAD request does not tell.
+func isNoBucket(err error) bool {
+	if _, ok := errors.AsType[noBucket](err); ok {
+		return true
+	}
+	return serviceCode(err) == "NoSuchBucket" || strings.Contains(err.Error(), "ContainerNotFound")
 }
 
 // isEndpoint reports that the AWS SDK could not tell from its settings where to send a
@@ -87,13 +133,16 @@ func codeOf(err error) fault.Code {
 			return fault.Exists
 		case syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
 			return fault.Exhausted
-		case syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.EISDIR, syscall.ENAMETOOLONG,
-			syscall.EINVAL, syscall.ELOOP, syscall.EFBIG:
+		case syscall.EACCES, syscall.EPERM, syscall.EROFS:
+			return fault.Denied
+		case syscall.EISDIR, syscall.ENAMETOOLONG, syscall.EINVAL, syscall.ELOOP, syscall.EFBIG:
 			return fault.Invalid
 		}
 		return fault.Unavailable // EIO, ESTALE, connection errors
 	}
 	switch s := httpStatus(err); {
+	case s == 401, s == 403, deniedBy[serviceCode(err)]:
+		return fault.Denied
 	case s == 404, s == 410:
 		return fault.NotFound
 	case s == 412:
@@ -106,23 +155,42 @@ func codeOf(err error) fault.Code {
 	case s == 408, s == 429, s >= 500:
 		return fault.Unavailable
 	case s >= 300:
-		return fault.Invalid // not allowed, wrong region, malformed
+		return fault.Invalid // wrong region, malformed
 	}
 	switch gcerrors.Code(err) {
 	case gcerrors.NotFound:
 		return fault.NotFound
 	case gcerrors.AlreadyExists, gcerrors.FailedPrecondition:
 		return fault.Exists
-	case gcerrors.InvalidArgument, gcerrors.PermissionDenied:
+	case gcerrors.InvalidArgument:
 		return fault.Invalid
+	case gcerrors.PermissionDenied:
+		return fault.Denied
 	case gcerrors.Unimplemented:
 		return fault.Unsupported
 	}
 	if isEndpoint(err) {
 		return fault.Invalid
 	}
+	if isNoCredentials(err) {
+		return fault.Denied
+	}
 	// What no driver could name is the network: resets, timeouts, broken bodies.
 	return fault.Unavailable
+}
+
+// deniedBy are the codes of S3 services for credentials that they do not take, some of them under another status than 403.
+var deniedBy = map[string]bool{"ExpiredToken": true, "InvalidToken": true, "TokenRefreshRequired": true, "InvalidAccessKeyId": true, "XAdminUserNotFound": true}
+
+// serviceCode is the code in the answer of an S3 service; "" if there is none.
+func serviceCode(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		ErrorCode() string
+	}](err); ok {
+		return e.ErrorCode()
+	}
+	return ""
 }
 
 // httpStatus finds the status that a cloud SDK's error carries; 0 if none. The

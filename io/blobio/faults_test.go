@@ -60,8 +60,8 @@ func TestRetryGivesUp(t *testing.T) {
 		{"status500", &statusError{500}, 1, 2, fault.Unavailable, "status 500"},
 		{"notfound", coded{errNet, gcerrors.NotFound}, 0, 1, fault.NotFound, ""},
 		{"gone", &statusError{404}, 0, 1, fault.NotFound, ""},
-		{"denied", coded{errNet, gcerrors.PermissionDenied}, 0, 1, fault.Invalid, ""},
-		{"forbidden", &statusError{403}, 0, 1, fault.Invalid, ""},
+		{"denied", coded{errNet, gcerrors.PermissionDenied}, 0, 1, fault.Denied, "access denied"},
+		{"forbidden", &statusError{403}, 0, 1, fault.Denied, "check the credentials"},
 		{"range", &statusError{416}, 0, 1, fault.Invalid, "changed after it was listed"},
 		{"wrapped", fmt.Errorf("sdk: %w", errors.Join(errNet, &statusError{400})), 0, 1, fault.Invalid, ""},
 		{"unimplemented", coded{errNet, gcerrors.Unimplemented}, 0, 1, fault.Unsupported, ""},
@@ -508,7 +508,7 @@ func TestPutRetries(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 		wantCode(t, b.Put(t.Context(), "b", nil, &blobio.PutOptions{IfNotExist: true}), fault.Exists, b.Path("b"))
-		wantCode(t, b.Put(t.Context(), "b", nil, nil), fault.Invalid, b.Path("b"))
+		wantCode(t, b.Put(t.Context(), "b", nil, nil), fault.Denied, b.Path("b"))
 		// A refusal that was lost is found out.
 		d.write = func(int) (bool, error) { return false, errNet }
 		wantCode(t, b.Put(t.Context(), "b", nil, &blobio.PutOptions{IfNotExist: true}), fault.Exists, b.Path("b"))

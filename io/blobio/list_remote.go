@@ -24,6 +24,9 @@ func (b *Bucket) listRemote(ctx context.Context, prefix, delimiter string) iter.
 			var page []*blob.ListObject
 			err := b.try(ctx, prefix, func(ctx context.Context) error {
 				p, next, err := b.remote.ListPage(ctx, token, listPage, opts)
+				if err != nil && b.scheme != "s3" && codeOf(err) == fault.NotFound { // S3 has a code for it
+					err = noBucket{err}
+				}
 				if err == nil {
 					page, token = p, next
 				}

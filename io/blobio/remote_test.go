@@ -162,14 +162,101 @@ func TestDown(t *testing.T) {
 	if n := p.Errors.Load(); n < 2 {
 		t.Errorf("%d requests", n)
 	}
-	b = open(t, s.URL("penstock-test"), nil)
-	for _, err := range b.List(t.Context(), "") { // the bucket was never made
-		wantCode(t, err, fault.NotFound, "s3://penstock-test/")
+}
+
+// Who is not let in learns what to check, whatever he does, and is not sent away to try again.
+func TestDenied(t *testing.T) {
+	s := testserver.S3(t)
+	b := open(t, bucketURL(t, s), nil)
+	info := put(t, b, "dir/k", randomBytes(1, 1000))
+	everything := func(b *blobio.Bucket) map[string]error {
+		ctx, got := t.Context(), map[string]error{}
+		_, got["stat"] = b.Stat(ctx, "dir/k")
+		_, got["read"] = b.Object(info, nil).ReadAt(ctx, make([]byte, 10), 0)
+		for _, got["list"] = range b.List(ctx, "") {
+		}
+		for _, got["dir"] = range b.ListDir(ctx, "dir/") {
+		}
+		got["put"] = b.Put(ctx, "new", []byte("x"), nil)
+		got["large put"] = b.Put(ctx, "new", make([]byte, 17<<20), nil)
+		got["delete"] = b.Delete(ctx, "dir/k")
+		return got
 	}
-	s.CreateBucket(t, "penstock-test")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-	_, err = open(t, s.URL("penstock-test"), nil).ReadAll(t.Context(), "k", 1)
-	wantCode(t, err, fault.Invalid, "s3://penstock-test/k")
+	for what, set := range map[string]map[string]string{
+		"secret": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+		"key":    {"AWS_ACCESS_KEY_ID": "nobody"},
+		"none":   {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for k, v := range set {
+				t.Setenv(k, v)
+			}
+			for op, err := range everything(open(t, s.URL("penstock-test"), nil)) {
+				if what == "key" && (op == "stat" || op == "delete") {
+					continue // this server says that there is no such thing, and not that it means the user
+				}
+				if fault.CodeOf(err) != fault.Denied || fault.CodeOf(err).Retryable() || strings.Contains(err.Error(), "tries") {
+					t.Errorf("%s: %v: %v", op, fault.CodeOf(err), err)
+					continue
+				}
+				want := []string{"s3://penstock-test/", "AWS_ACCESS_KEY_ID", "s3:GetObject", "AWS_REGION", "access denied"}
+				if what == "none" {
+					want[4] = "no credentials"
+				}
+				for _, w := range want {
+					if !strings.Contains(err.Error(), w) {
+						t.Errorf("%s: no %q in: %v", op, w, err)
+					}
+				}
+			}
+		})
+	}
+	if got, err := b.ReadAll(t.Context(), "dir/k", 1000); err != nil || !bytes.Equal(got, randomBytes(1, 1000)) {
+		t.Errorf("what nobody may delete: %v", err)
+	}
+	for _, err := range everything(b) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A bucket that was never made is named, where the service says that it is what is missing.
+func TestNoBucket(t *testing.T) {
+	for name, start := range map[string]func(testing.TB) *testserver.Server{"s3": testserver.S3, "gs": testserver.GCS} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			s.CreateBucket(t, "there")
+			b := open(t, s.URL("penstock-tset"), nil)
+			check := func(op string, err error) {
+				t.Helper()
+				if fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), "no such bucket as "+name+"://penstock-tset:") {
+					t.Errorf("%s: %v: %v", op, fault.CodeOf(err), err)
+				}
+			}
+			for _, err := range b.List(t.Context(), "") {
+				check("list", err)
+			}
+			for _, err := range b.ListDir(t.Context(), "x/") {
+				check("dir", err)
+			}
+			if name == "s3" {
+				check("put", b.Put(t.Context(), "k", nil, nil))
+				_, err := b.Object(blobio.Info{Key: "k", Size: 5}, nil).ReadAt(t.Context(), make([]byte, 5), 0)
+				check("read", err)
+			}
+			_, err := b.Stat(t.Context(), "k") // a HEAD request does not tell
+			wantCode(t, err, fault.NotFound, name+"://penstock-tset/k")
+			b = open(t, s.URL("there"), nil)
+			_, err = b.Stat(t.Context(), "k")
+			if wantCode(t, err, fault.NotFound, name+"://there/k"); strings.Contains(err.Error(), "bucket as") {
+				t.Error(err)
+			}
+			if got := keys(t, b.List(t.Context(), "")); len(got) > 0 {
+				t.Error(got)
+			}
+		})
+	}
 }
 
 // Small writes are repaired too: they are sent again.

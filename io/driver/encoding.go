@@ -42,6 +42,16 @@ type Encoder interface {
 type Cutter interface {
 	// Held is about the memory of the rows collected, in bytes: of the allocator and beyond.
 	Held() int64
+	// Outside is the part of it beyond the allocator.
+	Outside() int64
 	// Cut makes the next Write write out first what is held.
 	Cut()
+}
+
+// FrugalEncoding is an Encoding whose encoders can do with less memory.
+type FrugalEncoding interface {
+	Encoding
+	// Frugal is the same encoding, whose encoders hold about most bytes outside the allocator, as far as
+	// they can: where many are open at once. The rows in the files are the same.
+	Frugal(most int64) Encoding
 }

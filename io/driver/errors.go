@@ -20,6 +20,7 @@ const (
 	Exhausted   = fault.Exhausted
 	Unavailable = fault.Unavailable
 	Unsupported = fault.Unsupported
+	Denied      = fault.Denied
 )
 
 // Errorf makes a coded error; format may use %w.

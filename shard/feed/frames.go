@@ -242,7 +242,7 @@ func validate(rec arrow.RecordBatch) (err error) {
 // remoteError is the error of a frame.
 func remoteError(meta []byte) error {
 	code, text := fault.Unknown, "without a text"
-	if len(meta) > 0 && fault.Code(meta[0]) <= fault.Internal {
+	if len(meta) > 0 && fault.Code(meta[0]) <= fault.Denied {
 		code = fault.Code(meta[0])
 	}
 	if len(meta) > 1 {
