@@ -192,7 +192,7 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
   penstock batches examples/shards.yaml --from state.json --ranks 3 --format global
   penstock batches examples/shards.yaml --epoch 1 --rank 0 --steps 1 --format jsonl
   penstock batches examples/shards.yaml --epoch 2 --steps 41 --ledger-out ledger.bin > digests`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) (err error) {
 			if cmd.Flags().Changed("steps") && steps < 0 {
 				return usageError{fault.New(fault.Invalid, "--steps must not be negative")}
@@ -328,12 +328,12 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 		Example: `  penstock replay examples/shards.yaml --epoch 0 --step 17
   penstock replay examples/shards.yaml --epoch 0 --step 17 --rank 3 --format lineage
   penstock replay examples/shards.yaml --epoch 2 --step 40 --ledger ledger.bin --format jsonl`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) (err error) {
 			given := cmd.Flags().Changed
 			switch {
 			case given("step") == given("sample"):
-				return usageError{fault.New(fault.Invalid, "which step? Give --step or --sample, one of them")}
+				return usageError{fault.New(fault.Invalid, "which step? Give --step or --sample, one of them: --step 17")}
 			case step < 0 || given("sample") && sample < 0:
 				return usageError{fault.New(fault.Invalid, "steps and samples count from 0")}
 			}

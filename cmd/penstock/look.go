@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -116,7 +117,7 @@ func showCommand() *cobra.Command {
 		Example: `  penstock show examples/data/flights/
   penstock show -n 3 'examples/data/**/*.parquet'
   penstock show examples/flights.yaml   # what its last step gives`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if n < 1 {
 				return usageError{fault.New(fault.Invalid, "-n must be at least 1")}
@@ -145,7 +146,7 @@ func schemaCommand() *cobra.Command {
 		Short: "Print the columns and their types, reading metadata only",
 		Example: `  penstock schema examples/data/flights/
   penstock schema examples/flights.yaml   # of the rows that its last step gives`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			ds, _, err := t.open(cmd, a)
 			if err != nil {
@@ -169,7 +170,7 @@ func countCommand() *cobra.Command {
 		Short: "Count rows; from metadata where it holds the number",
 		Example: `  penstock count 'examples/data/**/*.parquet'
   penstock count examples/flights.yaml`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			ds, o, err := t.open(cmd, a)
 			if err != nil {
@@ -205,7 +206,7 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 		Example: `  penstock explain examples/flights.yaml
   penstock explain --analyze examples/flights.yaml
   penstock explain --label late examples/shards.yaml`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			ds, o, err := t.open(cmd, a)
 			if err != nil {
@@ -250,9 +251,9 @@ code 2. Lanes and windows over compressed text and JSON arrays are left unchecke
   penstock validate --json-schema > spec.schema.json   # for editors`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if schema {
-				return args(cobra.NoArgs)(cmd, a)
+				return args("", 0, 0)(cmd, a)
 			}
-			return args(cobra.ExactArgs(1))(cmd, a)
+			return args("SPEC", 1, 1)(cmd, a)
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if schema {

@@ -63,11 +63,6 @@ func run() int {
 	return exitFailed
 }
 
-// usageError is a wrong command line, or a file on it that cannot be read.
-type usageError struct{ error }
-
-func (u usageError) Unwrap() error { return u.error }
-
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "penstock",
@@ -82,34 +77,23 @@ Where a command takes paths they are files, folders and globs, local or of a buc
   penstock run examples/flights.yaml
   penstock explain --analyze examples/flights.yaml`,
 		Version:       version,
-		Args:          args(cobra.NoArgs),
+		Args:          noCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w\nsee: %s --help", err, cmd.CommandPath())}
-	})
+	c.SetFlagErrorFunc(flagError)
+	c.SetHelpCommand(helpCommand())
 	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand())
 	c.CompletionOptions.HiddenDefaultCmd = true
 	return c
-}
-
-// args wraps cobra's checks of arguments, so that they exit as usage errors.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
-		}
-		return nil
-	}
 }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  args(cobra.NoArgs),
+		Args:  args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "penstock", version)
 			return err

@@ -27,7 +27,7 @@ goes on where it was; one that finished says so and changes nothing.
 		Example: `  penstock run examples/flights.yaml
   penstock run examples/flights.yaml --set run.memory=1GiB --set sink.parquet.path=out/late/
   penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			start := time.Now()
 			s, err := load(cmd, a[0], sets)
