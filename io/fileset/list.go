@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -280,7 +281,7 @@ func (s *Set) assemble(l *lister, all []found) error {
 	}
 	for c := range l.types {
 		if _, ok := order[c]; !ok {
-			return fault.New(fault.Invalid, "partition_types: no folder gives a column %q; have %s", c, names(s.parts))
+			return fault.New(fault.Invalid, "partition_types: no folder gives a column %q; have %s", c, partitionNames(s.parts))
 		}
 	}
 
@@ -353,7 +354,7 @@ func (s *Set) Remote() bool {
 	return false
 }
 
-func names(ps []partition) string {
+func partitionNames(ps []partition) string {
 	if len(ps) == 0 {
 		return "none"
 	}
@@ -373,34 +374,55 @@ func commonDir(a, b string) string {
 	return a[:strings.LastIndexByte(a[:i], '/')+1]
 }
 
-// notFound explains that r gave nothing.
+// notFound explains that r gave nothing: what was looked for, and what there is that is nearly it.
 func (r *root) notFound(c *count, ext []string) error {
-	at := fault.Place{File: r.path}
+	var b strings.Builder
+	kind := ""
+	if e := slices.DeleteFunc(slices.Clone(ext), func(e string) bool { return e == "" }); !r.anyExt && len(e) > 0 && len(e) == len(ext) {
+		kind = " with extension " + strings.Join(e, " or ")
+	}
 	switch {
-	case !c.exists && r.pattern == "":
-		return fault.New(fault.NotFound, "no such file or folder, or the folder is empty").At(at)
-	case c.others == 0 && c.hidden > 0:
-		return fault.New(fault.NotFound, "all of its %d files and folders are hidden (begin with _ or .); set hidden: true to read them", c.hidden).At(at)
-	case c.others == 0 && r.pattern != "":
-		if c.dirs > 0 {
-			return fault.New(fault.NotFound, "no file matches; a glob gives files, not folders: to read what is below, end it in /**").At(at)
+	case !c.exists:
+		b.WriteString(r.absent())
+	case r.pattern != "":
+		b.WriteString("no file" + kind + " matches")
+	default:
+		b.WriteString("the folder has no files" + kind)
+	}
+	also := func(format string, s *names) {
+		if s.n > 0 {
+			fmt.Fprintf(&b, "; "+format, s)
 		}
-		return fault.New(fault.NotFound, "no file matches").At(at)
-	case c.others == 0:
-		return fault.New(fault.NotFound, "the folder has no files").At(at)
 	}
-	more := ""
-	slices.Sort(c.sample)
-	if c.others > len(c.sample) {
-		more = ", ..."
+	also(`found with another extension: %s: name the extension or set extensions: [""]`, &c.others)
+	also("hidden, as the name begins with _ or .: %s: set hidden: true to read it", &c.hiddenFiles)
+	also("not looked into, as a name that begins with _ or . is hidden: %s: set hidden: true to read what is below", &c.hiddenFolders)
+	if r.pattern != "" {
+		also("the glob matches folders (%s), but gives files only: to read what is below them, end it in /**", &c.folders)
+		also("not matched: %s", &c.unlike)
 	}
-	return fault.New(fault.NotFound, "no files with extension %s (found %s: %s%s); name the extension or set extensions: [\"\"]",
-		strings.Join(ext, " or "), others(c.others), strings.Join(c.sample, ", "), more).At(at)
+	return fault.New(fault.NotFound, "%s", b.String()).At(fault.Place{File: r.path})
 }
 
-func others(n int) string {
-	if n == 1 {
-		return "1 other"
+// absent says that there is nothing at all where r begins.
+func (r *root) absent() string {
+	local, ok := r.bucket.Local(strings.TrimSuffix(r.dir, "/"))
+	empty := false
+	if ok {
+		_, err := os.Stat(local)
+		empty = err == nil
 	}
-	return fmt.Sprintf("%d others", n)
+	switch {
+	case r.pattern != "" && empty:
+		return "no file matches: the folder is empty"
+	case r.pattern != "" && r.dir != "":
+		return fmt.Sprintf("no file matches: there is no folder %s", r.bucket.Path(strings.TrimSuffix(r.dir, "/")))
+	case r.pattern != "" || r.key == "" && !ok:
+		return "the bucket is empty"
+	case empty:
+		return "the folder is empty"
+	case ok:
+		return "no such file or folder"
+	}
+	return "no such object, and none below it"
 }

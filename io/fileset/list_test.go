@@ -11,9 +11,11 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
+	_ "gocloud.dev/blob/s3blob"
 )
 
 // tree makes files that hold their own name and returns the folder.
@@ -110,7 +112,7 @@ func TestList(t *testing.T) {
 }
 
 func TestListErrors(t *testing.T) {
-	dir := tree(t, "a.txt", "b.txt", "c/d.txt", "e.txt", "h/_x.csv", "p/year=1/a.csv")
+	dir := tree(t, "a.txt", "b.txt", "c/d.txt", "e.txt", "h/_x.csv", "p/year=1/a.csv", "g/a.txt", "g/.git/x", "g/_log.txt")
 	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -130,12 +132,18 @@ func TestListErrors(t *testing.T) {
 		{Options{Paths: []string{""}, Partitions: "hvie"}, fault.Invalid, "empty"},
 		{Options{Paths: []string{"nix"}}, fault.NotFound, "nix: no such file or folder"},
 		{Options{Paths: []string{"a.txt", "nix/x.csv"}}, fault.NotFound, "nix/x.csv: no such file or folder"},
-		{Options{Paths: []string{"empty"}}, fault.NotFound, "empty"},
-		{Options{Paths: []string{"c"}}, fault.NotFound, "no files with extension .csv (found 1 other: d.txt)"},
-		{Options{Paths: []string{"."}, Extensions: []string{".parquet"}}, fault.NotFound, "(found 5 others: "},
-		{Options{Paths: []string{"*.csv"}}, fault.NotFound, "no file matches"},
-		{Options{Paths: []string{"p/*"}}, fault.NotFound, "end it in /**"},
-		{Options{Paths: []string{"h"}}, fault.NotFound, "hidden"},
+		{Options{Paths: []string{"empty"}}, fault.NotFound, "empty: the folder is empty"},
+		{Options{Paths: []string{"empty/*.csv"}}, fault.NotFound, "empty/*.csv: no file matches: the folder is empty"},
+		{Options{Paths: []string{"nix/*.csv"}}, fault.NotFound, "nix/*.csv: no file matches: there is no folder nix"},
+		{Options{Paths: []string{"c"}}, fault.NotFound, `c: the folder has no files with extension .csv; found with another extension: d.txt: name the extension or set extensions: [""]`},
+		{Options{Paths: []string{"."}, Extensions: []string{".parquet"}}, fault.NotFound, ", ... (6 in all): name the extension or set extensions: [\"\"]; not looked into, as a name that begins with _ or . is hidden: .git"},
+		{Options{Paths: []string{"*.csv"}}, fault.NotFound, "*.csv: no file matches; not matched: a.txt, b.txt, e.txt"},
+		{Options{Paths: []string{"*"}}, fault.NotFound, "no file with extension .csv matches; found with another extension: a.txt, b.txt, e.txt"},
+		{Options{Paths: []string{"p/*"}}, fault.NotFound, "the glob matches folders (year=1), but gives files only: to read what is below them, end it in /**"},
+		{Options{Paths: []string{"h"}}, fault.NotFound, "h: the folder has no files with extension .csv; hidden, as the name begins with _ or .: _x.csv: set hidden: true"},
+		{Options{Paths: []string{"h/*x.csv"}}, fault.NotFound, "no file matches; hidden, as the name begins with _ or .: _x.csv: set hidden: true"},
+		{Options{Paths: []string{"g/*.csv"}}, fault.NotFound, "g/*.csv: no file matches; not matched: a.txt"},
+		{Options{Paths: []string{"g/**"}}, fault.NotFound, "g/**: no file with extension .csv matches; found with another extension: a.txt: name the extension or set extensions: [\"\"]; not looked into, as a name that begins with _ or . is hidden: .git"},
 		{Options{Paths: []string{"a[.txt"}}, fault.Invalid, "bad glob"},
 		{Options{Paths: []string{"loop"}}, fault.NotFound, "loop: the folder has no files"},
 		{Options{Paths: []string{"p"}, PartitionTypes: map[string]string{"yaer": "int"}}, fault.Invalid, `no folder gives a column "yaer"; have year`},
@@ -146,6 +154,8 @@ func TestListErrors(t *testing.T) {
 		_, err := list(t, &c.o, []string{".csv"}, nil)
 		if fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: got %v (%v), want %v %q", c.o.Paths, err, fault.CodeOf(err), c.code, c.want)
+		} else if n := strings.Count(err.Error(), "idden"); n > 0 && !strings.Contains(c.want, "idden") {
+			t.Errorf("%v: nothing that is meant is hidden: %v", c.o.Paths, err)
 		}
 	}
 }
@@ -355,11 +365,36 @@ func TestListBucket(t *testing.T) {
 	if _, err := list(t, &Options{Paths: []string{url + "/nix"}}, nil, nil); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), "nix") {
 		t.Errorf("%v", err)
 	}
+	for path, want := range map[string]string{"/nix/": "no such object", "/nix/*.csv": "there is no folder " + url + "/nix", "/d/*.csv": "no file matches"} {
+		if _, err := list(t, &Options{Paths: []string{url + path}}, nil, nil); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 	// Two places: the same names stay apart.
 	s, err := list(t, &Options{Paths: []string{url + "/d", tree(t, "y=1/a.csv")}}, []string{".csv"}, nil)
 	if err != nil || rels(s) != "0/y=1/a.csv 1/y=1/a.csv 1/y=2/a.csv" {
 		t.Errorf("%v %v", s, err)
 	}
+}
+
+// What a service says of the bucket reaches the user, whether he names an object, a folder or a glob.
+func TestListRefused(t *testing.T) {
+	srv := testserver.S3(t)
+	srv.CreateBucket(t, "there")
+	check := func(bucket string, code fault.Code, want string) {
+		t.Helper()
+		url, query, _ := strings.Cut(srv.URL(bucket), "?")
+		for _, path := range []string{"", "/d/", "/d/a.csv", "/d/*.csv"} {
+			_, err := list(t, &Options{Paths: []string{url + path + "?" + query}}, nil, nil)
+			if fault.CodeOf(err) != code || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s%s: %v: %v", bucket, path, fault.CodeOf(err), err)
+			}
+		}
+	}
+	check("there", fault.NotFound, "s3://there")
+	check("tehre", fault.NotFound, "there is no such bucket as s3://tehre")
+	t.Setenv("AWS_ACCESS_KEY_ID", "nobody")
+	check("there", fault.Denied, "check the credentials")
 }
 
 func BenchmarkList(b *testing.B) {

@@ -3,6 +3,7 @@ package fileset
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -37,9 +38,39 @@ type found struct {
 
 // count is what an error says about a root that gives nothing.
 type count struct {
-	files, others, dirs, hidden, pruned int
-	exists                              bool
-	sample                              []string
+	files, pruned int
+	exists        bool
+	hiddenFiles   names // that are meant but for that
+	hiddenFolders names // that could hold what is meant
+	others        names // meant but for their extensions
+	unlike        names // files that the glob does not match
+	folders       names // that it does match
+}
+
+// names is a number of names, and some of them.
+type names struct {
+	n      int
+	sample []string
+}
+
+func (s *names) add(name string) {
+	if s.n++; len(s.sample) < 3 {
+		s.sample = append(s.sample, name)
+	}
+}
+
+func (s *names) merge(o *names) {
+	s.n += o.n
+	s.sample = append(s.sample, o.sample[:min(len(o.sample), 3-len(s.sample))]...)
+}
+
+// String is "a, b, c, ... (7 in all)".
+func (s *names) String() string {
+	slices.Sort(s.sample)
+	if s.n > len(s.sample) {
+		return fmt.Sprintf("%s, ... (%d in all)", strings.Join(s.sample, ", "), s.n)
+	}
+	return strings.Join(s.sample, ", ")
 }
 
 // task is a folder to list, or (prefix "?") a root to look at.
@@ -181,7 +212,7 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if t.prefix == r.dir && fault.CodeOf(err) == fault.NotFound {
+			if _, local := r.bucket.Local(""); local && t.prefix == r.dir && fault.CodeOf(err) == fault.NotFound {
 				return nil // run reports it
 			}
 			return fault.Wrap(err, fault.Place{File: r.path})
@@ -191,35 +222,43 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 		if name == "" || !info.Dir && strings.HasSuffix(info.Key, "/") {
 			continue // the marker of a folder
 		}
-		if !l.opts.Hidden && hidden(name) && !r.named(depth, name) {
-			c.hidden++
-			continue
-		}
-		rel := info.Key[len(r.dir):]
-		if info.Dir {
-			c.dirs++
-			rel = strings.TrimSuffix(rel, "/")
-			if !r.enter(rel) {
-				continue
-			}
-			if l.prune(name) {
-				c.pruned++
-				continue
-			}
-			q.push(task{r, strings.TrimSuffix(info.Key, "/") + "/"})
-			continue
-		}
+		rel := strings.TrimSuffix(info.Key[len(r.dir):], "/")
+		out := !l.opts.Hidden && hidden(name) && !r.named(depth, name)
+		match := true
 		if r.pattern != "" {
-			if ok, err := doublestar.Match(r.pattern, rel); err != nil {
+			var err error
+			if match, err = doublestar.Match(r.pattern, rel); err != nil {
 				return fault.New(fault.Invalid, "bad glob: %w", err).At(fault.Place{File: r.path})
-			} else if !ok {
-				continue
 			}
 		}
-		if !r.anyExt && !hasExt(name, l.ext) {
-			if c.others++; len(c.sample) < 3 {
-				c.sample = append(c.sample, name)
+		if info.Dir {
+			if match && !out && !strings.HasSuffix(r.pattern, "**") {
+				c.folders.add(name)
 			}
+			switch {
+			case !r.enter(rel):
+			case out:
+				c.hiddenFolders.add(name)
+			case l.prune(name):
+				c.pruned++
+			default:
+				q.push(task{r, strings.TrimSuffix(info.Key, "/") + "/"})
+			}
+			continue
+		}
+		switch like := r.anyExt || hasExt(name, l.ext); {
+		case !match:
+			if !out {
+				c.unlike.add(name)
+			}
+			continue
+		case out:
+			if like {
+				c.hiddenFiles.add(name)
+			}
+			continue
+		case !like:
+			c.others.add(name)
 			continue
 		}
 		files = append(files, found{info, r})
@@ -229,12 +268,13 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 	l.found = append(l.found, files...)
 	n := l.counts[r]
 	n.files += len(files)
-	n.others += c.others
-	n.dirs += c.dirs
-	n.hidden += c.hidden
 	n.pruned += c.pruned
 	n.exists = n.exists || c.exists
-	n.sample = append(n.sample, c.sample[:min(len(c.sample), 3-len(n.sample))]...)
+	n.hiddenFiles.merge(&c.hiddenFiles)
+	n.hiddenFolders.merge(&c.hiddenFolders)
+	n.others.merge(&c.others)
+	n.unlike.merge(&c.unlike)
+	n.folders.merge(&c.folders)
 	return nil
 }
 
