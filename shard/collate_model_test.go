@@ -355,3 +355,31 @@ func modelColumn(c *testColumn, opt Column, runs []gather.Run, o BatchShape) []t
 		return []testTensor{t, lens}
 	}
 }
+
+// shuffledRecords are 64 records of 4 float32 columns and a label, and a batch of
+// 1024 rows from anywhere in them.
+func shuffledRecords(alloc memory.Allocator) ([]arrow.RecordBatch, []gather.Run) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var fields []arrow.Field
+	for i := range 4 {
+		fields = append(fields, arrow.Field{Name: fmt.Sprint("f", i), Type: arrow.PrimitiveTypes.Float32})
+	}
+	schema := arrow.NewSchema(append(fields, arrow.Field{Name: "label", Type: arrow.PrimitiveTypes.Int64}), nil)
+	b := array.NewRecordBuilder(alloc, schema)
+	defer b.Release()
+	recs := make([]arrow.RecordBatch, 64)
+	for i := range recs {
+		for range 16384 {
+			for k := range 4 {
+				b.Field(k).(*array.Float32Builder).Append(rng.Float32())
+			}
+			b.Field(4).(*array.Int64Builder).Append(rng.Int64())
+		}
+		recs[i] = b.NewRecordBatch()
+	}
+	runs := make([]gather.Run, 1024)
+	for i := range runs {
+		runs[i] = gather.Run{Rec: int32(rng.IntN(64)), Row: int32(rng.IntN(16384)), N: 1}
+	}
+	return recs, runs
+}
