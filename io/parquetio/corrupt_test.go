@@ -35,18 +35,26 @@ func (b bytesBlob) ReadAt(_ context.Context, p []byte, off int64) (int, error) {
 	return bytes.NewReader(b).ReadAt(p, off)
 }
 
-// readBytes reads a file of the given bytes, all rows and columns, and then
-// again with a predicate on the first column.
+// readBytes reads a file of the given bytes, all rows and columns, and then again with a predicate on
+// the first column; all that also with columns as dictionaries. The error is the first.
 func readBytes(ctx context.Context, b []byte, alloc memory.Allocator) error {
 	in := &input{blob: bytesBlob(b)}
 	f, err := readFooter(ctx, in, make([]byte, tailBytes), new(schemaCache))
 	if err != nil {
 		return err
 	}
+	err = readFile(ctx, in, f, f.schema, alloc)
+	if err2 := readFile(ctx, in, f, allDictionaries(f.schema), alloc); err == nil {
+		err = err2
+	}
+	return err
+}
+
+func readFile(ctx context.Context, in *input, f *footer, s *fileSchema, alloc memory.Allocator) error {
 	for g := range f.groups {
 		for try := range 2 {
 			o := (&driver.ScanOptions{Alloc: alloc, BatchRows: 1000}).WithDefaults()
-			c := scan{in: in, s: f.schema, g: f.group(g), o: o}
+			c := scan{in: in, s: s, g: f.group(g), o: o}
 			for i := range f.schema.fields {
 				c.fields = append(c.fields, i)
 			}

@@ -20,18 +20,15 @@ import (
 // that occur in it, in the order of their first row.
 
 const (
-	maxSlots      = 1 << 17 // of the hash table; half as many entries are found again
-	blockEntries  = 1024    // values decoded before they are looked up
-	leastEntries  = 64      // offsets that are allocated first
-	hopelessAfter = 4096    // values, of which few occurred before: then none are looked for
+	maxSlots     = 1 << 17 // of the hash table; half as many entries are found again
+	blockEntries = 1024    // values decoded before they are looked up
+	leastEntries = 64      // offsets that are allocated first
 )
 
 // lookup finds values that a batch's dictionary has. It is scratch, used for one batch at a time. What it
 // finds depends on the values alone, not on their hashes.
 type lookup struct {
 	slots []uint64 // the upper half of the hash, and the entry's number plus one; 0: free
-	seen  int      // values asked for
-	hits  int
 }
 
 var hashSeed = maphash.MakeSeed()
@@ -41,16 +38,11 @@ func (l *lookup) reset(n int) {
 	slots := min(1<<bits.Len(uint(2*max(n, leastEntries)-1)), maxSlots)
 	l.slots = scratch(&l.slots, slots)
 	clear(l.slots)
-	l.seen, l.hits = 0, 0
 }
 
 // entry returns the number of value v in o's own dictionary, where it is put if it is not found.
 func (c *column) entry(o *leafOut, v []byte) (uint32, error) {
 	l := &c.d.lookup
-	l.seen++
-	if l.seen > hopelessAfter && l.hits < l.seen/16 {
-		return c.addEntry(o, v)
-	}
 	h := maphash.Bytes(hashSeed, v)
 	mask := uint64(len(l.slots) - 1)
 	i := h & mask
@@ -59,7 +51,6 @@ func (c *column) entry(o *leafOut, v []byte) (uint32, error) {
 			e := uint32(s) - 1
 			offs := castTo[int32](o.entryOffs)
 			if bytes.Equal(o.entryData[offs[e]:offs[e+1]], v) {
-				l.hits++
 				return e, nil
 			}
 		}

@@ -272,7 +272,9 @@ func TestScansEqualBruteForce(t *testing.T) {
 		for c := range want {
 			want[c] = text(rec.Column(c))
 		}
-		tab := mustOpen(t, nil, path)
+		dict := Dictionary{All: rng.IntN(2) == 0}
+		what += fmt.Sprintf("as dictionaries: %t", dict.All)
+		tab := mustOpen(t, &Options{Dictionary: dict}, path)
 		for try := range 6 {
 			o := driver.ScanOptions{
 				BatchRows: 1 + rng.IntN(400), BatchBytes: int64(1 << (8 + rng.IntN(16))), Alloc: memtest.New(t), Stats: new(driver.ScanStats),
@@ -309,7 +311,9 @@ func TestScansEqualBruteForce(t *testing.T) {
 					}
 					for c, a := range b.Record.Columns() {
 						at := propSchema.FieldIndices(b.Record.ColumnName(c))[0]
-						for r, v := range text(a) {
+						u := undone(t, a)
+						defer u.Release()
+						for r, v := range text(u) {
 							if w := want[at][first+b.Row+int64(r)]; v != w {
 								t.Fatalf("%s: split %d, row %d, column %q: %s, want %s", name, i, b.Row+int64(r), propSchema.Field(at).Name, v, w)
 							}
