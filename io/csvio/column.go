@@ -26,7 +26,8 @@ func canRead(t arrow.DataType) bool {
 	}
 	switch t.ID() {
 	case arrow.BOOL, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
-		arrow.FLOAT32, arrow.FLOAT64, arrow.STRING, arrow.LARGE_STRING, arrow.BINARY, arrow.LARGE_BINARY, arrow.DATE32:
+		arrow.FLOAT32, arrow.FLOAT64, arrow.STRING, arrow.LARGE_STRING, arrow.BINARY, arrow.LARGE_BINARY, arrow.DATE32,
+		arrow.TIME32, arrow.TIME64:
 		return true
 	}
 	return false
@@ -145,6 +146,10 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 		return s.done(col, buf)
 	case *arrow.TimestampType:
 		return s.timestamps(c, col, t)
+	case *arrow.Time32Type:
+		return timesOfDay[int32](s, c, col, t.Unit)
+	case *arrow.Time64Type:
+		return timesOfDay[int64](s, c, col, t.Unit)
 	case *arrow.BooleanType:
 		buf := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
 		clear(buf.Bytes())
@@ -256,6 +261,22 @@ func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arr
 			}
 		}
 		out[r] = v
+	}
+	return s.done(col, buf)
+}
+
+func timesOfDay[T int32 | int64](s *segment, c int, col arrow.Field, u arrow.TimeUnit) arrow.Array {
+	out, buf := values[T](s)
+	for r := range out {
+		b := s.value(s.fields[r*s.stride+c])
+		v, ok := int64(0), false
+		if b == nil {
+			s.nulls = append(s.nulls, int32(r))
+		} else if v, ok = parseTimeOfDay(b, u); !ok {
+			s.fail(r, col, b)
+			v = 0
+		}
+		out[r] = T(v)
 	}
 	return s.done(col, buf)
 }

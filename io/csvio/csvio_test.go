@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -64,7 +65,7 @@ func testSchema() *arrow.Schema {
 			fs = append(fs, f)
 		}
 	}
-	for _, n := range []string{"large_string", "large_binary", "timestamp[ns]", "timestamp[s]", "int32", "uint16"} {
+	for _, n := range []string{"large_string", "large_binary", "timestamp[ns]", "timestamp[s]", "int32", "uint16", "time32[s]", "time32[ms]", "time64[us]", "time64[ns]"} {
 		typ, _ := typename.Parse(n)
 		fs = append(fs, arrow.Field{Name: n, Type: typ, Nullable: true})
 	}
@@ -273,6 +274,9 @@ func TestRead(t *testing.T) {
 		{"no quotes", Options{Quote: "none"}, "a,b\n\"x,y\"\n", "a string, b string", `"x|y"`},
 		{"given types", Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}},
 			"a,b,c,d\n-1.5,1,aGk=,2024-01-01T00:00:00.123\n100,,,\n", "a decimal(5, 2), b float, c binary, d timestamp[ms, UTC]", "-1.5|1|aGk=|2024-01-01T00:00:00.123Z 100|-|-|-"},
+		{"times of day", Options{Types: map[string]string{"a": "time32[s]", "b": "time32[ms]", "c": "time64[us]", "d": "time64[ns]"}},
+			"a,b,c,d\n00:00:00,23:59:59.999,01:02:03.000004, 12:30 \n,,NA,\n", "a time32[s], b time32[ms], c time64[us], d time64[ns]",
+			"00:00:00|23:59:59.999|01:02:03.000004|12:30:00.000000000 -|-|-|-"},
 		{"missing fields", Options{AllowMissing: true}, "a,b,c\n1\n1,2\n", "a int64, b int64, c string", "1|-|- 1|2|-"},
 		{"multiline", Options{Multiline: true}, "a,b\n1,\"x\ny\"\n2,\"\n\"\n", "a int64, b string", "1|x\ny 2|\n"},
 		{"header only", Options{}, "a,b\n", "a string, b string", ""},
@@ -282,6 +286,9 @@ func TestRead(t *testing.T) {
 		{"too few", Options{}, "a,b\n1\n", "", "!allow_missing"},
 		{"unparsable", Options{Types: map[string]string{"b": "int"}}, "a,b\n1," + strings.Repeat("z", 120) + "\n", "", `!row 0, column "b": "` + strings.Repeat("z", 100) + `"... is no int64`},
 		{"out of range", Options{Types: map[string]string{"a": "int8"}}, "a\n128\n", "", `!"128" is no int8`},
+		{"no time of day", Options{Types: map[string]string{"a": "time32[s]"}}, "a\n24:00:00\n", "", `!"24:00:00" is no time32[s]`},
+		{"time too fine", Options{Types: map[string]string{"a": "time32[ms]"}}, "a\n00:00:00.0001\n", "", `!"00:00:00.0001" is no time32[ms]`},
+		{"time with a zone", Options{Types: map[string]string{"a": "time64[us]"}}, "a\n00:00:00Z\n", "", `!"00:00:00Z" is no time64[us]`},
 		{"not exact", Options{Types: map[string]string{"a": "decimal(5,2)"}}, "a\n1.234\n", "", `!"1.234" is no decimal(5, 2)`},
 		{"open quote", Options{}, "a,b\n1,\"x\ny\"\n", "", "!set multiline: true"},
 		{"open quote to the end", Options{Multiline: true}, "a,b\n1,\"x\ny\n", "", "!a quoted field does not end:"},
@@ -520,6 +527,39 @@ func TestEncodingErrors(t *testing.T) {
 	defer enc.Abort()
 	if err := enc.Write(rec); fault.CodeOf(err) != fault.RowError || !strings.Contains(err.Error(), `column "d"`) {
 		t.Errorf("%v", err)
+	}
+}
+
+// What is no time of day is not written as one.
+func TestTimeOfDayOutOfRange(t *testing.T) {
+	for _, typ := range []arrow.DataType{arrow.FixedWidthTypes.Time32s, arrow.FixedWidthTypes.Time32ms, arrow.FixedWidthTypes.Time64us, arrow.FixedWidthTypes.Time64ns} {
+		schema := arrow.NewSchema([]arrow.Field{{Name: "d", Type: typ}}, nil)
+		day := int64(24 * time.Hour / typ.(arrow.TemporalWithUnit).TimeUnit().Multiplier())
+		for _, v := range []int64{-1, day} {
+			b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+			defer b.Release()
+			switch b := b.Field(0).(type) {
+			case *array.Time32Builder:
+				b.AppendValues([]arrow.Time32{0, arrow.Time32(day - 1), arrow.Time32(v)}, nil)
+			case *array.Time64Builder:
+				b.AppendValues([]arrow.Time64{0, arrow.Time64(day - 1), arrow.Time64(v)}, nil)
+			}
+			rec := b.NewRecordBatch()
+			defer rec.Release()
+			e, err := NewEncoding(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			enc, err := e.NewEncoder(io.Discard, schema, memory.DefaultAllocator)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = enc.Write(rec)
+			if row, _ := fault.PlaceOf(err).Row.Get(); fault.CodeOf(err) != fault.RowError || row != 2 || !strings.Contains(err.Error(), `column "d": a time of day`) {
+				t.Errorf("%v of %d: %v", typ, v, err)
+			}
+			enc.Abort()
+		}
 	}
 }
 

@@ -283,7 +283,7 @@ func (e *encoder) column(x *cells, a arrow.Array, from, to int) (row int, err er
 		}
 	case *array.Timestamp:
 		t := a.DataType().(*arrow.TimestampType)
-		layout := "2006-01-02T15:04:05" + map[arrow.TimeUnit]string{arrow.Millisecond: ".000", arrow.Microsecond: ".000000", arrow.Nanosecond: ".000000000"}[t.Unit]
+		layout := "2006-01-02T" + clocks[t.Unit]
 		if t.TimeZone != "" {
 			layout += "Z"
 		}
@@ -295,6 +295,10 @@ func (e *encoder) column(x *cells, a arrow.Array, from, to int) (row int, err er
 			}
 			x.end()
 		}
+	case *array.Time32:
+		return timesText(x, a, a.Time32Values(), a.DataType().(*arrow.Time32Type).Unit, from, to)
+	case *array.Time64:
+		return timesText(x, a, a.Time64Values(), a.DataType().(*arrow.Time64Type).Unit, from, to)
 	case *array.Decimal128:
 		scale := a.DataType().(*arrow.Decimal128Type).Scale
 		for i := from; i < to; i++ {
@@ -327,6 +331,25 @@ func (x *cells) time(t time.Time, layout string) error {
 	}
 	x.text = t.AppendFormat(x.text, layout)
 	return nil
+}
+
+// clocks are the layouts of times of day, by unit.
+var clocks = [...]string{arrow.Second: "15:04:05", arrow.Millisecond: "15:04:05.000", arrow.Microsecond: "15:04:05.000000", arrow.Nanosecond: "15:04:05.000000000"}
+
+// timesText formats times of day; an error is that of the row returned.
+func timesText[T arrow.Time32 | arrow.Time64](x *cells, a arrow.Array, vs []T, u arrow.TimeUnit, from, to int) (row int, err error) {
+	day := int64(24 * time.Hour / u.Multiplier())
+	for i := from; i < to; i++ {
+		if a.IsValid(i) {
+			v := int64(vs[i])
+			if v < 0 || v >= day {
+				return i, fault.New(fault.RowError, "a time of day is at least 00:00:00 and below 24:00:00, not %v", time.Duration(v)*u.Multiplier())
+			}
+			x.text = time.Unix(0, v*int64(u.Multiplier())).UTC().AppendFormat(x.text, clocks[u])
+		}
+		x.end()
+	}
+	return 0, nil
 }
 
 func ints64[T int8 | int16 | int32 | int64](x *cells, a arrow.Array, vs []T, from int) {

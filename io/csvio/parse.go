@@ -175,38 +175,11 @@ func parseTime(b []byte) (t instant, ok bool) {
 	if b[10] != 'T' && b[10] != ' ' && b[10] != 't' {
 		return t, false
 	}
-	b = b[11:]
-	if len(b) < 5 || b[2] != ':' {
+	t, b, ok = parseClock(b[11:])
+	if !ok {
 		return t, false
 	}
-	h, ok1 := number(b, 2)
-	m, ok2 := number(b[3:], 2)
-	if !ok1 || !ok2 || h > 23 || m > 59 {
-		return t, false
-	}
-	b = b[5:]
-	s := 0
-	if len(b) > 0 && b[0] == ':' {
-		if s, ok = number(b[1:], 2); !ok || s > 59 {
-			return t, false
-		}
-		b = b[3:]
-		if len(b) > 1 && (b[0] == '.' || b[0] == ',') {
-			unit, i := int64(1e8), 1
-			for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
-				if unit == 0 && b[i] != '0' {
-					return t, false // finer than nanoseconds
-				}
-				t.nanos += unit * int64(b[i]-'0')
-				unit /= 10
-			}
-			if i == 1 {
-				return t, false
-			}
-			b = b[i:]
-		}
-	}
-	t.secs = days*86400 + int64(h*3600+m*60+s)
+	t.secs += days * 86400
 	if len(b) == 0 {
 		return t, true
 	}
@@ -233,6 +206,48 @@ func parseTime(b []byte) (t instant, ok bool) {
 	}
 	t.secs -= sign * int64(zh*3600+zm*60)
 	return t, sign != 0 && ok1 && ok2 && zh < 24 && zm < 60
+}
+
+// parseClock reads hh:mm[:ss[.fraction]] at the start of b as an instant of the first day, and returns what follows.
+func parseClock(b []byte) (t instant, rest []byte, ok bool) {
+	if len(b) < 5 || b[2] != ':' {
+		return t, nil, false
+	}
+	h, ok1 := number(b, 2)
+	m, ok2 := number(b[3:], 2)
+	if !ok1 || !ok2 || h > 23 || m > 59 {
+		return t, nil, false
+	}
+	t.secs = int64(h*3600 + m*60)
+	if b = b[5:]; len(b) == 0 || b[0] != ':' {
+		return t, b, true
+	}
+	s, ok := number(b[1:], 2)
+	if !ok || s > 59 {
+		return t, nil, false
+	}
+	t.secs += int64(s)
+	if b = b[3:]; len(b) < 2 || b[0] != '.' && b[0] != ',' {
+		return t, b, true
+	}
+	unit, i := int64(1e8), 1
+	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
+		if unit == 0 && b[i] != '0' {
+			return t, nil, false // finer than nanoseconds
+		}
+		t.nanos += unit * int64(b[i]-'0')
+		unit /= 10
+	}
+	return t, b[i:], i > 1
+}
+
+// parseTimeOfDay reads hh:mm[:ss[.fraction]] in units since midnight; not ok if it is finer than the unit.
+func parseTimeOfDay(b []byte, u arrow.TimeUnit) (int64, bool) {
+	t, rest, ok := parseClock(b)
+	if !ok || len(rest) > 0 {
+		return 0, false
+	}
+	return t.in(u)
 }
 
 // in gives t in units since 1970; not ok if it is finer than the unit, or beyond int64.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -112,6 +113,12 @@ func appendRandom(b array.Builder, f arrow.Field, rng *rand.Rand) {
 		b.Append(p)
 	case *array.Date32Builder:
 		b.Append(arrow.Date32(rng.IntN(40000) - 10000))
+	case *array.Time32Builder:
+		b.Append(arrow.Time32(rng.Int64N(int64(24 * time.Hour / b.Type().(*arrow.Time32Type).Unit.Multiplier()))))
+	case *array.Time64Builder:
+		b.Append(arrow.Time64(rng.Int64N(int64(24 * time.Hour / b.Type().(*arrow.Time64Type).Unit.Multiplier()))))
+	case *array.DurationBuilder:
+		b.Append(arrow.Duration(integer(rng, 64)))
 	case *array.TimestampBuilder:
 		// Years 1700 to 2200 in any unit.
 		per := int64(1e9 / b.Type().(*arrow.TimestampType).Unit.Multiplier())
