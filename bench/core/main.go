@@ -10,6 +10,10 @@
 //	core wide DIR            a sorted file of 50 columns with a page index
 //	core rows42 ...          filter, two columns, batches of 1024 x 42 float32; see rows42.go
 //	core slots ...           the memory-limited pipeline of arXiv 2501.12407; see slots.go
+//	core partitioned ...     Parquet in key=value folders, within a budget; see memory.go
+//	core large ...           shuffled batches of rows of 1 MB; see memory.go
+//	core tiny ...            20,000 row groups of one row; see memory.go
+//	core bigstep SAMPLES     one step of so many samples
 //	core compare N CMD...    commands in turn: median wall s, CPU s, peak MiB
 //
 // With CPUPROFILE=FILE in the environment, a workload writes a profile there.
@@ -77,6 +81,14 @@ func main() {
 		err = rows42(args)
 	case "slots":
 		err = slots(args)
+	case "partitioned":
+		err = partitioned(args)
+	case "large":
+		err = large(args)
+	case "tiny":
+		err = tiny(args)
+	case "bigstep":
+		err = bigstep(args)
 	case "compare":
 		err = compare(args)
 	default:

@@ -36,7 +36,7 @@ func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
 	if err != nil {
 		return err
 	}
-	if len(h.held) == 0 && h.fits(g.keys) {
+	if h.files.sharers = h.together(g.keys); len(h.held) == 0 && h.files.sharers <= h.open {
 		defer g.rec.Release()
 		from := int64(0)
 		for i, k := range g.keys {
@@ -61,18 +61,15 @@ func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
 	return h.flush(ctx)
 }
 
-// fits reports whether these partitions and those already open may be open together.
-func (h *hiveWriter) fits(keys []string) bool {
+// together is how many files are open where these partitions are besides those that are.
+func (h *hiveWriter) together(keys []string) int {
 	n := len(h.files.opened)
-	if n+len(keys) <= h.open {
-		return true
-	}
 	for _, k := range keys {
 		if !slices.ContainsFunc(h.files.opened, func(f *outFile) bool { return f.dir == k }) {
 			n++
 		}
 	}
-	return n <= h.open
+	return n
 }
 
 // put writes rows [from, to) of rec to the current file of partition k.
@@ -128,6 +125,7 @@ func (h *hiveWriter) flush(ctx context.Context) error {
 		}
 	}
 	slices.Sort(keys)
+	h.files.sharers = min(h.together(keys), h.open)
 	// Those that are open first: later ones push them out.
 	isOpen := make(map[string]bool)
 	for _, f := range h.files.opened {

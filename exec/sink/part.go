@@ -22,6 +22,9 @@ const receiptTimeout = 30 * time.Second
 const (
 	partShare = 8       // a part holds no more than this fraction of the budget
 	minBuffer = 8 << 20 // but this, where BufferBytes allows it
+
+	uploadBuffer = 64 << 10 // of a blobio.Writer
+	leaseStep    = 1 << 20
 )
 
 // partWriter is one attempt at a part: it stages files, then writes the receipt.
@@ -185,6 +188,10 @@ type partFiles struct {
 	limit   int64 // of held
 	held    int64 // by the encoders of opened
 
+	sharers int      // files expected to be open at once
+	outside int64    // by encoders and uploads of opened, beyond alloc
+	leases  []func() // for outside, each of leaseStep
+
 	opened []*outFile // least recently used first
 	rolls  map[string]int
 	done   []partFile
@@ -200,6 +207,8 @@ type outFile struct {
 	mem  *countAlloc
 	rows int64
 	held int64 // by enc
+
+	outside int64 // by enc and w, beyond the allocator
 }
 
 // newPartFiles begins an attempt, whose uploads end when ctx does. end must be called.
@@ -223,7 +232,29 @@ func (p *partFiles) guard(ctx context.Context) func() {
 	return func() { stop() }
 }
 
-func (p *partFiles) end() { p.cancel(context.Canceled) }
+func (p *partFiles) end() {
+	p.cancel(context.Canceled)
+	p.outside = 0
+	p.lease()
+}
+
+// lease pays for what is held outside the allocator, or gives back what is too much.
+func (p *partFiles) lease() {
+	a, ok := p.alloc.(interface {
+		Borrow(n int64) (release func())
+	})
+	for ok && int64(len(p.leases))*leaseStep < p.outside {
+		p.leases = append(p.leases, a.Borrow(leaseStep))
+	}
+	keep := p.outside
+	if keep > 0 {
+		keep += 2 * leaseStep // so that what goes up and down is not paid for again and again
+	}
+	for n := len(p.leases); int64(n)*leaseStep > keep; n-- {
+		p.leases[n-1]()
+		p.leases = p.leases[:n-1]
+	}
+}
 
 // current is the open file of a partition folder; nil if there is none.
 func (p *partFiles) current(dir string) *outFile {
@@ -251,7 +282,11 @@ func (p *partFiles) open(dir string) (*outFile, error) {
 		return nil, p.at(f, err)
 	}
 	f.w, f.n.w = w, w
-	if f.enc, err = p.s.o.Encoding.NewEncoder(&f.n, p.s.file, f.mem); err != nil {
+	encoding := p.s.o.Encoding
+	if e, ok := encoding.(driver.FrugalEncoding); ok && p.sharers > 1 {
+		encoding = e.Frugal(p.limit / int64(p.sharers))
+	}
+	if f.enc, err = encoding.NewEncoder(&f.n, p.s.file, f.mem); err != nil {
 		w.Abort()
 		return nil, p.at(f, err)
 	}
@@ -303,7 +338,8 @@ func (p *partFiles) forget(f *outFile) {
 		if g == f {
 			p.opened = append(p.opened[:i], p.opened[i+1:]...)
 			p.held -= f.held
-			f.held = 0
+			p.outside -= f.outside
+			f.held, f.outside = 0, 0
 			return
 		}
 	}
@@ -317,7 +353,7 @@ func (p *partFiles) discard(ctx context.Context) {
 		f.enc.Abort()
 		f.w.Abort()
 	}
-	p.opened, p.done, p.held = nil, nil, 0
+	p.opened, p.done, p.held, p.outside = nil, nil, 0, 0
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = p.s.out.removeTree(ctx, p.s.job.dir()+"stage/"+p.attempt+"/")
@@ -328,12 +364,15 @@ func (p *partFiles) discard(ctx context.Context) {
 
 // count brings held up to date after a change of f.
 func (p *partFiles) count(f *outFile) {
-	n := f.mem.n.Load()
+	n, outside := f.mem.n.Load(), int64(uploadBuffer)
 	if c, ok := f.enc.(driver.Cutter); ok {
 		n = c.Held()
+		outside += c.Outside()
 	}
 	p.held += n - f.held
-	f.held = n
+	p.outside += outside - f.outside
+	f.held, f.outside = n, outside
+	p.lease()
 }
 
 func (p *partFiles) at(f *outFile, err error) error {

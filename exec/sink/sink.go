@@ -38,7 +38,7 @@ const (
 // Defaults and limits.
 const (
 	DefaultTargetBytes = 256 << 20
-	DefaultBufferBytes = 32 << 20
+	DefaultBufferBytes = 64 << 20
 
 	maxOpen      = 64      // files open at once per part, local
 	maxOpenBlob  = 8       // the same in buckets, where an open upload holds several MiB

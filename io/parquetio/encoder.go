@@ -26,10 +26,13 @@ type encoder struct {
 	arena  *arena
 	out    countingWriter
 	first  []arrow.RecordBatch // the rows so far, where too few to begin with
-	leaves int                 // columns as Parquet has them
+	most   int64               // to be held outside the allocator, about; 0: no limit
+	cols   []float64           // columns as Parquet has them: bytes of a row in a page, by the first rows
+	page   int64               // bytes of a page
 	fw     *pqarrow.FileWriter
 	rows   int64   // of the open row group
 	dicts  []int64 // per column with a dictionary: most entries expected
+	sorted int     // row groups whose metadata is in order
 	err    error   // after it nothing works
 	done   bool
 }
@@ -203,21 +206,48 @@ func (e *encoder) buffered() int64 {
 	return e.fw.RowGroupTotalCompressedBytes()
 }
 
-// Held implements driver.Cutter. The hash tables and pages of dictionaries are Go
-// memory, outside the allocator.
-func (e *encoder) Held() int64 {
-	n := e.arena.held()
+// Held implements driver.Cutter.
+func (e *encoder) Held() int64 { return e.arena.held() + e.Outside() }
+
+// Outside implements driver.Cutter: arrow-go has in Go memory the hash tables and pages of dictionaries, and of every column
+// the page being filled and, from the first one on, room to put a page together and to compress it.
+func (e *encoder) Outside() int64 {
+	if e.rows == 0 {
+		return 0
+	}
+	n := int64(0)
 	if len(e.dicts) > 0 {
-		n += e.buffered() * int64(len(e.dicts)) / int64(e.leaves)
+		n += e.buffered() * int64(len(e.dicts)) / int64(len(e.cols))
 	}
 	for _, most := range e.dicts {
 		n += min(e.rows, most) * dictEntryBytes
 	}
+	for _, row := range e.cols {
+		page := max(float64(e.page), row) // a row is not divided
+		n += int64(min(pendingPage*float64(e.rows)*row, pageRooms*page))
+	}
 	return n
 }
 
+// Of a column writer: what is pending lies in a buffer of up to twice its size; with two pages more it holds that many.
+const (
+	pendingPage = 2
+	pageRooms   = 4
+)
+
 // Cut implements driver.Cutter: the row group ends here.
 func (e *encoder) Cut() { e.rows = 0 }
+
+// pages returns the bytes of a page and of a dictionary: where little is to be held, each half of what there is for a column.
+func (e *encoder) pages(cols int) (page, dict int64) {
+	page, dict = e.o.PageBytes, max(e.o.PageBytes, dictBytes)
+	if e.most > 0 {
+		share := e.most / int64(2*max(cols, 1))
+		page = min(page, max(share/pageRooms, leastPage))
+		dict = min(dict, max(share/(dictEntryBytes/8), leastPage))
+	}
+	return page, dict
+}
 
 // start makes the writer, by what the first batch looks like.
 func (e *encoder) start(first arrow.RecordBatch) (err error) {
@@ -238,13 +268,14 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	if err != nil {
 		return err
 	}
+	page, dictMost := e.pages(pq.NumColumns())
 	props := []parquet.WriterProperty{
 		parquet.WithAllocator(e.arena),
 		parquet.WithCreatedBy("penstock"),
 		parquet.WithVersion(parquet.V2_LATEST),
 		parquet.WithCompression(codecs[e.o.Compression]),
-		parquet.WithDataPageSize(e.o.PageBytes),
-		parquet.WithDictionaryPageSizeLimit(max(e.o.PageBytes, dictBytes)),
+		parquet.WithDataPageSize(page),
+		parquet.WithDictionaryPageSizeLimit(dictMost),
 		parquet.WithMaxRowGroupLength(1 << 60),
 		parquet.WithStats(!e.o.NoStatistics),
 		parquet.WithMaxStatsSize(256),
@@ -261,17 +292,20 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 			leaves = leafArrays(leaves, c)
 		}
 	}
-	e.leaves = pq.NumColumns()
+	e.page, e.cols = page, make([]float64, pq.NumColumns())
 	widest := int64(8)
 	bloomRows := e.o.RowGroupRows // most values of a filter; 0: unknown
 	for i := range pq.NumColumns() {
 		d := pq.Column(i)
 		var avg int64
 		dict := dictLimit
+		perRow := 1.0 // values
 		if len(leaves) == pq.NumColumns() {
 			avg = averageLength(leaves[i])
 			dict = expectedEntries(leaves[i])
+			perRow = float64(leaves[i].Len()) / float64(first.NumRows())
 		}
+		e.cols[i] = perRow * encodedWidth(d, avg)
 		widest = max(widest, avg)
 		top, _, _ := strings.Cut(d.Path(), ".")
 		text := d.PhysicalType() == parquet.Types.ByteArray && d.ConvertedType().String() == "UTF8"
@@ -286,7 +320,7 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 		if dict == 0 {
 			props = append(props, parquet.WithDictionaryFor(d.Path(), false))
 		} else {
-			e.dicts = append(e.dicts, dict)
+			e.dicts = append(e.dicts, min(dict, dictMost/8))
 		}
 		if slices.Contains(e.o.Bloom, top) && d.PhysicalType() != parquet.Types.Boolean {
 			props = append(props, parquet.WithBloomFilterEnabledFor(d.Path(), true),
@@ -300,7 +334,7 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 		props = append(props, parquet.WithMaxBloomFilterBytes(bloomBytes(bloomRows)))
 	}
 	// A page ends between batches of values.
-	props = append(props, parquet.WithBatchSize(min(max(e.o.PageBytes/widest, 1), 1024)))
+	props = append(props, parquet.WithBatchSize(min(max(page/widest, 1), 1024)))
 	e.fw, err = pqarrow.NewFileWriter(e.plain, &e.out, parquet.NewWriterProperties(props...),
 		pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(e.arena)))
 	return err
@@ -339,7 +373,7 @@ func (e *encoder) Close() (err error) {
 	if err != nil {
 		return err
 	}
-	// Each leaf has a write of its own there, and ordering takes time for every leaf: one of as many writes is enough.
+	// Each leaf has a write of its own there: ordering before one of as many is enough.
 	writes, leaves := 0, max(md.Schema.NumColumns(), 1)
 	e.out.before = func() {
 		if writes++; writes%leaves == 0 {
@@ -361,13 +395,16 @@ func (e *encoder) short() error {
 	return e.pieces(e.first[0], 0)
 }
 
-// order sorts what is in no order, so that equal batches give equal bytes.
+// order sorts what is in no order, so that equal batches give equal bytes. Row groups but the last are complete,
+// and sorted once.
 func (e *encoder) order() {
 	md, err := e.fw.FileMetadata()
 	if err != nil {
 		return // Close will find it, too
 	}
-	for _, g := range md.RowGroups {
+	groups := md.RowGroups[min(e.sorted, len(md.RowGroups)):]
+	e.sorted = max(len(md.RowGroups)-1, 0)
+	for _, g := range groups {
 		for _, c := range g.Columns {
 			if c != nil && c.MetaData != nil {
 				st := c.MetaData.EncodingStats

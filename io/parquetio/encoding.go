@@ -37,6 +37,7 @@ type EncodingOptions struct {
 const (
 	defaultRowGroupBytes = 64 << 20
 	defaultPageBytes     = 64 << 10
+	leastPage            = 8 << 10
 	maxPlainText         = 64 // average bytes from which text gets no dictionary
 	maxWriteBytes        = 8 << 20
 )
@@ -52,6 +53,7 @@ var codecs = map[string]compress.Compression{
 type Encoding struct {
 	o     EncodingOptions // with defaults
 	given EncodingOptions
+	most  int64 // see Frugal; 0: no limit
 }
 
 // NewEncoding checks the options.
@@ -94,6 +96,13 @@ func OpenEncoding(config json.RawMessage) (*Encoding, error) {
 		return nil, err
 	}
 	return NewEncoding(&o)
+}
+
+// Frugal implements driver.FrugalEncoding: pages and dictionaries are smaller.
+func (e *Encoding) Frugal(most int64) driver.Encoding {
+	f := *e
+	f.most = max(most, 1)
+	return &f
 }
 
 // Kind is "parquet".
@@ -228,5 +237,5 @@ func (e *Encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 	if alloc == nil {
 		alloc = memory.DefaultAllocator
 	}
-	return &encoder{o: &e.o, schema: s, arena: newArena(alloc), out: countingWriter{w: w}}, nil
+	return &encoder{o: &e.o, most: e.most, schema: s, arena: newArena(alloc), out: countingWriter{w: w}}, nil
 }

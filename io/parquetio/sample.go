@@ -6,6 +6,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 )
 
 const (
@@ -52,6 +54,23 @@ func averageLength(a arrow.Array) int64 {
 		return int64(a.DataType().(*arrow.FixedSizeBinaryType).ByteWidth)
 	}
 	return 0
+}
+
+// encodedWidth is about the bytes of a value in a page, as plain encoding has it; text and binary have avg.
+func encodedWidth(d *schema.Column, avg int64) float64 {
+	switch d.PhysicalType() {
+	case parquet.Types.Boolean:
+		return 1.0 / 8
+	case parquet.Types.Int32, parquet.Types.Float:
+		return 4
+	case parquet.Types.Int96:
+		return 12
+	case parquet.Types.FixedLenByteArray:
+		return float64(d.TypeLength())
+	case parquet.Types.ByteArray:
+		return float64(4 + avg)
+	}
+	return 8
 }
 
 // expectedEntries is the most entries that the dictionary of a leaf may be
