@@ -253,7 +253,7 @@ func (e *encoder) pages(cols int) (page, dict int64) {
 func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	fields := e.schema.Fields()
 	for i := range fields {
-		fields[i].Type = plainLists(fields[i].Type)
+		fields[i].Type = asWritten(fields[i].Type)
 	}
 	var meta *arrow.Metadata
 	if stored(e.schema) {

@@ -151,7 +151,7 @@ func (e *Encoding) writable(schema *arrow.Schema) (*arrow.Schema, error) {
 			return nil, fault.Wrap(err, at)
 		}
 		fields[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: f.Nullable}
-		one := arrow.NewSchema(fields[i:i+1], nil)
+		one := arrow.NewSchema([]arrow.Field{{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}}, nil)
 		if err := convertible(one); err != nil {
 			return nil, fault.New(fault.Invalid, "type %s cannot be written as Parquet: %w", typename.Name(f.Type), err).At(at)
 		}
@@ -200,7 +200,7 @@ func writableType(t arrow.DataType, nullable bool) error {
 	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.ListViewType, *arrow.LargeListViewType,
 		*arrow.RunEndEncodedType, *arrow.SparseUnionType, *arrow.DenseUnionType,
 		*arrow.MonthIntervalType, *arrow.DayTimeIntervalType, *arrow.MonthDayNanoIntervalType,
-		*arrow.Decimal32Type, *arrow.Decimal64Type, *arrow.DurationType:
+		*arrow.Decimal32Type, *arrow.Decimal64Type:
 		return bad("; cast it first")
 	}
 	return nil

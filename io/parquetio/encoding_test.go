@@ -39,6 +39,9 @@ func everyType() *arrow.Schema {
 		arrow.StructOf(arrow.Field{Name: "a", Type: arrow.PrimitiveTypes.Int32, Nullable: true},
 			arrow.Field{Name: "b", Type: arrow.ListOf(arrow.FixedWidthTypes.Date32), Nullable: true}),
 		arrow.ListOf(arrow.ListOf(arrow.PrimitiveTypes.Float64)),
+		arrow.FixedWidthTypes.Duration_s, arrow.FixedWidthTypes.Duration_ns, arrow.FixedSizeListOf(3, arrow.FixedWidthTypes.Duration_ms),
+		arrow.MapOf(arrow.BinaryTypes.String, arrow.FixedWidthTypes.Duration_us),
+		arrow.LargeListOfField(arrow.Field{Name: "element", Type: arrow.StructOf(arrow.Field{Name: "d", Type: arrow.FixedWidthTypes.Duration_us, Nullable: true}), Nullable: true}),
 	}
 	var fields []arrow.Field
 	for i, t := range ts {
@@ -96,6 +99,8 @@ func fill(b array.Builder, n int) {
 		b.Append([]float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(-1), float64(n)}[n%5])
 	case *array.NullBuilder:
 		b.AppendNull()
+	case *array.DurationBuilder:
+		b.Append(arrow.Duration([]int64{0, -1, math.MinInt64, math.MaxInt64, int64(n)}[n%5]))
 	default:
 		if err := b.AppendValueFromString("1"); err != nil {
 			b.AppendEmptyValue()
@@ -299,7 +304,7 @@ func TestEncoderErrors(t *testing.T) {
 		}
 	})
 	for _, typ := range []arrow.DataType{arrow.BinaryTypes.StringView, arrow.FixedWidthTypes.MonthInterval, arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int16, arrow.PrimitiveTypes.Int8),
-		arrow.StructOf(), arrow.FixedWidthTypes.Duration_us, arrow.ListOf(arrow.BinaryTypes.BinaryView), arrow.ListViewOf(arrow.PrimitiveTypes.Int8)} {
+		arrow.StructOf(), arrow.ListOf(arrow.BinaryTypes.BinaryView), arrow.ListViewOf(arrow.PrimitiveTypes.Int8)} {
 		err := e.Check(arrow.NewSchema([]arrow.Field{{Name: "ok", Type: arrow.PrimitiveTypes.Int8}, {Name: "bad one", Type: typ, Nullable: true}}, nil))
 		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "bad one") {
 			t.Errorf("%v: error %v", typ, err)

@@ -108,7 +108,7 @@ func TestHugeFixedLists(t *testing.T) {
 	} {
 		for _, size := range []int32{3, 1 << 30, math.MaxInt32} {
 			stored := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.FixedSizeListOf(size, elem), Nullable: true}}, nil)
-			plain := arrow.NewSchema([]arrow.Field{{Name: "a", Type: plainLists(stored.Field(0).Type), Nullable: true}}, nil)
+			plain := arrow.NewSchema([]arrow.Field{{Name: "a", Type: asWritten(stored.Field(0).Type), Nullable: true}}, nil)
 			kv, err := storedSchema(stored)
 			if err != nil {
 				t.Fatal(err)

@@ -12,13 +12,13 @@ import (
 )
 
 // arrow-go cannot write a null list that has values behind it, which every null
-// of a fixed-size list has. Such lists are written as plain lists without those
-// values; the stored Arrow schema says what they were.
+// of a fixed-size list has, nor durations, which Parquet does not know. Such lists are
+// written as plain lists without those values, durations as integers; the stored Arrow schema says what they were.
 
-// plainLists replaces fixed-size lists in t.
-func plainLists(t arrow.DataType) arrow.DataType {
+// asWritten replaces fixed-size lists and durations in t.
+func asWritten(t arrow.DataType) arrow.DataType {
 	field := func(f arrow.Field) arrow.Field {
-		return arrow.Field{Name: f.Name, Type: plainLists(f.Type), Nullable: f.Nullable}
+		return arrow.Field{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}
 	}
 	switch t := t.(type) {
 	case *arrow.FixedSizeListType:
@@ -37,6 +37,12 @@ func plainLists(t arrow.DataType) arrow.DataType {
 			fields[i] = field(fields[i])
 		}
 		return arrow.StructOf(fields...)
+	case *arrow.DictionaryType:
+		if v := asWritten(t.ValueType); v != t.ValueType {
+			return &arrow.DictionaryType{IndexType: t.IndexType, ValueType: v, Ordered: t.Ordered}
+		}
+	case *arrow.DurationType:
+		return arrow.PrimitiveTypes.Int64
 	}
 	return t
 }
@@ -51,7 +57,7 @@ func storedSchema(s *arrow.Schema) (arrow.Metadata, error) {
 	return arrow.NewMetadata([]string{arrowSchemaKey}, []string{base64.StdEncoding.EncodeToString(b.Bytes())}), nil
 }
 
-// compact returns a as type t, which is plainLists of its own, with no values
+// compact returns a as type t, which is asWritten of its own, with no values
 // behind null lists. The caller releases it.
 func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
 	switch a := a.(type) {
@@ -61,9 +67,29 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 		return compactList(a, t, t.(*arrow.MapType).Elem(), alloc)
 	case array.ListLike:
 		return compactList(a, t, t.(arrow.ListLikeType).Elem(), alloc)
+	case *array.Duration:
+		return retyped(a.Data(), t, nil), nil
+	case *array.Dictionary:
+		if v := t.(*arrow.DictionaryType).ValueType; !arrow.TypeEqual(v, a.Dictionary().DataType()) {
+			values := retyped(a.Dictionary().Data(), v, nil)
+			defer values.Release()
+			return retyped(a.Data(), t, values.Data().(*array.Data)), nil
+		}
 	}
 	a.Retain()
 	return a, nil
+}
+
+// retyped is the array of the same buffers as type t, with another dictionary if there is one.
+func retyped(a arrow.ArrayData, t arrow.DataType, dict *array.Data) arrow.Array {
+	var d *array.Data
+	if dict != nil {
+		d = array.NewDataWithDictionary(t, a.Len(), a.Buffers(), a.NullN(), a.Offset(), dict)
+	} else {
+		d = array.NewData(t, a.Len(), a.Buffers(), nil, a.NullN(), a.Offset())
+	}
+	defer d.Release()
+	return array.MakeFromData(d)
 }
 
 func compactStruct(a *array.Struct, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
