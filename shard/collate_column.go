@@ -27,7 +27,8 @@ type column struct {
 	lists    Lists
 	length   int // fixed length of padded lists; 0: the longest, rounded up
 	multiple int
-	empty    []byte       // one value behind the end of a list
+	fill     float64      // value behind the end of a list
+	empty    []byte       // the same as bytes
 	conv     rows.Convert // nil where the bytes stay
 	field    rows.Field   // where lists do not vary in length
 
@@ -49,7 +50,7 @@ type level struct {
 }
 
 func newColumn(f arrow.Field, index int, o Column) (*column, error) {
-	c := &column{name: f.Name, index: index, width: 1, lists: o.Lists, length: o.Length, multiple: o.Multiple}
+	c := &column{name: f.Name, index: index, width: 1, lists: o.Lists, length: o.Length, multiple: o.Multiple, fill: o.Fill}
 	t := f.Type
 	varying := t.ID() == arrow.LIST || t.ID() == arrow.LARGE_LIST
 	switch {

@@ -79,6 +79,7 @@ func checkTensors(t *testing.T, c *Collator, recs []arrow.RecordBatch, runs []ga
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkInfo(t, c, o.Masked, b)
 	checkBatch(t, b, runs, o, want)
 }
 

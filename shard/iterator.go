@@ -268,9 +268,10 @@ func (it *Iterator) Len() (int64, bool) {
 	return steps, n >= 0
 }
 
-// Explain describes the order: lanes, windows, what they cost and how well they shuffle.
+// Explain describes the order: lanes, windows, what they cost and how well they shuffle; and the batches: their tensors, and
+// what they take.
 func (it *Iterator) Explain() string {
 	it.j.mu.Lock()
 	defer it.j.mu.Unlock()
-	return it.j.explain()
+	return it.j.explain() + it.explainForm()
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-data/penstock/dataset"
@@ -42,19 +41,17 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label 
 	if err := its[0].Close(); err != nil {
 		return err
 	}
-	schema, err := ds.Schema(cmd.Context())
-	if err != nil {
-		return err
-	}
-	explainBounds(out, schema, o, g)
+	width, all := its[0].SampleBytes()
+	explainBounds(out, o, int64(g)*width, all)
 	if label == "" {
 		return nil
 	}
 	return explainLabel(cmd.Context(), out, ds, label, ranks, o)
 }
 
-// explainBounds says what the settings keep in memory.
-func explainBounds(out io.Writer, schema *arrow.Schema, o *dataset.ShardOptions, g int) {
+// explainBounds says what the settings keep in memory, where a step takes so many bytes, and, if that is not all, its texts and
+// lists.
+func explainBounds(out io.Writer, o *dataset.ShardOptions, step int64, all bool) {
 	var f shard.Shuffle
 	if o.Shuffle != nil {
 		f = *o.Shuffle
@@ -77,52 +74,11 @@ func explainBounds(out io.Writer, schema *arrow.Schema, o *dataset.ShardOptions,
 		fmt.Fprintf(out, "  prefetch: none\n")
 		return
 	}
-	width, all := sampleBytes(schema, o.Form)
-	fmt.Fprintf(out, "  prefetch: %s, %s", some(int64(steps), "step"), exec.Bytes(int64(steps)*int64(g)*width))
+	fmt.Fprintf(out, "  prefetch: %s, %s", some(int64(steps), "step"), exec.Bytes(int64(steps)*step))
 	if !all {
 		fmt.Fprint(out, " and what their texts and lists take")
 	}
 	fmt.Fprintln(out)
-}
-
-// sampleBytes is what a sample takes in a batch, but for its columns of varying width; all says that there are none.
-func sampleBytes(schema *arrow.Schema, form shard.Form) (n int64, all bool) {
-	all = true
-	add := func(column string, d shard.DType) {
-		at := schema.FieldIndices(column)
-		if len(at) == 0 {
-			return
-		}
-		t, items := schema.Field(at[0]).Type, int64(1)
-		for l, ok := t.(*arrow.FixedSizeListType); ok; l, ok = t.(*arrow.FixedSizeListType) {
-			t, items = l.Elem(), items*int64(l.Len())
-		}
-		fixed, ok := t.(arrow.FixedWidthDataType)
-		switch {
-		case !ok:
-			all = false
-		case d != shard.Auto:
-			n += items * int64(d.Size())
-		case form.Tensors && t.ID() == arrow.BOOL:
-			n += items
-		default:
-			n += (items*int64(fixed.BitWidth()) + 7) / 8
-		}
-	}
-	if form.Columns == nil {
-		for _, f := range schema.Fields() {
-			add(f.Name, shard.Auto)
-		}
-	}
-	for name, c := range form.Columns {
-		for _, col := range c.Stack {
-			add(col, c.DType)
-		}
-		if c.Stack == nil {
-			add(name, c.DType)
-		}
-	}
-	return n, all
 }
 
 func explainLabel(ctx context.Context, out io.Writer, ds *dataset.Dataset, label string, ranks int, o *dataset.ShardOptions) error {

@@ -9,10 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
-
-	"github.com/penstock-data/penstock/shard"
 )
 
 // Every example of every --help does what it says: it runs, in the order in which help lists them, in a
@@ -81,7 +78,8 @@ func TestHelpSaysExitCodes(t *testing.T) {
 // explain says what settings cost.
 func TestExplainCosts(t *testing.T) {
 	out := ok(t, "explain", "examples/shards.yaml")
-	for _, want := range []string{"memory: at most 64 MiB\n", "cpus: ", "read by: native decoder\n", "8 lanes, windows of 256 rows", "resident: about", "resident setting: not used", "prefetch: 2 steps, 4.5 KiB\n"} {
+	for _, want := range []string{"memory: at most 64 MiB\n", "cpus: ", "read by: native decoder\n", "8 lanes, windows of 256 rows", "resident: about", "resident setting: not used", "prefetch: 2 steps, 4.5 KiB\n",
+		"batches: tensors of 32 rows; 9 B a sample, 2.2 KiB a step of all ranks\n", "    distance  float32  [rows]  of distance (int32), times 0.001\n", "    late      uint8    [rows]  of late (bool)\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}
@@ -93,27 +91,14 @@ func TestExplainCosts(t *testing.T) {
 			t.Errorf("no %q in %s", want, out)
 		}
 	}
-	text := writeSpec(t, "version: 1\nsource: {parquet: {paths: [examples/data/flights/]}}\nshards: {batch_per_rank: 100, ranks: 2}\n")
-	if out := ok(t, "explain", text); !strings.Contains(out, "resident setting: 512 MiB (default); chooses the lanes") || !strings.Contains(out, "and what their texts and lists take") {
-		t.Error(out)
-	}
-}
-
-// The bytes of a sample are those of its tensors.
-func TestSampleBytes(t *testing.T) {
-	schema := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int64}, {Name: "b", Type: arrow.PrimitiveTypes.Float32},
-		{Name: "v", Type: arrow.FixedSizeListOf(8, arrow.PrimitiveTypes.Int16)}, {Name: "s", Type: arrow.BinaryTypes.String}, {Name: "o", Type: arrow.FixedWidthTypes.Boolean}}, nil)
-	for _, c := range []struct {
-		form shard.Form
-		n    int64
-		all  bool
-	}{
-		{shard.Form{}, 8 + 4 + 16 + 1, false},
-		{shard.Form{Tensors: true, Columns: map[string]shard.Column{"a": {}, "v": {DType: shard.Float32}, "o": {}}}, 8 + 32 + 1, true},
-		{shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {Stack: []string{"a", "b"}, DType: shard.Float32}, "s": {}}}, 8, false},
-	} {
-		if n, all := sampleBytes(schema, c.form); n != c.n || all != c.all {
-			t.Errorf("%+v: %d %v, want %d %v", c.form, n, all, c.n, c.all)
+	out = ok(t, "explain", "examples/shards.yaml", set, "shards.ranks=7", set, "shards.tail=pad", set, "shards.columns={x: {stack: [distance, delay], dtype: float32}, late: auto}")
+	for _, want := range []string{"tensors of 36 or 37 rows; 10 B a sample, 2.5 KiB a step", "    x     float32  [rows, 2]  stack of distance, delay\n", "    mask  bool     [rows]     1 for samples, 0 for pads\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
 		}
+	}
+	text := writeSpec(t, "version: 1\nsource: {parquet: {paths: [examples/data/flights/]}}\nshards: {batch_per_rank: 100, ranks: 2}\n")
+	if out := ok(t, "explain", text); !strings.Contains(out, "resident setting: 512 MiB (default); chooses the lanes") || !strings.Contains(out, "and what their texts and lists take") || !strings.Contains(out, "batches: Arrow records of 6 columns, of 100 rows; ") {
+		t.Error(out)
 	}
 }
