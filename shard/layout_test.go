@@ -34,7 +34,7 @@ func TestDefaultLayout(t *testing.T) {
 		if w := s.Window; s.Lanes != c.lanes || w < 1 || w&(w-1) != 0 || int64(len(s.Pos)) != int64(s.Lanes) {
 			t.Errorf("%d splits, resident %d: %d lanes, window %d; want %d lanes", len(c.rows.rows), c.resident, s.Lanes, s.Window, c.lanes)
 		}
-		if text := it[0].Explain(); !strings.Contains(text, some(s.Lanes, "lane")+", ") || !strings.Contains(text, "resident") {
+		if text := it[0].Explain(); !strings.Contains(text, fmt.Sprintf("%d lane", s.Lanes)) || !strings.Contains(text, "resident") {
 			t.Errorf("explained as %s", text)
 		}
 		closeAll(t, it)
