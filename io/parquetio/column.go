@@ -42,8 +42,10 @@ type column struct {
 	rep, def kernel.Hybrid
 	vals     values
 
-	mark   pagePos // the page in which the last read began
-	ready  []ready // decoded ahead
+	mark   pagePos   // the page in which the last read began
+	slices slicing   // of the open page, if it is read in slices
+	slice  sliceMark // the one in which the last read began; rest 0: none
+	ready  []ready   // decoded ahead
 	spare  *leafOut
 	perRow float64 // slots, as an estimate of what follows
 	sparse bool    // the last read had nulls
@@ -68,6 +70,10 @@ func (c *column) here() pagePos { return pagePos{c.pos, c.row, c.seen, c.next} }
 // open steps to the next data page; false at the end of what can be read.
 func (c *column) open(ctx context.Context) (bool, error) {
 	c.left, c.body = 0, nil
+	if c.slices.more() {
+		return true, c.nextSlice(ctx)
+	}
+	c.slices.open = false
 	for {
 		if err := ctx.Err(); err != nil {
 			return false, fault.WithCode(fault.Canceled, context.Cause(ctx))
@@ -144,7 +150,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		c.win.hint = size + size/16 // the next page is read together with its header
 	}
 	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
-		return nil, fault.New(fault.Corrupt, "the checksum of a page is wrong")
+		return nil, errChecksum
 	}
 	codec, plain := c.c.codec, 0
 	if h.typ == pageV2 {
@@ -182,6 +188,15 @@ func (c *column) load(ctx context.Context) error {
 	if c.body != nil {
 		return nil
 	}
+	switch {
+	case c.slices.open:
+		return c.loadSlice(ctx)
+	case c.sliced():
+		if err := c.slicePage(ctx); err != nil || c.body != nil {
+			return err
+		}
+		return c.loadSlice(ctx)
+	}
 	h := &c.hdr
 	body, err := c.content(ctx, c.page.pos, c.head)
 	if err != nil {
@@ -207,7 +222,10 @@ func (c *column) load(ctx context.Context) error {
 	return c.pass(passed)
 }
 
-var errLevels = fault.New(fault.Corrupt, "a page has damaged levels")
+var (
+	errLevels   = fault.New(fault.Corrupt, "a page has damaged levels")
+	errChecksum = fault.New(fault.Corrupt, "the checksum of a page is wrong")
+)
 
 // levels sets the levels of the open page, and returns what is behind them.
 func (c *column) levels(body []byte) ([]byte, error) {
@@ -275,13 +293,14 @@ func (c *column) pass(k int) error {
 
 // seek moves the cursor to the begin of row.
 func (c *column) seek(ctx context.Context, row int64) error {
-	if row < c.row {
+	if row < c.row && !c.backTo(&c.slice, c.mark.pos, row) {
 		at := c.mark
 		if at.row > row {
 			at = pagePos{pos: c.c.start}
 		}
 		c.pos, c.row, c.seen, c.next = at.pos, at.row, at.seen, at.next
-		c.left, c.body, c.mid = 0, nil, at.row > 0
+		c.mid = at.row > 0
+		c.leave()
 	}
 	if c.locs != nil {
 		if !c.sought && c.locs[0].off > c.c.start {
@@ -291,7 +310,8 @@ func (c *column) seek(ctx context.Context, row int64) error {
 		}
 		if k := pageOf(c.locs, row); k >= c.next { // else it is the open one
 			c.next, c.row = k, c.locs[k].row
-			c.left, c.body, c.mid = 0, nil, false
+			c.mid = false
+			c.leave()
 		}
 	}
 	for c.row < row || c.mid {
@@ -311,7 +331,11 @@ func (c *column) seek(ctx context.Context, row int64) error {
 		switch {
 		case c.leaf.maxRep == 0:
 			if c.mid = false; row-c.row < begun {
-				k, begun = int(row-c.row), row-c.row
+				if err := c.load(ctx); err != nil {
+					return err
+				}
+				begun = min(row-c.row, int64(c.left))
+				k = int(begun)
 			}
 		case c.hdr.typ == pageV2 && k == int(c.hdr.values) && row-c.row >= int64(c.hdr.rows):
 			c.mid, begun = false, int64(c.hdr.rows)
@@ -380,8 +404,15 @@ func (c *column) take(ctx context.Context, row int64, n int) (*leafOut, error) {
 	if err := c.seek(ctx, row); err != nil {
 		return nil, err
 	}
-	if c.mark = c.page; c.left == 0 {
+	c.mark, c.slice = c.page, sliceMark{}
+	switch {
+	case c.left == 0 && !c.slices.more():
 		c.mark = c.here()
+	case c.slices.open && c.left == 0:
+		c.slice = c.slices.sliceMark
+		c.slice.rep, c.slice.row = c.rep, c.row
+	case c.slices.open:
+		c.slice = c.slices.begin
 	}
 	o, err := c.read(ctx, n)
 	if err != nil || c.d.user != c || c.left == 0 {
@@ -429,6 +460,7 @@ func (c *column) dropReady() {
 
 func (c *column) close() {
 	c.dropReady()
+	c.dropSlices()
 	c.d.freePage(c)
 	c.dict.free(c.d.acct.alloc)
 	c.dict = nil

@@ -76,7 +76,8 @@ func (c *column) read(ctx context.Context, n int) (o *leafOut, err error) {
 	defer func() { // a panic, too, frees what was allocated
 		if !whole {
 			o.free(&c.d.acct)
-			o, c.row, c.left, c.body = nil, broken, 0, nil
+			o, c.row = nil, broken
+			c.leave()
 		}
 	}()
 	if c.leaf.maxRep == 0 {
@@ -232,7 +233,7 @@ func (c *column) readLists(ctx context.Context, o *leafOut, n int) error {
 	begun := 0
 	for {
 		if c.left == 0 {
-			if begun == n && (c.locs != nil || c.seen >= c.c.values) {
+			if begun == n && !c.slices.more() && (c.locs != nil || c.seen >= c.c.values) {
 				break
 			}
 			ok, err := c.open(ctx)
