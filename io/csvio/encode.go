@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
@@ -65,7 +66,11 @@ func (encoding) Check(schema *arrow.Schema) error {
 		return fault.New(fault.Invalid, "csv needs at least one column")
 	}
 	for _, f := range schema.Fields() {
-		if !canRead(f.Type) {
+		t := f.Type
+		if d, ok := t.(*arrow.DictionaryType); ok { // written as its values
+			t = d.ValueType
+		}
+		if !canRead(t) {
 			return fault.New(fault.Invalid, "csv cannot hold %s; cast the column to another type, or drop it", typename.Name(f.Type)).At(fault.Place{Column: f.Name})
 		}
 	}
@@ -307,6 +312,16 @@ func (e *encoder) column(x *cells, a arrow.Array, from, to int) (row int, err er
 			}
 			x.end()
 		}
+	case *array.Dictionary:
+		part := array.NewSlice(a, int64(from), int64(to))
+		defer part.Release()
+		values, err := gather.Values(memory.DefaultAllocator, part.(*array.Dictionary))
+		if err != nil {
+			return from, err
+		}
+		defer values.Release()
+		row, err := e.column(x, values, 0, to-from)
+		return from + row, err
 	default:
 		return from, fault.New(fault.Invalid, "csv cannot hold %v", a.DataType())
 	}

@@ -5,8 +5,10 @@ import (
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/io/driver"
@@ -64,7 +66,8 @@ func (e *encoding) Config() json.RawMessage {
 	return b
 }
 
-// Check lets every type pass: this is Arrow's own format.
+// Check lets every type pass: this is Arrow's own format. In files, which have one dictionary per column
+// where batches may have different ones, columns of dictionaries are written as their values.
 func (*encoding) Check(*arrow.Schema) error { return nil }
 
 func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
@@ -80,6 +83,10 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 		enc.ipc = ipc.NewWriter(&enc.w, opts...)
 		return enc, nil
 	}
+	if s := valuesSchema(schema); s != schema {
+		enc.schema, enc.alloc = s, alloc
+		opts[0] = ipc.WithSchema(s)
+	}
 	f, err := ipc.NewFileWriter(&enc.w, opts...)
 	if err != nil {
 		return nil, driver.Errorf(driver.Invalid, "ipc: %w", err)
@@ -93,11 +100,47 @@ type encoder struct {
 		Write(arrow.RecordBatch) error
 		Close() error
 	}
-	w counter
+	w      counter
+	schema *arrow.Schema // without dictionaries; nil: there are none, or they stay
+	alloc  memory.Allocator
 }
 
 // Write writes one frame.
-func (e *encoder) Write(rec arrow.RecordBatch) error { return e.fail(e.ipc.Write(rec)) }
+func (e *encoder) Write(rec arrow.RecordBatch) error {
+	if e.schema == nil {
+		return e.fail(e.ipc.Write(rec))
+	}
+	cols := rec.Columns()
+	cols = append(cols[:0:0], cols...)
+	for i, c := range cols {
+		if d, ok := c.(*array.Dictionary); ok {
+			v, err := gather.Values(e.alloc, d)
+			if err != nil {
+				return driver.Wrap(err, driver.Place{Column: e.schema.Field(i).Name})
+			}
+			defer v.Release()
+			cols[i] = v
+		}
+	}
+	plain := array.NewRecordBatch(e.schema, cols, rec.NumRows())
+	defer plain.Release()
+	return e.fail(e.ipc.Write(plain))
+}
+
+// valuesSchema is s with columns of dictionaries as their values; s itself where there are none.
+func valuesSchema(s *arrow.Schema) *arrow.Schema {
+	fields, some := s.Fields(), false
+	for i := range fields {
+		if d, ok := fields[i].Type.(*arrow.DictionaryType); ok {
+			fields[i].Type, some = d.ValueType, true
+		}
+	}
+	if !some {
+		return s
+	}
+	meta := s.Metadata()
+	return arrow.NewSchema(fields, &meta)
+}
 
 func (e *encoder) Size() int64  { return e.w.n }
 func (e *encoder) Close() error { return e.fail(e.ipc.Close()) }

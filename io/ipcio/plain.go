@@ -1,14 +1,12 @@
 package ipcio
 
 import (
-	"context"
-
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/cut"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -67,7 +65,7 @@ func flat(t arrow.DataType) bool {
 
 // flatten returns a reference to the rows of d, which may be a slice, in their
 // plain type. Memory is taken for these rows alone.
-func flatten(ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
+func flatten(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
 	if flat(d.DataType()) {
 		d.Retain()
 		return d, nil
@@ -75,7 +73,7 @@ func flatten(ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (ar
 	n := d.Len()
 	switch t := d.DataType().(type) {
 	case *arrow.DictionaryType:
-		return values(ctx, d, alloc)
+		return values(d, alloc)
 	case *arrow.StringViewType, *arrow.BinaryViewType:
 		return unview(d, alloc)
 	case *arrow.StructType, *arrow.FixedSizeListType:
@@ -83,7 +81,7 @@ func flatten(ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (ar
 		if l, ok := t.(*arrow.FixedSizeListType); ok {
 			w = int(l.Len())
 		}
-		kids, err := flattenAll(ctx, d.Children(), int64(d.Offset()*w), int64((d.Offset()+n)*w), alloc)
+		kids, err := flattenAll(d.Children(), int64(d.Offset()*w), int64((d.Offset()+n)*w), alloc)
 		if err != nil {
 			return nil, err
 		}
@@ -92,18 +90,18 @@ func flatten(ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (ar
 		defer memory.ReleaseBuffers(valid)
 		return array.NewData(plain(t), n, valid, kids, d.NullN(), 0), nil
 	case *arrow.ListType, *arrow.MapType:
-		return rebase[int32](ctx, d, alloc)
+		return rebase[int32](d, alloc)
 	case *arrow.LargeListType:
-		return rebase[int64](ctx, d, alloc)
+		return rebase[int64](d, alloc)
 	}
 	return nil, driver.Errorf(driver.Unsupported, "the type %v is not read", d.DataType())
 }
 
-func flattenAll(ctx context.Context, ds []arrow.ArrayData, from, to int64, alloc memory.Allocator) ([]arrow.ArrayData, error) {
+func flattenAll(ds []arrow.ArrayData, from, to int64, alloc memory.Allocator) ([]arrow.ArrayData, error) {
 	var out []arrow.ArrayData
 	for _, c := range ds {
 		s := array.NewSliceData(c, from, to)
-		k, err := flatten(ctx, s, alloc)
+		k, err := flatten(s, alloc)
 		s.Release()
 		if err != nil {
 			releaseAll(out)
@@ -138,7 +136,7 @@ func validity(d arrow.ArrayData, alloc memory.Allocator) []*memory.Buffer {
 }
 
 // rebase flattens a list: the child is cut to what the rows need.
-func rebase[T int32 | int64](ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
+func rebase[T int32 | int64](d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
 	n := d.Len()
 	buf := memory.NewResizableBuffer(alloc)
 	buf.Resize((n + 1) * arrow.GetDataType[T]().(arrow.FixedWidthDataType).BitWidth() / 8)
@@ -154,7 +152,7 @@ func rebase[T int32 | int64](ctx context.Context, d arrow.ArrayData, alloc memor
 	}
 	bufs := append(validity(d, alloc), buf)
 	defer memory.ReleaseBuffers(bufs)
-	kids, err := flattenAll(ctx, d.Children(), int64(first), int64(last), alloc)
+	kids, err := flattenAll(d.Children(), int64(first), int64(last), alloc)
 	if err != nil {
 		return nil, err
 	}
@@ -163,17 +161,12 @@ func rebase[T int32 | int64](ctx context.Context, d arrow.ArrayData, alloc memor
 }
 
 // values replaces dictionary indices by what they stand for.
-func values(ctx context.Context, d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
-	t := d.DataType().(*arrow.DictionaryType)
-	idx := array.NewData(t.IndexType, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset())
-	defer idx.Release()
-	indices := array.MakeFromData(idx)
-	defer indices.Release()
-	dict := array.MakeFromData(d.Dictionary())
-	defer dict.Release()
-	out, err := compute.TakeArrayOpts(compute.WithAllocator(ctx, alloc), dict, indices, compute.TakeOptions{BoundsCheck: false})
+func values(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
+	a := array.NewDictionaryData(d)
+	defer a.Release()
+	out, err := gather.Values(alloc, a)
 	if err != nil {
-		return nil, driver.Errorf(driver.Unsupported, "dictionary of %v: %w", t.ValueType, err)
+		return nil, err
 	}
 	defer out.Release()
 	out.Data().Retain()

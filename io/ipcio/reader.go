@@ -187,7 +187,7 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 	}()
 	for i, c := range r.cols {
 		s := array.NewSliceData(c.Data(), r.at, to)
-		d, err := flatten(ctx, s, r.o.Alloc)
+		d, err := flatten(s, r.o.Alloc)
 		s.Release()
 		if err != nil {
 			return nil, driver.Wrap(err, driver.Place{Column: r.schema.Field(i).Name})
@@ -356,7 +356,7 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 		return err
 	}
 	defer d.Release()
-	d, err = flatten(ctx, d, r.o.Alloc)
+	d, err = flatten(d, r.o.Alloc)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,11 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 		if !f.Nullable && c.NullN() > 0 {
 			return fault.New(fault.Invalid, "a null where none is allowed").At(fault.Place{Column: f.Name})
 		}
-		size += int64(c.Data().SizeInBytes())
+		if d, ok := c.(*array.Dictionary); ok {
+			size += int64(d.Len()) * averageLength(d)
+		} else {
+			size += int64(c.Data().SizeInBytes())
+		}
 	}
 	if e.fw == nil {
 		n := rec.NumRows()

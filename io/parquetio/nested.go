@@ -9,13 +9,17 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	arrays "github.com/penstock-data/penstock/internal/gather"
 )
 
 // arrow-go cannot write a null list that has values behind it, which every null
 // of a fixed-size list has, nor durations, which Parquet does not know. Such lists are
 // written as plain lists without those values, durations as integers; the stored Arrow schema says what they were.
+// Dictionaries are written as their values: batches have different ones, and arrow-go's way to decode them fails
+// on allocators that give more than they were asked for.
 
-// asWritten replaces fixed-size lists and durations in t.
+// asWritten replaces fixed-size lists, durations and dictionaries in t.
 func asWritten(t arrow.DataType) arrow.DataType {
 	field := func(f arrow.Field) arrow.Field {
 		return arrow.Field{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}
@@ -38,9 +42,7 @@ func asWritten(t arrow.DataType) arrow.DataType {
 		}
 		return arrow.StructOf(fields...)
 	case *arrow.DictionaryType:
-		if v := asWritten(t.ValueType); v != t.ValueType {
-			return &arrow.DictionaryType{IndexType: t.IndexType, ValueType: v, Ordered: t.Ordered}
-		}
+		return asWritten(t.ValueType)
 	case *arrow.DurationType:
 		return arrow.PrimitiveTypes.Int64
 	}
@@ -68,26 +70,22 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 	case array.ListLike:
 		return compactList(a, t, t.(arrow.ListLikeType).Elem(), alloc)
 	case *array.Duration:
-		return retyped(a.Data(), t, nil), nil
+		return retyped(a.Data(), t), nil
 	case *array.Dictionary:
-		if v := t.(*arrow.DictionaryType).ValueType; !arrow.TypeEqual(v, a.Dictionary().DataType()) {
-			values := retyped(a.Dictionary().Data(), v, nil)
-			defer values.Release()
-			return retyped(a.Data(), t, values.Data().(*array.Data)), nil
+		values, err := arrays.Values(alloc, a)
+		if err != nil {
+			return nil, err
 		}
+		defer values.Release()
+		return compact(values, t, alloc)
 	}
 	a.Retain()
 	return a, nil
 }
 
 // retyped is the array of the same buffers as type t, with another dictionary if there is one.
-func retyped(a arrow.ArrayData, t arrow.DataType, dict *array.Data) arrow.Array {
-	var d *array.Data
-	if dict != nil {
-		d = array.NewDataWithDictionary(t, a.Len(), a.Buffers(), a.NullN(), a.Offset(), dict)
-	} else {
-		d = array.NewData(t, a.Len(), a.Buffers(), nil, a.NullN(), a.Offset())
-	}
+func retyped(a arrow.ArrayData, t arrow.DataType) arrow.Array {
+	d := array.NewData(t, a.Len(), a.Buffers(), nil, a.NullN(), a.Offset())
 	defer d.Release()
 	return array.MakeFromData(d)
 }
