@@ -2,6 +2,7 @@ package parquetio
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -10,7 +11,7 @@ import (
 )
 
 // checkArrowSchema walks a stored Arrow schema, as arrow-go allocates what a
-// damaged one claims, and returns its message. Offsets that leave the buffer
+// damaged one claims, and returns its message. A column of a type that arrow-go has not is an Unsupported error that names it. Offsets that leave the buffer
 // panic: the caller recovers.
 func checkArrowSchema(b []byte) (meta []byte, err error) {
 	if len(b) >= 8 && binary.LittleEndian.Uint32(b) == 0xffffffff {
@@ -79,14 +80,62 @@ func (t fbTable) checkFields(id, depth int, left *int) error {
 		p := at + 4*i
 		f := fbTable{t.b, p + t.u32(p)}
 		f.vector(6) // metadata
-		if u := f.at(3); u != 0 {
-			if k := f.at(2); k != 0 && f.b[k] == 14 { // a union's type ids
-				fbTable{f.b, u + f.u32(u)}.vector(1)
-			}
+		if what := f.unreadable(); what != "" {
+			return fault.New(fault.Unsupported, "%s", what).At(fault.Place{Column: f.text(0)})
 		}
 		if err := f.checkFields(5, depth+1, left); err != nil {
+			if e, ok := err.(*fault.Error); ok && e.Column != "" {
+				e.Column = f.text(0) + "." + e.Column
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// text is the string of field id, "" if it is absent.
+func (t fbTable) text(id int) string {
+	at := t.at(id)
+	if at == 0 {
+		return ""
+	}
+	at += t.u32(at)
+	return string(t.b[at+4 : at+4+t.u32(at)])
+}
+
+// Numbers of Arrow's types in its schemas.
+const (
+	fbInt           = 2
+	fbUnion         = 14
+	fbFixedSizeList = 16
+	fbLast          = 26 // large list views
+)
+
+// unreadable says what is wrong with the type of a Field table, "" if nothing is.
+func (t fbTable) unreadable() string {
+	const advice = ", which cannot be read; where the file is made, cast the column to "
+	k, at := t.at(2), t.at(3)
+	if k == 0 || at == 0 {
+		return ""
+	}
+	typ := fbTable{t.b, at + t.u32(at)}
+	switch number := t.b[k]; {
+	case number == fbInt:
+		sign := "uint"
+		if s := typ.at(1); s != 0 && typ.b[s] != 0 {
+			sign = "int"
+		}
+		if w := typ.at(0); w != 0 && typ.u32(w) > 64 {
+			return fmt.Sprintf("the type is %s%d%sint64, double or decimal(38, 0)", sign, typ.u32(w), advice)
+		}
+	case number == fbUnion:
+		return "the type is a union" + advice + "a struct"
+	case number == fbFixedSizeList:
+		if n := typ.at(0); n == 0 || typ.u32(n) == 0 {
+			return "the type is a fixed-size list of 0 values" + advice + "a list"
+		}
+	case number > fbLast:
+		return fmt.Sprintf("the type is number %d of Arrow%sone of the older types", number, advice)
+	}
+	return ""
 }

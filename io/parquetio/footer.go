@@ -225,7 +225,7 @@ func checkTree(r *thriftReader) (leaves int, unknown [][2]int, err error) {
 			r.fail()
 		case kids > 0:
 			left = append(left, kids)
-		default:
+		case i > 0: // the root is no column, if it has none
 			leaves++
 		}
 		for len(left) > 0 && left[len(left)-1] == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -93,7 +94,8 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		man, err = pqarrow.NewSchemaManifest(md.Schema, kv, nil)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Unsupported, "the schema has no Arrow equivalent: %w", err)
+		return nil, fault.New(fault.Unsupported, "the type has no Arrow equivalent: %w; write the column as another type, where the file is made", err).
+			At(fault.Place{Column: withoutEquivalent(md.Schema)})
 	}
 	md.FileMetaData.KeyValueMetadata = nil // may be large, and is used up
 	s = &fileSchema{base: md, manifest: man}
@@ -122,6 +124,21 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	}
 	s.arrow = arrow.NewSchema(fields, nil)
 	return s, nil
+}
+
+// withoutEquivalent is the first top-level column that arrow-go makes nothing of; "" if none by itself.
+func withoutEquivalent(s *schema.Schema) string {
+	for i := range s.Root().NumFields() {
+		f := s.Root().Field(i)
+		root, err := schema.NewGroupNode(s.Root().Name(), parquet.Repetitions.Required, schema.FieldList{f}, -1)
+		if err == nil {
+			_, err = pqarrow.NewSchemaManifest(schema.NewSchema(root), nil, nil)
+		}
+		if err != nil {
+			return f.Name()
+		}
+	}
+	return ""
 }
 
 // walk collects leaves, and refuses trees on which arrow-go would panic.
