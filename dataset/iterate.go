@@ -193,7 +193,7 @@ func (d *Dataset) Count(ctx context.Context, o *RunOptions) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if rows, ok := countFromMetadata(n); ok {
+	if rows, ok := countFromMetadata(n, o.or().OnError); ok {
 		return rows, nil
 	}
 	st, err := d.Drain(ctx, o)

@@ -109,8 +109,24 @@ func (d *Dataset) Stream(ctx context.Context, o *RunOptions) (exec.Stream, error
 	if err != nil {
 		return nil, err
 	}
+	dl, err := d.letters(ctx, run, e)
+	if err != nil {
+		return nil, err
+	}
+	s, err := run.runner().Run(ctx, g, e)
+	if dl == nil {
+		return s, err
+	}
+	if err != nil {
+		return nil, errors.Join(err, dl.Close(ctx, false))
+	}
+	return &deadLetterStream{Stream: s, letters: dl}, nil
+}
+
+// letters makes the dead letter of a run whose rows are not written, and has e fill it; nil: none is wanted.
+func (d *Dataset) letters(ctx context.Context, run RunOptions, e *exec.Options) (*sink.DeadLetter, error) {
 	if run.DeadLetter == "" {
-		return run.runner().Run(ctx, g, e)
+		return nil, nil
 	}
 	job, err := d.job(ctx, "", nil)
 	if err != nil {
@@ -121,11 +137,7 @@ func (d *Dataset) Stream(ctx context.Context, o *RunOptions) (exec.Stream, error
 		return nil, err
 	}
 	e.DeadLetter = dl.Add
-	s, err := run.runner().Run(ctx, g, e)
-	if err != nil {
-		return nil, errors.Join(err, dl.Close(ctx, false))
-	}
-	return &deadLetterStream{Stream: s, letters: dl}, nil
+	return dl, nil
 }
 
 // deadLetterStream makes the dead letter visible when the stream has ended.

@@ -156,7 +156,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 		j.Plan, j.Unnamed = "", err
 	}
 	if o.DeadLetter != "" {
-		return j, fault.New(fault.Unsupported, "dead letters of shards: rows are read again after a resume, so that they would be written twice; leave dead_letter out here, and run the steps with a sink (penstock run) to collect them")
+		return j, fault.New(fault.Unsupported, "dead letters of shards: windows are made ahead of the samples, and again after a resume, so letters would be written that nobody's samples are about, or twice: leave dead_letter out here, and collect the rows in a run of the same steps (penstock run --set sink='{count: {}}', or Dataset.Drain)")
 	}
 	return j, nil
 }

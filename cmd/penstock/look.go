@@ -48,7 +48,9 @@ func (t *target) open(cmd *cobra.Command, a []string) (*dataset.Dataset, dataset
 		}
 		t.spec = s
 		ds, err := s.Dataset()
-		return ds, s.Options(), err
+		o := s.Options()
+		o.DeadLetter = "" // who looks writes nothing
+		return ds, o, err
 	}
 	if len(t.sets) > 0 {
 		return nil, dataset.RunOptions{}, usageError{fault.New(fault.Invalid, "--set needs a spec")}

@@ -228,3 +228,26 @@ func TestInterrupt(t *testing.T) {
 		t.Errorf("exit %d: %s", c.ProcessState.ExitCode(), stderr.String())
 	}
 }
+
+// A run that only counts writes its dead letter, once; who looks writes none.
+func TestDeadLetterOfCount(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bad")
+	s := writeSpec(t, "version: 1\nsource: {range: {n: 100}}\nsteps: [{with_columns: {x: id + 9223372036854775777}}]\nsink: {count: {}}\n"+
+		"run: {on_error: {policy: skip, dead_letter: "+dir+"}}\n")
+	if got := ok(t, "count", s); got != "31\n" {
+		t.Errorf("count: %s", got)
+	}
+	ok(t, "show", s)
+	ok(t, "explain", "--analyze", s)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("looking wrote: %v", err)
+	}
+	for range 2 {
+		if got := ok(t, "run", s); !strings.Contains(got, "69 rows skipped") {
+			t.Errorf("run: %s", got)
+		}
+		if got := ok(t, "count", dir); got != "69\n" {
+			t.Errorf("dead letters: %s", got)
+		}
+	}
+}
