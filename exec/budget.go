@@ -98,7 +98,7 @@ func (b *Budget) Reserve(n int64) {
 	}
 }
 
-// Close gives cached memory back to the system, and the rest once it is freed.
+// Close gives cached memory to the next budget or back to the system, and the rest once it is freed.
 // Idempotent. Accounts stay usable.
 func (b *Budget) Close() { b.pool.Close() }
 

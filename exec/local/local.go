@@ -45,7 +45,7 @@ const (
 	readTimeout     = 2 * time.Minute
 	minBatchBytes   = 4 << 10
 	aheadTasks      = 64
-	enoughBytes     = 32 << 20 // queued per task at work: about a row group of a few columns
+	enoughBytes     = 4 << 20 // queued per task at work: a few batches, which the caches of the CPUs may still hold
 	defaultAttempts = 3
 	poisonAfter     = 3 // workers lost by one task
 )

@@ -7,6 +7,7 @@
 // pool owns an address at all, follow from the address. Freed blocks are kept
 // for reuse until live and kept bytes together pass the limit, then their pages
 // go back to the system. Smaller blocks come from the Go heap and are counted.
+// A closed pool leaves its addresses and some pages to the next one of the same shape.
 //
 // Where no addresses can be reserved (systems other than Linux, tight
 // RLIMIT_AS) all blocks come from the Go heap, counted the same way.
@@ -34,19 +35,24 @@ const (
 type Pool struct {
 	limit   int64
 	live    atomic.Int64 // bytes handed out, by class
-	cached  atomic.Int64 // bytes of free blocks with pages behind them
 	outside atomic.Int64 // bytes that share the limit
 	closed  atomic.Bool
-	unmap   sync.Once
-	base    uintptr // 0: nothing reserved
-	end     uintptr
-	shift   uint // log2 of the addresses of a class
-	classes []class
-	small   [numSmall]smallClass
+	left    sync.Once // the arena was given up
+	*arena
 
 	hugeN  atomic.Int64
 	hugeMu sync.Mutex
 	huge   map[uintptr]int // blocks with a mapping of their own, by size
+}
+
+// arena is a reserved range of addresses and which of its blocks are free.
+type arena struct {
+	cached  atomic.Int64 // bytes of free blocks with pages behind them
+	base    uintptr      // 0: nothing reserved
+	end     uintptr
+	shift   uint // log2 of the addresses of a class
+	classes []class
+	small   [numSmall]smallClass
 }
 
 // class is the blocks of one size, numbered from the start of its addresses.
@@ -86,26 +92,8 @@ type slab struct {
 // far as live ones allow. Close it.
 func New(limit int64) *Pool {
 	p := &Pool{limit: max(limit, 0), huge: make(map[uintptr]int)}
-	top := min(max(p.limit, 1<<20), 1<<30)
-	n := classOf(int(top)) + 1
-	want := bits.Len64(uint64(min(max(2*p.limit, 64<<20), 64<<30) - 1))
-	for shift := want; shift >= 26; shift-- {
-		if n > classOf(1<<(shift-1))+1 {
-			n = classOf(1<<(shift-1)) + 1
-		}
-		base, ok := reserve(uintptr(n) << shift)
-		if !ok {
-			continue
-		}
-		p.base, p.end, p.shift = base, base+uintptr(n)<<shift, uint(shift)
-		p.classes = make([]class, n)
-		for i := range p.classes {
-			p.classes[i].size = classSize(i)
-			p.classes[i].base = base + uintptr(i)<<shift
-			p.classes[i].hosts = i >= hostOff && i < hostOff+numSmall
-		}
-		break
-	}
+	p.arena = newArena(p.limit)
+	p.fit(0)
 	return p
 }
 
@@ -184,7 +172,7 @@ func (p *Pool) Free(b []byte) {
 	}
 	p.fit(p.live.Load() - int64(size))
 	if l := p.live.Add(-int64(size)); l == 0 && p.closed.Load() {
-		p.release()
+		p.leave()
 	}
 }
 
@@ -245,23 +233,19 @@ func (p *Pool) fit(live int64) {
 // Trim gives all cached pages back to the system.
 func (p *Pool) Trim() { p.trim(0) }
 
-// Close gives everything back as soon as the last block is freed. Blocks
-// handed out stay valid; new ones come from the Go heap. Idempotent.
+// Close gives everything back as soon as the last block is freed, but for what
+// the next pool may take over (see arena.go). Blocks handed out stay valid; new
+// ones come from the Go heap. Idempotent.
 func (p *Pool) Close() {
 	p.closed.Store(true)
-	p.trim(0)
 	if p.live.Load() == 0 {
-		p.release()
+		p.leave()
+	} else {
+		p.trim(0)
 	}
 }
 
-func (p *Pool) release() {
-	p.unmap.Do(func() {
-		if p.base != 0 {
-			unmap(p.base, p.end-p.base)
-		}
-	})
-}
+func (p *Pool) leave() { p.left.Do(p.park) }
 
 // allocBlock returns 0 when the addresses of the class are used up.
 func (p *Pool) allocBlock(k int, s state) uintptr {
@@ -304,11 +288,11 @@ func (p *Pool) freeBlock(k int, at uintptr) {
 }
 
 // putBlock needs c.mu.
-func (p *Pool) putBlock(c *class, i int) {
+func (a *arena) putBlock(c *class, i int) {
 	mangled(bytesAt(c.base+uintptr(i)*uintptr(c.size), c.size), 0xCC)
 	c.state[i] = freeDirty
 	c.dirty = append(c.dirty, uint32(i))
-	p.cached.Add(int64(c.size))
+	a.cached.Add(int64(c.size))
 }
 
 func (c *class) slabAt(i int) *slab {
@@ -417,23 +401,6 @@ func (p *Pool) freeHuge(at uintptr) {
 	p.hugeMu.Unlock()
 	p.hugeN.Add(-1)
 	unmap(at, uintptr(size))
-}
-
-// trim gives pages back until no more than target bytes are cached, the largest
-// blocks first. Free blocks of slabs in use stay.
-func (p *Pool) trim(target int64) {
-	for k := len(p.classes) - 1; k >= numSmall && p.cached.Load() > target; k-- {
-		c := &p.classes[k]
-		c.mu.Lock()
-		for len(c.dirty) > 0 && p.cached.Load() > target {
-			i := pop(&c.dirty)
-			discard(c.base+uintptr(i)*uintptr(c.size), uintptr(c.size))
-			c.state[i] = freeClean
-			c.clean = append(c.clean, i)
-			p.cached.Add(-int64(c.size))
-		}
-		c.mu.Unlock()
-	}
 }
 
 func pop[T any](s *[]T) T {
