@@ -26,31 +26,34 @@ var version = "dev"
 // Exit codes: part of the interface. exitHelp is how --help tells of them.
 const (
 	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing or may not be read; 2 the command line, the
-spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted.`
+spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted (SIGINT); 143 told to end (SIGTERM).`
 
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitSignal = 128 // and the number of the signal
 )
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		// A second signal ends the process at once.
-		<-ctx.Done()
-		stop()
+		s := <-signals
+		signal.Stop(signals) // a second one ends the process at once
+		cancel(signaled{s.(syscall.Signal)})
 	}()
 	err := root().ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
 	}
-	if ctx.Err() != nil {
-		fmt.Fprintln(os.Stderr, "penstock: interrupted")
-		return exitInterrupted
+	var s signaled
+	if errors.As(context.Cause(ctx), &s) {
+		fmt.Fprintln(os.Stderr, "penstock:", s)
+		return exitSignal + int(s.Signal)
 	}
 	fmt.Fprintln(os.Stderr, "penstock:", err)
 	var u usageError
@@ -62,6 +65,19 @@ func run() int {
 	}
 	return exitFailed
 }
+
+// signaled is why everything ends when a signal came.
+type signaled struct{ syscall.Signal }
+
+func (s signaled) Error() string {
+	if s.Signal == syscall.SIGTERM {
+		return "told to end"
+	}
+	return "interrupted"
+}
+
+// Is makes it a cancellation.
+func (s signaled) Is(target error) bool { return target == context.Canceled }
 
 func root() *cobra.Command {
 	c := &cobra.Command{

@@ -8,9 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 )
 
 // The tests run the real program: this binary, which is penstock when asked to be.
@@ -201,31 +199,6 @@ func TestExitCodes(t *testing.T) {
 		if r := penstock(t, c.args...); r.code != c.code || !strings.Contains(r.err, c.want) {
 			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.err)
 		}
-	}
-}
-
-// A signal ends a run at once, with code 130. (That it takes no second is for the
-// engine's tests to say; here other programs may take the CPU.)
-func TestInterrupt(t *testing.T) {
-	s := writeSpec(t, "version: 1\nsource: {range: {n: 20000000000}}\nsteps: [{filter: id % 7 == 3}]\nsink: {count: {}}\n")
-	c := command(t, "run", s)
-	var stderr bytes.Buffer
-	c.Stderr = &stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	sent := make(chan time.Time, 1)
-	timer := time.AfterFunc(time.Second, func() {
-		sent <- time.Now()
-		_ = c.Process.Signal(syscall.SIGINT)
-	})
-	defer timer.Stop()
-	_ = c.Wait()
-	if took := time.Since(<-sent); took > 10*time.Second {
-		t.Errorf("it took %v", took)
-	}
-	if c.ProcessState.ExitCode() != 130 || !strings.Contains(stderr.String(), "interrupted") {
-		t.Errorf("exit %d: %s", c.ProcessState.ExitCode(), stderr.String())
 	}
 }
 
