@@ -32,7 +32,7 @@ func newHiveWriter(files *partFiles, p *partitioning) *hiveWriter {
 
 // write borrows rec.
 func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
-	g, copied, err := h.p.group(ctx, h.files.alloc, rec)
+	g, copied, err := h.p.group(h.files.alloc, rec)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (h *hiveWriter) write(ctx context.Context, rec arrow.RecordBatch) error {
 		return h.shrink()
 	}
 	if !copied { // held rows must not keep the whole of a batch that they are a slice of
-		if err := g.copyRows(ctx, h.files.alloc); err != nil {
+		if err := g.copyRows(h.files.alloc); err != nil {
 			g.rec.Release()
 			return err
 		}

@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,9 +9,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 )
 
 // hiveNull is the folder value of null. A string that looks like it is escaped.
@@ -29,7 +28,7 @@ type partitioning struct {
 	file *arrow.Schema
 }
 
-func newPartitioning(ctx context.Context, schema *arrow.Schema, by []string) (*partitioning, error) {
+func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 	p := new(partitioning)
 	for _, name := range by {
 		at := schema.FieldIndices(name)
@@ -64,9 +63,10 @@ func newPartitioning(ctx context.Context, schema *arrow.Schema, by []string) (*p
 	p.file = arrow.NewSchema(fields, &meta)
 	for _, f := range fields { // can rows of this type be picked?
 		b := array.NewBuilder(memory.DefaultAllocator, f.Type)
+		b.AppendNull()
 		a := b.NewArray()
 		b.Release()
-		t, err := take(ctx, memory.DefaultAllocator, a, nil)
+		t, err := gather.Column(memory.DefaultAllocator, []arrow.Array{a}, runsOf([]int32{0, 0}))
 		a.Release()
 		if err != nil {
 			return nil, fault.New(fault.Unsupported, "rows with a column of type %s cannot be partitioned: %w", f.Type, err).At(fault.Place{Column: f.Name})
@@ -114,7 +114,7 @@ type grouped struct {
 
 // group sorts the rows of rec by partition; within one they keep their order. The
 // record of the result is a reference; its memory is a copy if that was needed, or copied is set.
-func (p *partitioning) group(ctx context.Context, alloc memory.Allocator, rec arrow.RecordBatch) (g grouped, copied bool, err error) {
+func (p *partitioning) group(alloc memory.Allocator, rec arrow.RecordBatch) (g grouped, copied bool, err error) {
 	n := int(rec.NumRows())
 	ids, keys, err := p.assign(rec)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *partitioning) group(ctx context.Context, alloc memory.Allocator, rec ar
 	}
 	body := p.pick(rec)
 	defer body.Release()
-	g.rec, err = takeRecord(ctx, alloc, body, order)
+	g.rec, err = takeRecord(alloc, body, order)
 	return g, true, err
 }
 
@@ -173,12 +173,12 @@ func (p *partitioning) pick(rec arrow.RecordBatch) arrow.RecordBatch {
 }
 
 // copyRows gives g memory of its own.
-func (g *grouped) copyRows(ctx context.Context, alloc memory.Allocator) error {
+func (g *grouped) copyRows(alloc memory.Allocator) error {
 	order := make([]int32, g.rec.NumRows())
 	for i := range order {
 		order[i] = int32(i)
 	}
-	rec, err := takeRecord(ctx, alloc, g.rec, order)
+	rec, err := takeRecord(alloc, g.rec, order)
 	if err != nil {
 		return err
 	}
@@ -187,15 +187,16 @@ func (g *grouped) copyRows(ctx context.Context, alloc memory.Allocator) error {
 	return nil
 }
 
-func takeRecord(ctx context.Context, alloc memory.Allocator, rec arrow.RecordBatch, order []int32) (arrow.RecordBatch, error) {
+func takeRecord(alloc memory.Allocator, rec arrow.RecordBatch, order []int32) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, 0, rec.NumCols())
 	defer func() {
 		for _, c := range cols {
 			c.Release()
 		}
 	}()
+	runs := runsOf(order)
 	for i, c := range rec.Columns() {
-		t, err := take(ctx, alloc, c, order)
+		t, err := gather.Column(alloc, []arrow.Array{c}, runs)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Place{Column: rec.ColumnName(i)})
 		}
@@ -204,13 +205,13 @@ func takeRecord(ctx context.Context, alloc memory.Allocator, rec arrow.RecordBat
 	return array.NewRecordBatch(rec.Schema(), cols, int64(len(order))), nil
 }
 
-func take(ctx context.Context, alloc memory.Allocator, a arrow.Array, order []int32) (arrow.Array, error) {
-	buf := memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(order))
-	data := array.NewData(arrow.PrimitiveTypes.Int32, len(order), []*memory.Buffer{nil, buf}, nil, 0, 0)
-	defer data.Release()
-	idx := array.NewInt32Data(data)
-	defer idx.Release()
-	return compute.TakeArrayOpts(compute.WithAllocator(ctx, alloc), a, idx, compute.TakeOptions{BoundsCheck: false})
+// runsOf are the rows one by one. One run at the end has none: rows of a single run would not be copied.
+func runsOf(order []int32) []gather.Run {
+	runs := make([]gather.Run, len(order)+1)
+	for i, r := range order {
+		runs[i] = gather.Run{Row: r, N: 1}
+	}
+	return runs
 }
 
 // assign gives every row the number of its partition, in order of first

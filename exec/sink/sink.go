@@ -164,7 +164,7 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	}
 	s.schema, s.file = schema, schema
 	if len(s.o.PartitionBy) > 0 {
-		if s.split, err = newPartitioning(ctx, schema, s.o.PartitionBy); err != nil {
+		if s.split, err = newPartitioning(schema, s.o.PartitionBy); err != nil {
 			return nil, err
 		}
 		s.file = s.split.file

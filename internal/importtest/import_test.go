@@ -47,7 +47,7 @@ var allowed = []struct {
 	{"exec/plan", "internal/fault io/driver ops ops/expr exec exec/operators"},
 	{"exec/local", "internal/fault internal/mem io/driver exec exec/internal/sched"},
 	{"exec/exectest", "internal/fault internal/mem io/driver exec"},
-	{"exec/sink", "internal/fault io/driver io/blobio io/parquetio exec"},
+	{"exec/sink", "internal/fault internal/gather io/driver io/blobio io/parquetio exec"},
 	{"exec/prom", "exec"},
 	{"shard/internal/order", "internal/fault"},
 	{"shard/internal/order/ordertest", "shard/internal/order"},
