@@ -6,7 +6,10 @@
 // identified by an [ID] (bucket, key, version) and by offset, and checksummed; what
 // cannot be right is forgotten and counted, and the caller fetches it again. A cache
 // never fails a read: where the disk is full, or the folder cannot be used, it says so
-// once, in the log, and goes on as one that has nothing and takes nothing.
+// once ([Options].Warn), and goes on as one that has nothing and takes nothing. A file of that
+// name that is not a cache is left as it is, and none is kept there.
+//
+// What several readers of a process miss at once, one of them fetches: see [Cache.Claim].
 //
 // # The file
 //
@@ -42,7 +45,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -58,8 +60,9 @@ const MinMax = 32 << 20
 type Options struct {
 	Dir string // made if need be; the cache is a folder in it
 	Max int64  // bytes on disk, at least MinMax. Processes that share Dir should agree: what was opened last counts for all
-	// Log receives the one warning of a cache that cannot work; nil: slog.Default().
-	Log *slog.Logger
+	// Warn, if not nil, is called once if the cache cannot work, or not any more, with what is wrong and what to do:
+	// by whoever uses it then, who waits for it. Err says so, too.
+	Warn func(error)
 }
 
 // Cache is an open cache. Safe for concurrent use; caches of one folder share its contents.
@@ -71,7 +74,7 @@ type Cache struct {
 	file    atomic.Pointer[os.File] // nil: it cannot be used
 	sets    atomic.Int64            // of the file, as last seen
 	noWrite atomic.Bool
-	warned  atomic.Bool
+	failed  atomic.Pointer[error]
 
 	mu    sync.Mutex // one writer at a time; guards:
 	busy  time.Time  // no lock is asked for before this
@@ -79,6 +82,9 @@ type Cache struct {
 	anew  bool       // the file is yet to get the size that the options say
 
 	free chan *scratch
+
+	flying  sync.Mutex // guards:
+	flights map[ID][]*flight
 
 	hitBytes, missBytes, stored, refused, evicted, corrupt, skipped atomic.Int64
 }
@@ -95,10 +101,7 @@ func New(o Options) (*Cache, error) {
 	if o.Max < MinMax {
 		return nil, fault.New(fault.Invalid, "cache: max is %d bytes: give at least %d (32MiB)", o.Max, int64(MinMax))
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	c := &Cache{o: o, birth: time.Now().UnixNano(), free: make(chan *scratch, scratches)}
+	c := &Cache{o: o, birth: time.Now().UnixNano(), free: make(chan *scratch, scratches), flights: map[ID][]*flight{}}
 	for range scratches {
 		c.free <- nil // made when it is needed
 	}
@@ -117,6 +120,14 @@ func (c *Cache) Close() error {
 	}
 	if err := f.Close(); err != nil {
 		return fault.New(fault.Unknown, "cache: close: %w", err)
+	}
+	return nil
+}
+
+// Err is what ended the writing, nil if nothing did. Reads go on to find what is there.
+func (c *Cache) Err() error {
+	if e := c.failed.Load(); e != nil {
+		return *e
 	}
 	return nil
 }

@@ -3,10 +3,10 @@ package blobcache
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func open(t testing.TB, dir string, most int64) *Cache {
 	t.Helper()
-	c, err := New(Options{Dir: dir, Max: most, Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Options{Dir: dir, Max: most})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,11 +264,6 @@ func TestDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"something else": func(t *testing.T, dir string) {
-			if err := os.WriteFile(path(dir), bytes.Repeat([]byte("not a cache "), 1e6), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		},
 	} {
 		for _, running := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, running %v", name, running), func(t *testing.T) {
@@ -327,10 +322,104 @@ func TestEntriesAreNotTrusted(t *testing.T) {
 	}
 }
 
-// logged is a logger that counts.
-func logged() (*slog.Logger, *bytes.Buffer) {
+// warned collects warnings, by line.
+func warned() (func(error), *bytes.Buffer) {
 	var b bytes.Buffer
-	return slog.New(slog.NewTextHandler(&b, nil)), &b
+	return func(err error) { fmt.Fprintln(&b, err) }, &b
+}
+
+// A file of another kind in the cache's place is left as it is, its mode included, and it is said what is there: also if it is put there under a
+// cache that is at work.
+func TestForeignFile(t *testing.T) {
+	for what, b := range map[string][]byte{
+		"text": bytes.Repeat([]byte("not a cache "), 1e6), "little": {1}, "zeros": make([]byte, 64<<10), "half of the magic": []byte(magic[:7]),
+		"almost": append([]byte(magic[:len(magic)-1]+"2"), make([]byte, 100)...),
+	} {
+		for _, running := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, running %v", what, running), func(t *testing.T) {
+				dir := t.TempDir()
+				warn, out := warned()
+				c, err := New(Options{Dir: dir, Max: MinMax, Warn: warn})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if running {
+					write(c, "x", 0, 1000)
+				} else {
+					os.Mkdir(filepath.Join(dir, folderName), 0o755)
+				}
+				if c.Err() != nil {
+					t.Error(c.Err())
+				}
+				if err := os.WriteFile(path(dir), b, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				os.Chmod(path(dir), 0o644)
+				for range 3 {
+					write(c, "y", 0, 3<<20)
+					if got := read(t, c, "y", 0, 3<<20); got != 0 {
+						t.Errorf("%d bytes found", got)
+					}
+				}
+				fi, err := os.Stat(path(dir))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if now, err := os.ReadFile(path(dir)); err != nil || !bytes.Equal(now, b) || fi.Mode().Perm() != 0o644 {
+					t.Errorf("%d bytes now, of mode %v: %v", len(now), fi.Mode(), err)
+				}
+				if n := strings.Count(out.String(), "\n"); n != 1 || !strings.Contains(out.String(), path(dir)+" holds something else than a cache") || c.Err() == nil {
+					t.Errorf("%d warnings:\n%s", n, out)
+				}
+			})
+		}
+	}
+}
+
+// What is missing is divided between those who ask for it at once.
+func TestClaim(t *testing.T) {
+	c := open(t, t.TempDir(), MinMax)
+	x, y := MakeID("x"), MakeID("y")
+	read(t, c, "x", 0, 1) // opens it
+	spans := func(s ...Span) []Span { return s }
+	check := func(what string, mine []Span, theirs []Wait, want, waits []Span) {
+		t.Helper()
+		var w []Span
+		for _, o := range theirs {
+			w = append(w, o.Span)
+		}
+		if !slices.Equal(mine, want) || !slices.Equal(w, waits) {
+			t.Errorf("%s: mine %v, theirs %v; want %v, %v", what, mine, w, want, waits)
+		}
+	}
+	mine, theirs, done1 := c.Claim(x, spans(Span{0, 10}, Span{20, 10}), 100) // [100, 110) and [120, 130)
+	check("first", mine, theirs, spans(Span{0, 10}, Span{20, 10}), nil)
+	mine, theirs, done2 := c.Claim(x, spans(Span{0, 40}), 95) // [95, 135)
+	check("second", mine, theirs, spans(Span{0, 5}, Span{15, 10}, Span{35, 5}), spans(Span{5, 10}, Span{25, 10}))
+	mine, other, done3 := c.Claim(y, spans(Span{0, 40}), 95)
+	check("another object", mine, other, spans(Span{0, 40}), nil)
+	select {
+	case <-theirs[0].Done:
+		t.Error("done before its time")
+	default:
+	}
+	done1()
+	<-theirs[0].Done
+	<-theirs[1].Done
+	mine, theirs, done4 := c.Claim(x, spans(Span{0, 20}), 100)
+	check("after the first", mine, theirs, spans(Span{0, 10}), spans(Span{10, 10}))
+	for _, done := range []func(){done2, done3, done4} {
+		done()
+	}
+	if len(c.flights) > 0 {
+		t.Errorf("left: %v", c.flights)
+	}
+	c.Close()
+	mine, theirs, _ = c.Claim(x, spans(Span{0, 20}), 100)
+	check("closed", mine, theirs, spans(Span{0, 20}), nil)
+	mine, theirs, _ = c.Claim(x, spans(Span{0, 20}), 100)
+	check("closed, again", mine, theirs, spans(Span{0, 20}), nil)
 }
 
 // Where nothing can be cached, nothing fails, and it is said once.
@@ -361,8 +450,8 @@ func TestDegrades(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log, out := logged()
-			c, err := New(Options{Dir: make(t), Max: MinMax, Log: log})
+			warn, out := warned()
+			c, err := New(Options{Dir: make(t), Max: MinMax, Warn: warn})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -388,9 +477,9 @@ func TestDiskFull(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
 	}
-	log, out := logged()
+	warn, out := warned()
 	dir := t.TempDir()
-	c, err := New(Options{Dir: dir, Max: MinMax, Log: log})
+	c, err := New(Options{Dir: dir, Max: MinMax, Warn: warn})
 	if err != nil {
 		t.Fatal(err)
 	}

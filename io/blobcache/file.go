@@ -11,6 +11,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 const (
@@ -64,29 +66,41 @@ func (c *Cache) openFile() (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() {
 		return nil, fmt.Errorf("%s is not a folder of this user: give every user a cache of its own", dir)
 	}
-	if st.Mode&0o077 != 0 {
-		if err := os.Chmod(dir, 0o700); err != nil {
-			return nil, err
-		}
-	}
 	path := filepath.Join(dir, fileName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	mode := st.Mode
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil {
 		switch {
 		case st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid():
 			err = fmt.Errorf("%s is not a file of this user: remove it", path)
+		case foreign(f, st.Size):
+			err = errForeign(path)
 		case st.Mode&0o077 != 0:
 			err = f.Chmod(0o600)
 		}
+	}
+	if err == nil && mode&0o077 != 0 {
+		err = os.Chmod(dir, 0o700)
 	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// foreign reports a file that no cache has written. One that is empty is about to become a cache, here or in another process.
+func foreign(f *os.File, size int64) bool {
+	var b [len(magic)]byte
+	n, _ := f.ReadAt(b[:], 0)
+	return size > 0 && string(b[:n]) != magic
+}
+
+func errForeign(path string) error {
+	return fmt.Errorf("%s holds something else than a cache, and is left as it is: move it away", path)
 }
 
 // resize gives the file the size that the options say: with the next lock, if somebody holds it now. Until then
@@ -159,7 +173,7 @@ func (c *Cache) unlock(f *os.File) {
 func unlockFile(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 // check looks at the file under its lock. One that was deleted is replaced by a new one;
-// one whose header is damaged is emptied.
+// one whose header is damaged is emptied, and one that is no cache refused.
 func (c *Cache) check(f *os.File) (replaced bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -179,13 +193,19 @@ func (c *Cache) check(f *os.File) (replaced bool, err error) {
 		c.sets.Store(sets)
 		return false, nil
 	}
+	if foreign(f, st.Size) { // somebody has put it there meanwhile
+		return false, errForeign(filepath.Join(c.o.Dir, folderName, fileName))
+	}
 	if st.Size > 0 {
 		c.corrupt.Add(1)
 	}
 	if err := f.Truncate(0); err != nil {
 		return false, err
 	}
-	return false, c.writeHeader(f, setsFor(c.o.Max))
+	if err := c.writeHeader(f, setsFor(c.o.Max)); err != nil {
+		return false, err
+	}
+	return false, f.Sync() // without its header it would not be known as a cache after a loss of power
 }
 
 // fileSize is the most that a file of so many sets takes.
@@ -227,12 +247,13 @@ func (c *Cache) writeHeader(f *os.File, sets int64) error {
 // stop ends the writing, with the one warning.
 func (c *Cache) stop(err error) {
 	c.noWrite.Store(true)
-	if c.warned.Swap(true) {
-		return
-	}
 	what := "nothing is cached; all is read from the bucket"
 	if c.file.Load() != nil {
 		what = "nothing more is cached; what is not there is read from the bucket"
 	}
-	c.o.Log.Warn("cache: "+what+": make the folder writable, free some space, or leave cache out", "dir", c.o.Dir, "error", err)
+	err = fault.New(fault.Unavailable, "cache: %s: %w; make the folder writable, free some space, name another folder, or leave cache out", what, err).
+		At(fault.Place{File: c.o.Dir})
+	if c.failed.CompareAndSwap(nil, &err) && c.o.Warn != nil {
+		c.o.Warn(err)
+	}
 }

@@ -3,7 +3,6 @@ package blobcache
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -113,7 +112,7 @@ func TestProcessesShareAndDie(t *testing.T) {
 		}
 	}
 	// After all that it still works.
-	c, err := New(Options{Dir: dir, Max: childMax, Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Options{Dir: dir, Max: childMax})
 	if err != nil {
 		t.Fatal(err)
 	}

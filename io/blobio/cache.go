@@ -46,22 +46,70 @@ func (o *Object) inCache(rs []Range) bool {
 }
 
 // read fills dst from off: from the cache, and where that has nothing, from the
-// bucket, which the cache is then told.
+// bucket, which the cache is then told. What another read is fetching is waited for.
 func (o *Object) read(ctx context.Context, dst []byte, off int64) error {
 	if !o.cached {
 		return o.get(ctx, dst, off)
 	}
-	missing := o.b.cache.Read(ctx, o.id, dst, off)
-	// What lies between two gaps is asked for with them where that is cheaper than another request.
-	joined := missing[:0]
-	for _, m := range missing {
+	cache := o.b.cache
+	missing := o.join(cache.Read(ctx, o.id, dst, off))
+	mine, theirs, done := cache.Claim(o.id, missing, off)
+	fetched, err := func() (int64, error) {
+		defer done()
+		return o.fetchSpans(ctx, o.stillMissing(ctx, mine, dst, off), dst, off)
+	}()
+	if err != nil {
+		return err
+	}
+	var left []blobcache.Span // that the others did not get, or the cache did not take
+	for _, w := range theirs {
+		select {
+		case <-w.Done:
+		case <-ctx.Done():
+			return o.b.canceled(ctx, o.info.Key)
+		}
+		for _, m := range cache.Read(ctx, o.id, dst[w.Off:w.Off+w.Len], off+int64(w.Off)) {
+			left = append(left, blobcache.Span{Off: w.Off + m.Off, Len: m.Len})
+		}
+	}
+	more, err := o.fetchSpans(ctx, o.join(left), dst, off)
+	if err != nil {
+		return err
+	}
+	o.count(func(s *Stats) { s.Cached.Add(int64(len(dst)) - fetched - more) })
+	return nil
+}
+
+// stillMissing reads those of spans, which were missing a moment ago, that another read has put into the cache since, and returns the rest.
+func (o *Object) stillMissing(ctx context.Context, spans []blobcache.Span, dst []byte, off int64) []blobcache.Span {
+	var left []blobcache.Span
+	for _, m := range spans {
+		if !o.b.cache.Has(o.id, off+int64(m.Off), int64(m.Len)) {
+			left = append(left, m)
+			continue
+		}
+		for _, k := range o.b.cache.Read(ctx, o.id, dst[m.Off:m.Off+m.Len], off+int64(m.Off)) {
+			left = append(left, blobcache.Span{Off: m.Off + k.Off, Len: k.Len})
+		}
+	}
+	return left
+}
+
+// join puts spans together where what lies between them is cheaper to ask for than another request.
+func (o *Object) join(spans []blobcache.Span) []blobcache.Span {
+	joined := spans[:0]
+	for _, m := range spans {
 		if n := len(joined) - 1; n >= 0 && int64(m.Off-joined[n].Off-joined[n].Len) <= o.b.o.Gap {
 			joined[n].Len = m.Off + m.Len - joined[n].Off
 			continue
 		}
 		joined = append(joined, m)
 	}
-	fetched := 0
+	return joined
+}
+
+// fetchSpans fetches spans of dst, in parallel, and tells the cache. It returns how many bytes they are.
+func (o *Object) fetchSpans(ctx context.Context, spans []blobcache.Span, dst []byte, off int64) (fetched int64, err error) {
 	fetch := func(ctx context.Context, m blobcache.Span) error {
 		part := dst[m.Off : m.Off+m.Len : m.Off+m.Len]
 		if err := o.get(ctx, part, off+int64(m.Off)); err != nil {
@@ -70,19 +118,18 @@ func (o *Object) read(ctx context.Context, dst []byte, off int64) error {
 		o.b.cache.Write(o.id, part, off+int64(m.Off))
 		return nil
 	}
-	for _, m := range joined {
-		fetched += m.Len
+	for _, m := range spans {
+		fetched += int64(m.Len)
 	}
-	o.count(func(s *Stats) { s.Cached.Add(int64(len(dst) - fetched)) })
-	switch len(joined) {
+	switch len(spans) {
 	case 0:
-		return nil
+		return 0, nil
 	case 1:
-		return fetch(ctx, joined[0])
+		return fetched, fetch(ctx, spans[0])
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	for _, m := range joined {
+	for _, m := range spans {
 		g.Go(func() error { return fetch(gctx, m) })
 	}
-	return g.Wait()
+	return fetched, g.Wait()
 }

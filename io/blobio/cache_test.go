@@ -2,13 +2,17 @@ package blobio_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/blobcache"
@@ -106,6 +110,104 @@ func reopen(t *testing.T, d *fakeDriver, c *blobcache.Cache, s *blobio.Stats) *b
 	b, _, _ := openFake(t, d, len(d.data), &blobio.Options{Cache: c, MaxRequest: 3 << 20})
 	d.mtime, d.data = mtime, data
 	return b.Object(stat(t, b, "k"), s)
+}
+
+// What several reads miss at once is fetched once, whatever ranges they are of.
+func TestCacheFetchesOnce(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for round := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Unix(1e9, 0)) + time.Hour) // of the bubble: the object is old enough to be kept
+			rnd := rand.New(rand.NewPCG(seed, round))
+			const size = 3 << 20
+			d := &fakeDriver{script: func(int, int64, int64) step { return step{wait: time.Second} }}
+			_, o, s := openFake(t, d, size, &blobio.Options{Cache: newCache(t, t.TempDir()), Gap: -1, NoHedge: true, MaxRequest: 1 << 20})
+			wanted := make([]bool, size)
+			var wg sync.WaitGroup
+			for range 2 + rnd.IntN(8) {
+				off := rnd.IntN(size)
+				n := 1 + rnd.IntN(min(size-off, 1<<(10+rnd.IntN(12))))
+				for i := off; i < off+n; i++ {
+					wanted[i] = true
+				}
+				wg.Go(func() {
+					got := make([]byte, n)
+					if _, err := o.ReadAt(t.Context(), got, int64(off)); err != nil || !bytes.Equal(got, d.data[off:off+n]) {
+						t.Errorf("[%d, +%d): %v", off, n, err)
+					}
+				})
+			}
+			wg.Wait()
+			union, asked := int64(0), int64(0)
+			for _, w := range wanted {
+				if w {
+					union++
+				}
+			}
+			for _, r := range d.asked {
+				asked += r.Len
+			}
+			if asked != union || s.Bytes.Load() != union {
+				t.Errorf("%d bytes were asked for, and %d received, of %d (round %d)", asked, s.Bytes.Load(), union, round)
+			}
+		})
+	}
+}
+
+// Who waits for another's fetch does without it, if that fails or ends, and leaves if he is told to.
+func TestCacheFetchThatFails(t *testing.T) {
+	for name, fail := range map[string]func(cancel func()) step{
+		"fails":  func(func()) step { return step{wait: time.Second, err: &statusError{403}} },
+		"cancel": func(cancel func()) step { time.AfterFunc(time.Second, cancel); return step{wait: time.Hour} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(time.Unix(1e9, 0)) + time.Hour)
+				first, cancel := context.WithCancel(t.Context())
+				d := &fakeDriver{}
+				d.script = func(i int, _, _ int64) step {
+					if i == 0 {
+						return fail(cancel)
+					}
+					return step{}
+				}
+				_, o, _ := openFake(t, d, 1<<20, &blobio.Options{Cache: newCache(t, t.TempDir()), NoHedge: true, Timeout: 2 * time.Hour})
+				var wg sync.WaitGroup
+				read := func(ctx context.Context, want fault.Code) {
+					wg.Go(func() {
+						got := make([]byte, len(d.data))
+						_, err := o.ReadAt(ctx, got, 0)
+						if fault.CodeOf(err) != want || err == nil && !bytes.Equal(got, d.data) {
+							t.Errorf("%v, want %v", err, want)
+						}
+					})
+					synctest.Wait()
+				}
+				code := fault.Denied
+				if name == "cancel" {
+					code = fault.Canceled
+				}
+				read(first, code)
+				begin := time.Now()
+				short, stop := context.WithTimeout(t.Context(), time.Millisecond)
+				defer stop()
+				read(short, fault.Canceled)
+				read(t.Context(), fault.Unknown)
+				read(t.Context(), fault.Unknown)
+				d.mu.Lock()
+				if len(d.asked) != 1 {
+					t.Errorf("%d requests at once", len(d.asked))
+				}
+				d.mu.Unlock()
+				wg.Wait()
+				if took := time.Since(begin); took != time.Second {
+					t.Errorf("took %v", took)
+				}
+				cancel()
+			})
+		})
+	}
 }
 
 // Another version is another object; one that is too young to be told apart is not kept.
