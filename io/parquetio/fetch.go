@@ -440,10 +440,19 @@ func fetchFirst(ctx context.Context, f *input, ws []*window, alloc memory.Alloca
 	var rs []blobio.Range
 	var live []*window
 	for _, w := range ws {
-		if len(w.runs) > 0 {
-			w.firstRange = blobio.Range{Off: w.runs[0].Off, Len: min(w.step, w.runs[0].Len)}
-			rs = append(rs, w.firstRange)
+		var sum int64
+		for _, r := range w.runs {
+			sum += r.Len
+		}
+		if n := len(w.runs); n > 0 {
 			live = append(live, w)
+			w.firstRange = blobio.Range{Off: w.runs[0].Off, Len: min(w.step, w.runs[0].Len)}
+			if sum <= w.step { // all of it
+				w.firstRange.Len = w.runs[n-1].Off + w.runs[n-1].Len - w.runs[0].Off
+				rs = append(rs, w.runs...)
+			} else {
+				rs = append(rs, w.firstRange)
+			}
 		}
 		if w.dict.Len > 0 {
 			rs = append(rs, w.dict)

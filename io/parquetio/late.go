@@ -171,12 +171,16 @@ func (l *late) release() {
 }
 
 // judge decodes the columns of the terms for the n rows at row, or for fewer if they take too much
-// memory, and says for how many.
-func (r *reader) judge(ctx context.Context, row, n int64) (int64, error) {
+// memory, and says for how many. Without due all rows are left.
+func (r *reader) judge(ctx context.Context, row, n int64, due bool) (int64, error) {
 	l := r.late
 	var err error
 	if l.held, n, err = r.columns(ctx, l.first, row, n, 2); err != nil {
 		return 0, err
+	}
+	if !due {
+		l.from, l.to, l.left = row, row+n, append(l.left[:0], rowRange{row, row + n})
+		return n, nil
 	}
 	l.judge(row, n)
 	l.together = r.dec.sharers > 0

@@ -27,23 +27,24 @@ const (
 
 // reader is a pass over one row group.
 type reader struct {
-	place  fault.Place
-	o      driver.ScanOptions
-	in     *input
-	s      *fileSchema
-	g      *rowGroup
-	fields []int
-	all    []int         // their places in the decoder
-	schema *arrow.Schema // of fields; nil until the first batch
-	ranges []rowRange    // left to read
-	late   *late         // nil: rows are not judged before they are decoded
-	dec    *decoder      // nil until the first row is needed
-	start  func(ctx context.Context) (*decoder, error)
-	finish func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
-	done   func()
-	batch  int64          // rows of a batch by estimate
-	cut    []driver.Batch // decoded, to be handed out
-	err    error
+	place    fault.Place
+	o        driver.ScanOptions
+	in       *input
+	s        *fileSchema
+	g        *rowGroup
+	fields   []int
+	all      []int         // their places in the decoder
+	schema   *arrow.Schema // of fields; nil until the first batch
+	ranges   []rowRange    // left to read
+	late     *late         // nil: rows are not judged before they are decoded
+	deferred *deferred     // nil: all columns are fetched together
+	dec      *decoder      // nil until the first row is needed
+	start    func(ctx context.Context) (*decoder, error)
+	finish   func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
+	done     func()
+	batch    int64          // rows of a batch by estimate
+	cut      []driver.Batch // decoded, to be handed out
+	err      error
 }
 
 // scan is what a pass over a row group needs to know.
@@ -92,8 +93,13 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 		for k := range c.fields {
 			r.all = append(r.all, k)
 		}
-		ranges := slices.Clone(r.ranges)
-		r.start = func(ctx context.Context) (*decoder, error) { return c.open(ctx, ranges, pages) }
+		ranges, fields := slices.Clone(r.ranges), c.decoded()
+		if r.late != nil {
+			if r.deferred = newDeferred(&c, r.late, pages); r.deferred != nil {
+				fields = at(fields, r.late.first)
+			}
+		}
+		r.start = func(ctx context.Context) (*decoder, error) { return c.open(ctx, fields, ranges, pages) }
 	}
 	return r, nil
 }
@@ -194,31 +200,63 @@ func (c *scan) batchRows() int64 {
 	return max(n, 1)
 }
 
-// open makes the decoder: windows over what the ranges need.
-func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]pageLoc) (*decoder, error) {
+// open makes the decoder: windows over what the ranges need of the fields, which are those that are decoded, or some of them.
+func (c *scan) open(ctx context.Context, fields []int, ranges []rowRange, pages map[int][]pageLoc) (*decoder, error) {
 	wins := map[int]*window{}
-	var order []*window
-	var total int64
 	for _, i := range c.decoded() {
-		f := &c.s.fields[i]
-		indexed := true
-		for _, l := range f.leaves {
-			indexed = indexed && pages[l] != nil
+		for _, l := range c.s.fields[i].leaves {
+			wins[l] = &window{f: c.in, alloc: c.o.Alloc}
 		}
+	}
+	if err := c.fill(ctx, wins, fields, ranges, pages); err != nil {
+		return nil, err
+	}
+	d, err := newDecoder(c.s, c.g, c.decoded(), wins, pages, c.o.Alloc)
+	if err != nil {
+		for _, w := range wins {
+			w.close()
+		}
+		return nil, err
+	}
+	if most := c.o.AheadBytes; most > 0 {
+		d.keep, d.ahead = min(d.keep, most), min(d.ahead, most/2)
+	}
+	return d, nil
+}
+
+// indexed reports whether all leaves of a field have an offset index.
+func (c *scan) indexed(field int, pages map[int][]pageLoc) bool {
+	for _, l := range c.s.fields[field].leaves {
+		if pages[l] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// fill says to the windows of some fields what is read, and in what steps, and fetches what they begin with.
+func (c *scan) fill(ctx context.Context, wins map[int]*window, fields []int, ranges []rowRange, pages map[int][]pageLoc) error {
+	var order, whole []*window
+	var total int64
+	for _, i := range fields {
+		f := &c.s.fields[i]
+		indexed := c.indexed(i, pages)
 		for _, l := range f.leaves {
-			ch := &c.g.chunks[l]
-			w := &window{f: c.in, alloc: c.o.Alloc}
+			ch, w := &c.g.chunks[l], wins[l]
 			if indexed {
 				w.dict = blobio.Range{Off: ch.start, Len: pages[l][0].off - ch.start}
 				w.runs = neededRuns(f, l, ranges, pages)
+				if c.in.fetch != nil {
+					w.runs = merged(w.runs)
+				}
 			} else if ch.size > 0 {
 				w.runs = []blobio.Range{{Off: ch.start, Len: ch.size}}
+				whole = append(whole, w)
 			}
 			total += w.dict.Len
 			for _, r := range w.runs {
 				total += r.Len
 			}
-			wins[l] = w
 			order = append(order, w)
 		}
 	}
@@ -253,26 +291,14 @@ func (c *scan) open(ctx context.Context, ranges []rowRange, pages map[int][]page
 	if c.o.Limit > 0 && len(c.terms) == 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
 		// Little may be wanted of what could not be narrowed.
 		rows := ranges[len(ranges)-1].to
-		for _, w := range order {
+		for _, w := range whole {
 			w.step = min(w.step, max(minStep, w.step*rows/max(c.g.rows, 1)))
 		}
 	}
 	if c.in.fetch != nil {
-		if err := fetchFirst(ctx, c.in, order, c.o.Alloc); err != nil {
-			return nil, err
-		}
+		return fetchFirst(ctx, c.in, order, c.o.Alloc)
 	}
-	d, err := newDecoder(c.s, c.g, c.decoded(), wins, pages, c.o.Alloc)
-	if err != nil {
-		for _, w := range order {
-			w.close()
-		}
-		return nil, err
-	}
-	if most := c.o.AheadBytes; most > 0 {
-		d.keep, d.ahead = min(d.keep, most), min(d.ahead, most/2)
-	}
-	return d, nil
+	return nil
 }
 
 // neededRuns are the bytes of the pages of leaf l that ranges need.
@@ -349,6 +375,16 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			}
 			continue
 		}
+		if d := r.deferred; d != nil && r.dec == nil {
+			row := r.ranges[0].from
+			if err := r.judgeAll(ctx, d); err != nil {
+				return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
+			}
+		}
+		if d := r.deferred; d != nil && len(d.queue) > 0 {
+			r.pop(d)
+			continue
+		}
 		if len(r.ranges) == 0 {
 			return driver.Batch{}, io.EOF
 		}
@@ -357,7 +393,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		var rec arrow.RecordBatch
 		var err error
 		if l != nil && l.due() {
-			n, err = r.judge(ctx, row, n)
+			n, err = r.judge(ctx, row, n, true)
 		} else {
 			rec, n, err = r.decode(ctx, row, n)
 		}
@@ -480,6 +516,9 @@ func (r *reader) Close() error {
 	r.cut, r.ranges = nil, nil
 	if r.late != nil {
 		r.late.release()
+	}
+	if r.deferred != nil {
+		r.deferred.release()
 	}
 	if r.dec != nil {
 		r.dec.close()
