@@ -28,6 +28,9 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if o == nil {
 		o = &ExplainOptions{}
 	}
+	if _, err := o.exec(); err != nil {
+		return "", err
+	}
 	n, err := d.plan(ctx)
 	if err != nil {
 		return "", err

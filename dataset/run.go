@@ -16,11 +16,13 @@ import (
 	"github.com/penstock-data/penstock/exec/sink"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/shard"
 )
 
 // RunOptions belong to every call that runs a plan; nil means defaults.
 type RunOptions struct {
-	// Memory is the byte budget of the run; 0: half of what is available, at most 4 GiB.
+	// Memory is the byte budget of the run, at least [shard.MinMemory]; 0: half of what is available, at most 4 GiB. A row, a
+	// page or a step of shards larger than it goes through alone.
 	Memory int64
 	// CPUs is how many tasks compute at once; 0: GOMAXPROCS.
 	CPUs int
@@ -73,10 +75,10 @@ func (o RunOptions) exec() (*exec.Options, error) {
 	if p := plan.OnError(o.OnError); p != nil {
 		e.OnError = *p
 	}
-	if o.Memory < 0 || o.CPUs < 0 {
-		return nil, fault.New(fault.Invalid, "run options: memory and cpus must not be negative")
+	if o.CPUs < 0 {
+		return nil, fault.New(fault.Invalid, "run options: cpus must not be negative; 0 uses all")
 	}
-	return e, nil
+	return e, fault.Wrap(shard.CheckMemory(o.Memory), fault.Place{Step: "run options"})
 }
 
 // optimized resolves the plan, rewrites and translates it.

@@ -256,6 +256,11 @@ func (j *job) check() error {
 	if j.global > maxStep {
 		return fault.New(fault.Invalid, "shards: a step of %d samples; at most %d", j.global, maxStep)
 	}
+	if j.Exec.Budget == nil {
+		if err := CheckMemory(j.Exec.Memory); err != nil {
+			return fault.Wrap(err, fault.Place{Step: "shards"})
+		}
+	}
 	j.shares = order.Shares(j.global, j.Job.Ranks)
 	switch j.Tail {
 	case "":
@@ -297,6 +302,20 @@ func (j *job) check() error {
 	}
 	if all && j.StepsPerEpoch == 0 {
 		return fault.New(fault.Invalid, "mix: every source repeats, so an epoch has no end: give steps_per_epoch")
+	}
+	return nil
+}
+
+// MinMemory is the smallest budget of a run, in bytes: what its buffers need whatever the data are.
+const MinMemory = 64 << 10
+
+// CheckMemory refuses a budget with which nothing can run. Most often its unit is missing.
+func CheckMemory(n int64) error {
+	switch {
+	case n < 0:
+		return fault.New(fault.Invalid, "memory must not be negative; 0 is half of what is available")
+	case n > 0 && n < MinMemory:
+		return fault.New(fault.Invalid, "memory must be at least %s, not %s: it is in bytes, so 512 MiB are 512 << 20", exec.Bytes(MinMemory), exec.Bytes(n))
 	}
 	return nil
 }
