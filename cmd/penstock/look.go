@@ -25,6 +25,7 @@ func load(cmd *cobra.Command, path string, sets []string) (*spec.Spec, error) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "penstock: warning: run.memory is %s, but only %s are available here: the system may end the process\n",
 			exec.Bytes(int64(s.Run.Memory)), exec.Bytes(have))
 	}
+	s.OnWarning(func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "penstock: warning:", err) })
 	return s, nil
 }
 

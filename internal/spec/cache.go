@@ -12,7 +12,7 @@ type Cache struct {
 // it at the end. Not safe for concurrent use.
 func (s *Spec) Cache() (*blobcache.Cache, error) {
 	if s.cache == nil && s.Run.Cache != nil {
-		c, err := blobcache.New(blobcache.Options{Dir: s.Run.Cache.Dir, Max: int64(s.Run.Cache.Max)})
+		c, err := blobcache.New(blobcache.Options{Dir: s.Run.Cache.Dir, Max: int64(s.Run.Cache.Max), Warn: s.warn})
 		if err != nil {
 			return nil, s.at("run.cache", err)
 		}
@@ -20,3 +20,7 @@ func (s *Spec) Cache() (*blobcache.Cache, error) {
 	}
 	return s.cache, nil
 }
+
+// OnWarning has f told, at most once each, of what a run can do without and has to, such as a cache that cannot be used. Call it
+// before Dataset and Cache; f may be called from any goroutine.
+func (s *Spec) OnWarning(f func(error)) { s.warn = f }

@@ -34,6 +34,7 @@ type Spec struct {
 	doc *document
 
 	cache *blobcache.Cache // of Cache()
+	warn  func(error)      // of OnWarning()
 }
 
 // Source is one of the formats.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -427,6 +428,21 @@ source: {mix: {sources: [
 		if reflect.DeepEqual(src, plain) {
 			t.Errorf("source %s has no cache", m.Name)
 		}
+	}
+	// What is wrong with a cache is told to who wants to know.
+	bad := parse(text + "run: {cache: {dir: '/dev/null', max: 1GiB}}\n")
+	var warnings []string
+	bad.OnWarning(func(err error) { warnings = append(warnings, err.Error()) })
+	c, err = bad.Cache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 {
+		c.Write(blobcache.MakeID("x"), []byte("y"), 0)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "nothing is cached") {
+		t.Errorf("warnings %q", warnings)
 	}
 	with.Run.Cache.Dir = ""
 	with.cache = nil
