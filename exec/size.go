@@ -6,7 +6,8 @@ import (
 )
 
 // SizeOf returns the bytes of the rows of rec: of a slice only its own rows.
-// (arrow/util.TotalRecordSize counts whole buffers.) Dictionaries count in full.
+// (arrow/util.TotalRecordSize counts whole buffers.) Of a dictionary as many entries count as there are rows, if it has
+// more: batches share it, and what a few rows inflate to is told from their size.
 // It depends on the data alone, not on how it is laid out.
 func SizeOf(rec arrow.RecordBatch) int64 {
 	var n int64
@@ -47,7 +48,7 @@ func sizeOf(d arrow.ArrayData, off, n int) int64 {
 	case *arrow.DictionaryType:
 		size += int64(n) * int64(t.BitWidth()) / 8
 		if v := d.Dictionary(); v != nil {
-			size += sizeOf(v, v.Offset(), v.Len())
+			size += sizeOf(v, v.Offset(), v.Len()) * int64(min(n, v.Len())) / int64(max(v.Len(), 1))
 		}
 	case *arrow.FixedSizeListType:
 		size += child(0, off*int(t.Len()), n*int(t.Len()))

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/io/parquetio"
 )
 
 // problem is one mistake in a spec.
@@ -51,6 +52,7 @@ var (
 	sizeType     = reflect.TypeFor[Size]()
 	durationType = reflect.TypeFor[Duration]()
 	rawType      = reflect.TypeFor[json.RawMessage]()
+	allOrType    = reflect.TypeFor[parquetio.Dictionary]() // true, or a list of columns
 )
 
 // listHint says how a list is written where n is none.
@@ -85,6 +87,16 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 			c.add(n, path, "want a duration such as 90s or 5m, not %s", show(n))
 		}
 		return int64(v)
+	case allOrType:
+		var v bool
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" && n.Decode(&v) == nil {
+			return v
+		}
+		if n.Kind != yaml.SequenceNode {
+			c.add(n, path, "want true or a list of columns, not %s%s", show(n), listHint(n))
+			return nil
+		}
+		return c.decode(n, reflect.TypeFor[[]string](), path)
 	case rawType:
 		var v any
 		if err := n.Decode(&v); err != nil {

@@ -15,7 +15,7 @@ func Reference() []byte {
 		for t.Kind() == reflect.Pointer || (t.Kind() == reflect.Slice || t.Kind() == reflect.Map) && t != orderedType && t != rawType {
 			t = t.Elem()
 		}
-		if t.Kind() == reflect.Struct && t.Name() != "" && !seen[t] {
+		if t.Kind() == reflect.Struct && t.Name() != "" && t != allOrType && !seen[t] {
 			seen[t] = true
 			queue = append(queue, t)
 		}
@@ -84,6 +84,8 @@ func valueName(f field, t reflect.Type) string {
 		return "duration"
 	case t == rawType:
 		return "anything"
+	case t == allOrType:
+		return "true, list of text"
 	}
 	switch t.Kind() {
 	case reflect.Struct:

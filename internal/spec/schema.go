@@ -33,6 +33,8 @@ func (g *generator) of(t reflect.Type) any {
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9][0-9._]* *([KkMmGgTt]([Ii]?[Bb]|[Ii])?|[Bb])?$`}
 	case durationType:
 		return map[string]any{"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`}
+	case allOrType:
+		return map[string]any{"anyOf": []any{map[string]any{"type": "boolean"}, g.of(reflect.TypeFor[[]string]())}}
 	case rawType:
 		return map[string]any{}
 	}
