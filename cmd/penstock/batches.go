@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -402,18 +403,27 @@ func writable(name string) error {
 	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
 		return fault.New(fault.Invalid, "%s is no regular file: it would be replaced as a whole", name)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".penstock-*")
+	tmp, err := besides(name)
 	if err != nil {
-		return fault.WithCode(fault.CodeOf(err), fmt.Errorf("%s cannot be written: %w", name, err))
+		return err
 	}
 	return errors.Join(tmp.Close(), os.Remove(tmp.Name()))
 }
 
+// besides makes a file in the folder of name, to be renamed to it.
+func besides(name string) (*os.File, error) {
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".penstock-*")
+	if p := (*fs.PathError)(nil); errors.As(err, &p) { // its path says nothing to users
+		return nil, fault.WithCode(fault.CodeOf(err), fmt.Errorf("%s cannot be written: no file can be made in its folder: %w", name, p.Err))
+	}
+	return tmp, err
+}
+
 // writeFile makes a file, or replaces it, in one step: who reads it finds all or nothing new.
 func writeFile(name string, write func(io.Writer) error) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".penstock-*")
+	tmp, err := besides(name)
 	if err != nil {
-		return fault.WithCode(fault.CodeOf(err), err)
+		return err
 	}
 	err = errors.Join(write(tmp), tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
 	if err == nil {

@@ -78,7 +78,9 @@ goes on where it was; one that finished says so and changes nothing.
 			}
 			if cache != nil {
 				c := cache.Stats()
-				if c.HitBytes+c.MissBytes == 0 {
+				if c.HitBytes+c.MissBytes == 0 && cache.Err() != nil {
+					// That it cannot be used was said.
+				} else if c.HitBytes+c.MissBytes == 0 {
 					fmt.Fprintln(out, "cache: not used: nothing was read from a bucket that it could keep")
 				} else {
 					fmt.Fprintf(out, "cache: %s read from it, %s from buckets\n", exec.Bytes(c.HitBytes), exec.Bytes(c.MissBytes))
