@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/schema"
@@ -76,6 +79,53 @@ func TestNoColumns(t *testing.T) {
 		})
 		if err != nil || rows != 3 {
 			t.Errorf("%d rows, %v", rows, err)
+		}
+	}
+}
+
+// A damaged page is not a bad row: nobody knows which rows it holds. Its error ends the reading whatever is done with bad rows, and says which file,
+// row group and column it is.
+func TestDamagedPageIsNamed(t *testing.T) {
+	schema := schemaOf("id", arrow.PrimitiveTypes.Int64, "x", arrow.PrimitiveTypes.Float64)
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer rb.Release()
+	for i := range 4000 {
+		rb.Field(0).(*array.Int64Builder).Append(int64(i))
+		rb.Field(1).(*array.Float64Builder).Append(float64(i * i))
+	}
+	rec := rb.NewRecordBatch()
+	defer rec.Release()
+	path := filepath.Join(t.TempDir(), "f.parquet")
+	writeFile(t, path, &EncodingOptions{RowGroupRows: 1000}, memtest.New(t), rec)
+	tab := mustOpen(t, nil, path).(*table)
+	c := tab.footers[0].group(2).chunks[1]
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := c.start + c.size/2; i < c.start+c.size; i++ {
+		b[i] ^= 0x55
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tab = mustOpen(t, nil, path).(*table)
+	for split := range tab.Splits() {
+		bad := 0
+		o := &driver.ScanOptions{Alloc: memtest.New(t), OnBadRow: func(error) error { bad++; return nil }}
+		err := readAll(t.Context(), tab, split, o, func(driver.Batch) {})
+		if split != 2 {
+			if err != nil {
+				t.Errorf("split %d: %v", split, err)
+			}
+			continue
+		}
+		p := fault.PlaceOf(err)
+		if group, _ := p.RowGroup.Get(); fault.CodeOf(err) != fault.Corrupt || p.File != path || group != 2 || p.Column != "x" || bad > 0 {
+			t.Errorf("%v: %v; %d bad rows", fault.CodeOf(err), err, bad)
+		}
+		if !strings.Contains(err.Error(), path+", row group 2, row ") || !strings.Contains(err.Error(), `column "x": a page does not decompress`) {
+			t.Error(err)
 		}
 	}
 }
