@@ -146,7 +146,7 @@ func schemaCommand() *cobra.Command {
 	var t target
 	c := &cobra.Command{
 		Use:   "schema SPEC | PATH...",
-		Short: "Print the columns and their types, reading metadata only",
+		Short: "Print the columns and their types, from metadata; of text from a sample",
 		Example: `  penstock schema examples/data/flights/
   penstock schema examples/flights.yaml   # of the rows that its last step gives`,
 		Args: args("SPEC or PATH", 1, math.MaxInt),
@@ -203,8 +203,8 @@ func explainCommand() *cobra.Command {
 		Short: "Print the plan: what goes to the source, what runs, what it costs",
 		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
 go to the source, row groups kept of total, expected bytes and memory. Of a spec with shards it also prints how they are
-dealt: lanes, windows, what they keep in memory and how well they shuffle; with --label it reads an epoch of a column
-and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
+dealt: lanes, windows, what they keep in memory and how well they shuffle; and the tensors of a batch, with their dtype, shape,
+columns and bytes. With --label it reads an epoch of a column and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
 plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
 		Example: `  penstock explain examples/flights.yaml
   penstock explain --analyze examples/flights.yaml
@@ -245,9 +245,10 @@ func validateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate SPEC",
 		Short: "Check a spec, its columns and its types, without reading data",
-		Long: `Validate checks a spec as far as that goes without reading rows: keys and values, the files that there are, their columns,
-every step and its types, the sink, and how the shards are laid out. What is wrong is printed as file:line:column, with exit
-code 2. Lanes and windows over compressed text and JSON arrays are left unchecked: their rows would have to be counted.
+		Long: `Validate checks a spec as far as that goes without reading rows, but for a sample of text: keys and values, the files that
+there are, their columns, every step and its types, the sink, and how the shards are laid out. What is wrong is printed with
+file:line:column, or with its --set. Lanes and windows over text that cannot be entered in the middle (compressed, JSON
+arrays, line breaks in fields) are left unchecked: their rows would have to be counted.
 
 ` + exitHelp,
 		Example: `  penstock validate examples/flights.yaml

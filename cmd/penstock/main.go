@@ -26,7 +26,8 @@ var version = "dev"
 // Exit codes: part of the interface. exitHelp is how --help tells of them.
 const (
 	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing or may not be read; 2 the command line, the
-spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted (SIGINT); 143 told to end (SIGTERM).`
+spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted
+(SIGINT); 143 told to end (SIGTERM).`
 
 	exitOK     = 0
 	exitFailed = 1
