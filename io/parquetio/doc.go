@@ -7,7 +7,8 @@
 //
 // Types are those of the file's Arrow schema if it stores one, else those that
 // the Parquet types suggest. Dictionary types are read as their value type, so
-// that files written with and without dictionaries are alike. INT96 is
+// that files written with and without dictionaries are alike, unless
+// Options.Dictionary asks for dictionaries, of either. INT96 is
 // timestamp[ns].
 //
 // Pages are read, checked (sizes, CRC), decompressed and decoded here, straight into
