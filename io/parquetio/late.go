@@ -107,16 +107,17 @@ func (l *late) due() bool {
 	return true
 }
 
-// paid learns from a window of n rows, of which cut are not read.
-func (l *late) paid(n, cut int64) {
+// paid learns from a window of n rows, of which cut need not be read, and reports whether that is enough.
+func (l *late) paid(n, cut int64) bool {
 	if cut*leastCut >= n {
 		l.tries, l.pause = min(l.tries+1, mostTries), 0
-		return
+		return true
 	}
 	if l.tries = max(l.tries-1, 0); l.tries == 0 {
 		l.pause = min(max(2*l.pause, minPause), maxPause)
 		l.skip = l.pause
 	}
+	return false
 }
 
 // judge sets the ranges that are left of the n rows at row, whose columns are held.
@@ -188,7 +189,9 @@ func (r *reader) judge(ctx context.Context, row, n int64, due bool) (int64, erro
 	for _, x := range l.left {
 		cut -= x.to - x.from
 	}
-	l.paid(n, cut)
+	if !l.paid(n, cut) { // cutting so little costs more than decoding it
+		l.left, cut = append(l.left[:0], rowRange{row, row + n}), 0
+	}
 	r.o.Stats.Pruned.Add(cut)
 	if len(l.left) == 0 {
 		l.release()

@@ -250,3 +250,26 @@ func TestLatePages(t *testing.T) {
 		t.Logf("v2=%t: %d pages of all columns, %d of k; no match %d, 1 %% %d", v2, all, own, none, some)
 	}
 }
+
+// TestLateGivesUp: where windows lose nothing, few are judged; where they do, all are, and what others lose soon counts again.
+func TestLateGivesUp(t *testing.T) {
+	l := &late{tries: firstTries}
+	windows := func(n int, cut int64) (judged int) {
+		for range n {
+			if l.due() {
+				judged++
+				l.paid(1000, cut)
+			}
+		}
+		return judged
+	}
+	if n := windows(100, 0); n > 8 {
+		t.Errorf("%d of 100 windows that lose nothing are judged", n)
+	}
+	if n := windows(100, 999); n < 100-maxPause {
+		t.Errorf("%d of 100 windows that lose all are judged after others", n)
+	}
+	if n := windows(100, 1000/leastCut-1); n > mostTries+8 {
+		t.Errorf("%d of 100 windows that lose little are judged after others", n)
+	}
+}
