@@ -277,3 +277,51 @@ func TestSlicesChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestSlicesDamaged: damage to the levels or values of a page that is read in slices is an error or other values, never a
+// panic, and leaks nothing.
+func TestSlicesDamaged(t *testing.T) {
+	const rows = 60_000
+	for _, typ := range []arrow.DataType{arrow.PrimitiveTypes.Int64, arrow.BinaryTypes.String, arrow.ListOf(arrow.BinaryTypes.String)} {
+		rec := rowsOf([]arrow.Field{{Name: "x", Type: typ, Nullable: true}}, rows, func(rng *rand.Rand, r int, b *array.RecordBuilder) { appendRandom(rng, b.Field(0), true, 3, 1000) })
+		var out bytes.Buffer
+		fileLayout{codec: compress.Codecs.Uncompressed, page: 1 << 30}.write(t, &out, rec)
+		rec.Release()
+		f, err := readFooter(t.Context(), bytesBlob(out.Bytes()), make([]byte, tailBytes), new(schemaCache))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := f.group(0)
+		start, size := g.chunks[0].start, g.chunks[0].size
+		failed := 0
+		for seed := range uint64(60) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			data := slices.Clone(out.Bytes())
+			for range 1 + rng.IntN(4) {
+				near := []int64{200, 20_000, size - 50}[rng.IntN(3)]
+				data[start+50+rng.Int64N(near)] ^= byte(1 + rng.IntN(255))
+			}
+			in := &input{blob: fetching{data}, fetch: fetching{data}}
+			win := &window{f: in, alloc: memtest.New(t), runs: []blobio.Range{{Off: start, Len: size}}, step: minStep}
+			d, err := newDecoder(f.schema, g, []int{0}, map[int]*window{0: win}, nil, win.alloc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for row := int64(0); row < rows && err == nil; row += 1000 {
+				var as []arrow.Array
+				as, err = d.read(t.Context(), row, 1000, maxRowBytes)
+				releaseAll(as)
+			}
+			d.close()
+			if code := fault.CodeOf(err); err != nil {
+				if failed++; code != fault.Corrupt && code != fault.Unsupported {
+					t.Errorf("%v, seed %d: %v", typ, seed, err)
+				}
+			}
+		}
+		t.Logf("%v: %d of 60 are errors", typ, failed)
+		if failed == 0 && typ.ID() != arrow.INT64 {
+			t.Errorf("%v: no damage is seen", typ)
+		}
+	}
+}
