@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -305,5 +306,48 @@ func TestDictionaryBatches(t *testing.T) {
 	defer wantRec.Release()
 	if show(rec) != show(wantRec) {
 		t.Error("rows taken differ")
+	}
+}
+
+// TestDictionaryCollect: what is collected may be larger than the run's memory, of which it keeps nothing: it is on the Go
+// heap. Batches that shared a dictionary share its copy.
+func TestDictionaryCollect(t *testing.T) {
+	dir := t.TempDir()
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{Compression: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows = 200_000
+	ds := dataset.Range(rows).WithColumns(`text = "a text of some length that no other row has, with the number " + string(id)`, `kind = id % 2 == 0 ? "even" : "odd"`)
+	if _, err := ds.Write(t.Context(), dir, enc, nil); err != nil {
+		t.Fatal(err)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	got, err := readDictionaries(dir, parquetio.Dictionary{All: true}).Collect(t.Context(), &dataset.RunOptions{Memory: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Release()
+	after := heap()
+	var size uint64
+	kinds, texts := map[arrow.ArrayData]bool{}, map[arrow.ArrayData]bool{}
+	for i, c := range got.Column(1).Data().Chunks() {
+		if d := c.Data().Dictionary(); !texts[d] {
+			size += d.(*array.Data).SizeInBytes()
+			texts[d] = true
+		}
+		kinds[got.Column(2).Data().Chunk(i).Data().Dictionary()] = true
+	}
+	if got.NumRows() != rows || size < 8<<20 || len(kinds) >= len(got.Column(2).Data().Chunks()) {
+		t.Errorf("%d rows, %d bytes, %d dictionaries of %d chunks", got.NumRows(), size, len(kinds), len(got.Column(2).Data().Chunks()))
+	}
+	if after < before+size {
+		t.Errorf("the heap grew by %d bytes, and %d were collected", after-before, size)
 	}
 }

@@ -147,16 +147,20 @@ func (d *Dataset) Collect(ctx context.Context, o *RunOptions) (arrow.Table, erro
 		return nil, err
 	}
 	var recs []arrow.RecordBatch
+	dicts := map[int]dictCopy{}
 	defer func() {
 		for _, r := range recs {
 			r.Release()
+		}
+		for _, d := range dicts {
+			d.to.Release()
 		}
 	}()
 	for rec, err := range d.Records(ctx, o) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := copyRecord(rec)
+		c, err := copyRecord(rec, dicts)
 		if err != nil {
 			return nil, err
 		}
@@ -165,8 +169,11 @@ func (d *Dataset) Collect(ctx context.Context, o *RunOptions) (arrow.Table, erro
 	return array.NewTableFromRecords(schema, recs), nil
 }
 
-// copyRecord moves a record out of the budget's memory.
-func copyRecord(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+// dictCopy is the dictionary of a column, and its copy.
+type dictCopy struct{ from, to arrow.ArrayData }
+
+// copyRecord moves a record out of the budget's memory. dicts, by column, are the dictionaries copied last: batches share them.
+func copyRecord(rec arrow.RecordBatch, dicts map[int]dictCopy) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, rec.NumCols())
 	defer func() {
 		for _, c := range cols {
@@ -182,6 +189,29 @@ func copyRecord(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return nil, fault.New(fault.Internal, "copying a batch: %w", err)
 		}
 		cols[i] = c
+		if c.DataType().ID() != arrow.DICTIONARY {
+			continue
+		}
+		d := dicts[i]
+		if from := c.Data().Dictionary(); d.from != from { // Concatenate copied the indices only
+			values := array.MakeFromData(from)
+			all, err := array.Concatenate([]arrow.Array{values}, memory.DefaultAllocator)
+			values.Release()
+			if err != nil {
+				return nil, fault.New(fault.Internal, "copying a dictionary: %w", err)
+			}
+			if d.to != nil {
+				d.to.Release()
+			}
+			d = dictCopy{from, all.Data()}
+			d.to.Retain()
+			all.Release()
+			dicts[i] = d
+		}
+		own := array.NewDataWithDictionary(c.DataType(), c.Len(), c.Data().Buffers(), c.NullN(), c.Data().Offset(), d.to.(*array.Data))
+		cols[i] = array.MakeFromData(own)
+		own.Release()
+		c.Release()
 	}
 	return array.NewRecordBatch(rec.Schema(), cols, rec.NumRows()), nil
 }
