@@ -20,7 +20,8 @@ type dictionary struct {
 	offs   *memory.Buffer  // of texts, then
 }
 
-// newDictionary copies the dictionary page body, which claims n values.
+// newDictionary makes a dictionary of the page body, which claims n values: a copy, or where the values stay as they
+// are and the page is the column's own memory, that.
 func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 	width := c.pw
 	switch {
@@ -46,6 +47,11 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 	}
 	err := func() error {
 		if c.physical != parquet.Types.ByteArray {
+			if c.form == formSame && n > 0 && len(c.mem) > 0 && &c.mem[0] == &body[0] {
+				d.fixed = body[:n*c.ow]
+				d.mem = append(d.mem, c.d.takePage(c))
+				return nil
+			}
 			d.fixed = get(n * c.ow)
 			return c.convert(d.fixed, body, n)
 		}
@@ -87,6 +93,14 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// takePage hands over the memory of c's page.
+func (d *decoder) takePage(c *column) []byte {
+	m := c.mem
+	d.kept -= int64(len(m))
+	c.mem, c.body = nil, nil
+	return m
 }
 
 func (d *dictionary) free(alloc memory.Allocator) {
