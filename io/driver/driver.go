@@ -204,6 +204,15 @@ type Reader interface {
 	Close() error
 }
 
+// Rester is a Reader that is cheap to hold while nobody calls it. Both are called between calls of Next.
+type Rester interface {
+	Reader
+	// Kept is the memory that Shrink would give back, in bytes.
+	Kept() int64
+	// Shrink gives back what can be read from local disk or decoded again, at that cost.
+	Shrink()
+}
+
 // Defaults for ScanOptions.
 const (
 	DefaultBatchRows  = 16384

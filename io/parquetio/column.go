@@ -39,6 +39,7 @@ type column struct {
 	body     []byte // nil: to be decompressed (again)
 	mem      []byte // of body, if it is the column's own
 	sharer   bool   // used the decoder's shared page
+	out      pageFile
 	rep, def kernel.Hybrid
 	vals     values
 
@@ -142,6 +143,9 @@ func (c *column) loadDict(ctx context.Context, head int) error {
 func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, error) {
 	h := &c.hdr
 	size := int64(head) + int64(h.comp)
+	if body := c.out.bytes(pos); body != nil {
+		return body, nil
+	}
 	comp, err := c.win.bytes(ctx, pos, size)
 	if err != nil {
 		return nil, err
@@ -167,6 +171,14 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		return comp, nil
 	}
 	c.d.pages++
+	put := raw > hugePage && c.d.ahead < maxAhead && h.typ != pageDict
+	if h.typ != pageDict {
+		c.out.close() // another page
+	}
+	if put {
+		huge.Lock()
+		defer huge.Unlock()
+	}
 	body := c.d.pageMemory(c, raw)
 	copy(body, comp[:plain])
 	if raw == plain {
@@ -180,6 +192,9 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes has %d", raw-plain, n)
 	}
 	c.win.shrink()
+	if put {
+		body = c.putPage(pos, body)
+	}
 	return body, nil
 }
 
@@ -462,6 +477,7 @@ func (c *column) close() {
 	c.dropReady()
 	c.dropSlices()
 	c.d.freePage(c)
+	c.out.close()
 	c.dict.free(c.d.acct.alloc)
 	c.dict = nil
 	c.win.close()

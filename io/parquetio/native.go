@@ -200,6 +200,9 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 			return out, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
 		a, err := d.field(ctx, f, row, n)
+		for _, c := range f.cols {
+			c.out.forget()
+		}
 		if err != nil {
 			return out, fault.Wrap(err, fault.Place{Column: d.s.arrow.Field(f.i).Name})
 		}
@@ -310,8 +313,5 @@ func (d *decoder) close() {
 	for _, c := range d.cols {
 		c.close()
 	}
-	if d.shared != nil {
-		d.acct.alloc.Free(d.shared)
-		d.shared = nil
-	}
+	d.freeShared()
 }

@@ -21,7 +21,7 @@ const (
 	remoteAhead  = 16 << 20 // the same; twice that is held
 	minStep      = 64 << 10
 	maxBatchGrow = 8        // a batch may take this many times BatchBytes before it is cut
-	leastLimit   = 64 << 20 // which is at least this
+	leastLimit   = 16 << 20 // which is at least this
 	maxRowBytes  = 2 << 30  // of one row, decoded
 )
 

@@ -67,6 +67,7 @@ type lot struct {
 	acct  *exec.Account // never waits: what readers hold is part of a job's resident memory
 	bytes bool          // places are bytes, not rows
 	ahead int64         // see driver.ScanOptions.AheadBytes
+	idle  *idle
 
 	counted bool // see Leaf.Counted
 	ctx     context.Context
@@ -76,6 +77,12 @@ type lot struct {
 	parked map[int]*laneReader // by split
 
 	tails map[int]*task // the last one planned, of splits that go on; the planner's
+}
+
+// idle is what the readers of all lots of a pass keep while they wait.
+type idle struct {
+	room int64 // beyond which they keep as little as they can
+	kept atomic.Int64
 }
 
 // laneReader is a reader on its way through a split. Its task alone uses it, but for busy and done.
@@ -90,11 +97,12 @@ type laneReader struct {
 	told   [5]int64 // of stats, to tasks before
 
 	busy bool          // guarded by lot.mu
+	kept int64         // of lot.kept; the same
 	done chan struct{} // closed when busy ends
 }
 
-func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool, ahead int64) *lot {
-	l := &lot{table: t, bytes: bytes, ahead: ahead, parked: map[int]*laneReader{}, tails: map[int]*task{}}
+func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool, ahead int64, idle *idle) *lot {
+	l := &lot{table: t, bytes: bytes, ahead: ahead, idle: idle, parked: map[int]*laneReader{}, tails: map[int]*task{}}
 	l.ctx, l.free = context.WithCancel(ctx)
 	l.acct = b.Account(l.ctx, name)
 	l.acct.SetPriority(exec.Overdraw)
@@ -143,6 +151,8 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 		}
 		if !p.busy {
 			p.busy, p.at, p.done = true, t.to, make(chan struct{})
+			l.idle.kept.Add(-p.kept)
+			p.kept = 0
 			l.mu.Unlock()
 			p.bad.Store(&o.OnBadRow)
 			return p, nil
@@ -155,6 +165,7 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 	}
 	p := &laneReader{at: t.to, busy: true, done: make(chan struct{})}
 	if old := l.parked[t.split]; old != nil && !old.busy && old.at < t.from { // its task was given up
+		l.idle.kept.Add(-old.kept)
 		old.close()
 		delete(l.parked, t.split)
 	}
@@ -221,8 +232,18 @@ func (l *lot) park(split int, p *laneReader, ok bool) {
 		p.close()
 		return
 	}
+	kept := int64(0)
+	rest, canRest := p.rd.(driver.Rester)
+	if canRest {
+		kept = rest.Kept()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Lanes take turns: of all that wait, the one that comes last is wanted last.
+	if kept > 0 && l.idle.kept.Load()+kept > l.idle.room {
+		rest.Shrink()
+		kept = rest.Kept()
+	}
 	close(p.done)
 	p.busy = false
 	if q := l.parked[split]; q != p {
@@ -231,10 +252,13 @@ func (l *lot) park(split int, p *laneReader, ok bool) {
 			return
 		}
 		if q != nil {
+			l.idle.kept.Add(-q.kept)
 			q.close()
 		}
 		l.parked[split] = p
 	}
+	p.kept = kept
+	l.idle.kept.Add(kept)
 }
 
 // view is a lot's table, with tasks for splits.

@@ -285,7 +285,7 @@ func TestLotGivesTheSameBatches(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		tab := exectest.NewTable(1, 100+r.IntN(200))
 		budget := exec.NewBudget(1 << 30)
-		l := newLot(t.Context(), tab, budget, "lot", false, 0)
+		l := newLot(t.Context(), tab, budget, "lot", false, 0, &idle{room: 1 << 20})
 		var tasks []*task
 		for from := int64(0); from < int64(tab.Rows[0]); {
 			to := min(from+1+r.Int64N(80), int64(tab.Rows[0]))

@@ -47,11 +47,16 @@ type collected struct {
 	window int64
 	w      *Window // nil: all its samples were given before
 	m      int64
-	err    error // of the pass; the last
+	err    error         // of the pass; the last
+	seen   chan struct{} // of a window that nothing is to be collected beside: closed once it is published
 }
 
-// ahead is how many windows wait, in order, beside the one that is worked on and those published.
-const ahead = 2
+// ahead is how many windows wait, in order, beside the one that is worked on and those published: of those that take more than this
+// fraction of the room for windows, none.
+const (
+	ahead     = 2
+	aheadRoom = 8
+)
 
 // Open begins a pass at pos (nil: at its beginning). Nothing is read yet.
 func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) (*Pass, error) {
@@ -69,8 +74,9 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 		queue: make([][]*Window, o.Lanes()), live: map[*Window]struct{}{}, skipped: newSkips(s),
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
+	rest := &idle{room: s.room()}
 	for i, l := range s.c.Leaves {
-		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i), s.c.AheadBytes))
+		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i), s.c.AheadBytes, rest))
 		p.lots[i].counted = l.Counted
 	}
 	return p, nil
@@ -138,6 +144,12 @@ func (p *Pass) Start() {
 			}
 			if !send(c) {
 				return
+			}
+			if c.seen != nil {
+				select {
+				case <-c.seen:
+				case <-p.ctx.Done():
+				}
 			}
 		}
 	})
@@ -245,10 +257,7 @@ func (p *Pass) publish(lane int, window int64) error {
 		}
 		return err
 	}
-	given := int64(0)
-	if p.from != nil && p.from[lane].Window == window {
-		given = p.from[lane].Given
-	}
+	given := p.given(lane, window)
 	p.s.c.Meter.Windows.Add(1)
 	if c.m == 0 {
 		p.s.c.Meter.Empty.Add(1)
@@ -260,14 +269,16 @@ func (p *Pass) publish(lane int, window int64) error {
 	default:
 		p.live[w] = struct{}{}
 		w.left = c.m - given
-		if room := p.s.c.Exec.Budget.Limit() / p.s.c.share(); p.s.held+w.size > room && w.uniform() {
-			if err := w.spillTo("", p.s.alloc, given); err != nil {
+		if p.s.held+w.size > p.s.room() {
+			if err := p.spill(w, given); err != nil {
 				return err
 			}
-			p.s.c.Meter.Spilled.Add(1)
 		}
 		p.s.held += w.size
 		p.queue[lane] = append(p.queue[lane], w)
+	}
+	if c.seen != nil {
+		close(c.seen)
 	}
 	if err := p.merge.Publish(lane, window, c.m); err != nil {
 		return err
@@ -275,6 +286,26 @@ func (p *Pass) publish(lane int, window int64) error {
 	if f := p.s.c.Published; f != nil {
 		f(p.epoch, p.num, lane, window, c.m)
 	}
+	return nil
+}
+
+// given is how many samples of a window were given before the pass began.
+func (p *Pass) given(lane int, window int64) int64 {
+	if p.from != nil && p.from[lane].Window == window {
+		return p.from[lane].Given
+	}
+	return 0
+}
+
+// spill moves a window to disk, if it can be.
+func (p *Pass) spill(w *Window, given int64) error {
+	if w.spill != nil || !w.uniform() {
+		return nil
+	}
+	if err := w.spillTo("", p.s.alloc, given); err != nil {
+		return err
+	}
+	p.s.c.Meter.Spilled.Add(1)
 	return nil
 }
 
@@ -303,6 +334,16 @@ func (p *Pass) collect() (c collected, ok bool) {
 	c.w.index()
 	for _, r := range c.w.Recs {
 		c.w.size += r.size()
+	}
+	room := p.s.room()
+	if c.w.size > room/aheadRoom {
+		c.seen = make(chan struct{})
+	}
+	if given := p.given(c.lane, c.window); c.w.size > room && c.m > given { // it never fits
+		if err := p.spill(c.w, given); err != nil {
+			c.w.free()
+			return collected{err: err}, true
+		}
 	}
 	return c, true
 }

@@ -51,8 +51,6 @@ type Config struct {
 	Published func(epoch, pass uint64, lane int, window, samples int64)
 }
 
-func (c *Config) share() int64 { return 2 * int64(max(c.Sources, 1)) }
-
 // Leaf is a scan with the steps behind it, and the units of its splits.
 type Leaf struct {
 	Stage *exec.Stage
@@ -119,6 +117,11 @@ func New(c Config) *Source {
 	s.alloc = c.Exec.Budget.Account(context.Background(), "windows of "+c.Name)
 	s.alloc.SetPriority(exec.Overdraw) // nothing moves on until it has what it needs
 	return s
+}
+
+// room is what the windows that wait in memory may take, and once more what readers that wait may.
+func (s *Source) room() int64 {
+	return s.c.Exec.Budget.Limit() / (2 * int64(max(s.c.Sources, 1)))
 }
 
 // Close frees what passes share; all are closed.
