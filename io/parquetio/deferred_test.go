@@ -185,9 +185,9 @@ func TestDeferredRequests(t *testing.T) {
 			share, whole float64
 		}{
 			{"no row", between("c", 4, 5), 2, 1, 0, 0},
-			{"one place", between("c", 1, 2), 4, 4, 0.02, 1},
+			{"one place", between("c", 1, 2), 4, 5, 0.02, 1},
 			{"two places", between("c", 2, 3), 5, 5, 0.02, 1},
-			{"two places that are near", between("c", 3, 4), 4, 4, 0.03, 1},
+			{"two places that are near", between("c", 3, 4), 4, 5, 0.03, 1},
 			{"all rows", between("c", 0, 1001), 6, 5, 1, 1},
 		} {
 			want, share := c.gets, c.share
