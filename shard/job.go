@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/order"
 	"github.com/penstock-data/penstock/shard/internal/rows"
@@ -181,6 +182,7 @@ func (j *job) place(at snap) error {
 		lane += j.Sources[i].Layout.shape.Lanes
 		j.sources = append(j.sources, lanes.New(j.lanes(i)))
 	}
+	j.ledger.reshape(j.ledgerShapes())
 	j.start = at
 	for _, it := range j.iters {
 		it.last = at
@@ -195,7 +197,7 @@ func (j *job) lanes(i int) lanes.Config {
 	e.Budget, e.Observe = j.budget, nil
 	ahead := int64(0)
 	if s.Layout.shape.Lanes > 1 {
-		e.BatchBytes, ahead = laneBatch, groupBytes
+		e.BatchBytes, ahead = s.Layout.laneBatch(), groupBytes
 	}
 	c := lanes.Config{
 		Name: s.Name, Shape: s.Layout.shape, Seed: e.Seed, Bytes: s.Layout.Bytes, KeepsRows: s.KeepsRows && s.Pack == nil,
@@ -214,8 +216,15 @@ func (j *job) lanes(i int) lanes.Config {
 }
 
 // laneBatch bounds what is read at once of one of several lanes: what a reader has beyond a
-// window waits for the lane's next one.
-const laneBatch = 512 << 10
+// window waits for the lane's next one, unless readers stop at the ends of windows.
+func (l *Layout) laneBatch() int64 {
+	for _, st := range l.scans {
+		if s, ok := st.Scan.Table.(driver.Stopper); !ok || !s.Stops() {
+			return 512 << 10
+		}
+	}
+	return 1 << 20
+}
 
 // check completes the options.
 func (j *job) check() error {

@@ -99,6 +99,9 @@ type Seeker interface {
 	Seeks(i int) bool
 }
 
+// Stopper is implemented by tables whose readers heed ScanOptions.StopEvery.
+type Stopper interface{ Stops() bool }
+
 // Offsetter is implemented by tables of text, where rows are found by reading and
 // bytes stand for them: a split is known by its bytes before its rows are.
 type Offsetter interface {
@@ -156,6 +159,9 @@ type ScanOptions struct {
 	// pass gives the same batches.
 	BatchRows  int
 	BatchBytes int64
+	// StopEvery, if not 0, ends batches also before every row that is StopRow or lies a multiple of StopEvery from it: there
+	// whoever reads takes a pause. Only tables that are Stoppers heed it.
+	StopRow, StopEvery int64
 	// AheadBytes, if not 0, is a hint for how many encoded bytes a reader may hold that are not decoded
 	// yet: less than it would by itself, for many readers that are open at once.
 	AheadBytes int64

@@ -389,7 +389,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			return driver.Batch{}, io.EOF
 		}
 		x := &r.ranges[0]
-		row, n := x.from, min(x.to-x.from, r.batch)
+		row, n := x.from, r.rows(x)
 		var rec arrow.RecordBatch
 		var err error
 		if l != nil && l.due() {
@@ -408,6 +408,24 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			rec.Release()
 		}
 	}
+}
+
+// Stops implements driver.Stopper.
+func (t *table) Stops() bool { return true }
+
+// rows is how many to read next of x: those up to a stop in equal parts.
+func (r *reader) rows(x *rowRange) int64 {
+	n, every := x.to-x.from, r.o.StopEvery
+	if every <= 0 {
+		return min(n, r.batch)
+	}
+	stop := (r.o.StopRow-x.from-1)%every + 1
+	if stop <= 0 {
+		stop += every
+	}
+	n = min(n, stop)
+	parts := (n + r.batch - 1) / r.batch
+	return (n + parts - 1) / parts
 }
 
 // decode reads n rows, or fewer if they take too much memory.

@@ -68,6 +68,7 @@ type lot struct {
 	bytes bool          // places are bytes, not rows
 	ahead int64         // see driver.ScanOptions.AheadBytes
 	idle  *idle
+	every int64 // rows between pauses of a reader; 0: it makes none
 
 	counted bool // see Leaf.Counted
 	ctx     context.Context
@@ -100,6 +101,9 @@ type laneReader struct {
 	kept int64         // of lot.kept; the same
 	done chan struct{} // closed when busy ends
 }
+
+// leastRead is how many rows a reader decodes at once, or more: of small windows, those of several.
+const leastRead = 2048
 
 func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, bytes bool, ahead int64, idle *idle) *lot {
 	l := &lot{table: t, bytes: bytes, ahead: ahead, idle: idle, parked: map[int]*laneReader{}, tails: map[int]*task{}}
@@ -179,6 +183,7 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 	so.AheadBytes = l.ahead
 	so.Alloc, so.Stats, so.Limit = l.acct, &p.stats, 0
 	so.FromRow, so.FromByte, so.Offsets = t.from, 0, false
+	so.StopRow, so.StopEvery = t.edges[0], l.every
 	if l.bytes {
 		so.FromRow, so.FromByte, so.Offsets = 0, t.from, true
 	}

@@ -78,6 +78,9 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	for i, l := range s.c.Leaves {
 		p.lots = append(p.lots, newLot(p.ctx, l.Stage.Scan.Table, s.c.Exec.Budget, "lanes of "+s.c.Name, s.bytes(i), s.c.AheadBytes, rest))
 		p.lots[i].counted = l.Counted
+		if w := s.c.Shape.Window; o.Lanes() > 1 && !s.c.Bytes {
+			p.lots[i].every = (leastRead + w - 1) / w * w
+		}
 	}
 	return p, nil
 }
