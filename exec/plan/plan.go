@@ -159,6 +159,9 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 }
 
 func (t *translator) read(ctx context.Context, n *ops.Read) (*part, error) {
+	if err := driver.CheckReadable(n.Table.Schema(), n.Columns); err != nil {
+		return nil, fault.Wrap(err, fault.Place{Step: n.Step()})
+	}
 	s := &exec.Scan{Source: n.Ordinal, Step: n.Step(), Table: n.Table, Columns: n.Columns, Predicate: n.Predicate, Limit: n.Limit}
 	if r, ok := n.Table.(driver.Remote); ok && r.Remote() {
 		s.Tasks = remoteTasks

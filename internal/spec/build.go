@@ -190,6 +190,9 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 	if err := s.Run.OnError.policy().Check(); err != nil {
 		return s.at("run.on_error", fault.Wrap(err, fault.Place{Step: "run.on_error"}))
 	}
+	if err := driver.CheckReadable(schema, nil); err != nil {
+		return s.at("source", err)
+	}
 	if err := s.checkShards(schema); err != nil || s.Sink == nil || s.Sink.Count != nil {
 		return err
 	}

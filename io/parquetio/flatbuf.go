@@ -8,12 +8,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // checkArrowSchema walks a stored Arrow schema, as arrow-go allocates what a
-// damaged one claims, and returns its message. A column of a type that arrow-go has not is an Unsupported error that names it. Offsets that leave the buffer
-// panic: the caller recovers.
-func checkArrowSchema(b []byte) (meta []byte, err error) {
+// damaged one claims, and returns its message, in b. What arrow-go has no type for is null in it, and the columns with such
+// types are told, by their place. Offsets that leave the buffer panic: the caller recovers.
+func checkArrowSchema(b []byte) (meta []byte, odd map[int]*driver.Unreadable, err error) {
 	if len(b) >= 8 && binary.LittleEndian.Uint32(b) == 0xffffffff {
 		b = b[4:]
 	}
@@ -22,12 +23,18 @@ func checkArrowSchema(b []byte) (meta []byte, err error) {
 	msg.pos = msg.u32(0)
 	at := msg.at(2)
 	if at == 0 {
-		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged")
+		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged")
 	}
 	schema := fbTable{msg.b, at + msg.u32(at)}
-	left := 4 * maxColumns
 	schema.vector(2)
-	return msg.b, schema.checkFields(1, 0, &left)
+	c := schemaCheck{left: 4 * maxColumns, odd: map[int]*driver.Unreadable{}}
+	if err := c.fields(schema, 1, 0, "", -1); err != nil {
+		return nil, nil, err
+	}
+	for _, k := range c.types { // tables may be shared: not before all were seen
+		msg.b[k] = fbNull
+	}
+	return msg.b, c.odd, nil
 }
 
 // oneMessage is an ipc.MessageReader of one message without a body.
@@ -69,24 +76,37 @@ func (t fbTable) vector(id int) (at, n int) {
 	return at + 4, n
 }
 
-// checkFields walks a vector of Field tables. Tables may be shared, and so claim
+// schemaCheck is a walk over the fields of a schema.
+type schemaCheck struct {
+	left  int                        // fields that there may be
+	odd   map[int]*driver.Unreadable // top-level columns that cannot be read
+	types []int                      // where the numbers of such types are
+}
+
+// fields walks a vector of Field tables, number id of t, which is within column top, at path. Tables may be shared, and so claim
 // more than there are bytes.
-func (t fbTable) checkFields(id, depth int, left *int) error {
+func (c *schemaCheck) fields(t fbTable, id, depth int, path string, top int) error {
 	at, n := t.vector(id)
-	if *left -= n; *left < 0 || depth > maxSchemaDepth {
+	if c.left -= n; c.left < 0 || depth > maxSchemaDepth {
 		return fault.New(fault.Corrupt, "the stored Arrow schema has too many fields")
 	}
 	for i := range n {
 		p := at + 4*i
 		f := fbTable{t.b, p + t.u32(p)}
 		f.vector(6) // metadata
-		if what := f.unreadable(); what != "" {
-			return fault.New(fault.Unsupported, "%s", what).At(fault.Place{Column: f.text(0)})
+		name, top := f.text(0), top
+		if depth == 0 {
+			top = i
+		} else {
+			name = path + "." + name
 		}
-		if err := f.checkFields(5, depth+1, left); err != nil {
-			if e, ok := err.(*fault.Error); ok && e.Column != "" {
-				e.Column = f.text(0) + "." + e.Column
+		if what, advice := f.unreadable(); what != "" {
+			if c.odd[top] == nil {
+				c.odd[top] = driver.NewUnreadable("", name, what, advice)
 			}
+			c.types = append(c.types, f.at(2))
+		}
+		if err := c.fields(f, 5, depth+1, name, top); err != nil {
 			return err
 		}
 	}
@@ -105,18 +125,18 @@ func (t fbTable) text(id int) string {
 
 // Numbers of Arrow's types in its schemas.
 const (
+	fbNull          = 1
 	fbInt           = 2
 	fbUnion         = 14
 	fbFixedSizeList = 16
 	fbLast          = 26 // large list views
 )
 
-// unreadable says what is wrong with the type of a Field table, "" if nothing is.
-func (t fbTable) unreadable() string {
-	const advice = ", which cannot be read; where the file is made, cast the column to "
+// unreadable says of the type of a Field table what it is and what it may be cast to, if it cannot be read.
+func (t fbTable) unreadable() (what, advice string) {
 	k, at := t.at(2), t.at(3)
 	if k == 0 || at == 0 {
-		return ""
+		return "", ""
 	}
 	typ := fbTable{t.b, at + t.u32(at)}
 	switch number := t.b[k]; {
@@ -126,16 +146,16 @@ func (t fbTable) unreadable() string {
 			sign = "int"
 		}
 		if w := typ.at(0); w != 0 && typ.u32(w) > 64 {
-			return fmt.Sprintf("the type is %s%d%sint64, double or decimal(38, 0)", sign, typ.u32(w), advice)
+			return fmt.Sprintf("%s%d", sign, typ.u32(w)), "int64, double or decimal(38, 0)"
 		}
 	case number == fbUnion:
-		return "the type is a union" + advice + "a struct"
+		return "a union", "a struct"
 	case number == fbFixedSizeList:
 		if n := typ.at(0); n == 0 || typ.u32(n) == 0 {
-			return "the type is a fixed-size list of 0 values" + advice + "a list"
+			return "a fixed-size list of 0 values", "a list"
 		}
 	case number > fbLast:
-		return fmt.Sprintf("the type is number %d of Arrow%sone of the older types", number, advice)
+		return fmt.Sprintf("number %d of Arrow", number), "one of the older types"
 	}
-	return ""
+	return "", ""
 }

@@ -18,18 +18,77 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// What other writers make and Arrow's Go types cannot hold is refused, and it is said which column that is.
+// What other writers make and Arrow's Go types cannot hold is in the schema; it is said which column that is if it is read, and
+// the others are.
 func TestUnreadableTypes(t *testing.T) {
-	for name, want := range map[string]string{
-		"int128":        `column "x": the type is int128`,
-		"uint128":       `column "x": the type is uint128`,
-		"nested_int128": `column "x.item.a": the type is int128`,
-		"no_width":      `column "x": the type is a fixed-size list of 0 values`,
+	for name, want := range map[string]struct{ typ, text string }{
+		"int128":        {"unsupported (int128)", `column "x": the type is int128`},
+		"uint128":       {"unsupported (uint128)", `column "x": the type is uint128`},
+		"nested_int128": {"unsupported (int128)", `column "x.item.a": the type is int128`},
+		"no_width":      {"unsupported (a fixed-size list of 0 values)", `column "x": the type is a fixed-size list of 0 values`},
 	} {
 		path := filepath.Join("testdata", "odd", name+".parquet")
-		_, err := open(t, nil, path)
-		if fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "cast the column to") {
-			t.Errorf("%s: %v: %v", name, fault.CodeOf(err), err)
+		tab := mustOpen(t, nil, path)
+		s := tab.Schema()
+		if s.NumFields() != 2 || s.Field(0).Type.ID() != arrow.INT64 || s.Field(1).Type.String() != want.typ {
+			t.Errorf("%s: %v", name, s)
+		}
+		if _, decoded := tab.(driver.Sizer).Size(0, []string{"id"}); decoded <= 0 {
+			t.Errorf("%s: %d bytes", name, decoded)
+		}
+		for _, columns := range [][]string{nil, {"x"}, {"id", "x"}} {
+			_, err := tab.Open(t.Context(), 0, &driver.ScanOptions{Columns: columns, Alloc: memtest.New(t)})
+			if fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "cast it to") {
+				t.Errorf("%s, %q: %v: %v", name, columns, fault.CodeOf(err), err)
+			}
+		}
+		for _, o := range []*driver.ScanOptions{{Columns: []string{"id"}}, {Columns: []string{}},
+			{Columns: []string{"id"}, Predicate: driver.Predicate{{Column: "id", Op: driver.Ge, Values: []any{int64(1)}}}}} {
+			o.Alloc = memtest.New(t)
+			rows := int64(0)
+			err := readAll(t.Context(), tab, 0, o, func(b driver.Batch) {
+				rows += b.Record.NumRows()
+				if b.Record.NumCols() > 0 && b.Record.Column(0).(*array.Int64).Value(2) != 3 {
+					t.Errorf("%s: %v", name, b.Record)
+				}
+			})
+			if err != nil || rows != 3 {
+				t.Errorf("%s, %q: %d rows, %v", name, o.Columns, rows, err)
+			}
+		}
+		o := &Options{Columns: []string{"id"}}
+		if s := mustOpen(t, o, path).Schema(); s.NumFields() != 1 {
+			t.Errorf("%s: %v", name, s)
+		}
+	}
+}
+
+// Of several files the error names one that has the column, and those that have it differ in nothing.
+func TestUnreadableTypesOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	b, err := os.ReadFile(filepath.Join("testdata", "odd", "int128.parquet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rb := array.NewRecordBuilder(memory.DefaultAllocator, schemaOf("id", arrow.PrimitiveTypes.Int64))
+	defer rb.Release()
+	rb.Field(0).(*array.Int64Builder).Append(7)
+	rec := rb.NewRecordBatch()
+	defer rec.Release()
+	writeFile(t, filepath.Join(dir, "a.parquet"), &EncodingOptions{}, memtest.New(t), rec)
+	for _, name := range []string{"b.parquet", "c.parquet"} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tab := mustOpen(t, nil, dir)
+	for split := range tab.Splits() {
+		_, err := tab.Open(t.Context(), split, &driver.ScanOptions{Alloc: memtest.New(t)})
+		if fault.CodeOf(err) != fault.Unsupported || fault.PlaceOf(err).File != filepath.Join(dir, "b.parquet") {
+			t.Errorf("%v: %v", fault.CodeOf(err), err)
+		}
+		if err := readAll(t.Context(), tab, split, &driver.ScanOptions{Columns: []string{"id"}, Alloc: memtest.New(t)}, func(driver.Batch) {}); err != nil {
+			t.Error(err)
 		}
 	}
 }

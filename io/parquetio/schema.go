@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 const arrowSchemaKey = "ARROW:schema"
@@ -86,9 +87,10 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
 	man, err := pqarrow.NewSchemaManifest(md.Schema, nil, nil)
+	var odd map[int]*driver.Unreadable
 	if err == nil && stored != "" {
 		var kv metadata.KeyValueMetadata
-		if kv, err = plainSchema(stored, man.Fields); err != nil {
+		if kv, odd, err = plainSchema(stored, man.Fields); err != nil {
 			return nil, err
 		}
 		man, err = pqarrow.NewSchemaManifest(md.Schema, kv, nil)
@@ -112,7 +114,9 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		if err := s.walk(mf, &f, 0); err != nil {
 			return nil, err
 		}
-		if len(f.leaves) == 1 && len(mf.Children) == 0 {
+		if u := odd[i]; u != nil {
+			fields[i].Type = u
+		} else if len(f.leaves) == 1 && len(mf.Children) == 0 {
 			l := &s.leaves[f.leaves[0]]
 			l.kind = kindOf(l, mf.Field.Type, md.Schema.Column(f.leaves[0]))
 		}
@@ -170,23 +174,23 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 
 // plainSchema decodes a stored Arrow schema and returns it, as arrow-go takes
 // it, with dictionary types replaced by their value types and timestamps in the
-// units of file, the columns as Parquet alone describes them.
-func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, err error) {
+// units of file, the columns as Parquet alone describes them. Of odd columns there is nothing to read.
+func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, err error) {
 	defer recovered(&err, "the stored Arrow schema is damaged")
 	raw, err := base64.StdEncoding.DecodeString(stored)
 	if err != nil {
 		raw, err = base64.RawStdEncoding.DecodeString(stored)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
 	}
-	meta, err := checkArrowSchema(raw)
+	meta, odd, err := checkArrowSchema(raw)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	rd, err := ipc.NewReaderFromMessageReader(&oneMessage{meta})
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
 	}
 	defer rd.Release()
 	fields := rd.Schema().Fields()
@@ -200,10 +204,10 @@ func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValu
 	var plain bytes.Buffer
 	w := ipc.NewWriter(&plain, ipc.WithSchema(arrow.NewSchema(fields, nil)))
 	if err := w.Close(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err = kv.Append(arrowSchemaKey, base64.StdEncoding.EncodeToString(plain.Bytes()))
-	return kv, err
+	return kv, odd, err
 }
 
 func plainField(f arrow.Field) arrow.Field {

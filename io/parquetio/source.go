@@ -152,6 +152,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	if err != nil {
 		return err
 	}
+	full = t.unreadable(full)
 	idx, err := fileset.Select(full, t.o.Columns)
 	if err != nil {
 		return err
@@ -166,4 +167,25 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	t.full, t.schema = full, arrow.NewSchema(fields, nil)
 	t.list()
 	return nil
+}
+
+// unreadable tells the types of columns that cannot be read which file has them.
+func (t *table) unreadable(full *arrow.Schema) *arrow.Schema {
+	if driver.CheckReadable(full, nil) == nil {
+		return full
+	}
+	fields := full.Fields()
+	for i := range fields {
+		u, ok := fields[i].Type.(*driver.Unreadable)
+		if !ok {
+			continue
+		}
+		for k, f := range t.footers {
+			if is := f.schema.arrow.FieldIndices(fields[i].Name); len(is) > 0 && f.schema.arrow.Field(is[0]).Type.ID() == arrow.EXTENSION {
+				fields[i].Type = driver.NewUnreadable(t.set.Files[k].Path, u.Column, u.What, u.Advice)
+				break
+			}
+		}
+	}
+	return arrow.NewSchema(fields, nil)
 }

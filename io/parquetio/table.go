@@ -93,6 +93,9 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if err != nil {
 		return nil, err
 	}
+	if err := driver.CheckReadable(t.schema, names); err != nil {
+		return nil, err
+	}
 	f := t.footers[at.file]
 	a, err := t.set.Adapter(at.file, t.full, f.schema.arrow, names, c.o.Predicate, at.row)
 	if err != nil {

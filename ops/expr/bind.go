@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // bound is a node with its type and the code that computes it.
@@ -40,6 +41,7 @@ type binder struct {
 	site   int
 	rand   int // calls of random() so far
 	mem    memory.Allocator
+	root   *node
 }
 
 const (
@@ -57,7 +59,7 @@ func (e *Expr) Bind(s *arrow.Schema, site int) (*Program, error) {
 	if e.root.size > maxSize {
 		return nil, fault.New(fault.Invalid, "expression has more than %d parts", maxSize)
 	}
-	b := &binder{schema: s, site: site, mem: memory.DefaultAllocator}
+	b := &binder{schema: s, site: site, mem: memory.DefaultAllocator, root: e.root}
 	root, err := b.bind(e.root)
 	if err != nil {
 		return nil, err
@@ -153,7 +155,11 @@ func (b *bound) run(x *exec) vec {
 func (b *binder) bind(n *node) (*bound, error) {
 	switch n.kind {
 	case kColumn:
-		return b.column(n)
+		v, err := b.column(n)
+		if err == nil && n != b.root { // a column as a whole may be passed on, to a step that drops it
+			err = driver.CheckReadable(b.schema, []string{n.name})
+		}
+		return v, err
 	case kLiteral:
 		return literal(n), nil
 	case kList:
