@@ -182,6 +182,7 @@ func (j *job) place(at snap) error {
 		lane += j.Sources[i].Layout.shape.Lanes
 		j.sources = append(j.sources, lanes.New(j.lanes(i)))
 	}
+	j.ledger.reshape(j.ledgerShapes())
 	j.start = at
 	for _, it := range j.iters {
 		it.last = at

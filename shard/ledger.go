@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -21,7 +22,15 @@ type Ledger struct {
 	plan    string
 	data    string
 	seed    uint64
+	shapes  []ledgerShape // of the sources
 	windows map[ledgerKey]*laneLedger
+}
+
+// ledgerShape is how a source is cut into the windows that are counted: a job may choose it anew where
+// its spec does not name it, so it is no part of the plan.
+type ledgerShape struct {
+	lanes  int
+	window int64
 }
 
 // maxGap bounds the windows between two parts of a lane that are known.
@@ -69,7 +78,25 @@ type ledgerKey struct {
 }
 
 func newLedger(j *job) *Ledger {
-	return &Ledger{plan: j.Plan, data: j.Data, seed: j.Exec.Seed, windows: map[ledgerKey]*laneLedger{}}
+	return &Ledger{plan: j.Plan, data: j.Data, seed: j.Exec.Seed, shapes: j.ledgerShapes(), windows: map[ledgerKey]*laneLedger{}}
+}
+
+func (j *job) ledgerShapes() (out []ledgerShape) {
+	for i := range j.Sources {
+		s := j.Sources[i].Layout.shape
+		out = append(out, ledgerShape{s.Lanes, s.Window})
+	}
+	return out
+}
+
+// reshape makes the ledger one of windows of other shapes. What it knew was of others.
+func (l *Ledger) reshape(shapes []ledgerShape) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Equal(l.shapes, shapes) {
+		l.shapes = shapes
+		clear(l.windows)
+	}
 }
 
 func (l *Ledger) add(epoch, pass uint64, source, lane int, window, samples int64) {
@@ -141,12 +168,13 @@ func (l *Ledger) Forget(before uint64) {
 }
 
 const (
-	ledgerMagic = "penstock/ledger/1\n"
+	ledgerName  = "penstock/ledger/"
+	ledgerMagic = ledgerName + "2\n"
 	maxLedger   = 1 << 30 // bytes read
 )
 
-// WriteTo writes the ledger, with a SHA-256 of it at the end: a header with the fingerprints, then for each lane of each
-// pass the samples of its windows plus 1, in order (0: not known), numbers as
+// WriteTo writes the ledger, with a SHA-256 of it at the end: a header with the fingerprints, and the lanes
+// and windows of the sources, then for each lane of each pass the samples of its windows plus 1, in order (0: not known), numbers as
 // varints: two or three bytes per window.
 func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
 	l.mu.Lock()
@@ -156,6 +184,10 @@ func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
 	str(l.plan)
 	str(l.data)
 	b = binary.AppendUvarint(b, l.seed)
+	b = binary.AppendUvarint(b, uint64(len(l.shapes)))
+	for _, s := range l.shapes {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.lanes)), uint64(s.window))
+	}
 	keys := make([]ledgerKey, 0, len(l.windows))
 	for k := range l.windows {
 		keys = append(keys, k)
@@ -187,7 +219,7 @@ func (l *Ledger) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// ReadLedger reads what WriteTo wrote. Damage is a Corrupt error.
+// ReadLedger reads what WriteTo wrote. Damage is a Corrupt error, another version an Unsupported one.
 func ReadLedger(r io.Reader) (*Ledger, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxLedger+1))
 	if err != nil {
@@ -196,8 +228,13 @@ func ReadLedger(r io.Reader) (*Ledger, error) {
 	if len(b) > maxLedger {
 		return nil, fault.New(fault.Invalid, "the ledger is larger than %d bytes", maxLedger)
 	}
-	if len(b) < len(ledgerMagic) || string(b[:len(ledgerMagic)]) != ledgerMagic {
-		return nil, fault.New(fault.Corrupt, "not a ledger of version 1: it does not begin with %q", ledgerMagic)
+	if v, ok := bytes.CutPrefix(b[:min(len(b), 40)], []byte(ledgerName)); ok {
+		if v, _, ok := bytes.Cut(v, []byte("\n")); ok && ledgerName+string(v)+"\n" != ledgerMagic {
+			return nil, fault.New(fault.Unsupported, "the ledger has version %q, this program reads version 2: use the release that wrote it, or leave the ledger out to have the samples counted", v)
+		}
+	}
+	if !bytes.HasPrefix(b, []byte(ledgerMagic)) {
+		return nil, fault.New(fault.Corrupt, "not a ledger, or cut short: it does not begin with %q", ledgerMagic)
 	}
 	if len(b) < len(ledgerMagic)+sha256.Size || sha256.Sum256(b[:len(b)-sha256.Size]) != [sha256.Size]byte(b[len(b)-sha256.Size:]) {
 		return nil, fault.New(fault.Corrupt, "the ledger is damaged or cut short")
@@ -225,6 +262,9 @@ func ReadLedger(r io.Reader) (*Ledger, error) {
 	}
 	l := &Ledger{plan: str(), data: str(), windows: map[ledgerKey]*laneLedger{}}
 	l.seed = num()
+	for n := num(); n > 0 && !bad; n-- {
+		l.shapes = append(l.shapes, ledgerShape{int(num() & (1<<31 - 1)), int64(num() & (1<<62 - 1))})
+	}
 	for n := num(); n > 0 && !bad; n-- {
 		k := ledgerKey{epoch: num(), pass: num(), source: int(num() & (1<<31 - 1)), lane: int(num() & (1<<31 - 1))}
 		m := &laneLedger{first: int64(num() & (1<<62 - 1))}
@@ -254,6 +294,14 @@ func (l *Ledger) check(j *job) error {
 		return fault.New(fault.Invalid, "the ledger is of other data (%.12s, this is %.12s)", l.data, j.Data)
 	case l.seed != j.Exec.Seed:
 		return fault.New(fault.Invalid, "the ledger is of seed %d, this job has %d", l.seed, j.Exec.Seed)
+	case len(l.shapes) != len(j.Sources):
+		return fault.New(fault.Invalid, "the ledger has %d sources, this job has %d", len(l.shapes), len(j.Sources))
+	}
+	for i, s := range j.ledgerShapes() {
+		if x := l.shapes[i]; x != s {
+			return fault.New(fault.Invalid, "the ledger is of source %q in %d lanes and windows of %d, this job has %d and %d: name lanes and windows as they were, or give a state of that job",
+				j.Sources[i].Name, x.lanes, x.window, s.lanes, s.window)
+		}
 	}
 	return nil
 }

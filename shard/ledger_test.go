@@ -60,7 +60,7 @@ func TestLedger(t *testing.T) {
 	if _, err := shard.ReadLedger(bytes.NewReader(append(good[:len(good):len(good)], 0))); fault.CodeOf(err) != fault.Corrupt {
 		t.Errorf("a byte too many: %v", err)
 	}
-	if _, err := shard.ReadLedger(io.MultiReader(strings.NewReader("penstock/ledger/2\n"), bytes.NewReader(good[18:]))); fault.CodeOf(err) != fault.Corrupt {
+	if _, err := shard.ReadLedger(io.MultiReader(strings.NewReader("penstock/ledger/3\n"), bytes.NewReader(good[18:]))); fault.CodeOf(err) != fault.Unsupported {
 		t.Errorf("another version: %v", err)
 	}
 }
@@ -110,21 +110,69 @@ func TestStateFromLedger(t *testing.T) {
 	wantError(t, err, fault.Invalid, "seed 7")
 	_, err = ds.Filter("id > 3").StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 1, Ledger: l})
 	wantError(t, err, fault.Invalid, "another plan")
+	for _, shuffle := range []shard.Shuffle{{Lanes: 3, WindowRows: 8}, {Lanes: 4, WindowRows: 9}, {}} { // of other windows, so other numbers
+		o := jobOptions(7)
+		o.Shuffle = &shuffle
+		_, err = ds.StateAt(t.Context(), 1, o, shard.At{Step: 1, Ledger: l})
+		wantError(t, err, fault.Invalid, "4 lanes and windows of 8")
+	}
 	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: 99, Ledger: l})
 	wantError(t, err, fault.Invalid, "no step 99")
 	_, err = ds.StateAt(t.Context(), 1, jobOptions(7), shard.At{Step: -1})
 	wantError(t, err, fault.Invalid, "count from 0")
 }
 
+// The ledger of a job that is restored to a state with other lanes and windows is of these: what it knew
+// before would be of others.
+func TestLedgerOfRestored(t *testing.T) {
+	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
+	was := open(t, ds, 1, jobOptions(7))[0]
+	next(t, was)
+	s := was.State()
+	free := jobOptions(7)
+	free.Shuffle = nil
+	for name, it := range map[string]*shard.Iterator{"from the start": func() *shard.Iterator {
+		o := *free
+		o.State = &s
+		return open(t, ds, 1, &o)[0]
+	}(), "later": func() *shard.Iterator {
+		it := open(t, ds, 1, free)[0]
+		next(t, it)
+		if err := it.Restore(s); err != nil {
+			t.Fatal(err)
+		}
+		return it
+	}()} {
+		want := it.Step()
+		digests(t, []*shard.Iterator{it}, 100)
+		var b bytes.Buffer
+		if _, err := it.Ledger().WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		l, err := shard.ReadLedger(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := *free
+		o.State = &s
+		counting := func(text string) { t.Errorf("%s: counts though there is a ledger: %s", name, text) }
+		if at, err := ds.StateAt(t.Context(), 1, &o, shard.At{Step: want + 3, Ledger: l, Counting: counting}); err != nil || at.Step != want+3 {
+			t.Errorf("%s: %+v, %v", name, at, err)
+		}
+		_, err = ds.StateAt(t.Context(), 1, free, shard.At{Step: 1, Ledger: l})
+		wantError(t, err, fault.Invalid, "4 lanes and windows of 8")
+	}
+}
+
 func FuzzReadLedger(f *testing.F) {
 	_, good := ledgerOf(f, dataset.Read(cells{0, []int{9, 7, 12}}).Filter("id % 3 != 0"), jobOptions(7))
 	f.Add(good)
 	f.Add(good[:40])
-	f.Add([]byte("penstock/ledger/1\n\x00\x00\x07\x01\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x3f\x02\x03\x04"))
+	f.Add([]byte("penstock/ledger/2\n\x00\x00\x07\x01\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x3f\x02\x03\x04"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := shard.ReadLedger(bytes.NewReader(b))
 		if err != nil {
-			if fault.CodeOf(err) != fault.Corrupt {
+			if c := fault.CodeOf(err); c != fault.Corrupt && c != fault.Unsupported {
 				t.Fatal(err)
 			}
 			return

@@ -209,6 +209,8 @@ func (j *job) restore(s State) (snap, error) {
 			return bad("the state was edited: source %q has %d lanes and windows of %d", x.Name, x.Lanes, x.Window)
 		case len(x.Pos) != x.Lanes:
 			return bad("the state was edited: source %q has %d positions for %d lanes", x.Name, len(x.Pos), x.Lanes)
+		case x.Pass > 0 && !src.Repeat && !(j.StopAll && len(j.Sources) > 1):
+			return bad("the state was edited: source %q is at its pass %d of the epoch, but does not repeat", x.Name, x.Pass)
 		}
 		at.shapes = append(at.shapes, order.Shape{Mode: l.shape.Mode, Lanes: x.Lanes, Window: x.Window})
 		t := snapSource{pass: x.Pass, pos: make([]order.Pos, len(x.Pos))}
@@ -223,6 +225,9 @@ func (j *job) restore(s State) (snap, error) {
 			return bad("the state was edited: no sample was given, but source %q is under way", x.Name)
 		}
 		at.sources = append(at.sources, t)
+	}
+	if given > s.Sample {
+		return bad("the state was edited: it says that %d samples were given, but the windows under way alone gave %d", s.Sample, given)
 	}
 	if s.Sample == 0 {
 		at.sources = nil

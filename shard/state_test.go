@@ -120,7 +120,9 @@ func TestEditedStates(t *testing.T) {
 		"no weight":       {func(s *shard.State) { s.Weights[0].Weights = []int64{0} }, fault.Invalid, "weight"},
 		"too many given":  {func(s *shard.State) { pos(s)[0][1] += 100 }, fault.Invalid, ""},
 		"one more given":  {func(s *shard.State) { pos(s)[0][1]++ }, fault.Invalid, "do"},
-		"other pass":      {func(s *shard.State) { s.Sources[0].Pass = 3 }, fault.Invalid, ""},
+		"other pass":      {func(s *shard.State) { s.Sources[0].Pass = 3 }, fault.Invalid, "pass 3"},
+		"next pass":       {func(s *shard.State) { s.Sources[0].Pass = 1 }, fault.Invalid, "does not repeat"},
+		"few samples":     {func(s *shard.State) { s.Sample = 5 }, fault.Invalid, "5 samples were given"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := shard.ParseState(good)

@@ -391,6 +391,9 @@ func readFile[T any](name string, read func(io.Reader) (T, error)) (v T, err err
 		return v, usageError{fault.WithCode(fault.CodeOf(err), err)}
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		return v, usageError{fault.New(fault.Invalid, "%s is a folder: name a file in it", name)}
+	}
 	v, err = read(bufio.NewReader(f))
 	return v, fault.Wrap(err, fault.Place{File: name})
 }

@@ -369,6 +369,7 @@ func TestBadStates(t *testing.T) {
 		want string
 	}{
 		{[]string{"batches", s, "--from", filepath.Join(dir, "none")}, 2, "none"},
+		{[]string{"batches", s, "--from", dir}, 2, "is a folder"},
 		{[]string{"batches", s, "--from", write("empty", "")}, 1, "cut short"},
 		{[]string{"batches", s, "--from", write("cut", good[:len(good)/2])}, 1, "cut short"},
 		{[]string{"batches", s, "--from", write("list", "[1]")}, 1, "not a state"},
@@ -377,6 +378,7 @@ func TestBadStates(t *testing.T) {
 		{[]string{"batches", s, "--from", edit("order", `"order":1`, `"order":9`)}, 2, "order version 9"},
 		{[]string{"batches", s, "--from", edit("sample", `"sample":700`, `"sample":-700`)}, 2, "edited"},
 		{[]string{"batches", s, "--from", edit("lanes", `"lanes":2`, `"lanes":3`)}, 2, "3 lanes"},
+		{[]string{"batches", s, "--from", edit("pass", `"pass":0`, `"pass":1`)}, 2, "does not repeat"},
 		{[]string{"batches", s, "--from", edit("pos", `"pos":[[`, `"pos":[[9,0],[`)}, 2, "edited"},
 		{[]string{"batches", s, "--from", edit("deep", `"pos":[[`, `"pos":[[9999999`)}, 2, ""},
 		{[]string{"batches", other, "--from", state}, 2, "another plan"},
@@ -402,6 +404,9 @@ func TestBadStates(t *testing.T) {
 		{[]string{"replay", s, "--step", "1", "--ledger", write("cutledger", string(l[:len(l)-1]))}, 1, "cut short"},
 		{[]string{"replay", s, "--step", "1", "--ledger", state}, 1, "not a ledger"},
 		{[]string{"replay", other, "--step", "1", "--ledger", ledger}, 2, "another plan"},
+		{[]string{"replay", s, "--step", "1", "--ledger", ledger, "--set", "shards.shuffle.lanes=3"}, 2, "2 lanes"},
+		{[]string{"replay", s, "--step", "1", "--ledger", ledger, "--set", "shards.shuffle.window_rows=100"}, 2, "windows of"},
+		{[]string{"replay", s, "--step", "1", "--ledger", write("oldledger", "penstock/ledger/1\n"+string(l[18:]))}, 2, "version \"1\""},
 		{[]string{"run", s}, 2, "penstock batches"},
 		{[]string{"batches", "examples/flights.yaml"}, 2, "has no shards"},
 	} {

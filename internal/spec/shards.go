@@ -188,6 +188,9 @@ func (c *checker) rules(root *yaml.Node, s *Spec) {
 	case h.GlobalBatch > 0 && h.GlobalBatch < h.Ranks:
 		c.add(at("shards.global_batch"), "shards.global_batch", "%d is less than one sample for each of %d ranks", h.GlobalBatch, h.Ranks)
 	}
+	if h.Columns != nil && len(h.Columns) == 0 {
+		c.add(at("shards.columns"), "shards.columns", "must name at least one tensor; leave it out for Arrow record batches of all columns")
+	}
 	for name, x := range h.Columns {
 		if x.Scale != nil && *x.Scale == 0 {
 			c.add(at("shards.columns"), "shards.columns."+name+".scale", "must not be 0: every value would be the offset")

@@ -181,6 +181,7 @@ func TestShardMistakes(t *testing.T) {
 		{"shuffle: {window_rows: 16384, lanes: 64, resident: 1GiB}", "shuffle: [blocks]", "s:18:12: shards.shuffle: want a mapping, not a list"},
 		{"lanes: 64", "lanes: 0", "shards.shuffle.lanes: must be at least 1"},
 		{"id: float32", "id: float23", `s:21:17: shards.columns.id.dtype: want one of auto, bool, int8`},
+		{"columns: {id: float32, x: {scale: 0.5, lists: pad, multiple: 8, fill: -1}, y: }", "columns: {}", "shards.columns: must name at least one tensor"},
 		{"scale: 0.5", "scale: 0", "shards.columns.x.scale: must not be 0"},
 		{"prefetch: 0", "prefetch: -1", "shards.prefetch: must be at least 0, not -1"},
 		{"seed: 5", "ordered: false", "s:22:16: run.ordered: shards have an order"},
