@@ -3,9 +3,9 @@ package ops
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/ops/expr"
 )
 
@@ -20,7 +20,7 @@ func (n *Read) String() string {
 		fmt.Fprintf(&b, " files %s", n.Files)
 	}
 	if n.Columns != nil {
-		fmt.Fprintf(&b, " columns [%s]", abbreviate(n.Columns, 12))
+		fmt.Fprintf(&b, " columns [%s]", abbreviate(cell.Words(n.Columns), 12))
 	}
 	if n.Predicate != nil {
 		fmt.Fprintf(&b, " where %s", n.Predicate)
@@ -39,6 +39,9 @@ func describe(n *Read) string {
 	}
 	var c struct{ Paths []string }
 	if json.Unmarshal(cfg, &c) == nil && len(c.Paths) > 0 {
+		for i, p := range c.Paths {
+			c.Paths[i] = cell.Name(p, 0)
+		}
 		return abbreviate(c.Paths, 3)
 	}
 	if s := string(cfg); len(s) <= 120 && s != "{}" && s != "null" {
@@ -61,7 +64,7 @@ func (n *Project) String() string {
 		c, ok := it.Expr.IsCol()
 		if ok && c == it.Name {
 			if plain++; plain <= 12 {
-				parts = append(parts, word(it.Name))
+				parts = append(parts, cell.Word(it.Name))
 			}
 			continue
 		}
@@ -69,7 +72,7 @@ func (n *Project) String() string {
 			parts = append(parts, fmt.Sprintf("... %d more", plain-12))
 			plain = 12
 		}
-		parts = append(parts, word(it.Name)+" = "+it.Expr.String())
+		parts = append(parts, cell.Word(it.Name)+" = "+it.Expr.String())
 	}
 	if plain > 12 {
 		parts = append(parts, fmt.Sprintf("... %d more", plain-12))
@@ -80,7 +83,7 @@ func (n *Project) String() string {
 func (n *Limit) String() string { return fmt.Sprintf("limit %d", n.N) }
 
 func (n *Explode) String() string {
-	s := "explode " + word(n.Column)
+	s := "explode " + cell.Word(n.Column)
 	if n.KeepEmpty {
 		s += " keeping empty"
 	}
@@ -102,7 +105,7 @@ func (n *Map) String() string {
 func (n *Exec) String() string {
 	args := make([]string, len(n.Command))
 	for i, a := range n.Command {
-		args[i] = word(a)
+		args[i] = cell.Word(a)
 	}
 	s := "exec " + strings.Join(args, " ")
 	if n.Flat {
@@ -117,20 +120,12 @@ func (n *Exec) String() string {
 func (n *Sample) String() string {
 	s := fmt.Sprintf("sample [%v, %v) seed %d", n.Lo, n.Hi, n.Seed)
 	if len(n.Key) > 0 {
-		s += " by " + strings.Join(n.Key, ", ")
+		s += " by " + strings.Join(cell.Words(n.Key), ", ")
 	}
 	return s
 }
 
 func (n *Union) String() string { return fmt.Sprintf("union of %d", len(n.Ins)) }
-
-// word quotes what would be hard to read in a line.
-func word(s string) string {
-	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f || r == ',' || r == '=' }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
 
 // Format shows a plan as a tree, the last step first.
 func Format(n Node) string {
@@ -150,7 +145,7 @@ func format(b *strings.Builder, n Node, depth int) {
 func FormatSchema(n Node) string {
 	var b strings.Builder
 	for _, f := range n.Schema().Fields() {
-		b.WriteString(f.Name + " " + expr.TypeName(f.Type))
+		b.WriteString(cell.Name(f.Name, 0) + " " + expr.TypeName(f.Type))
 		if !f.Nullable {
 			b.WriteString(" not null")
 		}

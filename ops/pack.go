@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -184,13 +185,13 @@ func noLimit(in Node, m Meta, source string) error {
 }
 
 func (n *Pack) String() string {
-	s := fmt.Sprintf("pack %s to %d by %s, overlong %s, pad %d", word(n.Column), n.Length, n.Method, n.Overlong, n.PadID)
+	s := fmt.Sprintf("pack %s to %d by %s, overlong %s, pad %d", cell.Word(n.Column), n.Length, n.Method, n.Overlong, n.PadID)
 	if n.EOS != nil {
 		s += fmt.Sprintf(", eos %d", *n.EOS)
 	}
 	switch {
 	case n.MaskColumn != "":
-		s += ", loss mask from " + word(n.MaskColumn)
+		s += ", loss mask from " + cell.Word(n.MaskColumn)
 	case n.LossMask:
 		s += ", loss mask"
 	}

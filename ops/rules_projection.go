@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/ops/expr"
 )
 
@@ -51,7 +52,7 @@ func (p *pruner) need(n Node, s set) (Node, error) {
 		if len(cols) == n.schema.NumFields() {
 			return n, nil
 		}
-		p.did = append(p.did, Applied{"projection", n.Step(), "reads only [" + abbreviate(cols, 12) + "]"})
+		p.did = append(p.did, Applied{"projection", n.Step(), "reads only [" + abbreviate(cell.Words(cols), 12) + "]"})
 		return n.pushed(cols, n.Predicate, n.Limit), nil
 	case *Filter:
 		if n.Func != nil {

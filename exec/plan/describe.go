@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -64,7 +65,7 @@ func scan(line func(string, ...any), s *exec.Scan) {
 	if s.Columns == nil {
 		line("  columns: all %d", s.Table.Schema().NumFields())
 	} else {
-		line("  columns: %d of %d [%s]", len(s.Columns), s.Table.Schema().NumFields(), strings.Join(s.Columns, ", "))
+		line("  columns: %d of %d [%s]", len(s.Columns), s.Table.Schema().NumFields(), strings.Join(cell.Words(s.Columns), ", "))
 	}
 	if d, ok := s.Table.(describer); ok {
 		line("  read by: %s", d.ReadBy())

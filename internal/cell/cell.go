@@ -46,6 +46,23 @@ func Name(s string, max int) string {
 	return Text(s, max)
 }
 
+// Word is Name for a name among others: one with blanks, commas, quotes or = is quoted, too.
+func Word(s string) string {
+	if strings.ContainsAny(s, " \",=") {
+		return strconv.Quote(s)
+	}
+	return Name(s, 0)
+}
+
+// Words are those of a list.
+func Words(names []string) []string {
+	out := make([]string, len(names))
+	for i, s := range names {
+		out[i] = Word(s)
+	}
+	return out
+}
+
 // Width is the columns of a terminal that s, as Text gives it, takes.
 func Width(s string) int {
 	n := 0

@@ -48,6 +48,12 @@ func TestName(t *testing.T) {
 	}
 }
 
+func TestWords(t *testing.T) {
+	if got := strings.Join(Words([]string{"plain", "", "a b", "a,b", "a=b", `a"b`, "a\nb", "ä", "\u202e"}), " "); got != `plain "" "a b" "a,b" "a=b" "a\"b" "a\nb" ä "\u202e"` {
+		t.Error(got)
+	}
+}
+
 func TestWidth(t *testing.T) {
 	for in, want := range map[string]int{"": 0, "abc": 3, "é": 1, "e\u0301": 1, "日本語": 6, "ｱｲ": 2, "Ａ": 2, "한": 2, "🚀": 2, "✓": 1, "م": 1} {
 		if got := Width(in); got != want {

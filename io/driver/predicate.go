@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -41,17 +42,21 @@ type Term struct {
 }
 
 func (t Term) String() string {
+	column := t.Column
+	if q := strconv.Quote(column); q[1:len(q)-1] != column || column == "" {
+		column = q // it would not show as it is
+	}
 	switch t.Op {
 	case IsNull, NotNull:
-		return t.Column + " " + t.Op.String()
+		return column + " " + t.Op.String()
 	case In:
 		vs := make([]string, len(t.Values))
 		for i, v := range t.Values {
 			vs[i] = lit(v)
 		}
-		return t.Column + " in [" + strings.Join(vs, ", ") + "]"
+		return column + " in [" + strings.Join(vs, ", ") + "]"
 	}
-	return t.Column + " " + t.Op.String() + " " + lit(t.Values[0])
+	return column + " " + t.Op.String() + " " + lit(t.Values[0])
 }
 
 func lit(v any) string {
