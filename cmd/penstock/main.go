@@ -101,8 +101,7 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 	}
 	c.SetFlagErrorFunc(flagError)
 	c.SetHelpCommand(helpCommand())
-	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand())
-	c.CompletionOptions.HiddenDefaultCmd = true
+	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand(), completionCommand())
 	return c
 }
 

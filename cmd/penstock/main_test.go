@@ -165,6 +165,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"validate", "a", "b"}, 2, "penstock: validate: it takes one SPEC, but there is also \"b\"; for example: penstock validate examples/flights.yaml\n"},
 		{[]string{"validate", "--json-schema", "a"}, 2, "penstock: validate: it takes no arguments, but there is \"a\"\n"},
 		{[]string{"version", "1"}, 2, "penstock: version: it takes no arguments"},
+		{[]string{"completion"}, 2, "penstock: completion: SHELL is missing; for example: penstock completion bash > penstock.bash\n"},
+		{[]string{"completion", "tcsh"}, 2, "penstock: completion: no shell \"tcsh\"; have bash, fish, powershell, zsh\n"},
 		{[]string{"runn"}, 2, "penstock: unknown command \"runn\"; did you mean \"run\"?\n"},
 		{[]string{"help", "nosuch"}, 2, "penstock: unknown command \"nosuch\"; have batches, count, "},
 		{[]string{"run", "--set"}, 2, "penstock: run: flag needs an argument: --set; see: penstock run --help\n"},

@@ -97,3 +97,31 @@ func helpCommand() *cobra.Command {
 		},
 	}
 }
+
+// completionCommand is cobra's, with its mistakes told as all others.
+func completionCommand() *cobra.Command {
+	shells := []string{"bash", "fish", "powershell", "zsh"}
+	return &cobra.Command{
+		Use:   "completion SHELL",
+		Short: "Print a script that completes command lines in bash, fish, powershell or zsh",
+		Example: `  penstock completion bash > penstock.bash   # to be sourced
+  penstock completion zsh > _penstock        # into a folder of $fpath`,
+		Hidden:    true,
+		ValidArgs: shells,
+		Args:      args("SHELL", 1, 1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, c := cmd.OutOrStdout(), cmd.Root()
+			switch a[0] {
+			case "bash":
+				return c.GenBashCompletionV2(w, true)
+			case "fish":
+				return c.GenFishCompletion(w, true)
+			case "powershell":
+				return c.GenPowerShellCompletionWithDesc(w)
+			case "zsh":
+				return c.GenZshCompletion(w)
+			}
+			return usage("completion: no shell %q; have %s", a[0], strings.Join(shells, ", "))
+		},
+	}
+}

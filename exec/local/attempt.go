@@ -139,9 +139,11 @@ func (a *attempt) place(err error) error {
 
 func placeOf(o exec.Origin, attempt int, err error) error {
 	p := fault.Place{File: o.File, Attempt: attempt}
-	if p.File == "" {
+	switch c := fault.CodeOf(err); {
+	case p.File == "":
 		p.File = o.Split
-	} else {
+	case c == fault.NotFound || c == fault.Denied: // the whole file
+	default:
 		p.RowGroup = fault.N(o.Index)
 	}
 	return fault.Wrap(err, p)
