@@ -122,7 +122,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	}
 	packed := slices.ContainsFunc(sources, func(s ops.Source) bool { return s.Pack != nil })
 	var columns []string
-	if !packed {
+	if !packed && !parseSkips(root, o.OnError) {
 		if columns = formColumns(j.Schema, o.Form); columns != nil {
 			var fields []arrow.Field
 			for _, c := range columns {
@@ -229,6 +229,14 @@ func formColumns(schema *arrow.Schema, f shard.Form) []string {
 		return nil
 	}
 	return cols
+}
+
+// parseSkips reports whether rows may be left out for values that do not parse. A form that read fewer columns
+// would then leave out fewer rows, and be another order.
+func parseSkips(root ops.Node, run *ops.OnError) bool {
+	return run != nil && run.Policy == "skip" && slices.ContainsFunc(ops.Reads(root), func(r *ops.Read) bool {
+		return slices.ContainsFunc(r.Table.Splits(), func(s driver.Split) bool { return s.Rows < 0 })
+	})
 }
 
 // keepsRows reports whether no step of a plan changes the number of rows.

@@ -1,15 +1,23 @@
 package dataset_test
 
 import (
+	"encoding/binary"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -116,5 +124,63 @@ func TestShardsSkip(t *testing.T) {
 	}
 	if samples != 100 || len(seen) != 900 {
 		t.Errorf("%d samples, %d rows skipped", samples, len(seen))
+	}
+}
+
+// Rows that do not parse are left out whatever the form of the batches is: a column that no tensor needs counts, too.
+func TestSkippedInEveryForm(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("id,x\n")
+	for i := range 500 {
+		if i%10 == 3 {
+			fmt.Fprintf(&text, "%d,bad\n", i)
+		} else {
+			fmt.Fprintf(&text, "%d,%d\n", i, 2*i)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "a.csv")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids := func(f shard.Form, from *shard.State, steps int) (ids []int64, s shard.State) {
+		ds := dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "x": "int"}}))
+		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip"}},
+			Options: shard.Options{GlobalBatch: 20, Tail: shard.TailPad, Epochs: 1, Form: f, State: from, Shuffle: &shard.Shuffle{Lanes: 2, WindowBytes: 512}}}
+		its, err := ds.Shards(t.Context(), 1, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer its[0].Close()
+		for range steps {
+			b, err := its[0].Next(t.Context())
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Tensors {
+				x, _ := b.Tensor("id")
+				for i := range b.Real() {
+					ids = append(ids, int64(binary.LittleEndian.Uint64(x.Data[8*i:])))
+				}
+			} else {
+				ids = append(ids, b.Record().Column(0).(*array.Int64).Int64Values()[:b.Real()]...)
+			}
+			b.Release()
+		}
+		return ids, its[0].State()
+	}
+	tensor := shard.Form{Tensors: true, Columns: map[string]shard.Column{"id": {}}}
+	want, _ := ids(shard.Form{}, nil, 100)
+	if len(want) != 450 {
+		t.Fatalf("%d rows", len(want))
+	}
+	if got, _ := ids(tensor, nil, 100); !slices.Equal(got, want) {
+		t.Errorf("%d rows as tensors, or others", len(got))
+	}
+	first, s := ids(shard.Form{}, nil, 7)
+	if rest, _ := ids(tensor, &s, 100); !slices.Equal(append(first, rest...), want) {
+		t.Errorf("%d rows after a change of the form, or others", len(first)+len(rest))
 	}
 }
