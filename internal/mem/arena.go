@@ -29,7 +29,7 @@ func newArena(limit int64) *arena {
 		if s.shift == want && len(s.classes) == min(n, classOf(1<<(want-1))+1) {
 			return s.arena
 		}
-		unmap(s.base, s.end-s.base)
+		s.arena.drop()
 	}
 	for shift := want; shift >= 26; shift-- {
 		n = min(n, classOf(1<<(shift-1))+1)
@@ -55,8 +55,20 @@ func (a *arena) park() {
 	}
 	a.trim(keepBytes)
 	s := &spare{arena: a}
-	s.unmap = runtime.AddCleanup(s, func(r [2]uintptr) { unmap(r[0], r[1]) }, [2]uintptr{a.base, a.end - a.base})
+	s.unmap = runtime.AddCleanup(s, (*arena).drop, a)
 	spares.Put(s)
+}
+
+// drop gives the addresses back. A pool that was closed while another goroutine trims it may still be at it: it finds nothing then.
+func (a *arena) drop() {
+	for i := range a.classes {
+		c := &a.classes[i]
+		c.mu.Lock()
+		c.dirty, c.clean = nil, nil
+		c.mu.Unlock()
+	}
+	a.cached.Store(0)
+	unmap(a.base, a.end-a.base)
 }
 
 // trim gives pages back until no more than target bytes are cached, the largest

@@ -37,7 +37,8 @@ type Pool struct {
 	live    atomic.Int64 // bytes handed out, by class
 	outside atomic.Int64 // bytes that share the limit
 	closed  atomic.Bool
-	left    sync.Once // the arena was given up
+	left    sync.Once   // the arena was given up, which may be another pool's now:
+	gone    atomic.Bool // it is not touched any more
 	*arena
 
 	hugeN  atomic.Int64
@@ -123,7 +124,12 @@ func Size(n int) int {
 func (p *Pool) Live() int64 { return p.live.Load() }
 
 // Cached returns the bytes of freed blocks that still take memory.
-func (p *Pool) Cached() int64 { return p.cached.Load() }
+func (p *Pool) Cached() int64 {
+	if p.gone.Load() {
+		return 0
+	}
+	return p.cached.Load()
+}
 
 // Allocate returns n bytes, 64-byte aligned, with undefined contents and a
 // capacity of Size(n).
@@ -162,7 +168,7 @@ func (p *Pool) Free(b []byte) {
 	}
 	at := addr(b)
 	switch {
-	case at >= p.base && at < p.end:
+	case p.within(at):
 		c := int((at - p.base) >> p.shift)
 		p.freeBlock(c, at)
 	case p.ownsHuge(at):
@@ -196,7 +202,7 @@ func (p *Pool) SizeOf(b []byte) int {
 		return 0
 	}
 	at := addr(b)
-	if at < p.base || at >= p.end {
+	if !p.within(at) {
 		return cap(b)
 	}
 	c := &p.classes[(at-p.base)>>p.shift]
@@ -210,8 +216,10 @@ func (p *Pool) SizeOf(b []byte) int {
 // blocks of 4 KiB and more while anything is reserved.
 func (p *Pool) Owns(b []byte) bool {
 	at := addr(b)
-	return at >= p.base && at < p.end && p.base != 0 || p.ownsHuge(at)
+	return p.within(at) || p.ownsHuge(at)
 }
+
+func (p *Pool) within(at uintptr) bool { return at >= p.base && at < p.end && !p.gone.Load() }
 
 // OffHeap reports whether large blocks lie outside the Go heap at all.
 func (p *Pool) OffHeap() bool { return p.base != 0 }
@@ -225,13 +233,17 @@ func (p *Pool) Outside(n int64) {
 // fit trims what is cached to what the limit leaves beside live bytes, and a little more.
 func (p *Pool) fit(live int64) {
 	used := live + p.outside.Load()
-	if c := p.cached.Load(); c > 0 && used+c > p.limit {
+	if c := p.Cached(); c > 0 && used+c > p.limit {
 		p.trim(max(p.limit-used-p.limit/32, 0))
 	}
 }
 
 // Trim gives all cached pages back to the system.
-func (p *Pool) Trim() { p.trim(0) }
+func (p *Pool) Trim() {
+	if !p.gone.Load() {
+		p.trim(0)
+	}
+}
 
 // Close gives everything back as soon as the last block is freed, but for what
 // the next pool may take over (see arena.go). Blocks handed out stay valid; new
@@ -241,11 +253,16 @@ func (p *Pool) Close() {
 	if p.live.Load() == 0 {
 		p.leave()
 	} else {
-		p.trim(0)
+		p.Trim()
 	}
 }
 
-func (p *Pool) leave() { p.left.Do(p.park) }
+func (p *Pool) leave() {
+	p.left.Do(func() {
+		p.gone.Store(true)
+		p.park()
+	})
+}
 
 // allocBlock returns 0 when the addresses of the class are used up.
 func (p *Pool) allocBlock(k int, s state) uintptr {

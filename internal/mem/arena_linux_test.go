@@ -1,0 +1,48 @@
+package mem
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestClosedPoolTouchesNothing: a closed pool that is used on lets the pages alone that were its own, whoever has them.
+func TestClosedPoolTouchesNothing(t *testing.T) {
+	for range 100 { // sync.Pool promises nothing of a single turn
+		p := New(33 << 20)
+		if !p.OffHeap() {
+			t.Skip("no memory outside the Go heap here")
+		}
+		b := p.Allocate(16 << 20)
+		clear(b)
+		p.Free(b)
+		p.Close()
+		New(1 << 30).Close() // of another shape: what p left is unmapped
+		at, err := unix.MmapPtr(-1, 0, pointer(p.base), p.end-p.base, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE)
+		if err != nil {
+			continue
+		}
+		block := bytesAt(addr(b), len(b)) // somebody else's now
+		for i := range block {
+			block[i] = 7
+		}
+		if p.Owns(block) || p.Cached() != 0 {
+			t.Errorf("a closed pool owns memory, or has %d bytes cached", p.Cached())
+		}
+		p.Outside(64 << 20)
+		p.Free(p.Allocate(1 << 20))
+		p.Trim()
+		p.Close()
+		for i, v := range block {
+			if v != 7 {
+				t.Fatalf("byte %d of memory that is not the pool's is %d", i, v)
+			}
+		}
+		if err := unix.MunmapPtr(at, p.end-p.base); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Error("the addresses were never free: the test does not test")
+}
