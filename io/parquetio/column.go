@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"math/bits"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
 )
@@ -33,12 +35,15 @@ type column struct {
 
 	// The open page.
 	page     pagePos
-	head     int    // bytes of its header
-	left     int    // levels behind the cursor; 0: no page is open
-	mid      bool   // the cursor may be inside a row: after a way back, or a page of lists that was stepped over
-	body     []byte // nil: to be decompressed (again)
-	mem      []byte // of body, if it is the column's own
-	sharer   bool   // used the decoder's shared page
+	head     int            // bytes of its header
+	left     int            // levels behind the cursor; 0: no page is open
+	mid      bool           // the cursor may be inside a row: after a way back, or a page of lists that was stepped over
+	body     []byte         // nil: to be decompressed (again)
+	mem      []byte         // of body, if it is the column's own
+	lent     *memory.Buffer // mem, once batches have parts of it
+	kept     []byte         // the levels of a page that is read directly
+	front    int            // bytes of the levels in the last page
+	sharer   bool           // used the decoder's shared page
 	out      pageFile
 	rep, def kernel.Hybrid
 	vals     values
@@ -146,22 +151,26 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 	if body := c.out.bytes(pos); body != nil {
 		return body, nil
 	}
-	comp, err := c.win.bytes(ctx, pos, size)
-	if err != nil {
-		return nil, err
-	}
-	if comp = comp[head:]; c.win.f.fetch == nil && h.typ != pageDict {
-		c.win.hint = size + size/16 // the next page is read together with its header
-	}
-	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
-		return nil, errChecksum
-	}
 	codec, plain := c.c.codec, 0
 	if h.typ == pageV2 {
 		plain = int(h.defLen + h.repLen)
 		if h.plainBody {
 			codec = codecNone
 		}
+	}
+	var comp []byte
+	var err error
+	if codec != codecNone && c.staged(pos, size) {
+		comp, err = c.d.readStage(ctx, c.win, pos, size)
+	} else if comp, err = c.win.bytes(ctx, pos, size); c.win.f.fetch == nil && h.typ != pageDict {
+		c.win.hint = size + size/16 // the next page is read together with its header
+	}
+	if err != nil {
+		return nil, err
+	}
+	comp = comp[head:]
+	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {
+		return nil, errChecksum
 	}
 	raw := int(h.raw)
 	if codec == codecNone {
@@ -179,7 +188,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		huge.Lock()
 		defer huge.Unlock()
 	}
-	body := c.d.pageMemory(c, raw)
+	body := c.d.pageMemory(c, raw, c.lead())
 	copy(body, comp[:plain])
 	if raw == plain {
 		return body, nil // some writers leave out what is empty
@@ -213,18 +222,15 @@ func (c *column) load(ctx context.Context) error {
 		return c.loadSlice(ctx)
 	}
 	h := &c.hdr
-	body, err := c.content(ctx, c.page.pos, c.head)
+	loaded, err := false, error(nil)
+	if c.direct() {
+		loaded, err = c.loadDirect(ctx)
+	}
+	if !loaded && err == nil {
+		err = c.loadBody(ctx)
+	}
 	if err != nil {
 		return err
-	}
-	rest, err := c.levels(body)
-	if err != nil {
-		return err
-	}
-	c.vals = values{c: c, enc: h.enc, src: rest}
-	c.body = body[:len(body):len(body)]
-	if body == nil {
-		c.body = []byte{}
 	}
 	passed := int(h.values) - c.left
 	if passed == 0 {
@@ -235,6 +241,24 @@ func (c *column) load(ctx context.Context) error {
 	}
 	c.left = int(h.values)
 	return c.pass(passed)
+}
+
+// loadBody decompresses the open page.
+func (c *column) loadBody(ctx context.Context) error {
+	body, err := c.content(ctx, c.page.pos, c.head)
+	if err != nil {
+		return err
+	}
+	rest, err := c.levels(body)
+	if err != nil {
+		return err
+	}
+	c.vals = values{c: c, enc: c.hdr.enc, src: rest}
+	c.front = len(body) - len(rest)
+	if c.body = body[:len(body):len(body)]; body == nil {
+		c.body = []byte{}
+	}
+	return nil
 }
 
 var (

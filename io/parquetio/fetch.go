@@ -62,8 +62,9 @@ func (f *input) close() error {
 	return err
 }
 
-// use calls read, which reads out of the windows of f's columns, and returns its error; or that the file is not
-// the one any more that was opened, whatever came of reading it. errTooLarge is returned as it is: nothing came of it.
+// use calls read, which reads out of the windows of f's columns, and returns its error; or, in place of an error, that the file is
+// not the one any more that was opened. errTooLarge is returned as it is: nothing came of it. What came without an error is good
+// only if the file is unchanged afterwards.
 func (f *decodedField) use(read func() error) error {
 	if len(f.cols) == 0 || f.cols[0].win.f.local == nil {
 		return read()
@@ -82,10 +83,21 @@ func (f *decodedField) use(read func() error) error {
 		}
 		return fault.New(fault.Internal, "%w at %#x, where no file is mapped: memory was used after its release", at, uintptr(at))
 	}
-	if changed := file.Check(); changed != nil {
-		return changed
+	if err != nil {
+		if changed := file.Check(); changed != nil {
+			return changed
+		}
 	}
 	return err
+}
+
+// unchanged is an error if the file is not the one any more that was opened. Asked once for all columns of a batch, behind the
+// last: whatever was read before is then of the version that was opened.
+func (f *input) unchanged() error {
+	if f.file == nil {
+		return nil
+	}
+	return f.file.Check()
 }
 
 // errFault is an access to memory that faulted, at this address.
@@ -236,6 +248,21 @@ func (w *window) bytes(ctx context.Context, off, n int64) ([]byte, error) {
 		}
 	}
 	return w.buf[:n], nil
+}
+
+// has reports whether [off, off+n) is in the window.
+func (w *window) has(off, n int64) bool { return off >= w.off && off+n <= w.off+int64(len(w.buf)) }
+
+// fill reads p from off, beside the window, which keeps what it has. Of local files only.
+func (w *window) fill(ctx context.Context, p []byte, off int64) error {
+	if at := off - w.off; at >= 0 && at < int64(len(w.buf)) {
+		k := copy(p, w.buf[at:])
+		p, off = p[k:], off+int64(k)
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	return readFull(ctx, w.f, p, off)
 }
 
 // minMap is the least that is mapped: less is copied faster. A variable for tests.

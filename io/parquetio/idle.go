@@ -96,6 +96,10 @@ func (c *column) putPage(pos int64, body []byte) []byte {
 }
 
 func (d *decoder) freeShared() {
+	if d.stage != nil {
+		d.acct.alloc.Free(d.stage)
+		d.stage = nil
+	}
 	if d.shared != nil {
 		d.acct.alloc.Free(d.shared)
 		d.shared = nil
@@ -107,7 +111,7 @@ func (r *reader) Kept() int64 {
 	if r.dec == nil {
 		return 0
 	}
-	n := r.dec.kept + int64(len(r.dec.shared))
+	n := r.dec.kept + int64(len(r.dec.shared)+len(r.dec.stage))
 	for _, c := range r.dec.cols {
 		for _, x := range c.ready {
 			n += x.o.bytes()

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/bits"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
 )
 
@@ -33,7 +35,8 @@ type leafOut struct {
 	data   []byte // of fixed width; or of strings
 	offs   []byte // of strings: n+1
 
-	own       bool // formDict: data points into entries, not into the dictionary page
+	lent      *memory.Buffer // in place of data: a part of the page
+	own       bool           // formDict: data points into entries, not into the dictionary page
 	entries   int
 	entryOffs []byte // entries+1
 	entryData []byte
@@ -59,6 +62,10 @@ func (o *leafOut) free(a *account) {
 	for _, b := range []*[]byte{&o.valid, &o.data, &o.offs, &o.def, &o.rep, &o.listOffs, &o.listValid, &o.entryOffs, &o.entryData} {
 		a.put(*b)
 		*b = nil
+	}
+	if o.lent != nil {
+		o.lent.Release()
+		o.lent = nil
 	}
 }
 
@@ -91,9 +98,6 @@ func (c *column) read(ctx context.Context, n int) (o *leafOut, err error) {
 
 // readFlat reads a column without lists.
 func (c *column) readFlat(ctx context.Context, o *leafOut, n int) error {
-	if err := c.reserve(o, n); err != nil {
-		return err
-	}
 	defer func() { c.sparse = o.nulls > 0 }()
 	for o.levels < n {
 		if c.left == 0 {
@@ -109,9 +113,18 @@ func (c *column) readFlat(ctx context.Context, o *leafOut, n int) error {
 		if err != nil {
 			return err
 		}
+		begun := o.levels > 0
 		o.levels += k
 		c.left -= k
 		c.row += int64(k)
+		if !begun {
+			if k == n && defined == n && c.lend(o) {
+				return nil
+			}
+			if err := c.reserve(o, n); err != nil {
+				return err
+			}
+		}
 		if err := c.slots(o, k, defined); err != nil {
 			return err
 		}

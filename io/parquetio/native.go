@@ -37,6 +37,7 @@ type decoder struct {
 	ahead   int64 // bytes that columns may decode ahead together
 	kept    int64 // that they do
 	shared  []byte
+	stage   []byte  // a compressed page, while it is decompressed
 	user    *column // whose page is in shared
 	sharers int     // columns that ever used shared
 	pages   int64   // decompressed, those without values too
@@ -208,7 +209,10 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 		}
 		out = append(out, a)
 	}
-	return out, nil
+	if len(d.cols) > 0 {
+		err = d.cols[0].win.f.unchanged()
+	}
+	return out, err
 }
 
 // field decodes n rows of a top-level column.
@@ -254,13 +258,15 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 const pageSlack = 16
 
 // pageMemory returns n bytes for a page of c, with a capacity of pageSlack more: its own, or those that are shared.
-func (d *decoder) pageMemory(c *column, n int) []byte {
+// What is lead bytes behind the begin of its own is at a multiple of 64.
+func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 	if d.user == c {
 		d.user = nil
 	}
-	want := n + pageSlack
-	if want <= len(c.mem) {
-		return c.mem[:n:want]
+	lead = -lead & 63
+	want := lead + n + pageSlack
+	if want <= len(c.mem) && c.lent == nil {
+		return c.mem[lead : lead+n : want]
 	}
 	if n < 4<<20 { // the next may be a little larger
 		want = (want + n/8 + 4095) &^ 4095
@@ -269,7 +275,7 @@ func (d *decoder) pageMemory(c *column, n int) []byte {
 	if d.kept+int64(want) <= d.keep {
 		c.mem = d.acct.alloc.Allocate(want)
 		d.kept += int64(want)
-		return c.mem[: n : n+pageSlack]
+		return c.mem[lead : lead+n : lead+n+pageSlack]
 	}
 	if !c.sharer {
 		c.sharer = true
@@ -292,7 +298,12 @@ func (d *decoder) pageMemory(c *column, n int) []byte {
 func (d *decoder) freePage(c *column) {
 	if c.mem != nil {
 		d.kept -= int64(len(c.mem))
-		d.acct.alloc.Free(c.mem)
+		if c.lent != nil {
+			c.lent.Release()
+			c.lent = nil
+		} else {
+			d.acct.alloc.Free(c.mem)
+		}
 		c.mem = nil
 	}
 	if d.user == c {

@@ -127,6 +127,10 @@ func (a *assembly) leaf(n *node, t arrow.DataType) arrow.ArrayData {
 		}
 		bufs = append(bufs, a.acct.buffer(&o.data, size))
 	default:
+		if bufs[1] = o.lent; o.lent != nil {
+			o.lent = nil
+			break
+		}
 		bufs[1] = a.acct.buffer(&o.data, o.n*c.ow)
 	}
 	return newData(t, o.n, bufs, nil, nulls)

@@ -19,7 +19,9 @@ type values struct {
 	enc   int32
 	begun bool
 	src   []byte // what is behind the levels; of PLAIN what is left of it
-	pos   int    // values taken: booleans in PLAIN, BYTE_STREAM_SPLIT
+	at    int64  // not 0: they are not read yet: rest bytes at this offset of the file
+	rest  int64
+	pos   int // values taken: booleans in PLAIN, BYTE_STREAM_SPLIT
 
 	codes  kernel.Hybrid // dictionary indexes, booleans in RLE
 	delta  kernel.Delta
@@ -91,8 +93,8 @@ func (v *values) skip(n int) error {
 	case encPlain:
 		switch w := v.c.pw; {
 		case w > 0:
-			if ok = int64(n)*int64(w) <= int64(len(v.src)); ok {
-				v.src = v.src[n*w:]
+			if ok = int64(n)*int64(w) <= v.left(); ok {
+				v.pass(n * w)
 			}
 		case v.c.physical == parquet.Types.Boolean:
 			v.pos += n
@@ -136,11 +138,14 @@ func (v *values) fixed(dst []byte, k int) error {
 		return v.decimals(dst, k)
 	}
 	if v.enc == encPlain {
-		if int64(k)*int64(l.pw) > int64(len(v.src)) {
+		if int64(k)*int64(l.pw) > v.left() {
 			return errValues
 		}
+		if v.at > 0 {
+			return v.readDirect(dst)
+		}
 		src := v.src[:k*l.pw]
-		v.src = v.src[k*l.pw:]
+		v.pass(len(src))
 		return l.convert(dst, src, k)
 	}
 	if l.form == formSame {
@@ -266,7 +271,7 @@ func (c *column) slots(o *leafOut, k, defined int) error {
 		return c.appendCodes(o, at, k, defined)
 	}
 	w := c.ow
-	if c.vals.enc == encPlain && int64(defined)*int64(c.pw) > int64(len(c.vals.src)) {
+	if c.vals.enc == encPlain && int64(defined)*int64(c.pw) > c.vals.left() {
 		return errValues // before memory is taken for them
 	}
 	if err := c.d.acct.grow(&o.data, at*w, o.n*w); err != nil {
