@@ -121,6 +121,11 @@ func kept(env *exec.Env, in *exec.Block, sel *expr.Selection) ([]int64, []uint64
 	if sel.All() {
 		return in.Rows, in.Ords
 	}
+	if in.Rows == nil && in.Ords == nil {
+		rows := make([]int64, sel.Len())
+		sel.Positions(rows, in.Row)
+		return rows, nil
+	}
 	idx := sel.Rows()
 	rows := make([]int64, len(idx))
 	for k, i := range idx {

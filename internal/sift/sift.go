@@ -47,21 +47,21 @@ func Keep[T Width](dst, src []T, rows []uint64) {
 	}
 }
 
-// Index writes the numbers of the rows whose bit is set.
-func Index(dst []int32, rows []uint64) {
+// Index writes the numbers, counted from first, of the rows whose bit is set.
+func Index[T int32 | int64](dst []T, rows []uint64, first T) {
 	p := 0
 	for k, w := range rows {
-		base := int32(k * 64)
+		base := first + T(k*64)
 		if w == ^uint64(0) {
 			d := dst[p : p+64]
 			for j := range d {
-				d[j] = base + int32(j)
+				d[j] = base + T(j)
 			}
 			p += 64
 			continue
 		}
 		for ; w != 0; w &= w - 1 {
-			dst[p] = base + int32(bits.TrailingZeros64(w))
+			dst[p] = base + T(bits.TrailingZeros64(w))
 			p++
 		}
 	}

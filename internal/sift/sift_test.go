@@ -75,7 +75,7 @@ func testKeep[T Width](t *testing.T, of func(i int) T) {
 			}
 		}
 		got := make([]int32, len(want))
-		if Index(got, rows); !slices.Equal(got, index) {
+		if Index(got, rows, 0); !slices.Equal(got, index) {
 			t.Fatalf("seed %d: indices %v, want %v", seed, got, index)
 		}
 	}
@@ -162,6 +162,20 @@ func BenchmarkKeep(b *testing.B) {
 					Keep(dst, src, rows)
 				}
 			})
+		}
+	}
+}
+
+// TestIndexFrom: numbers are counted from the first, in 64 bits too.
+func TestIndexFrom(t *testing.T) {
+	rows := []uint64{1<<3 | 1<<63, 0, ^uint64(0), 5}
+	small, large := make([]int32, Count(rows)), make([]int64, Count(rows))
+	const first = 1 << 40
+	Index(small, rows, 0)
+	Index(large, rows, first)
+	for i := range small {
+		if w := rows[small[i]/64] >> (small[i] % 64) & 1; w != 1 || i > 0 && small[i] <= small[i-1] || large[i] != first+int64(small[i]) {
+			t.Fatalf("%d: %d and %d", i, small[i], large[i])
 		}
 	}
 }

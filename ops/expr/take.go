@@ -41,6 +41,9 @@ func (s *Selection) All() bool { return s.n == s.all }
 // Rows are the numbers of the selected rows, ascending. The caller must not modify them.
 func (s *Selection) Rows() []int32 { return s.index() }
 
+// Positions writes the numbers of the selected rows, counted from first, to dst: one for each.
+func (s *Selection) Positions(dst []int64, first int64) { sift.Index(dst, s.rows, first) }
+
 // Filter returns the selected rows of rec: where all are, rec itself, retained.
 // Borrows both.
 func Filter(rec arrow.RecordBatch, s *Selection, alloc memory.Allocator) (arrow.RecordBatch, error) {
@@ -99,7 +102,7 @@ func (p *picks) len() int { return p.n }
 func (p *picks) index() []int32 {
 	if p.idx == nil && p.n > 0 {
 		p.idx = make([]int32, p.n)
-		sift.Index(p.idx, p.rows)
+		sift.Index(p.idx, p.rows, 0)
 	}
 	return p.idx
 }

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -168,6 +169,9 @@ func (f *filling) finish(n int64, shuffled bool) error {
 			f.p.permute.begin(int(n), f.p.key.Rows(w.Lane, w.Window))
 		}
 		w.Runs = f.p.permute.runs(f.blocks)
+		if c.Lineage || c.Transform != nil {
+			w.Runs = slices.Clone(w.Runs)
+		}
 	} else {
 		w.Runs = inOrder(f.blocks)
 	}
@@ -198,6 +202,8 @@ func (f *filling) finish(n int64, shuffled bool) error {
 		w.inlinePacked(alloc, f.layout.Size, c.Lineage)
 	case packed == 0 && size/int64(len(w.Runs)) < smallRow:
 		return w.inline(alloc, c.Lineage)
+	case !c.Lineage:
+		w.Runs = slices.Clone(w.Runs)
 	}
 	return nil
 }

@@ -158,6 +158,7 @@ func (w *Window) index() {
 type permuter struct {
 	perm, rank []int32 // rank is the place of a source row
 	count      []int32
+	out        []gather.Run
 }
 
 // begin makes the permutation of n source rows by key.
@@ -170,7 +171,7 @@ func (p *permuter) begin(n int, key [32]byte) {
 }
 
 // runs gives the rows of blocks in the order of the ranks of their source rows, those of the same source row in
-// the order in which they are: one run each.
+// the order in which they are: one run each. They are valid until the next call.
 func (p *permuter) runs(blocks []piece) []gather.Run {
 	n := len(p.rank)
 	p.count = grow(p.count, n+1)
@@ -185,7 +186,8 @@ func (p *permuter) runs(blocks []piece) []gather.Run {
 	for i := range n {
 		p.count[i+1] += p.count[i]
 	}
-	out := make([]gather.Run, total)
+	p.out = grow(p.out, total)
+	out := p.out
 	for i := range blocks {
 		b := &blocks[i]
 		for r, k := range p.ranks(b) {
@@ -212,9 +214,9 @@ func (p *permuter) ranks(b *piece) []int32 {
 	return p.perm
 }
 
-func grow(s []int32, n int) []int32 {
+func grow[T any](s []T, n int) []T {
 	if cap(s) < n {
-		return make([]int32, n)
+		return make([]T, n)
 	}
 	return s[:n]
 }
