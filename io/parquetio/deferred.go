@@ -77,7 +77,7 @@ func (r *reader) judgeAll(ctx context.Context, d *deferred) error {
 	need := []rowRange{}
 	for held := int64(0); len(r.ranges) > 0 && held < d.most(); {
 		x := &r.ranges[0]
-		row, n := x.from, min(x.to-x.from, r.batch)
+		row, n := x.from, r.rows(x)
 		due := l.due()
 		n, err := r.judge(ctx, row, n, due)
 		if err != nil {
@@ -154,7 +154,27 @@ func (r *reader) pop(d *deferred) {
 	l, w := r.late, d.queue[0]
 	d.queue = d.queue[1:]
 	l.from, l.to, l.held, l.left = w.from, w.to, w.held, w.left
-	l.together = r.dec.sharers > 0
+	l.together = r.dec.sharers > 0 && r.dec.fetched(l.rest, w.from, w.to)
+}
+
+// fetched reports whether the windows of these fields have the pages of all rows [from, to).
+func (d *decoder) fetched(fields []int, from, to int64) bool {
+	for _, k := range fields {
+		for _, c := range d.fields[k].cols {
+			if c.locs == nil {
+				continue
+			}
+			for _, p := range c.locs[pageOf(c.locs, from):] {
+				if p.row >= to {
+					break
+				}
+				if c.win.runEnd(p.off) == p.off {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 func (d *deferred) release() {

@@ -63,7 +63,7 @@ func TestUnreadableTypes(t *testing.T) {
 	}
 }
 
-// Of several files the error names one that has the column, and those that have it differ in nothing.
+// Of several files the error names one that has the column, and what is odd about it may be at different places in it.
 func TestUnreadableTypesOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	b, err := os.ReadFile(filepath.Join("testdata", "odd", "int128.parquet"))
@@ -76,7 +76,11 @@ func TestUnreadableTypesOfFiles(t *testing.T) {
 	rec := rb.NewRecordBatch()
 	defer rec.Release()
 	writeFile(t, filepath.Join(dir, "a.parquet"), &EncodingOptions{}, memtest.New(t), rec)
-	for _, name := range []string{"b.parquet", "c.parquet"} {
+	nested, err := os.ReadFile(filepath.Join("testdata", "odd", "nested_int128.parquet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{"b.parquet": b, "c.parquet": b, "d.parquet": nested} {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
