@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/ops"
@@ -351,4 +353,41 @@ func TestEditedSample(t *testing.T) {
 		t.Errorf("step %d", b.Step())
 	}
 	b.Release()
+}
+
+// A state takes 2 KiB per source at 64 lanes, at most, wherever the job is, and says what it did after a way through JSON.
+func TestStateSize(t *testing.T) {
+	ds := dataset.Range(1 << 22)
+	o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 256, Shuffle: &shard.Shuffle{Lanes: 64, WindowRows: 1024}}}
+	for _, step := range []int64{0, 1, 100, 1 << 12, 1<<14 - 1} {
+		s, err := ds.StateAt(t.Context(), 8, o, shard.At{Step: step})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, s := range map[string]shard.State{"here": s, "far on": farOn(s)} {
+			b, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(s.Sources[0].Pos) != 64 || len(b) > 2<<10 {
+				t.Errorf("step %d, %s: %d bytes for %d lanes", step, name, len(b), len(s.Sources[0].Pos))
+			}
+			again, err := shard.ParseState(b)
+			if d := cmp.Diff(s, again); err != nil || d != "" {
+				t.Errorf("step %d, %s: %v %s", step, name, err, d)
+			}
+		}
+	}
+}
+
+// farOn is a state of a job of 1e12 rows in windows of the default size.
+func farOn(s shard.State) shard.State {
+	s.Epoch, s.Step, s.Sample = 9999, 3_906_250_000, 1_000_000_000_000
+	src := s.Sources[0]
+	src.Window, src.Pos = 524288, nil
+	for range 64 {
+		src.Pos = append(src.Pos, [2]int64{29999, 524288})
+	}
+	s.Sources = []shard.SourceState{src}
+	return s
 }

@@ -328,7 +328,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 			continue
 		}
 		if at.step == 0 && j.Endless {
-			return fault.New(fault.Invalid, "epoch %d has %d samples, not enough for one step of %d with tail drop: endless iteration would never give a batch", e.num, e.n, j.global)
+			return fault.New(fault.Invalid, "epoch %d has %d samples, not enough for one step of %d with tail %s: endless iteration would never give a batch", e.num, e.n, j.global, j.Tail)
 		}
 		j.ledger.Forget(e.num)
 		at = j.following(&at)

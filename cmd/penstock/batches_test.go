@@ -469,3 +469,17 @@ func TestInterruptedBatches(t *testing.T) {
 		t.Errorf("after step %d comes %s", step, next)
 	}
 }
+
+// An epoch without a step is said to have none, and why.
+func TestNoStep(t *testing.T) {
+	s := writeSpec(t, "version: 1\nsource: {range: {n: 9}}\nshards: {global_batch: 10}\n")
+	for args, want := range map[string]string{"": "tail drop leaves them out", "shards.tail=pad": "", "source.range.n=0 shards.tail=pad": "has no samples", "source.range.n=0 shards.tail=repeat": "has no samples"} {
+		call := []string{"batches", s}
+		for _, a := range strings.Fields(args) {
+			call = append(call, "--set", a)
+		}
+		if r := penstock(t, call...); r.code != 0 || !strings.Contains(r.err, want) || (want == "") != (r.out != "") {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+}
