@@ -119,6 +119,7 @@ func BenchmarkHybrid(b *testing.B) {
 		}
 		if width == 1 {
 			bench(b, "validity", benchRows/8, read(src, func(h *Hybrid) bool { _, ok := h.Validity(bits, 0, benchRows); return ok }))
+			bench(b, "validity5", benchRows/8, read(src, func(h *Hybrid) bool { _, ok := h.Validity(bits, 5, benchRows-8); return ok }))
 			bench(b, "validityruns", benchRows/8, read(short, func(h *Hybrid) bool { _, ok := h.Validity(bits, 3, benchRows-8); return ok }))
 		}
 	}

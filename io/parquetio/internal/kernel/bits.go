@@ -51,6 +51,12 @@ func CopyBits(dst []byte, at int, src []byte, from, n int) {
 		copy(dst[at>>3:][:k], src[from>>3:])
 		at, from, n = at+k<<3, from+k<<3, n&7
 	}
+	s, in, to := uint(from&7), src[min(from>>3, len(src)):], dst[min(at>>3, len(dst)):]
+	for n >= 64 && len(in) > 8 && len(to) >= 8 {
+		binary.LittleEndian.PutUint64(to, binary.LittleEndian.Uint64(in)>>s|uint64(in[8])<<(64-s))
+		in, to = in[8:], to[8:]
+		at, from, n = at+64, from+64, n-64
+	}
 	for ; n >= 64; at, from, n = at+64, from+64, n-64 {
 		binary.LittleEndian.PutUint64(dst[at>>3:], word(src, from))
 	}
@@ -77,6 +83,22 @@ func FillBits(dst []byte, at, n int, set bool) {
 
 // CountBits returns how many of the n bits from bit at on are set.
 func CountBits(b []byte, at, n int) (set int) {
+	if head := -at & 7; head > 0 && n >= 64+head { // the rest begins with a byte
+		set = bits.OnesCount64(word(b, at) & ones(head))
+		at, n = at+head, n-head
+	}
+	if at&7 == 0 {
+		whole := b[min(at>>3, len(b)):]
+		whole = whole[:min(n>>6, len(whole)>>3)<<3]
+		at, n = at+len(whole)<<3, n-len(whole)<<3
+		for ; len(whole) >= 32; whole = whole[32:] {
+			set += bits.OnesCount64(binary.LittleEndian.Uint64(whole)) + bits.OnesCount64(binary.LittleEndian.Uint64(whole[8:])) +
+				bits.OnesCount64(binary.LittleEndian.Uint64(whole[16:])) + bits.OnesCount64(binary.LittleEndian.Uint64(whole[24:]))
+		}
+		for ; len(whole) >= 8; whole = whole[8:] {
+			set += bits.OnesCount64(binary.LittleEndian.Uint64(whole))
+		}
+	}
 	for ; n >= 64; at, n = at+64, n-64 {
 		set += bits.OnesCount64(word(b, at))
 	}
