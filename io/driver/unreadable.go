@@ -17,7 +17,7 @@ type Unreadable struct {
 	// Column is the column, or what is in it: "x", "x.item.a". What is its type there: "int128".
 	// Advice is what to cast it to.
 	Column, What, Advice string
-	// File is one that has it. Types that differ in it only are equal.
+	// File is one that has it. Types of the same What are equal.
 	File string
 }
 
@@ -72,7 +72,7 @@ func (*Unreadable) ExtensionName() string { return "penstock.unreadable" }
 // ExtensionEquals implements arrow.ExtensionType.
 func (u *Unreadable) ExtensionEquals(other arrow.ExtensionType) bool {
 	o, ok := other.(*Unreadable)
-	return ok && o.Column == u.Column && o.What == u.What
+	return ok && o.What == u.What
 }
 
 // Serialize implements arrow.ExtensionType.
