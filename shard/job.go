@@ -291,6 +291,13 @@ func (j *job) check() error {
 	if j.Weights == nil {
 		j.Weights = []WeightsAt{{Weights: []int64{1}}}
 	}
+	if j.Lineage && !j.Form.Tensors {
+		for _, f := range LineageFields {
+			if len(j.Schema.FieldIndices(f.Name)) > 0 {
+				return fault.New(fault.Invalid, "shards: lineage adds a column %q, which is there already: rename yours, or leave with_lineage out", f.Name)
+			}
+		}
+	}
 	all := true
 	for i := range j.Sources {
 		s := &j.Sources[i]

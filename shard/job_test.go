@@ -338,6 +338,7 @@ func TestBadOptions(t *testing.T) {
 		"mix without end":   {dataset.Mix(dataset.MixSource{Name: "a", Data: r, Weight: 1, Repeat: true}), 1, shard.Options{GlobalBatch: 4}, fault.Invalid, "steps_per_epoch"},
 		"columns of arrow":  {r, 1, shard.Options{GlobalBatch: 4, Form: shard.Form{Columns: map[string]shard.Column{"id": {}}}}, fault.Invalid, ""},
 		"unknown column":    {r, 1, shard.Options{GlobalBatch: 4, Form: shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": {}}}}, fault.Invalid, `"x"`},
+		"lineage there":     {r.WithColumns("_row = id"), 1, shard.Options{GlobalBatch: 4, Lineage: true}, fault.Invalid, `column "_row", which is there already`},
 		"negative resident": {r, 1, win(shard.Shuffle{Resident: -1}), fault.Invalid, "resident"},
 	} {
 		t.Run(name, func(t *testing.T) {
