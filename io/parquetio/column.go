@@ -348,6 +348,9 @@ func (c *column) seek(ctx context.Context, row int64) error {
 			}
 		}
 		if k := pageOf(c.locs, row); k >= c.next { // else it is the open one
+			if err := c.finish(ctx); err != nil {
+				return err
+			}
 			c.next, c.row = k, c.locs[k].row
 			c.mid = false
 			c.leave()

@@ -45,7 +45,7 @@ func TestDeferredHoles(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		k := rng.Int64N(3900)
 		o := driver.ScanOptions{Alloc: memtest.New(t), AheadBytes: []int64{200 << 10, 1 << 20}[seed%2], BatchBytes: 32 << 20, BatchRows: 1000 + rng.IntN(9000),
-			Predicate: between("k", k, k+1)}
+			Predicate: between("k", k, k+1+rng.Int64N(300))}
 		if rng.IntN(2) == 0 {
 			o.StopRow, o.StopEvery = 1+rng.Int64N(rows), 700
 		}

@@ -386,6 +386,9 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			continue
 		}
 		if len(r.ranges) == 0 {
+			if err := r.dec.finish(ctx); err != nil {
+				return driver.Batch{}, err
+			}
 			return driver.Batch{}, io.EOF
 		}
 		x := &r.ranges[0]

@@ -221,6 +221,36 @@ func (c *column) backTo(m *sliceMark, page, row int64) bool {
 	return true
 }
 
+// finish checks the checksum of the open page if it is read in slices, rows of which have been handed out: it reads what is left of it.
+func (c *column) finish(ctx context.Context) (err error) {
+	defer recovered(&err, "damaged column")
+	for c.slices.more() && c.slices.hdr.hasCRC {
+		c.rep, c.left = kernel.Hybrid{}, 0
+		if err := ctx.Err(); err != nil {
+			return fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+		if err := c.nextSlice(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish does so for all columns, behind the last row that is wanted.
+func (d *decoder) finish(ctx context.Context) error {
+	if d == nil {
+		return nil
+	}
+	for i := range d.fields {
+		for _, c := range d.fields[i].cols {
+			if err := c.finish(ctx); err != nil {
+				return fault.Wrap(err, fault.Place{Column: d.s.arrow.Field(d.fields[i].i).Name})
+			}
+		}
+	}
+	return nil
+}
+
 // more reports whether the open page goes on behind the open slice.
 func (s *slicing) more() bool { return s.open && s.rest > 0 }
 

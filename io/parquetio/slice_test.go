@@ -232,20 +232,8 @@ func TestSlicesChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := f.group(0)
-		// A checksum goes into the page's header: field 4, behind three fields that are numbers of 32 bits.
 		start, c := g.chunks[0].start, &g.chunks[0]
-		var h pageHeader
-		head := int64(h.parse(file[start:]))
-		at := start
-		for range 3 {
-			for at++; file[at] >= 0x80; at++ {
-			}
-			at++
-		}
-		sum := crc32.ChecksumIEEE(file[start+head : start+c.size])
-		crc := binary.AppendVarint([]byte{0x15}, int64(int32(sum)))
-		file = slices.Concat(file[:at], crc, []byte{file[at] - 0x10}, file[at+1:])
-		c.size += int64(len(crc))
+		file, head := withChecksum(file, c)
 		for _, from := range []int64{0, 70_000} {
 			for _, damage := range []int64{-1, head + 100, c.size / 2, c.size - 1} {
 				data := slices.Clone(file)
@@ -273,6 +261,72 @@ func TestSlicesChecked(t *testing.T) {
 				if damage < 0 && err != nil || damage >= 0 && (fault.CodeOf(err) != fault.Corrupt || read == (rows-from)/1000) {
 					t.Errorf("%s from row %d, damaged at %d: %d batches, then %v", field.Name, from, damage, read, err)
 				}
+			}
+		}
+	}
+}
+
+// withChecksum returns file with a checksum in the header of the one page of c, its first column, and the bytes of the header before.
+func withChecksum(file []byte, c *chunk) (with []byte, head int64) {
+	// It is field 4, behind three fields that are numbers of 32 bits.
+	var h pageHeader
+	head = int64(h.parse(file[c.start:]))
+	at := c.start
+	for range 3 {
+		for at++; file[at] >= 0x80; at++ {
+		}
+		at++
+	}
+	sum := crc32.ChecksumIEEE(file[c.start+head : c.start+c.size])
+	crc := binary.AppendVarint([]byte{0x15}, int64(int32(sum)))
+	c.size += int64(len(crc))
+	return slices.Concat(file[:at], crc, []byte{file[at] - 0x10}, file[at+1:]), head
+}
+
+// TestSlicesCheckedAtEnd: a reader that ends within a page checks it before it says that it has read everything.
+func TestSlicesCheckedAtEnd(t *testing.T) {
+	const rows = 100_000
+	for _, field := range []arrow.Field{{Name: "f", Type: arrow.PrimitiveTypes.Float64}, {Name: "l", Type: arrow.ListOf(arrow.BinaryTypes.String), Nullable: true}} {
+		rec := rowsOf([]arrow.Field{field}, rows, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
+			appendRandom(rng, b.Field(0), field.Nullable, 3, 1000)
+		})
+		var out bytes.Buffer
+		fileLayout{codec: compress.Codecs.Uncompressed, page: 1 << 30}.write(t, &out, rec)
+		rec.Release()
+		f, err := readFooter(t.Context(), bytesBlob(out.Bytes()), make([]byte, tailBytes), new(schemaCache))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := f.group(0)
+		c := &g.chunks[0]
+		file, _ := withChecksum(out.Bytes(), c)
+		for _, damaged := range []bool{false, true} {
+			if damaged {
+				file[c.start+c.size-1] ^= 1
+			}
+			path := filepath.Join(t.TempDir(), "f.parquet")
+			if err := os.WriteFile(path, file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			tab := mustOpen(t, nil, bucketFile(t, path)).(*table)
+			o := (&driver.ScanOptions{Alloc: memtest.New(t), Limit: 2000, BatchRows: 1000, AheadBytes: 1}).WithDefaults()
+			r, err := newReader(t.Context(), scan{in: tab.input(0, o.Stats), s: f.schema, g: g, fields: []int{0}, o: o})
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := int64(0)
+			for err == nil {
+				var b driver.Batch
+				if b, err = r.Next(t.Context()); err == nil {
+					read += b.Record.NumRows()
+					b.Record.Release()
+				}
+			}
+			if read != 2000 || damaged == (err == io.EOF) || damaged && fault.CodeOf(err) != fault.Corrupt {
+				t.Errorf("%s, damaged: %t: %d rows, %v", field.Name, damaged, read, err)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
