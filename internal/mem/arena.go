@@ -6,9 +6,10 @@ import (
 	"sync"
 )
 
-// keepBytes is how many bytes of free blocks a closed pool leaves to the next. Runs follow each other, one
-// per epoch or per query, and a fresh page costs several times what it takes to fill it.
-const keepBytes = 64 << 20
+// keepBytes is the most of free blocks that a closed pool leaves to the next; half of its limit, if that is less. Runs follow
+// each other, one per epoch or per query, and a fresh page costs several times what it takes to fill it. A scan has 25 to 160 MiB
+// of blocks of the sizes that it needs in turn.
+const keepBytes = 256 << 20
 
 // spares holds arenas that no pool uses. As in every sync.Pool, what nobody takes is gone after two garbage collections.
 var spares sync.Pool
@@ -48,12 +49,12 @@ func newArena(limit int64) *arena {
 	return &arena{}
 }
 
-// park leaves a, none of whose blocks is in use, to the next pool.
-func (a *arena) park() {
+// park leaves a, none of whose blocks is in use, to the next pool, with at most keep bytes.
+func (a *arena) park(keep int64) {
 	if a.base == 0 {
 		return
 	}
-	a.trim(keepBytes)
+	a.trim(keep)
 	s := &spare{arena: a}
 	s.unmap = runtime.AddCleanup(s, (*arena).drop, a)
 	spares.Put(s)

@@ -260,7 +260,7 @@ func (p *Pool) Close() {
 func (p *Pool) leave() {
 	p.left.Do(func() {
 		p.gone.Store(true)
-		p.park()
+		p.park(min(p.limit/2, keepBytes))
 	})
 }
 
