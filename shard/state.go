@@ -1,9 +1,6 @@
 package shard
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
 	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -12,7 +9,7 @@ import (
 
 // State is where a job stands: after which step, and which sample of every source.
 // It is the same for all ranks, depends on no machine, and holds no data. Its JSON
-// form is versioned; docs/order.md describes it.
+// form is versioned, and has a sum by which an edited one is noticed; docs/order.md describes it.
 type State struct {
 	Version     int           `json:"version"` // 1
 	Order       int           `json:"order"`   // order version: 1
@@ -44,63 +41,7 @@ type SourceState struct {
 	Pos    [][2]int64 `json:"pos"` // per lane: last window that begins before the last sample given, samples given of it
 }
 
-// StateVersion is the version of states that this package writes and reads.
-const StateVersion = 1
-
-// MarshalJSON gives [at, [w, ...]].
-func (w WeightsAt) MarshalJSON() ([]byte, error) { return json.Marshal([]any{w.At, w.Weights}) }
-
-// UnmarshalJSON reads [at, [w, ...]].
-func (w *WeightsAt) UnmarshalJSON(b []byte) error {
-	var parts []json.RawMessage
-	if err := json.Unmarshal(b, &parts); err != nil || len(parts) != 2 {
-		return fmt.Errorf("weights must be [sample, [weight, ...]], not %.40s", b)
-	}
-	*w = WeightsAt{}
-	if err := json.Unmarshal(parts[0], &w.At); err != nil {
-		return err
-	}
-	return json.Unmarshal(parts[1], &w.Weights)
-}
-
 const maxCount = 1 << 62
-
-// maxState bounds the JSON of a state: 2 KiB per source is what 64 lanes take.
-const maxState = 16 << 20
-
-// ReadState reads a state's JSON. What is damaged or of another version is an error that says so.
-func ReadState(r io.Reader) (State, error) {
-	var s State
-	b, err := io.ReadAll(io.LimitReader(r, maxState+1))
-	if err != nil {
-		return s, fault.New(fault.Unavailable, "reading the state: %w", err)
-	}
-	if len(b) > maxState {
-		return s, fault.New(fault.Invalid, "the state is larger than %d bytes", maxState)
-	}
-	return ParseState(b)
-}
-
-// ParseState reads a state's JSON.
-func ParseState(b []byte) (State, error) {
-	var s State
-	var v struct {
-		Version *int `json:"version"`
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		return s, fault.New(fault.Corrupt, "not a state: damaged or cut short: %w", err)
-	}
-	switch {
-	case v.Version == nil:
-		return s, fault.New(fault.Corrupt, "not a state: it has no version")
-	case *v.Version != StateVersion:
-		return s, fault.New(fault.Unsupported, "the state has version %d, this program reads version %d: use the release that wrote it", *v.Version, StateVersion)
-	}
-	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fault.New(fault.Corrupt, "not a state: %w", err)
-	}
-	return s, nil
-}
 
 // snap is a position of a job, as cheap as can be: one is made for every step.
 type snap struct {

@@ -1,10 +1,14 @@
 package shard_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
+	"math/big"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,8 +79,9 @@ func wantError(t testing.TB, err error, code fault.Code, parts ...string) {
 	}
 }
 
-// A state that was edited, in any place, is refused with what is wrong, or, where the edit makes another
-// true position, goes on there; it never gives a batch of a position that no run can have.
+// A state that a program has edited, in any place, is refused with what is wrong, or, where the edit makes another
+// true position, goes on there; it never gives a batch of a position that no run can have. Of a text, every edit is
+// noticed: see TestEditedText.
 func TestEditedStates(t *testing.T) {
 	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
 	its := open(t, ds, 2, jobOptions(7))
@@ -149,6 +154,131 @@ func TestEditedStates(t *testing.T) {
 	}
 }
 
+// editedStates are states of jobs of every kind, for what is done to their texts.
+func editedStates(t *testing.T) (all []shard.State) {
+	t.Helper()
+	long := jobOptions(7)
+	long.StepsPerEpoch = 5
+	for _, c := range []struct {
+		ds    *dataset.Dataset
+		o     *dataset.ShardOptions
+		steps int
+	}{
+		{dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0"), jobOptions(1<<63 + 9), 3},
+		{dataset.Range(1000), jobOptions(0), 0},
+		{dataset.Range(1000), long, 2},
+		{dataset.MixWith(dataset.MixOptions{Schedule: []ops.WeightsAt{{At: 20, Weights: []int64{1, 3}}}},
+			dataset.MixSource{Name: "a-z", Weight: 1, Data: dataset.Range(100), Repeat: true},
+			dataset.MixSource{Name: "b", Weight: 1, Data: dataset.Read(cells{5000, []int{300}}).Select("id")}), jobOptions(7), 20},
+	} {
+		its := open(t, c.ds, 2, c.o)
+		digests(t, its, c.steps)
+		all = append(all, its[0].State())
+	}
+	return all
+}
+
+// Of a state's text every number that is changed is noticed, and every byte: the text is refused, or says the
+// same (a letter of a field's name in upper case; another name for one that is 0).
+func TestEditedText(t *testing.T) {
+	number := regexp.MustCompile(`[0-9]+`)
+	for i, want := range editedStates(t) {
+		good, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := 0
+		try := func(text []byte) {
+			t.Helper()
+			got, err := shard.ParseState(text)
+			switch {
+			case err == nil && !cmp.Equal(got, want):
+				t.Errorf("state %d: %s\nis taken for\n%s", i, text, good)
+			case err == nil:
+				same++
+			case fault.CodeOf(err) != fault.Corrupt && fault.CodeOf(err) != fault.Unsupported || !cmp.Equal(got, shard.State{}):
+				t.Errorf("state %d: %s: %v, and %+v", i, text, err, got)
+			}
+		}
+		for at := range good {
+			for _, b := range append([]byte("0123456789"), good[at]^1, good[at]^2, good[at]^4, good[at]^8, good[at]^16, good[at]^32, good[at]^64, good[at]^128) {
+				if bad := bytes.Clone(good); b != good[at] {
+					bad[at] = b
+					try(bad)
+				}
+			}
+			try(slices.Delete(bytes.Clone(good), at, at+1))
+			try(slices.Insert(bytes.Clone(good), at, good[at]))
+		}
+		if same == 0 || same > 2*len(good) { // names of fields: in upper case, or of those that are 0
+			t.Errorf("state %d: %d edits of %d bytes are of no importance", i, same, len(good))
+		}
+		numbers := number.FindAllIndex(good, -1)
+		for _, x := range numbers {
+			same = 0
+			n := new(big.Int)
+			n.SetString(string(good[x[0]:x[1]]), 10)
+			for _, d := range []int64{1, -1, 10, -10, 1 << 32} {
+				try(slices.Concat(good[:x[0]], []byte(new(big.Int).Add(n, big.NewInt(d)).String()), good[x[1]:]))
+			}
+			if same > 0 {
+				t.Errorf("state %d: %s may be another number", i, good[x[0]:x[1]])
+			}
+		}
+		if len(numbers) < 15 {
+			t.Errorf("state %d has %d numbers: %s", i, len(numbers), good)
+		}
+	}
+}
+
+// Texts that were only laid out anew say the same; those of which a field was left out, or exchanged, are refused.
+func TestStateFields(t *testing.T) {
+	for i, want := range editedStates(t) {
+		var held struct{ At shard.State } // within something else, as in a checkpoint
+		var wide bytes.Buffer
+		enc := json.NewEncoder(&wide)
+		enc.SetIndent("", "\t")
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(map[string]any{"at": &want}); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(wide.Bytes(), &held); err != nil || !cmp.Equal(held.At, want) {
+			t.Errorf("state %d in %s: %v", i, wide.Bytes(), err)
+		}
+		good, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(good, &fields); err != nil {
+			t.Fatal(err)
+		}
+		sorted, _ := json.Marshal(fields) // in another order
+		if got, err := shard.ParseState(sorted); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("state %d: %v", i, err)
+		}
+		for name, value := range fields {
+			delete(fields, name)
+			text, _ := json.Marshal(fields)
+			fields[name] = value
+			_, err := shard.ParseState(text)
+			switch says := map[string]string{"version": "no version", "sum": "no sum"}[name]; {
+			case says != "":
+				wantError(t, err, fault.Corrupt, says)
+			case string(value) != "0" && string(value) != `""`: // else it says the same
+				wantError(t, err, fault.Corrupt, "edited or damaged")
+			}
+		}
+		other := want
+		other.Sample, other.Step = want.Step, want.Sample
+		if text, _ := json.Marshal(other); want.Step != want.Sample {
+			sum := func(b []byte) []byte { return b[bytes.LastIndexByte(b, ':'):] }
+			_, err := shard.ParseState(slices.Concat(text[:len(text)-len(sum(text))], sum(good)))
+			wantError(t, err, fault.Corrupt, "edited or damaged")
+		}
+	}
+}
+
 // What is no state is refused; every prefix of one is.
 func TestParseState(t *testing.T) {
 	its := open(t, dataset.Read(cells{0, []int{40, 30}}), 1, jobOptions(7))
@@ -168,7 +298,8 @@ func TestParseState(t *testing.T) {
 	for text, code := range map[string]fault.Code{
 		`[]`: fault.Corrupt, `{}`: fault.Corrupt, `null`: fault.Corrupt, `{"version":"1"}`: fault.Corrupt, `{"version":1,"weights":[[0]]}`: fault.Corrupt,
 		`{"version":1,"seed":-1}`: fault.Corrupt, `{"version":1,"sources":[{"pos":[[1]]}]} x`: fault.Corrupt,
-		`{"version":2,"sources":"new"}`: fault.Unsupported, `{"version":0}`: fault.Unsupported, `{"version":1,"weights":[0,[1]]}`: fault.Corrupt,
+		`{"version":2,"sources":"new","sum":5}`: fault.Unsupported, `{"version":1}`: fault.Corrupt, `{"version":1,"sum":null}`: fault.Corrupt,
+		`{"version":1,"sum":"00000000"}`: fault.Corrupt, `{"version":0}`: fault.Unsupported, `{"version":1,"weights":[0,[1]]}`: fault.Corrupt,
 	} {
 		if _, err := shard.ParseState([]byte(text)); fault.CodeOf(err) != code {
 			t.Errorf("%s: %v, want %v", text, err, code)
@@ -291,13 +422,16 @@ func FuzzParseState(f *testing.F) {
 			if c := fault.CodeOf(err); c != fault.Corrupt && c != fault.Unsupported {
 				t.Fatal(err)
 			}
-			return
+			type fields shard.State // as if its sum were right
+			if json.Unmarshal(b, (*fields)(&s)) != nil || s.Version != shard.StateVersion {
+				return
+			}
 		}
 		again, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := shard.ParseState(again); err != nil {
+		if got, err := shard.ParseState(again); err != nil || !cmp.Equal(got, s) {
 			t.Fatalf("%s: %v", again, err)
 		}
 		// With the right fingerprints, whatever else it says is refused or gives batches.

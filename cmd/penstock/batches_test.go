@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/penstock-data/penstock/shard"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -358,6 +360,21 @@ func TestBadStates(t *testing.T) {
 		}
 		return write(name, strings.Replace(good, from, to, 1))
 	}
+	whole := func(file string) string { // its sum is made to fit
+		type fields shard.State
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f fields
+		if err := json.Unmarshal(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		if b, err = json.Marshal(shard.State(f)); err != nil {
+			t.Fatal(err)
+		}
+		return write(filepath.Base(file), string(b))
+	}
 	l, err := os.ReadFile(ledger)
 	if err != nil {
 		t.Fatal(err)
@@ -375,19 +392,21 @@ func TestBadStates(t *testing.T) {
 		{[]string{"batches", s, "--from", write("list", "[1]")}, 1, "not a state"},
 		{[]string{"batches", s, "--from", write("text", good+"x")}, 1, "not a state"},
 		{[]string{"batches", s, "--from", edit("newer", `"version":1`, `"version":2`)}, 2, "version 2"},
-		{[]string{"batches", s, "--from", edit("order", `"order":1`, `"order":9`)}, 2, "order version 9"},
-		{[]string{"batches", s, "--from", edit("sample", `"sample":700`, `"sample":-700`)}, 2, "edited"},
-		{[]string{"batches", s, "--from", edit("lanes", `"lanes":2`, `"lanes":3`)}, 2, "3 lanes"},
-		{[]string{"batches", s, "--from", edit("pass", `"pass":0`, `"pass":1`)}, 2, "does not repeat"},
-		{[]string{"batches", s, "--from", edit("pos", `"pos":[[`, `"pos":[[9,0],[`)}, 2, "edited"},
-		{[]string{"batches", s, "--from", edit("deep", `"pos":[[`, `"pos":[[9999999`)}, 2, ""},
+		{[]string{"batches", s, "--from", edit("step", `"step":7`, `"step":8`)}, 1, "edited or damaged"},
+		{[]string{"batches", s, "--from", edit("sum", `,"sum":`, `,"some":`)}, 1, "no sum"},
+		{[]string{"batches", s, "--from", whole(edit("order", `"order":1`, `"order":9`))}, 2, "order version 9"},
+		{[]string{"batches", s, "--from", whole(edit("sample", `"sample":700`, `"sample":-700`))}, 2, "edited"},
+		{[]string{"batches", s, "--from", whole(edit("lanes", `"lanes":2`, `"lanes":3`))}, 2, "3 lanes"},
+		{[]string{"batches", s, "--from", whole(edit("pass", `"pass":0`, `"pass":1`))}, 2, "does not repeat"},
+		{[]string{"batches", s, "--from", whole(edit("pos", `"pos":[[`, `"pos":[[9,0],[`))}, 2, "edited"},
+		{[]string{"batches", s, "--from", whole(edit("deep", `"pos":[[`, `"pos":[[9999999`))}, 2, ""},
 		{[]string{"batches", other, "--from", state}, 2, "another plan"},
 		{[]string{"batches", s, "--from", state, "--set", "shards.seed=6"}, 2, "seed 5"},
 		{[]string{"batches", s, "--from", state, "--set", "source.range.n=99999"}, 2, "another plan|the data"},
 		{[]string{"batches", s, "--from", state, "--set", "shards.shuffle.lanes=1"}, 2, "2 lanes"},
 		{[]string{"batches", s, "--from", state, "--epoch", "3"}, 2, "in epoch 0"},
 		{[]string{"batches", s, "--epoch", "3", "--set", "shards.epochs=3"}, 2, "the spec has 3, from epoch 0"},
-		{[]string{"batches", s, "--from", edit("over", `"epoch":0`, `"epoch":3`), "--set", "shards.epochs=3"}, 2, "no epoch 3"},
+		{[]string{"batches", s, "--from", whole(edit("over", `"epoch":0`, `"epoch":3`)), "--set", "shards.epochs=3"}, 2, "no epoch 3"},
 		{[]string{"replay", s, "--step", "1", "--epoch", "4", "--set", "shards.epochs=1", "--set", "run.epoch=5"}, 2, "no epoch 4"},
 		{[]string{"batches", s, "--state-out", filepath.Join(dir, "no", "state")}, 1, "cannot be written"},
 		{[]string{"batches", s, "--ledger-out", dir}, 2, "no regular file"},

@@ -152,11 +152,14 @@ func (c *Client) greet() error {
 }
 
 func readWelcome(meta []byte) (w welcome, err error) {
-	if err := json.NewDecoder(bytes.NewReader(meta)).Decode(&w); err != nil {
+	err = json.NewDecoder(bytes.NewReader(meta)).Decode(&w)
+	switch {
+	case fault.CodeOf(err) == fault.Unsupported:
+		return w, fault.New(fault.Unsupported, "the data process: %w: use one release for both", err)
+	case err != nil:
 		return w, fault.New(fault.Corrupt, "the feed is damaged: %w", err)
-	}
-	if w.State.Version != shard.StateVersion {
-		return w, fault.New(fault.Unsupported, "the data process has states of version %d, this process version %d: use one release for both", w.State.Version, shard.StateVersion)
+	case w.State.Version != shard.StateVersion: // nothing was said of it
+		return w, errDamaged
 	}
 	return w, nil
 }

@@ -3,9 +3,11 @@ package feed
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
+	"reflect"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -250,4 +252,20 @@ func TestTensorHeads(t *testing.T) {
 			t.Errorf("%v in %d bytes: bad %v, %v", c.meta, c.body, cur.bad, got)
 		}
 	}
+}
+
+// A welcome of another release, without a state, or with one that is damaged is refused, and says which it is.
+func TestWelcome(t *testing.T) {
+	_, base := streams(t)
+	good, err := json.Marshal(welcome{Rank: 1, Steps: 5, Known: true, State: base})
+	must(t, err)
+	if w, err := readWelcome(good); err != nil || !reflect.DeepEqual(w.State, base) || w.Rank != 1 || w.Steps != 5 || !w.Known {
+		t.Errorf("%+v, %v", w, err)
+	}
+	_, err = readWelcome(bytes.Replace(good, []byte(`"version":1`), []byte(`"version":2`), 1))
+	wantError(t, err, fault.Unsupported, "version 2", "use one release for both")
+	_, err = readWelcome(bytes.Replace(good, []byte(`"step":0`), []byte(`"step":1`), 1))
+	wantError(t, err, fault.Corrupt, "damaged")
+	_, err = readWelcome([]byte(`{"rank":1}`))
+	wantError(t, err, fault.Corrupt, "damaged")
 }
