@@ -185,11 +185,13 @@ func tokens(dir, method string) (figures, error) {
 		}
 		watch.batch()
 		ids, _ := b.Tensor("input_ids")
+		tokens := 0
 		for _, v := range shard.Values[int32](ids)[:b.Real()*2048] {
 			if v != 0 { // ids are from 1 on; 0 fills what is left
-				f["tokens"]++
+				tokens++
 			}
 		}
+		f["tokens"] += float64(tokens)
 		f["rows"] += float64(b.Real())
 	}
 	f["padding"] = 1 - f["tokens"]/(2048*f["rows"])
