@@ -13,9 +13,13 @@ type Stats struct {
 	// Windows were produced; Empty of them had no sample, Spilled did not fit the budget
 	// beside the others and waited on disk.
 	Windows, Empty, Spilled int64
-	Steps, Samples          int64         // made, over all epochs; up to the prefetch more than were given
-	Waited                  time.Duration // of this iterator's consumer, in Next: what a trainer starves
-	Elapsed                 time.Duration // since the first Next
+	// WindowRows are the rows that a window had after the steps before a pack, and WindowSplits the splits that they came
+	// from: means over the windows that were read, a few before they count as produced, and had any. Times the lanes, this
+	// is where a sample came from: what Explain expects, as it was. 0: none was read.
+	WindowRows, WindowSplits float64
+	Steps, Samples           int64         // made, over all epochs; up to the prefetch more than were given
+	Waited                   time.Duration // of this iterator's consumer, in Next: what a trainer starves
+	Elapsed                  time.Duration // since the first Next
 }
 
 // Stats may be called at any time, from any goroutine.
@@ -23,6 +27,9 @@ func (it *Iterator) Stats() Stats {
 	j := it.j
 	s := Stats{Engine: j.meter.Stats(), Windows: j.meter.Windows.Load(), Empty: j.meter.Empty.Load(), Spilled: j.meter.Spilled.Load(),
 		Steps: j.steps.Load(), Samples: j.samples.Load(), Waited: time.Duration(it.waited.Load())}
+	if f := j.meter.Filled(); f.Windows > 0 {
+		s.WindowRows, s.WindowSplits = float64(f.Rows)/float64(f.Windows), float64(f.Splits)/float64(f.Windows)
+	}
 	if t := j.first.Load(); t != 0 {
 		s.Elapsed = time.Since(j.opened) - time.Duration(t)
 	}

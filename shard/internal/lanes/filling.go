@@ -85,6 +85,7 @@ func (f *filling) place(plan *winPlan) {
 // collect takes the blocks of a window, n source rows.
 func (f *filling) collect(w *winPlan) (n int64, err error) {
 	p := f.p
+	var rows, splits int64 // of the blocks; each segment is of another split
 	for _, s := range w.segs {
 		var first, end int64
 		bytes := p.s.bytes(s.leaf)
@@ -97,6 +98,12 @@ func (f *filling) collect(w *winPlan) (n int64, err error) {
 				return n, err
 			}
 			p.skipped.rows += end - first
+			if had < len(f.blocks) {
+				splits++
+			}
+			for _, b := range f.blocks[had:] {
+				rows += int64(b.n)
+			}
 			first, end = s.from, s.from+s.rows
 			if bytes {
 				if first, end, err = feed.tasks[s.task].window(s.edge); err != nil {
@@ -110,6 +117,9 @@ func (f *filling) collect(w *winPlan) (n int64, err error) {
 			first, end = s.from, s.from+s.rows
 		}
 		n += end - first
+	}
+	if rows > 0 {
+		p.s.c.Meter.window(rows, splits)
 	}
 	return n, nil
 }

@@ -11,9 +11,33 @@ import (
 type Meter struct {
 	Windows, Empty, Spilled atomic.Int64 // published; of those without samples; of those put on disk
 
-	mu   sync.Mutex
-	live map[exec.Stream]struct{}
-	done exec.Stats
+	mu     sync.Mutex
+	live   map[exec.Stream]struct{}
+	done   exec.Stats
+	filled Filled
+}
+
+// Filled is what windows were collected from, but for those without rows.
+type Filled struct {
+	Windows int64
+	Rows    int64 // that the steps before a pack gave them
+	Splits  int64 // that gave a window rows, window by window
+}
+
+// window counts one that was collected.
+func (m *Meter) window(rows, splits int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.filled.Windows++
+	m.filled.Rows += rows
+	m.filled.Splits += splits
+}
+
+// Filled is the sum over all runs so far.
+func (m *Meter) Filled() Filled {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.filled
 }
 
 func (m *Meter) opened(s exec.Stream) {
