@@ -534,6 +534,16 @@ func TestErrors(t *testing.T) {
 		{"rows", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return in.NewSlice(0, 1), nil
 		}), "made 1 rows of 4; use a flat map", fault.UserCode},
+		{"more rows", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+			return testBatch(rand.New(rand.NewPCG(4, 4)), int(in.NumRows())+1, alloc), nil
+		}), "made 5 rows of 4; use a flat map", fault.UserCode},
+		{"no rows of the last", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+			if in.Column(0).(*array.Int64).Value(0) == 16 {
+				return in.NewSlice(0, 0), nil
+			}
+			in.Retain()
+			return in, nil
+		}), "made 0 rows of 4; use a flat map", fault.UserCode},
 		{"columns", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return choose(in, []int{0}, arrow.NewSchema(testSchema.Fields()[:1], nil)), nil
 		}), "other columns than it should: 1 column where 6 columns should be", fault.UserCode},
