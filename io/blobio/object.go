@@ -135,6 +135,9 @@ func totalOf(ps []piece) (n int64) {
 // Range is [Off, Off+Len).
 type Range struct{ Off, Len int64 }
 
+// Gap is how many bytes there may be between two ranges that Fetch reads at once: Options.Gap.
+func (o *Object) Gap() int64 { return o.b.o.Gap }
+
 // Fetch reads ranges (any order, may overlap), coalesced and in parallel, into
 // one allocation from alloc, gaps included (where all is in the cache there are none). Each run keeps its file offset modulo
 // 64, so that what is aligned in the file is aligned in memory. A range outside

@@ -184,9 +184,8 @@ func (d *deferred) release() {
 	d.queue = nil
 }
 
-// merged joins runs that are fetched together anyway: what is between them costs less than a request.
-func merged(runs []blobio.Range) []blobio.Range {
-	const gap = 1 << 20 // the default of blobio.Options.Gap
+// merged joins runs with no more than gap bytes between them: they are fetched in one request anyway.
+func merged(runs []blobio.Range, gap int64) []blobio.Range {
 	out := runs[:0]
 	for _, r := range runs {
 		if n := len(out); n > 0 && r.Off-(out[n-1].Off+out[n-1].Len) <= gap {

@@ -24,13 +24,15 @@ type blob interface {
 // fetcher is a blob that reads ranges together.
 type fetcher interface {
 	Fetch(ctx context.Context, rs []blobio.Range, alloc memory.Allocator) (*blobio.Fetched, error)
+	// Gap is how many bytes there may be between ranges that are fetched in one request.
+	Gap() int64
 }
 
 // input is a file. fetch is nil for local files: they are read where and
 // when bytes are needed.
 //
-// Windows map local files. What is mapped may change, or be gone, while it is used:
-// whoever reads out of windows does that inside decodedField.use. One goroutine at a time, but for the blob.
+// Windows map local files, and pages may lie in mapped files of the reader (pageFile). What is mapped may change, or be gone, while it
+// is used: whoever reads out of windows and pages does that inside decodedField.use. One goroutine at a time, but for the blob.
 type input struct {
 	blob
 	fetch fetcher
@@ -66,22 +68,25 @@ func (f *input) close() error {
 // not the one any more that was opened. errTooLarge is returned as it is: nothing came of it. What came without an error is good
 // only if the file is unchanged afterwards.
 func (f *decodedField) use(read func() error) error {
-	if len(f.cols) == 0 || f.cols[0].win.f.local == nil {
+	if len(f.cols) == 0 {
 		return read()
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	err := read()
 	file := f.cols[0].win.f.file
-	if _, ok := errors.AsType[errTooLarge](err); ok || file == nil {
-		return err
-	}
 	if at, ok := errors.AsType[errFault](err); ok {
 		for _, c := range f.cols {
+			if c.out.holds(uintptr(at)) {
+				return fault.New(fault.Unavailable, "a page that was put in the folder for temporary files (TMPDIR) cannot be read from there: is its disk sound?")
+			}
 			if i, ok := c.win.view.Offset(uintptr(at)); ok {
 				return file.Fault(c.win.off + i)
 			}
 		}
 		return fault.New(fault.Internal, "%w at %#x, where no file is mapped: memory was used after its release", at, uintptr(at))
+	}
+	if _, ok := errors.AsType[errTooLarge](err); ok || file == nil {
+		return err
 	}
 	if err != nil {
 		if changed := file.Check(); changed != nil {

@@ -2,6 +2,7 @@ package parquetio
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -41,6 +42,8 @@ func (g *gated) Fetch(context.Context, []blobio.Range, memory.Allocator) (*blobi
 	return nil, fault.New(fault.Internal, "not used")
 }
 
+func (g *gated) Gap() int64 { return 1 << 20 }
+
 // TestReadAhead: what is read ahead outlives the call that began it, a call that waits for
 // it obeys its own context, and close ends it.
 func TestReadAhead(t *testing.T) {
@@ -65,5 +68,17 @@ func TestReadAhead(t *testing.T) {
 	w.close()
 	if n := g.reads.Load(); n != 3 {
 		t.Errorf("%d reads, want 3", n)
+	}
+}
+
+// TestMerged: runs are one where a request would take what is between them.
+func TestMerged(t *testing.T) {
+	runs := []blobio.Range{{Off: 0, Len: 10}, {Off: 15, Len: 5}, {Off: 26, Len: 4}}
+	for gap, want := range map[int64][]blobio.Range{
+		0: runs, 5: {{Off: 0, Len: 20}, {Off: 26, Len: 4}}, 6: {{Off: 0, Len: 30}},
+	} {
+		if got := merged(slices.Clone(runs), gap); !slices.Equal(got, want) {
+			t.Errorf("gap %d: %v, want %v", gap, got, want)
+		}
 	}
 }

@@ -55,6 +55,11 @@ func (p *pageFile) bytes(pos int64) []byte {
 	return p.view
 }
 
+// holds reports whether at is an address inside the mapped page.
+func (p *pageFile) holds(at uintptr) bool {
+	return len(p.view) > 0 && at-address(p.view) < uintptr(len(p.view))
+}
+
 // forget gives back the memory of what was touched; the mapping stays.
 func (p *pageFile) forget() {
 	if p.view != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -109,15 +110,21 @@ func (r *reader) columnsOpen() []*column {
 	return r.dec.cols
 }
 
-// A page that is larger than a reader of little memory may hold is in memory only while it is decompressed.
-func TestHugePageIsPut(t *testing.T) {
-	const rows = 48
-	rec := rowsOf([]arrow.Field{{Name: "text", Type: arrow.BinaryTypes.String}}, rows, func(_ *rand.Rand, r int, b *array.RecordBuilder) {
+// hugePageFile is a file of one page of 48 MiB, and its rows.
+func hugePageFile(t *testing.T) (string, arrow.RecordBatch) {
+	rec := rowsOf([]arrow.Field{{Name: "text", Type: arrow.BinaryTypes.String}}, 48, func(_ *rand.Rand, r int, b *array.RecordBuilder) {
 		b.Field(0).(*array.StringBuilder).Append(strings.Repeat(fmt.Sprintf("%04d", r), 1<<18))
 	})
-	defer rec.Release()
 	path := filepath.Join(t.TempDir(), "f.parquet")
 	writeWith(t, path, rec, parquet.WithCompression(compress.Codecs.Snappy), parquet.WithDataPageSize(1<<30), parquet.WithDictionaryDefault(false))
+	return path, rec
+}
+
+// A page that is larger than a reader of little memory may hold is in memory only while it is decompressed.
+func TestHugePageIsPut(t *testing.T) {
+	path, rec := hugePageFile(t)
+	defer rec.Release()
+	rows := rec.NumRows()
 	pool := mem.New(1 << 30)
 	defer pool.Close()
 	rd, err := mustOpen(t, nil, path).Open(t.Context(), 0, &driver.ScanOptions{Alloc: pool, AheadBytes: 4 << 20, BatchBytes: 4 << 20})
@@ -138,5 +145,41 @@ func TestHugePageIsPut(t *testing.T) {
 		}
 		at += b.Record.NumRows()
 		b.Record.Release()
+	}
+}
+
+// TestLostPage: a page that was put on disk and cannot be read from there is an error that may be tried again, of local files and
+// of those in buckets; the process lives on.
+func TestLostPage(t *testing.T) {
+	path, rec := hugePageFile(t)
+	rec.Release()
+	for _, at := range []string{path, bucketFile(t, path)} {
+		pool := mem.New(1 << 30)
+		rd, err := mustOpen(t, nil, at).Open(t.Context(), 0, &driver.ScanOptions{Alloc: pool, AheadBytes: 4 << 20, BatchBytes: 4 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := rd.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Record.Release()
+		c := rd.(*reader).dec.cols[0]
+		if c.out.f == nil {
+			t.Fatalf("%s: the page was not put on disk: the test does not test", at)
+		}
+		if err := c.out.f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = rd.Next(t.Context()); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "TMPDIR") {
+			t.Errorf("%s: %v", at, err)
+		}
+		if err := rd.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := pool.Live(); n != 0 {
+			t.Errorf("%s: %d bytes leak", at, n)
+		}
+		pool.Close()
 	}
 }

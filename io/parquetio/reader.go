@@ -247,7 +247,7 @@ func (c *scan) fill(ctx context.Context, wins map[int]*window, fields []int, ran
 				w.dict = blobio.Range{Off: ch.start, Len: pages[l][0].off - ch.start}
 				w.runs = neededRuns(f, l, ranges, pages)
 				if c.in.fetch != nil {
-					w.runs = merged(w.runs)
+					w.runs = merged(w.runs, c.in.fetch.Gap())
 				}
 			} else if ch.size > 0 {
 				w.runs = []blobio.Range{{Off: ch.start, Len: ch.size}}

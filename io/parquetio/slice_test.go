@@ -216,6 +216,8 @@ func (fetching) Fetch(context.Context, []blobio.Range, memory.Allocator) (*blobi
 	return nil, fault.New(fault.Internal, "not used")
 }
 
+func (fetching) Gap() int64 { return 1 << 20 }
+
 // TestSlicesChecked: the checksum of a page that is read in slices is checked, at its last slice, also where rows are passed over.
 func TestSlicesChecked(t *testing.T) {
 	const rows = 100_000
