@@ -238,17 +238,15 @@ func (l *lot) park(split int, p *laneReader, ok bool) {
 		return
 	}
 	kept := int64(0)
-	rest, canRest := p.rd.(driver.Rester)
-	if canRest {
-		kept = rest.Kept()
+	if rest, ok := p.rd.(driver.Rester); ok {
+		// Lanes take turns: of all that wait, the one that comes last is wanted last. It may write to disk, so not under the lock.
+		if kept = rest.Kept(); kept > 0 && l.idle.kept.Load()+kept > l.idle.room {
+			rest.Shrink()
+			kept = rest.Kept()
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Lanes take turns: of all that wait, the one that comes last is wanted last.
-	if kept > 0 && l.idle.kept.Load()+kept > l.idle.room {
-		rest.Shrink()
-		kept = rest.Kept()
-	}
 	close(p.done)
 	p.busy = false
 	if q := l.parked[split]; q != p {
