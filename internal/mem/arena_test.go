@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // TestNextPool: a pool takes over the pages of a closed one, as far as its own limit allows, and only of the same shape.
@@ -53,7 +55,7 @@ func TestNextPool(t *testing.T) {
 func TestSpareIsUnmapped(t *testing.T) {
 	p := New(48 << 20)
 	if !p.OffHeap() {
-		t.Skip("no memory outside the Go heap here")
+		memtest.Skip(t, "no memory outside the Go heap here")
 	}
 	at := fmt.Sprintf("%x-", p.base)
 	mapped := func() bool {
