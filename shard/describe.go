@@ -56,7 +56,7 @@ func (o *output) describe() []TensorInfo {
 	name := cell.Name(col.name, 0)
 	switch {
 	case o.text() == "a stack":
-		x.How = "stack of " + nameList(x.Columns)
+		x.How = "stack of " + strings.Join(cell.Words(x.Columns), ", ")
 	case col.from != o.to:
 		x.How = fmt.Sprintf("of %s (%s)", name, col.from)
 	default:
@@ -96,14 +96,6 @@ func (o *output) describe() []TensorInfo {
 	x.Shape = append([]string{"rows", length}, inner...)
 	x.How += fmt.Sprintf("; padded with %v to %s", col.fill, to)
 	return []TensorInfo{x, second}
-}
-
-func nameList(names []string) string {
-	all := make([]string, len(names))
-	for i, n := range names {
-		all[i] = cell.Name(n, 0)
-	}
-	return strings.Join(all, ", ")
 }
 
 // SampleBytes is what a sample takes in a batch, but for texts and lists of varying length; all says that there are
