@@ -373,8 +373,8 @@ func TestRaceOfJobs(t *testing.T) {
 				}
 				const n = 5
 				errs := make([]error, n)
-				begun := make(chan struct{}, n)
-				var wg sync.WaitGroup
+				var begun, wg sync.WaitGroup
+				begun.Add(n)
 				for i := range n {
 					c := childConfig{O: Options{Path: path, Job: fmt.Sprint("job", i), Mode: mode, TargetBytes: 1 << 20},
 						Spec: runSpec{Data: data{Splits: 3, Rows: 50, Bad: -1}, Workers: 1, Batch: 50}}
@@ -384,10 +384,8 @@ func TestRaceOfJobs(t *testing.T) {
 							// All have begun before any commits. (In mode error some see the
 							// others' records, and do not begin.)
 							if step == "stage" && mode != ModeError {
-								once.Do(func() { begun <- struct{}{} })
-								for len(begun) < n {
-									time.Sleep(100 * time.Microsecond)
-								}
+								once.Do(begun.Done)
+								begun.Wait()
 							}
 						})
 					})
