@@ -84,7 +84,11 @@ func TestTensors(t *testing.T) {
 		`r.offsets int64 [rows+1] 8 where each list begins, and the end`,
 		`mask bool [rows] 1 1 for samples, 0 for pads`,
 	}
-	for i, x := range c.Tensors(true) {
+	infos := c.Tensors(true)
+	if len(infos) != len(want) {
+		t.Fatalf("%d tensors, want %d", len(infos), len(want))
+	}
+	for i, x := range infos {
 		if got := strings.Join([]string{x.Name, x.DType.String(), "[" + strings.Join(x.Shape, " ") + "]", strconv.FormatInt(x.Bytes, 10), x.How}, " "); got != want[i] {
 			t.Errorf("%s, want %s", got, want[i])
 		}
