@@ -276,10 +276,14 @@ func TestDictionaryBatches(t *testing.T) {
 			t.Errorf("shuffled batches differ (memory %d)", mem)
 		}
 	}
+	refused := 0
 	for _, err := range coded.IterBatches(t.Context(), &dataset.BatchOptions{Tensors: true}) {
-		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "kind"`) {
+		if refused++; fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "kind"`) {
 			t.Errorf("tensors: %v", err)
 		}
+	}
+	if refused != 1 {
+		t.Errorf("tensors: refused %d times", refused)
 	}
 	want, err := plain.Collect(t.Context(), nil)
 	if err != nil {
