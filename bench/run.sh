@@ -73,6 +73,17 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 	r=$(for _ in 1 2 3; do "$core" many "$dir/m"; done | sort -t: -k2 | sed -n 2p)
 	echo "| first batch of 1,000 local files of 10 row groups | $(calc '%.2f s' "$(num first_batch_seconds <<<"$r")") (all: $(calc '%.1f s' "$(num seconds <<<"$r")")) | <= 1 s |"
 
+	r=$("$core" partitioned "$dir/partitioned" "$dir/taxi")
+	echo "| 4 M rows written into 50 partitions, budget $(num limit_mib <<<"$r") MiB: peak memory | $(num peak_rss_mib <<<"$r") MiB | <= $(num allowed_mib <<<"$r") MiB |"
+	[ -d "$dir/tiny" ] || "$core" tiny "$dir/tiny" make
+	r=$("$core" tiny "$dir/tiny")
+	echo "| first shuffled batch of 20,000 row groups of one row | $(calc '%.2f s' "$(num first_batch_seconds <<<"$r")") | <= 1.5 s |"
+	for kind in plain dictionary; do
+		[ -d "$dir/large-$kind" ] || "$core" large "$dir/large-$kind" make 1024 $kind
+		r=$("$core" large "$dir/large-$kind")
+		echo "| shuffled rows of 1 MB, pages of 128 MB ($kind), budget $(num limit_mib <<<"$r") MiB: peak memory | $(num peak_rss_mib <<<"$r") MiB | <= $(num allowed_mib <<<"$r") MiB + one page |"
+	done
+
 	size=$(du -cb "$dir"/wide/*.parquet | tail -1 | cut -f1)
 	cat >"$dir/wide.yaml" <<-SPEC
 		version: 1

@@ -2,7 +2,9 @@
 # What `make demo` runs: the main job on the data that the repository ships. No server, no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+say() { printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
 say bin/penstock show -n 3 examples/data/flights/
 say bin/penstock explain examples/flights.yaml
 say bin/penstock run examples/flights.yaml
