@@ -48,25 +48,16 @@ func Values(alloc memory.Allocator, d *array.Dictionary) (arrow.Array, error) {
 
 // entries makes of each row the run of its entry, or of record 1, which is null.
 func entries[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64](runs []Run, idx []T, d *array.Dictionary) bool {
-	n := uint64(d.Dictionary().Len())
-	if d.NullN() == 0 {
-		for i, x := range idx {
-			if uint64(x) >= n {
-				return false
-			}
+	n, nulls := uint64(d.Dictionary().Len()), d.NullN() > 0
+	for i, x := range idx {
+		switch {
+		case nulls && d.IsNull(i):
+			runs[i] = Run{1, 0, 1}
+		case uint64(x) >= n:
+			return false
+		default:
 			runs[i] = Run{0, int32(x), 1}
 		}
-		return true
-	}
-	for i, x := range idx {
-		if d.IsNull(i) {
-			runs[i] = Run{1, 0, 1}
-			continue
-		}
-		if uint64(x) >= n {
-			return false
-		}
-		runs[i] = Run{0, int32(x), 1}
 	}
 	return true
 }

@@ -132,24 +132,13 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 		}
 		return s.done(col, buf)
 	case *arrow.Date32Type:
-		out, buf := values[int32](s)
-		for r := range out {
-			b := s.value(s.fields[r*s.stride+c])
-			v, ok := int64(0), false
-			if b == nil {
-				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = parseDate(b); !ok {
-				s.fail(r, col, b)
-			}
-			out[r] = int32(v)
-		}
-		return s.done(col, buf)
+		return parsed[int32](s, c, col, parseDate)
 	case *arrow.TimestampType:
 		return s.timestamps(c, col, t)
 	case *arrow.Time32Type:
-		return timesOfDay[int32](s, c, col, t.Unit)
+		return parsed[int32](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
 	case *arrow.Time64Type:
-		return timesOfDay[int64](s, c, col, t.Unit)
+		return parsed[int64](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
 	case *arrow.BooleanType:
 		buf := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
 		clear(buf.Bytes())
@@ -265,14 +254,15 @@ func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arr
 	return s.done(col, buf)
 }
 
-func timesOfDay[T int32 | int64](s *segment, c int, col arrow.Field, u arrow.TimeUnit) arrow.Array {
+// parsed is a column of numbers that parse makes of fields.
+func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]byte) (int64, bool)) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
 		b := s.value(s.fields[r*s.stride+c])
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parseTimeOfDay(b, u); !ok {
+		} else if v, ok = parse(b); !ok {
 			s.fail(r, col, b)
 			v = 0
 		}
