@@ -52,7 +52,7 @@ func (o *Object) read(ctx context.Context, dst []byte, off int64) error {
 		return o.get(ctx, dst, off)
 	}
 	cache := o.b.cache
-	missing := o.join(cache.Read(ctx, o.id, dst, off))
+	missing := join(cache.Read(ctx, o.id, dst, off), o.b.o.Gap)
 	mine, theirs, done := cache.Claim(o.id, missing, off)
 	fetched, err := func() (int64, error) {
 		defer done()
@@ -72,7 +72,7 @@ func (o *Object) read(ctx context.Context, dst []byte, off int64) error {
 			left = append(left, blobcache.Span{Off: w.Off + m.Off, Len: m.Len})
 		}
 	}
-	more, err := o.fetchSpans(ctx, o.join(left), dst, off)
+	more, err := o.fetchSpans(ctx, join(left, 0), dst, off) // not what lies between: that was fetched, and counted
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (o *Object) stillMissing(ctx context.Context, spans []blobcache.Span, dst [
 	return left
 }
 
-// join puts spans together where what lies between them is cheaper to ask for than another request.
-func (o *Object) join(spans []blobcache.Span) []blobcache.Span {
+// join puts spans together that have no more than gap bytes between them, which is cheaper to ask for than another request.
+func join(spans []blobcache.Span, gap int64) []blobcache.Span {
 	joined := spans[:0]
 	for _, m := range spans {
-		if n := len(joined) - 1; n >= 0 && int64(m.Off-joined[n].Off-joined[n].Len) <= o.b.o.Gap {
+		if n := len(joined) - 1; n >= 0 && int64(m.Off-joined[n].Off-joined[n].Len) <= gap {
 			joined[n].Len = m.Off + m.Len - joined[n].Off
 			continue
 		}
