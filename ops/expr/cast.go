@@ -249,8 +249,13 @@ func parseInt[T integer](t arrow.DataType) caster {
 func parseUint[T integer](t arrow.DataType) caster {
 	w := bitsOf(t)
 	return parsed(t, func(s string) (T, bool) {
-		v, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(s), "+"), 10, w)
-		return T(v), err == nil
+		s = strings.TrimSpace(s)
+		digits := strings.TrimPrefix(s, "+")
+		if digits == s {
+			digits = strings.TrimPrefix(s, "-")
+		}
+		v, err := strconv.ParseUint(digits, 10, w)
+		return T(v), err == nil && (v == 0 || s[0] != '-') // "-0" is what a float of that value is as text
 	})
 }
 

@@ -275,12 +275,15 @@ func (g gen) str(depth int) *node {
 	return call(pickOf(g, "coalesce", "min", "max"), g.str(depth), g.str(depth))
 }
 
+// kept are seeds that failed once: text "-0" as an unsigned integer.
+var kept = []uint64{12521235431815928728}
+
 // TestAgainstReference compares kernels with the reference interpreter on random
 // expressions and batches.
 func TestAgainstReference(t *testing.T) {
 	seeds, cases := []uint64{*seedFlag}, *casesFlag
 	if *seedFlag == 0 {
-		seeds = nil
+		seeds = slices.Clone(kept)
 		first := rand.Uint64()
 		for i := range uint64(cases) {
 			seeds = append(seeds, first+i)
