@@ -56,6 +56,7 @@ var allowed = []struct {
 	{"shard/feed", "internal/fault internal/mem internal/ipcmeta shard"},
 	{"shard", "internal/fault internal/cell internal/near internal/typename internal/gather io/driver exec shard/internal/..."},
 	{"dataset", "internal/fault internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
+	{"trainer/internal/wire", "internal/fault"},
 	{"cmd/...", "..."},
 	{"examples/...", "..."},
 	{"bench/...", "..."},
