@@ -55,6 +55,7 @@ var allowed = []struct {
 	{"shard/internal/...", "internal/fault internal/gather internal/mem exec io/driver shard/internal/order shard/internal/pack shard/internal/rows"},
 	{"shard/feed", "internal/fault internal/mem internal/ipcmeta shard"},
 	{"shard", "internal/fault internal/cell internal/near internal/typename internal/gather io/driver exec shard/internal/..."},
+	{"trainer/launch", "internal/fault trainer/internal/wire"},
 	{"dataset", "internal/fault internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"trainer/internal/wire", "internal/fault"},
 	{"cmd/...", "..."},

@@ -1,0 +1,134 @@
+// Package launch starts the workers of a group, watches them and ends them, with everything that they started.
+//
+// [Processes] runs them as child processes of this one, [Goroutines] as goroutines. A [Launcher] decides where workers run and nothing else: what they
+// do, whether a failure is one, and whether the group starts again is package trainer's.
+package launch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Launcher starts groups. Safe for concurrent use; groups are independent of each other.
+type Launcher interface {
+	// Launch starts all workers or none. After an error nothing runs, and the error says which worker could not be started and why. ctx bounds the start; a
+	// group that has started lives until its workers have ended or Stop is called, whatever becomes of ctx.
+	Launch(ctx context.Context, workers []Worker) (Group, error)
+}
+
+// Worker is what to start.
+type Worker struct {
+	Rank      int // distinct within the group
+	LocalRank int
+	Node      int
+
+	// Argv is the program and its arguments. A program without a slash is looked up in the PATH of Env, one with a relative path begins at Dir.
+	Argv []string
+	// Env is the complete environment, NAME=value. Launchers of processes add PENSTOCK_LAUNCH, by which they know their own.
+	Env []string
+	// Dir is the working directory; "": this process's.
+	Dir string
+	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. 0: no limit.
+	Memory int64
+	// Run is the worker of a launcher of goroutines; others ignore it. It should return soon after ctx has ended.
+	Run func(ctx context.Context) error
+}
+
+// Group is workers that were started together. Safe for concurrent use.
+type Group interface {
+	// Exits gets one Exit per worker, in the order in which they end, and is closed after the last. It has room for all: nobody has to receive.
+	Exits() <-chan Exit
+	// Signal sends s to the main process of a worker; rank -1: of every worker that runs. An error if that worker has ended, or is not there.
+	Signal(rank int, s os.Signal) error
+	// Stacks says what the threads of a worker are doing, for people: see the launchers. It may end the worker, so it is for workers that are to be ended.
+	Stacks(ctx context.Context, rank int) (string, error)
+	// Stop ends the group: everything that runs is asked to (SIGTERM) and after grace ended by force. It returns when nothing is left, not even what workers have left
+	// behind, and may be called at any time, any number of times and at once: the shortest grace counts.
+	Stop(grace time.Duration)
+	// Usage of each worker, as it was at most half a second ago, in the order of Launch. Workers that have ended use what they have left behind.
+	Usage() []Usage
+}
+
+// Usage is what a worker and its descendants use.
+type Usage struct {
+	Rank      int
+	PID       int
+	Processes int // that live now
+	// Memory in bytes: anonymous and shared memory, without pages of files, which the kernel can drop. What processes share counts once where
+	// the kernel says how much that is, and it is asked where it matters (near Worker.Memory); else once for each.
+	Memory int64
+	CPU    time.Duration // user and system time since the start, with that of descendants that have ended
+}
+
+// Exit is the end of a worker.
+type Exit struct {
+	Rank int
+	Name string // what messages call the worker; "": "rank N"
+	PID  int    // 0: a goroutine
+
+	Code   int            // exit code; -1: there is none
+	Signal syscall.Signal // that ended it; 0: none
+	// Memory: it was ended for its memory, by us or by the kernel, where that can be seen.
+	Memory bool
+	// Ours: it had been asked to end (Stop, or a signal that asks for it) before it did. Not set where it passed its limit of memory.
+	Ours bool
+	At   time.Time
+	Tail []string // last lines of its output, harmless on a terminal: at most 40, and 8 KiB
+	// Err is what Run returned; always nil for a process.
+	Err error
+	// Detail is what else is known of the cause: "it used 2.1 GiB, its limit is 2 GiB"; may be "".
+	Detail string
+}
+
+// OK reports whether the worker ended by itself and without a failure.
+func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
+
+// String is the cause in one line: "rank 1 (pid 4711) ended with exit code 1".
+func (e Exit) String() string {
+	var b strings.Builder
+	b.WriteString(e.Name)
+	if e.Name == "" {
+		fmt.Fprintf(&b, "rank %d", e.Rank)
+	}
+	if e.PID != 0 {
+		fmt.Fprintf(&b, " (pid %d)", e.PID)
+	}
+	switch {
+	case e.Memory:
+		b.WriteString(" was ended for its memory")
+	case e.Signal != 0:
+		fmt.Fprintf(&b, " was ended by signal %d (%s)", int(e.Signal), signalName(e.Signal))
+	case e.Err != nil:
+		text, _, _ := strings.Cut(e.Err.Error(), "\n")
+		fmt.Fprintf(&b, " failed: %s", text)
+	case e.Code == -1:
+		b.WriteString(" did not end")
+	case e.Code != 0:
+		fmt.Fprintf(&b, " ended with exit code %d", e.Code)
+	default:
+		b.WriteString(" ended")
+	}
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	return b.String()
+}
+
+// tailLines is how many lines Exit.Tail has at most.
+const tailLines = 40
+
+// rankName is what messages call a worker unless Options.Name says otherwise.
+func rankName(rank int) string { return fmt.Sprintf("rank %d", rank) }
+
+// asks reports whether a signal asks a process to end.
+func asks(s os.Signal) bool {
+	switch s {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL, syscall.SIGQUIT, syscall.SIGHUP:
+		return true
+	}
+	return false
+}
