@@ -1,0 +1,378 @@
+"""A worker's connection to the controller of its run: lines of JSON over a unix socket (``trainer/internal/wire``).
+
+:func:`session` connects, once per process; outside of a run it is None. Who opens a training data set says so with
+:meth:`Session.opened`, and every report carries its state from then on; whoever gives batches calls :func:`alive`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Mapping, Protocol
+
+from penstock._errors import Corrupt, Error, Invalid, Unavailable, Unsupported, error
+from penstock._version import __version__
+
+VERSION = 1  # of the protocol: both sides have the same
+MAX_LINE = 16 << 20  # bytes
+
+ENV_SOCKET = "PENSTOCK_CONTROL"
+ENV_RUN = "PENSTOCK_RUN"
+ENV_ATTEMPT = "PENSTOCK_ATTEMPT"
+_ENV_OWNER = "PENSTOCK_CONTROL_OWNER"  # process id of the worker that has connected, for processes that it starts
+
+#: Writes the stacks of all threads to stderr, where nobody else handles it.
+STACKS_SIGNAL = signal.SIGUSR1
+
+
+class TrainingShard(Protocol):
+    """What a session needs of an open training data set."""
+
+    @property
+    def noticed(self) -> bool:
+        """The preemption notice has come with a batch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that the loop has taken; also after the end."""
+        ...
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the controller says of the run; see ``wire.Welcome``."""
+
+    run: str
+    attempt: int
+    storage: str
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    node: int
+    nodes: int
+    devices: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    #: Data sets by name: ``{"socket": path, "eval": bool}``.
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checkpoint: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    reports: int = 0
+
+    @staticmethod
+    def of(m: Mapping[str, Any]) -> Welcome:
+        try:
+            return Welcome(
+                run=str(m["run"]), attempt=int(m["attempt"]), storage=str(m["storage"]),
+                rank=int(m["rank"]), world=int(m["world"]), local_rank=int(m["local_rank"]), local_world=int(m["local_world"]),
+                node=int(m["node"]), nodes=int(m["nodes"]), devices=tuple(m.get("devices") or ()), config=dict(m["config"] or {}),
+                data={k: dict(v) for k, v in (m.get("data") or {}).items()}, checkpoint=int(m.get("checkpoint") or 0),
+                metrics=decode_metrics(m.get("metrics") or {}), reports=int(m["reports"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as e:
+            raise Corrupt(f"the controller of this run does not say what it should ({e!r}): use one release for both sides") from e
+
+
+@dataclass(frozen=True)
+class Preempt:
+    """The machine will be taken away. Without training data sets the notice counts once ``report`` has been made."""
+
+    reason: str
+    grace: float  # seconds, from its arrival
+    report: int
+
+
+def encode_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """JSON has no NaN and no infinities."""
+    names = {math.inf: "Infinity", -math.inf: "-Infinity"}
+    return {k: v if math.isfinite(v) else names.get(v, "NaN") for k, v in metrics.items()}
+
+
+def decode_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {k: float(v) for k, v in metrics.items()}
+
+
+class Session:
+    """The connection. Requests of several threads follow each other; answers are awaited without a limit, as the controller ends what hangs."""
+
+    def __init__(self, path: str) -> None:
+        self.pid = os.getpid()
+        self.preempt: Preempt | None = None
+        self._alive_at = -math.inf
+        self._asking = threading.Lock()  # one request at a time
+        self._sending = threading.Lock()
+        self._got = threading.Condition()  # guards what follows
+        self._answers: deque[dict[str, Any]] = deque()
+        self._lost: tuple[str, str] | None = None  # code and text
+        self._shards: dict[str, TrainingShard] = {}
+        self._restored: Path | None = None
+        self._done = False
+
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._sock.connect(path)
+        except OSError as e:
+            self._sock.close()
+            raise Unavailable(f"the controller of this run does not answer ({path}: {e.strerror or e}): the run is over, or {ENV_SOCKET} was inherited from one; unset it to run without") from e
+        self._lines = self._sock.makefile("rb")
+        self._send({"hello": {
+            "version": VERSION, "run": os.environ.get(ENV_RUN, ""), "attempt": _number(ENV_ATTEMPT, 1), "rank": _number("RANK", 0),
+            "pid": self.pid, "client": f"python {__version__}",
+        }})  # fmt: skip
+        first = self._read()
+        if first is None or "welcome" not in first:
+            self._sock.close()
+            if first and "refused" in first:
+                raise _fault(first["refused"], "the controller of this run refuses this worker")
+            raise Unavailable("the controller of this run is gone: it ended, or was killed, before it took this worker")
+        self.welcome = Welcome.of(first["welcome"])
+        self.reports = self.welcome.reports  # made so far
+        threading.Thread(target=self._listen, name="penstock-control", daemon=True).start()
+
+    # The loop's side.
+
+    def opened(self, name: str, shard: TrainingShard) -> None:
+        """Every report carries the state of ``shard`` from now on, until another one is opened under this name."""
+        with self._got:
+            self._shards[name] = shard
+
+    def noticed(self) -> bool:
+        """The machine will be taken away: true from the same step on, on every rank."""
+        self.check()
+        with self._got:
+            shards, notice = list(self._shards.values()), self.preempt
+        if shards:
+            return any(s.noticed for s in shards)
+        return notice is not None and self.reports >= notice.report
+
+    def alive(self, step: int = 0) -> None:
+        """The loop gets somewhere. Says so at most once a second; between is the cost of reading a clock."""
+        now = time.monotonic()
+        if now - self._alive_at >= 1:
+            self._alive_at = now
+            self.check()
+            self._send({"alive": {"step": step} if step else {}})
+
+    def report(self, metrics: Mapping[str, float], directory: str) -> int:
+        """Makes the next report, and waits until it is kept. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files."""
+        with self._asking:
+            with self._got:
+                shards = dict(self._shards)
+            states = {name: s.state_dict() for name, s in shards.items()}
+            n = self.reports + 1
+            m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
+            if directory:
+                m["dir"] = directory
+            if states:
+                m["data"] = states
+                m["step"] = max(int(s.get("step") or 0) for s in states.values())
+            a = self._ask({"report": m}, "reported")
+            self.reports = n
+            self._alive_at = time.monotonic()
+        if a.get("n") != n:
+            raise self._lose("corrupt", f"the controller answers report {a.get('n')} where report {n} was made: use one release for both sides")
+        if a.get("error"):
+            raise _fault(a["error"], f"report {n}")
+        return int(a.get("checkpoint") or 0)
+
+    def restore(self) -> Path | None:
+        """The folder with the files of the checkpoint that the group goes on from; None where there is none. Asked once."""
+        if not self.welcome.checkpoint:
+            return None
+        with self._asking:
+            if self._restored is None:
+                a = self._ask({"restore": {}}, "restored")
+                if a.get("error"):
+                    raise _fault(a["error"], f"checkpoint {self.welcome.checkpoint}")
+                if not a.get("dir"):
+                    return None
+                self._restored = Path(a["dir"])
+            return self._restored
+
+    def done(self, failure: BaseException | None = None) -> None:
+        """The loop has returned, or failed; the process ends next. The first call counts."""
+        if self._done or self.pid != os.getpid():
+            return
+        self._done = True
+        m: dict[str, Any] = {}
+        if failure is not None:
+            trace = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
+            text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}".removesuffix(": ")
+            code = failure.code if isinstance(failure, Error) else "canceled" if isinstance(failure, KeyboardInterrupt) else "user_code"
+            m["error"] = {"code": code, "text": _short(text, 1 << 16), "trace": _short(trace, 1 << 18)}
+        with contextlib.suppress(Error):  # it is gone already: the process ends anyway
+            self._send({"done": m})
+
+    def check(self) -> None:
+        """Raises if the controller is gone: nobody would hear of what is trained from there on."""
+        with self._got:
+            lost = self._lost
+        if lost is not None:
+            raise error(*lost)
+
+    # The controller's side.
+
+    def _ask(self, request: dict[str, Any], want: str) -> dict[str, Any]:
+        self.check()
+        self._send(request)
+        with self._got:
+            while not self._answers and self._lost is None:
+                self._got.wait()
+            if not self._answers:
+                assert self._lost is not None
+                raise error(*self._lost)
+            a = self._answers.popleft()
+        if want not in a:
+            raise self._lose("corrupt", f"the controller answers with {', '.join(a) or 'nothing'} where {want} is due: use one release for both sides")
+        return a[want] or {}
+
+    def _send(self, m: dict[str, Any]) -> None:
+        line = json.dumps(m, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(line) > MAX_LINE:
+            raise Invalid(f"a message of {len(line)} bytes for the controller: metrics and states take at most {MAX_LINE} together")
+        with self._sending:
+            try:
+                self._sock.sendall(line)
+            except OSError as e:
+                raise self._lose("unavailable", _GONE) from e
+
+    def _read(self) -> dict[str, Any] | None:
+        """The next line; None when the controller is gone."""
+        try:
+            line = self._lines.readline(4 * MAX_LINE)
+        except OSError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            m = json.loads(line)
+        except ValueError:
+            m = None
+        if not isinstance(m, dict):
+            raise Corrupt("what the controller says is damaged: use one release for both sides")
+        return m
+
+    def _listen(self) -> None:
+        try:
+            while (m := self._read()) is not None:
+                if "reported" in m or "restored" in m:
+                    with self._got:
+                        self._answers.append(m)
+                        self._got.notify_all()
+                elif "preempt" in m:
+                    p = m["preempt"]
+                    with self._got:
+                        self.preempt = Preempt(str(p.get("reason", "")), float(p.get("grace") or 0), int(p.get("report") or 0))
+                elif "stacks" in m:
+                    self._send({"stacks": {"text": _short(stacks(), 1 << 20)}})
+                elif "refused" in m:
+                    f = _fault(m["refused"], "the controller gave this worker up")
+                    self._lose(f.code, str(f))
+                    return
+                else:
+                    self._lose("corrupt", f"the controller says {', '.join(m) or 'nothing'}, which this release does not know: use one release for both sides")
+                    return
+            self._lose("unavailable", _GONE)
+        except Exception as e:  # whatever it is, nobody may wait for an answer that nobody reads
+            self._lose(e.code if isinstance(e, Error) else "internal", str(e) or repr(e))
+
+    def _lose(self, code: str, text: str) -> Error:
+        """The connection is of no use any more; the first reason counts, and is returned."""
+        with self._got:
+            if self._lost is None:
+                self._lost = (code, text)
+            self._got.notify_all()
+            return error(*self._lost)
+
+
+_GONE = "the controller of this run is gone: it ended or was killed. `penstock resume` goes on from the last checkpoint"
+
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+def session() -> Session | None:
+    """The connection of this process to the controller of its run, made with the first call; None outside of a run.
+
+    Only the process that the controller started may have it: processes that it forks or starts get an ``Unsupported`` error.
+    """
+    global _session
+    path = os.environ.get(ENV_SOCKET)
+    if not path:
+        return None
+    with _lock:
+        owner = os.environ.get(_ENV_OWNER)
+        if owner is not None and owner != str(os.getpid()):
+            raise Unsupported(
+                f"this process (pid {os.getpid()}) was started by worker {owner} of the run: shards, reports and contexts are the worker's own. "
+                "Take batches in the worker's main process (a DataLoader with num_workers=0), or hand on what the child needs"
+            )
+        if _session is None:
+            _session = Session(path)
+            os.environ[_ENV_OWNER] = str(os.getpid())
+            _watch(_session)
+        return _session
+
+
+def alive(step: int = 0) -> None:
+    """The loop gets somewhere: for whoever gives batches. Nothing outside of a run."""
+    s = _session
+    if s is not None and s.pid == os.getpid():
+        s.alive(step)
+
+
+def stacks() -> str:
+    """What the threads of this process are doing."""
+    names = {t.ident: t.name for t in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)))
+    return "\n".join(parts)
+
+
+def _watch(s: Session) -> None:
+    """Says how the process ends, and lets it be asked what it is doing."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or no file
+            faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__, all_threads=True)
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], e: BaseException, tb: TracebackType | None) -> None:
+        before(kind, e, tb)
+        s.done(e if e.__traceback__ is tb else e.with_traceback(tb))
+
+    sys.excepthook = hook
+    atexit.register(s.done)
+
+
+def _fault(e: Mapping[str, Any], what: str) -> Error:
+    return error(str(e.get("code") or "unknown"), f"{what}: {e.get('text') or 'no reason given'}")
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"{name} is {text!r} in the environment: a whole number is needed") from None
+
+
+def _short(text: str, most: int) -> str:
+    """Its end, where it is too long."""
+    return text if len(text) <= most else "..." + text[-most:]
