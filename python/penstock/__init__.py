@@ -18,10 +18,24 @@ from penstock._errors import (
     Unsupported,
     WorkerLost,
 )
+from penstock._version import __version__
 
 if TYPE_CHECKING:
     from penstock._batch import Batch, Lineage, Place
-    from penstock._shard import Shard, connect, open, shard
+    from penstock._open import connect, open, shard
+    from penstock._serve import serve
+    from penstock._shard import Shard
+    from penstock.train import (
+        Context,
+        alive,
+        get_checkpoint,
+        get_config,
+        get_context,
+        get_device,
+        preempted,
+        prepare_model,
+        report,
+    )
 
 # Where the other names are; each module is imported with the first use of one of its names.
 _lazy = {
@@ -29,13 +43,19 @@ _lazy = {
     "Lineage": "_batch",
     "Place": "_batch",
     "Shard": "_shard",
-    "connect": "_shard",
-    "open": "_shard",
-    "shard": "_shard",
+    "connect": "_open",
+    "open": "_open",
+    "serve": "_serve",
+    "shard": "_open",
+    **dict.fromkeys(
+        ("Context", "alive", "get_checkpoint", "get_config", "get_context", "get_device", "preempted", "prepare_model", "report"),
+        "train",
+    ),
 }
 
 __all__ = [
     "Batch",
+    "Context",
     "Corrupt",
     "Error",
     "Exhausted",
@@ -47,8 +67,18 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "WorkerLost",
+    "__version__",
+    "alive",
     "connect",
+    "get_checkpoint",
+    "get_config",
+    "get_context",
+    "get_device",
     "open",
+    "preempted",
+    "prepare_model",
+    "report",
+    "serve",
     "shard",
 ]
 

@@ -1,7 +1,7 @@
 """A worker's connection to the controller of its run: lines of JSON over a unix socket (``trainer/internal/wire``).
 
-:func:`session` connects, once per process; outside of a run it is None. Who opens a training data set says so with
-:meth:`Session.opened`, and every report carries its state from then on; whoever gives batches calls :func:`alive`.
+:func:`session` connects, once per process; outside of a run it is None. Every report carries the states of the training data sets
+that :func:`penstock.shard` has opened; whoever gives batches calls :meth:`Session.alive`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from penstock._errors import Corrupt, Error, Invalid, Unavailable, Unsupported, error
 from penstock._version import __version__
+
+if TYPE_CHECKING:
+    from penstock._shard import Shard
 
 VERSION = 1  # of the protocol: both sides have the same
 MAX_LINE = 16 << 20  # bytes
@@ -37,19 +40,6 @@ _ENV_OWNER = "PENSTOCK_CONTROL_OWNER"  # process id of the worker that has conne
 
 #: Writes the stacks of all threads to stderr, where nobody else handles it.
 STACKS_SIGNAL = signal.SIGUSR1
-
-
-class TrainingShard(Protocol):
-    """What a session needs of an open training data set."""
-
-    @property
-    def noticed(self) -> bool:
-        """The preemption notice has come with a batch."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the last batch that the loop has taken; also after the end."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -118,9 +108,10 @@ class Session:
         self._got = threading.Condition()  # guards what follows
         self._answers: deque[dict[str, Any]] = deque()
         self._lost: tuple[str, str] | None = None  # code and text
-        self._shards: dict[str, TrainingShard] = {}
+        self.position: Callable[[str, Shard], dict[str, Any]] = lambda _, s: s.state_dict()
         self._restored: Path | None = None
         self._done = False
+        self.failed = False  # with an exception that nobody caught
 
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -145,21 +136,24 @@ class Session:
 
     # The loop's side.
 
-    def opened(self, name: str, shard: TrainingShard) -> None:
-        """Every report carries the state of ``shard`` from now on, until another one is opened under this name."""
-        with self._got:
-            self._shards[name] = shard
+    @property
+    def rank(self) -> int:
+        return self.welcome.rank
+
+    @property
+    def data(self) -> dict[str, dict[str, Any]]:
+        """Data sets of the run by name: ``{"socket": path, "eval": bool}``."""
+        return self.welcome.data
 
     def noticed(self) -> bool:
         """The machine will be taken away: true from the same step on, on every rank."""
         self.check()
-        with self._got:
-            shards, notice = list(self._shards.values()), self.preempt
+        shards, notice = _training(), self.preempt
         if shards:
-            return any(s.noticed for s in shards)
+            return any(s.noticed for s in shards.values())
         return notice is not None and self.reports >= notice.report
 
-    def alive(self, step: int = 0) -> None:
+    def alive(self, step: int | None = None) -> None:
         """The loop gets somewhere. Says so at most once a second; between is the cost of reading a clock."""
         now = time.monotonic()
         if now - self._alive_at >= 1:
@@ -170,9 +164,7 @@ class Session:
     def report(self, metrics: Mapping[str, float], directory: str) -> int:
         """Makes the next report, and waits until it is kept. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files."""
         with self._asking:
-            with self._got:
-                shards = dict(self._shards)
-            states = {name: s.state_dict() for name, s in shards.items()}
+            states = {name: self.position(name, s) for name, s in _training().items()}
             n = self.reports + 1
             m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
             if directory:
@@ -207,7 +199,7 @@ class Session:
         """The loop has returned, or failed; the process ends next. The first call counts."""
         if self._done or self.pid != os.getpid():
             return
-        self._done = True
+        self._done, self.failed = True, failure is not None
         m: dict[str, Any] = {}
         if failure is not None:
             trace = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
@@ -328,11 +320,10 @@ def session() -> Session | None:
         return _session
 
 
-def alive(step: int = 0) -> None:
-    """The loop gets somewhere: for whoever gives batches. Nothing outside of a run."""
-    s = _session
-    if s is not None and s.pid == os.getpid():
-        s.alive(step)
+def _training() -> dict[str, Shard]:
+    """The training data sets that this process has opened, by name. Those closed since are among them: what they gave stays given."""
+    module = sys.modules.get("penstock._open")
+    return {name: s for name, s in module._opened.items() if not s.eval} if module else {}
 
 
 def stacks() -> str:
@@ -353,10 +344,15 @@ def _watch(s: Session) -> None:
 
     def hook(kind: type[BaseException], e: BaseException, tb: TracebackType | None) -> None:
         before(kind, e, tb)
-        s.done(e if e.__traceback__ is tb else e.with_traceback(tb))
+        s.done(e)
 
     sys.excepthook = hook
     atexit.register(s.done)
+
+
+def failed() -> bool:
+    """An exception that nobody caught ends this process, as far as that is known."""
+    return _session is not None and _session.failed or getattr(sys, "last_type", None) is not None
 
 
 def _fault(e: Mapping[str, Any], what: str) -> Error:
