@@ -1,0 +1,64 @@
+"""Batches of records: Arrow arrays, and numpy arrays of their columns, over the memory of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._errors import Corrupt, Unsupported
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+
+def record(memory: NDArray[np.uint8] | None, rows: int) -> pa.RecordBatch:
+    """The record batch of an Arrow IPC stream. Its buffers are slices of ``memory``, which lives as long as one of them."""
+    try:
+        import pyarrow as pa
+    except ImportError as e:
+        raise Unsupported("batches of records need pyarrow: pip install pyarrow, or have the spec make tensors (shards.columns)") from e
+    if memory is None:
+        raise Corrupt("the feed is damaged: a batch of records without bytes")
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(memory)) as reader:
+            batch = reader.read_next_batch()
+        batch.validate()
+    except (pa.ArrowException, StopIteration, OSError) as e:
+        raise Corrupt(f"the feed is damaged: no record batch: {e}") from e
+    if batch.num_rows != rows:
+        raise Corrupt(f"the feed is damaged: {batch.num_rows} rows, not {rows}")
+    return batch
+
+
+def columns(batch: pa.RecordBatch, memory: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Columns as numpy arrays.
+
+    Numbers, dates and times without nulls, and lists of fixed size of these, are views of ``memory``. Other columns are what pyarrow makes of them, which are
+    copies: strings and lists become arrays of objects, numbers with nulls become floats with NaN.
+    """
+    start = memory.ctypes.data
+    return {name: _column(batch.column(i), memory, start) for i, name in enumerate(batch.schema.names)}
+
+
+def _column(a: pa.Array, memory: NDArray[np.uint8], start: int) -> NDArray[Any]:
+    import pyarrow as pa
+
+    shape = [len(a)]
+    values = a
+    while pa.types.is_fixed_size_list(values.type) and values.null_count == 0:
+        shape.append(values.type.list_size)
+        values = values.flatten()
+    t = values.type
+    if values.null_count == 0 and (pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t)):
+        dtype = np.dtype("M8[D]" if pa.types.is_date32(t) else "M8[ms]" if pa.types.is_date64(t) else t.to_pandas_dtype() if not pa.types.is_timestamp(t) else f"M8[{t.unit}]")
+        width = t.bit_width // 8
+        data = values.buffers()[1]
+        if dtype.itemsize == width and data is not None:
+            at = data.address - start + values.offset * width
+            if 0 <= at and at + len(values) * width <= memory.nbytes:
+                return np.ndarray(shape, dtype, memory, at)
+    if len(shape) > 1 and values.null_count == 0 and not pa.types.is_nested(t):
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+    return np.asarray(a.to_numpy(zero_copy_only=False))

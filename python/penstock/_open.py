@@ -1,0 +1,98 @@
+"""Ways to a shard: of the run that this process is a worker of, of a spec, of a socket."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock._errors import Invalid, NotFound
+from penstock._feed import Feed
+from penstock._shard import Shard
+
+_opened: dict[str, Shard] = {}
+
+
+def opened() -> dict[str, Shard]:
+    """The data sets of the run that :func:`shard` has opened in this process, by name, without those that were closed."""
+    return {name: s for name, s in _opened.items() if not s.closed}
+
+
+def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
+    """This worker's shard of a data set of its run (``penstock train``, or a Go program that calls ``trainer.Command``).
+
+    Called again with the same name it gives the same shard. After a restart of the group it stands where the last checkpoint was committed.
+    """
+    known = _opened.get(name)
+    if known is not None and not known.closed:
+        known._feed.usable()
+        return known
+    from penstock import _control
+
+    session: Any = _control.session()
+    data = session.data
+    if name not in data:
+        have = ", ".join(sorted(data)) or "none"
+        raise NotFound(f"no data set {name!r} in this run; it has: {have}")
+    of = data[name]
+    alive = session.alive if not of.get("eval") else lambda _: session.alive(None)
+    s = Shard(Feed(of["socket"], session.rank, prefetch=prefetch), name=name, eval=bool(of.get("eval")), alive=alive)
+    _opened[name] = s
+    return s
+
+
+def connect(path: str | os.PathLike[str], rank: int = 0, *, wait: float = 10.0, prefetch: int = 2) -> Shard:
+    """The shard of a rank at the socket of a data process (``penstock data``, or ``feed.Serve`` in a Go program).
+
+    It waits ``wait`` seconds for a socket that is not there yet.
+    """
+    return Shard(Feed(os.fspath(path), rank, wait=wait, prefetch=prefetch))
+
+
+def open(
+    spec: str | os.PathLike[str],
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    prefetch: int = 2,
+    **overrides: Any,
+) -> Shard:
+    """The shard of a rank of a spec, anywhere: it starts the penstock binary as a child, which ends with this process or with the shard.
+
+    ``rank`` and ``world_size`` default to RANK and WORLD_SIZE, as torchrun and ``penstock train`` set them, else to 0 and 1. ``overrides`` change keys of the spec as
+    ``--set`` does: ``shards={"global_batch": 512}``, or ``**{"shards.global_batch": 512}``. Each process reads for itself; ``penstock train`` reads once for all ranks of a
+    machine.
+    """
+    from penstock import _process
+
+    rank = _number("RANK", 0) if rank is None else rank
+    ranks = _number("WORLD_SIZE", 1) if world_size is None else world_size
+    if not 0 <= rank < ranks:
+        raise Invalid(f"rank {rank} of {ranks}: ranks are 0 to world_size - 1")
+    sets = _process.settings(overrides)
+    server: list[_process.Server] = []
+
+    def start() -> Feed:
+        while server:
+            server.pop().close()
+        server.append(_process.Server(spec, sets, ranks, rank))
+        try:
+            return Feed(server[0].socket, rank, prefetch=prefetch, explain=server[0].explain)
+        except BaseException:
+            end()
+            raise
+
+    def end() -> None:
+        while server:
+            server.pop().close()
+
+    return Shard(start(), reopen=start, done=end)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"{name} is {text!r} in the environment, which is no number") from None
