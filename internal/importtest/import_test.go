@@ -61,7 +61,6 @@ var allowed = []struct {
 	{"dataset", "internal/fault internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"trainer/internal/wire", "internal/fault"},
 	{"trainer/internal/group", "internal/fault"},
-	{"trainer/internal/wire", "internal/fault"},
 	{"cmd/...", "..."},
 	{"examples/...", "..."},
 	{"bench/...", "..."},

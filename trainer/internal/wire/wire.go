@@ -179,7 +179,7 @@ func (m *Metrics) UnmarshalJSON(b []byte) error {
 			(*m)[k] = math.Inf(-1)
 		default:
 			var v float64
-			if raw[0] == '"' || json.Unmarshal(raw, &v) != nil {
+			if raw[0] == '"' || raw[0] == 'n' || json.Unmarshal(raw, &v) != nil {
 				return fault.New(fault.Invalid, "metric %q is %.40s: metrics are numbers", k, raw)
 			}
 			(*m)[k] = v
