@@ -379,7 +379,19 @@ func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 	one := func(i int) {
 		it := j.iters[i]
 		p := &w.parts[i]
-		b, err := it.collate.BatchOf(p.rows, p.runs, BatchShape{Rows: j.shares[it.rank], Masked: j.Tail == TailPad, Lengths: lengths})
+		defer func() {
+			if p := recover(); p != nil {
+				f, ok := p.(*fault.Error) // an allocator's
+				if !ok {
+					panic(p)
+				}
+				errs[i] = f
+			}
+		}()
+		j.mu.Lock()
+		memory := it.memory
+		j.mu.Unlock()
+		b, err := it.collate.BatchOf(p.rows, p.runs, BatchShape{Rows: j.shares[it.rank], Masked: j.Tail == TailPad, Lengths: lengths, Memory: memory})
 		if err != nil {
 			errs[i] = fault.Wrap(err, fault.Place{Step: fmt.Sprintf("batch of rank %d, step %d", it.rank, step)})
 			return

@@ -59,6 +59,8 @@ type BatchShape struct {
 	// Lengths to which lists are padded, by column, in place of the longest of
 	// this batch: what [Collator.Longest] found for all ranks.
 	Lengths map[string]int
+	// Memory of the tensors; nil: the collator's.
+	Memory memory.Allocator
 }
 
 // NewCollator checks that the form fits the schema; what does not is an Invalid

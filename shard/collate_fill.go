@@ -35,7 +35,11 @@ func (c *Collator) fill(b *Batch, recs []arrow.RecordBatch, packed [][]byte, run
 		return err
 	}
 	pack := packed != nil && c.mixed.pack(c, recs)
-	buf := memory.NewResizableBuffer(c.alloc)
+	alloc := c.alloc
+	if o.Memory != nil {
+		alloc = o.Memory
+	}
+	buf := memory.NewResizableBuffer(alloc)
 	buf.Resize(size)
 	all, at := buf.Bytes(), 0
 	for i := range b.tensors {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -25,9 +26,10 @@ type Iterator struct {
 	queue    []item
 	waiting  bool
 	closed   bool
-	restored bool // to where the job began, by its own Restore
-	took     bool // a batch since then
-	last     snap // after the last batch given
+	restored bool             // to where the job began, by its own Restore
+	took     bool             // a batch since then
+	last     snap             // after the last batch given
+	memory   memory.Allocator // of tensors; nil: the job's
 }
 
 // item is a batch, or the end of an epoch.

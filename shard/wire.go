@@ -40,3 +40,19 @@ func (b *Batch) Buffer() []byte {
 // Allocator is what the batches of the iterator's job are allocated from: memory that its budget
 // pays. It may be used until the iterator is closed, and to free at any time.
 func (it *Iterator) Allocator() memory.Allocator { return it.j.memory }
+
+// SetMemory makes the tensors of batches that are begun from now on lie in memory of alloc, which the caller
+// pays for ([Iterator.Charge]); nil: in the job's again. alloc may panic with a *fault.Error, which fails the job. It must be
+// safe for concurrent use, and outlive the batches.
+func (it *Iterator) SetMemory(alloc memory.Allocator) {
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	it.memory = alloc
+}
+
+// Charge takes n bytes of the budget of the iterator's job for memory that is not the Allocator's, whether they
+// are free or not; release gives them back, at any time.
+func (it *Iterator) Charge(n int64) (release func()) { return it.j.memory.Borrow(n) }
+
+// Budget is the limit of that budget, in bytes.
+func (it *Iterator) Budget() int64 { return it.j.budget.Limit() }

@@ -25,7 +25,7 @@ type Client struct {
 	hi    welcome
 	conn  *net.UnixConn
 	r     *reader // the reading goroutine's, once begun
-	pool  *mem.Pool
+	ring  *window
 	queue chan item
 	done  chan struct{} // closed by Close
 	begun bool
@@ -34,9 +34,10 @@ type Client struct {
 	reading sync.WaitGroup
 	writes  sync.Mutex
 
-	mu     sync.Mutex
-	state  shard.State
-	closed bool
+	mu      sync.Mutex
+	state   shard.State
+	noticed bool
+	closed  bool
 }
 
 // Dial takes a rank of the data process that serves the socket at path. It waits for one that is not
@@ -99,21 +100,17 @@ func dial(ctx context.Context, path string, rank int, o *DialOptions, until time
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	c := &Client{rank: rank, conn: conn, queue: make(chan item, o.Prefetch), done: make(chan struct{})}
-	c.r = newReader(conn, rank, o.Allocator, o.MaxBatch)
-	if err := c.greet(); err != nil {
+	if err := c.greet(o.MaxBatch); err != nil {
 		if ctx.Err() != nil {
 			err = fault.New(fault.Canceled, "%w", context.Cause(ctx))
 		}
 		return nil, fault.WithCode(fault.Unavailable, err)
 	}
 	if !stop() {
+		c.ring.close()
 		return nil, fault.New(fault.Canceled, "%w", context.Cause(ctx))
 	}
 	conn.SetDeadline(time.Time{})
-	if c.r.alloc == nil {
-		c.pool = mem.New(int64(o.Prefetch+2) * min(o.MaxBatch, 64<<20))
-		c.r.alloc = c.pool
-	}
 	return c, nil
 }
 
@@ -124,8 +121,11 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// greet says who this is, and reads the answer.
-func (c *Client) greet() error {
+// greet says who this is, reads the answer, and maps the ring that comes with it.
+func (c *Client) greet(limit int64) error {
+	g := &greeting{c: c.conn}
+	defer g.close()
+	c.r = newReader(g, c.rank, limit)
 	// A data process that refuses at once may not read it: its answer says more than a failure to write.
 	_, _ = c.conn.Write(binary.LittleEndian.AppendUint32(preamble(nil), uint32(c.rank)))
 	pre := make([]byte, len(magic)+2)
@@ -135,7 +135,7 @@ func (c *Client) greet() error {
 	if err := checkPreamble(pre, "data process"); err != nil {
 		return err
 	}
-	kind, meta, _, err := c.r.frame(maxState)
+	kind, meta, err := c.r.frame(maxState)
 	switch {
 	case err != nil:
 		return err
@@ -147,8 +147,22 @@ func (c *Client) greet() error {
 	if c.hi, err = readWelcome(meta); err != nil {
 		return err
 	}
+	if g.file == nil {
+		return fault.New(fault.Corrupt, "the feed is damaged: no memory came with the welcome")
+	}
+	ring, err := mem.MapShared(g.file, c.hi.Ring)
+	if err != nil {
+		return err
+	}
+	c.ring = &window{ring: ring, free: c.free}
+	c.r.ring = c.ring
 	c.state, c.r.base = c.hi.State, c.hi.State
 	return nil
+}
+
+// free tells the data process that a batch is not looked at any more; one that is gone need not know.
+func (c *Client) free(offset uint64) {
+	_ = c.send(frameFree, binary.LittleEndian.AppendUint64(nil, offset))
 }
 
 func readWelcome(meta []byte) (w welcome, err error) {
@@ -184,6 +198,14 @@ func (c *Client) Epoch() uint64 { return c.State().Epoch }
 // Step is how many steps of the epoch were given.
 func (c *Client) Step() int64 { return c.State().Step }
 
+// Noticed reports whether Next has given a batch from which on the notice counts (Options.Notice): the
+// same step on every rank.
+func (c *Client) Noticed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.noticed
+}
+
 // Restore makes the job go on from a state. Every rank restores the same one before its
 // first Next; states that do not fit the job are refused with what differs.
 func (c *Client) Restore(s shard.State) error {
@@ -205,7 +227,7 @@ func (c *Client) Restore(s shard.State) error {
 	}
 	c.conn.SetReadDeadline(time.Now().Add(helloTime))
 	defer c.conn.SetReadDeadline(time.Time{})
-	kind, meta, _, err := c.r.frame(maxState)
+	kind, meta, err := c.r.frame(maxState)
 	switch {
 	case err != nil:
 		return c.gone(err)
@@ -231,7 +253,7 @@ func (c *Client) Next(ctx context.Context) (*shard.Batch, error) {
 	if !c.begun {
 		if c.begun = true; c.last == nil {
 			// What the data process said before it went is read all the same.
-			_ = c.send(frameBegin, binary.LittleEndian.AppendUint32(nil, uint32(cap(c.queue))))
+			_ = c.send(frameBegin, binary.LittleEndian.AppendUint64(nil, uint64(cap(c.queue)))) // no flags
 			c.reading.Go(c.read)
 		}
 	}
@@ -257,6 +279,7 @@ func (c *Client) Next(ctx context.Context) (*shard.Batch, error) {
 	_ = c.send(frameMore, nil) // a data process that is gone is seen when reading
 	c.mu.Lock()
 	c.state = x.state
+	c.noticed = c.noticed || x.noticed
 	c.mu.Unlock()
 	if x.eof {
 		return nil, io.EOF
@@ -272,7 +295,8 @@ func (c *Client) All(ctx context.Context) iter.Seq2[*shard.Batch, error] {
 // read fills the queue, which has room for all that was asked for.
 func (c *Client) read() {
 	for {
-		x := c.one()
+		x, err := c.r.next()
+		x.err = err
 		select {
 		case c.queue <- x:
 		case <-c.done:
@@ -287,27 +311,11 @@ func (c *Client) read() {
 	}
 }
 
-// one reads an item; the panic of an allocator that has no more is an error.
-func (c *Client) one() (x item) {
-	defer func() {
-		if p := recover(); p != nil {
-			err, ok := p.(*fault.Error)
-			if !ok {
-				panic(p)
-			}
-			x = item{err: err}
-		}
-	}()
-	x, err := c.r.next()
-	x.err = err
-	return x
-}
-
 // send writes a frame.
 func (c *Client) send(kind byte, meta []byte) error {
 	c.writes.Lock()
 	defer c.writes.Unlock()
-	_, err := c.conn.Write(appendFrame(nil, kind, meta, 0))
+	_, err := c.conn.Write(appendFrame(nil, kind, meta))
 	return err
 }
 
@@ -335,7 +343,7 @@ func (c *Client) open() error {
 	return nil
 }
 
-// Close gives the rank up for good: the other ranks go on without it. Batches given out stay valid.
+// Close gives the rank up for good: the other ranks go on without it. Batches given out stay valid until they are released.
 // A consumer that ends without Close counts as lost, and ends the job of all ranks. Idempotent.
 func (c *Client) Close() error {
 	c.mu.Lock()
@@ -355,9 +363,6 @@ func (c *Client) Close() error {
 			x.batch.Release()
 		}
 	}
-	c.r.close()
-	if c.pool != nil {
-		c.pool.Close()
-	}
+	c.ring.close()
 	return nil
 }

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"encoding/binary"
 	"io"
 	"net"
 	"os"
@@ -119,7 +120,7 @@ func TestStrangers(t *testing.T) {
 		}
 		io.WriteString(conn, c.hello)
 		b, _ := io.ReadAll(conn)
-		if !strings.HasPrefix(string(b), "penstock\x01\x00") || !strings.Contains(string(b), c.answer) {
+		if !strings.HasPrefix(string(b), "penstock\x02\x00") || !strings.Contains(string(b), c.answer) {
 			t.Errorf("%q is answered with %q", c.hello, b)
 		}
 		conn.Close()
@@ -139,6 +140,35 @@ func TestStrangers(t *testing.T) {
 	b.Release()
 	must(t, c.send(frameBegin, nil))
 	wantError(t, g.wait(), fault.WorkerLost, "at the wrong time")
+}
+
+// What a consumer does not hold it cannot free: not twice, not beside a batch, not before it begins.
+func TestFreeWrong(t *testing.T) {
+	free := func(c *Client, at uint64) { must(t, c.send(frameFree, binary.LittleEndian.AppendUint64(nil, at))) }
+	g := newGroup(t, t.Context(), 1, nil, true)
+	free(g.all[0], 0)
+	wantError(t, drain(t, g.all[0]), fault.Corrupt, "at the wrong time") // nothing was asked for: the rank is free again
+	for i := range 3 {
+		c := dialTest(t, g.path, 0, nil)
+		b, err := c.Next(t.Context())
+		must(t, err)
+		switch i {
+		case 0:
+			free(c, 64)
+		case 1:
+			free(c, 1<<63)
+		case 2:
+			free(c, 0) // the first batch lies there
+			b.Release()
+		}
+		wantError(t, g.wait(), fault.WorkerLost, "at the wrong time")
+		if i < 2 {
+			b.Release()
+		}
+		g = newGroup(t, t.Context(), 1, nil, false)
+	}
+	must(t, dialTest(t, g.path, 0, nil).Close())
+	must(t, g.wait())
 }
 
 // Dial waits for a data process that comes later, and for no longer than it is told to.

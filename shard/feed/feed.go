@@ -1,4 +1,5 @@
-// Package feed gives the batches of a job to consumers in other processes, over a unix socket.
+// Package feed gives the batches of a job to consumers in other processes: through memory that they
+// share, and a unix socket that says where in it. Nothing is copied on the way. It needs Linux.
 //
 // One data process owns the iterators of all ranks and calls [Serve]; a consumer calls [Dial] with
 // its rank and gets a [Client], which is used as an iterator is: Next, State, Restore, Close.
@@ -14,9 +15,9 @@
 // the data process and all ranks again, and they restore the last committed state: the same on
 // every rank, on any number of ranks. A consumer that closes gives its rank up for good.
 //
-// What is ahead of a consumer is bounded: DialOptions.Prefetch batches in its own process, one on the
-// way, and what the iterator makes ahead. A consumer that does not read blocks its producer, as a
-// local one does.
+// What is ahead of a consumer is bounded: DialOptions.Prefetch batches that it was told of, and what the
+// iterator makes ahead. A consumer that does not read blocks its producer, as a local one does. The
+// memory of batches is the data process's, and counts against its budget until the consumer has released them, or is gone.
 //
 // Only processes of the same user are served. Nothing listens on a network.
 package feed
@@ -29,7 +30,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +39,9 @@ type Options struct {
 	// Wait is how long ranks that have asked for their first batch wait for those that have
 	// not; 0: 5 minutes, negative: without end.
 	Wait time.Duration
+	// Notice that the machine will be taken away, or that ranks are to stop for another reason: after it is closed,
+	// the first step that no rank was sent yet, and all later ones, are marked; see [Client.Noticed]. nil: never.
+	Notice <-chan struct{}
 }
 
 // DialOptions of Dial; nil means defaults.
@@ -48,11 +51,9 @@ type DialOptions struct {
 	// Wait is how long Dial waits for a data process that is not there yet; 0: 10 seconds,
 	// negative: not at all.
 	Wait time.Duration
-	// MaxBatch is the most bytes that a batch may have; 0: 1 GiB.
+	// MaxBatch is the most bytes that a batch may have, all of which lie in memory that is shared with the data
+	// process; 0: 1 GiB.
 	MaxBatch int64
-	// Allocator of the batches; nil: a pool outside the Go heap, of the client. It must be safe for
-	// concurrent use.
-	Allocator memory.Allocator
 }
 
 // maxPath is what a socket's address has room for.

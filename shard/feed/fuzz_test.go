@@ -4,24 +4,26 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
 )
 
 const fuzzLimit = 1 << 20
 
-// streams are what data processes send after the welcome, in several forms, and the state of
-// the welcome.
-func streams(t testing.TB) (all [][]byte, base shard.State) {
+// stream is what a data process sends after the welcome, and the ring that its batches lie in.
+type stream struct{ frames, ring []byte }
+
+// streams are in several forms, all with the state of the welcome.
+func streams(t testing.TB) (all []stream, base shard.State) {
 	t.Helper()
 	for _, o := range []shard.Options{
 		{Form: shard.Form{}, Lineage: true, Tail: shard.TailPad},
@@ -35,7 +37,10 @@ func streams(t testing.TB) (all [][]byte, base shard.State) {
 		}
 		base = it[0].State()
 		var b bytes.Buffer
-		w := newSender(&b, memory.DefaultAllocator)
+		w := &sender{w: &b}
+		w.ring, err = newRing(it[0])
+		must(t, err)
+		it[0].SetMemory(w.ring.mem)
 		must(t, w.json(frameStarted, base))
 		for {
 			x, err := it[0].Next(t.Context())
@@ -45,13 +50,16 @@ func streams(t testing.TB) (all [][]byte, base shard.State) {
 				break
 			}
 			must(t, err)
-			must(t, w.batch(x, &at))
+			must(t, w.batch(x, &at, uint32(x.Step())&flagNoticed))
 			x.Release()
 		}
 		must(t, w.fail(fault.New(fault.RowError, "and no further")))
-		w.close()
+		view, err := mem.MapShared(w.ring.mem.File(), w.ring.mem.Size())
+		must(t, err)
+		all = append(all, stream{b.Bytes(), bytes.Clone(view[:w.ring.mem.Resident()])})
+		mem.UnmapShared(view)
 		it[0].Close()
-		all = append(all, b.Bytes())
+		w.ring.close()
 	}
 	return all, base
 }
@@ -63,60 +71,38 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// counting is an allocator that notes the most bytes held.
-type counting struct {
-	memory.Allocator
-	held, most int
-}
-
-func (c *counting) Allocate(n int) []byte {
-	c.held += n
-	c.most = max(c.most, c.held)
-	return c.Allocator.Allocate(n)
-}
-
-func (c *counting) Reallocate(n int, b []byte) []byte {
-	c.held += n - len(b)
-	c.most = max(c.most, c.held+len(b))
-	return c.Allocator.Reallocate(n, b)
-}
-
-func (c *counting) Free(b []byte) {
-	c.held -= len(b)
-	c.Allocator.Free(b)
-}
-
-// readAll reads items until an error; use is called for each batch.
-func readAll(data []byte, base shard.State, alloc memory.Allocator, use func(*shard.Batch)) error {
-	r := newReader(bytes.NewReader(data), 0, alloc, fuzzLimit)
+// readAll reads items of a stream until an error; use is called for each batch. What was given back is counted.
+func (s stream) readAll(base shard.State, use func(*shard.Batch)) (free int, err error) {
+	ring := memory.NewGoAllocator().Allocate(len(s.ring)) // aligned
+	copy(ring, s.ring)
+	r := newReader(bytes.NewReader(s.frames), 0, fuzzLimit)
+	r.ring = &window{ring: ring, free: func(uint64) { free++ }}
 	r.base = base
-	defer r.close()
 	for {
 		x, err := r.next()
 		if err != nil {
-			return err
+			return free, err
 		}
 		if x.batch != nil {
 			use(x.batch)
 			x.batch.Release()
 		}
 		if x.over {
-			return io.EOF
+			return free, io.EOF
 		}
 	}
 }
 
-// Whatever the other end sends: no panic, no memory on a claim alone, and batches that can be used.
+// Whatever the other end sends, and has in its ring: no panic, and batches that can be used.
 func FuzzClient(f *testing.F) {
 	all, base := streams(f)
-	for _, b := range all {
-		f.Add(b)
-		f.Add(b[:len(b)/2])
+	for _, s := range all {
+		f.Add(s.frames, s.ring[:min(len(s.ring), 16<<10)])
+		f.Add(s.frames[:len(s.frames)/2], s.ring[:4<<10])
 	}
-	f.Add(appendFrame(nil, frameOver, nil, 0))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		alloc := &counting{Allocator: memory.NewGoAllocator()}
-		err := readAll(data, base, alloc, func(b *shard.Batch) {
+	f.Add(appendFrame(nil, frameOver, nil), []byte{})
+	f.Fuzz(func(t *testing.T, frames, ring []byte) {
+		_, err := stream{frames, ring}.readAll(base, func(b *shard.Batch) {
 			b.Digest() // reads all of it
 			if b.Real() > b.Rows() || b.Samples() != nil && len(b.Samples()) != b.Real() {
 				t.Errorf("%d rows, %d real, %d samples", b.Rows(), b.Real(), len(b.Samples()))
@@ -134,88 +120,154 @@ func FuzzClient(f *testing.F) {
 		if err == nil {
 			t.Error("the stream has no end")
 		}
-		if alloc.most > 8*fuzzLimit+believed {
-			t.Errorf("%d bytes of memory for %d bytes", alloc.most, len(data))
-		}
 	})
 }
 
 // Whatever a consumer sends: no panic, and either it leaves or the connection is over.
 func FuzzServer(f *testing.F) {
 	_, base := streams(f)
-	state := newSender(new(bytes.Buffer), nil)
+	state := &sender{w: io.Discard}
 	must(f, state.json(frameRestore, base))
-	begin := appendFrame(nil, frameBegin, binary.LittleEndian.AppendUint32(nil, 2), 0)
+	begin := appendFrame(nil, frameBegin, binary.LittleEndian.AppendUint64(nil, 1<<32+2))
+	free := appendFrame(nil, frameFree, binary.LittleEndian.AppendUint64(nil, 4096))
 	f.Add(state.frames)
 	f.Add(begin)
 	f.Add(append(bytes.Clone(state.frames), begin...))
-	f.Add(append(append(bytes.Clone(begin), appendFrame(nil, frameMore, nil, 0)...), appendFrame(nil, frameBye, nil, 0)...))
-	f.Add([]byte("penstock\x01\x00\x00\x00\x00\x00"))
+	f.Add(slices.Concat(begin, appendFrame(nil, frameMore, nil), free, appendFrame(nil, frameBye, nil)))
+	f.Add(slices.Concat(begin, free, free))
+	f.Add([]byte("penstock\x02\x00\x00\x00\x00\x00"))
 	its, err := columns(f, 30).Shards(f.Context(), 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 7, Shuffle: &shard.Shuffle{Lanes: 2, WindowRows: 10}}})
 	must(f, err)
-	f.Cleanup(func() { its[0].Close() })
+	ring, err := newRing(its[0])
+	must(f, err)
+	f.Cleanup(func() { its[0].Close(); ring.close() })
 	f.Fuzz(func(t *testing.T, data []byte) {
 		readHello(bytes.NewReader(data))
 		st := &seat{it: its[0], taken: true, wanted: make(chan struct{}, maxAhead)}
 		s := &server{ranks: []int{0}, seats: map[int]*seat{0: st}, started: make(chan struct{}), end: func(error) {}}
-		began := 0
-		left, err := s.listen(bytes.NewReader(data), st, newSender(io.Discard, nil), func() { began++ })
+		began, freed := 0, 0
+		ring.held[4096] = func() { freed++ } // a batch
+		left, err := s.listen(bytes.NewReader(data), st, &sender{w: io.Discard, ring: ring}, func() { began++ })
 		if left == (err != nil) {
 			t.Errorf("left %v, error %v", left, err)
 		}
-		if began > 1 || len(st.wanted) > maxAhead {
-			t.Errorf("began %d times, wants %d", began, len(st.wanted))
+		if began > 1 || freed > began || len(st.wanted) > maxAhead {
+			t.Errorf("began %d times, freed %d times, wants %d", began, freed, len(st.wanted))
 		}
 	})
 }
 
-// A stream cut anywhere, and one with any byte changed, gives an error and all memory back where
-// nothing was handed out by arrow-go's reader.
+// A stream cut anywhere, and one with any byte changed, gives an error, and what was given out back.
 func TestDamaged(t *testing.T) {
 	all, base := streams(t)
-	for i, b := range all {
+	for i, s := range all {
 		whole := 0
-		err := readAll(b, base, memtest.New(t), func(*shard.Batch) { whole++ })
+		free, err := s.readAll(base, func(*shard.Batch) { whole++ })
 		wantError(t, err, fault.RowError, "and no further")
-		for n := 0; n < len(b); n += 1 + n/50 {
+		if free != whole || whole < 4 {
+			t.Errorf("form %d: %d batches, %d given back", i, whole, free)
+		}
+		for n := 0; n < len(s.frames); n += 1 + n/50 {
 			got := 0
-			if err := readAll(b[:n], base, memtest.New(t), func(*shard.Batch) { got++ }); !isGone(err) || got > whole {
-				t.Errorf("form %d, %d bytes of %d: %d batches, then %v", i, n, len(b), got, err)
+			free, err := stream{s.frames[:n], s.ring}.readAll(base, func(*shard.Batch) { got++ })
+			if !isGone(err) || got > whole || free != got {
+				t.Errorf("form %d, %d bytes of %d: %d batches, %d given back, then %v", i, n, len(s.frames), got, free, err)
 			}
 		}
-		for at := 0; at < len(b); at += 1 + at/50 {
-			for _, v := range []byte{0, 0xff, b[at] ^ 0x40} {
-				bad := bytes.Clone(b)
+		for at := 0; at < len(s.frames); at += 1 + at/50 {
+			for _, v := range []byte{0, 0xff, s.frames[at] ^ 0x40} {
+				bad := bytes.Clone(s.frames)
 				bad[at] = v
-				if err := readAll(bad, base, memory.NewGoAllocator(), func(b *shard.Batch) { b.Digest() }); err == nil {
+				if _, err := (stream{bad, s.ring}).readAll(base, func(b *shard.Batch) { b.Digest() }); err == nil {
 					t.Errorf("form %d, byte %d is %d: no end", i, at, v)
 				}
 			}
 		}
+		if i > 0 {
+			continue // tensors may have any value
+		}
+		refused := 0
+		for at := 0; at < len(s.ring); at += 1 + at/200 {
+			for _, v := range []byte{0, 0xff, s.ring[at] ^ 0x40} {
+				bad := bytes.Clone(s.ring)
+				bad[at] = v
+				if _, err := (stream{s.frames, bad}).readAll(base, func(b *shard.Batch) { b.Digest() }); fault.CodeOf(err) == fault.Corrupt {
+					refused++
+				}
+			}
+		}
+		if refused < 50 {
+			t.Errorf("%d changes of records were noticed", refused)
+		}
+	}
+}
+
+// Numbers of a batch's head that lie, each alone.
+func TestHeads(t *testing.T) {
+	all, base := streams(t)
+	s := all[1]
+	at := header + int(binary.LittleEndian.Uint32(s.frames[4:])) // behind started
+	frame := s.frames[at : at+header+int(binary.LittleEndian.Uint32(s.frames[at+4:]))]
+	read := func(frame []byte) error {
+		_, err := stream{frame, s.ring}.readAll(base, func(b *shard.Batch) { b.Digest() })
+		return err
+	}
+	if err := read(frame); err != io.EOF {
+		t.Fatal(err)
+	}
+	n := uint64(len(s.ring))
+	for _, c := range []struct {
+		name string
+		at   int
+		v    uint64
+		code fault.Code
+	}{
+		{"negative step", 8, 1 << 63, fault.Corrupt}, {"no rows", 16, 0, fault.Corrupt}, {"too many rows", 16, 1 << 41, fault.Corrupt}, {"more real rows", 24, 8, fault.Corrupt},
+		{"offset behind the end", 32, n, fault.Corrupt}, {"offset far behind", 32, math.MaxUint64 &^ 63, fault.Corrupt}, {"offset between", 32, 8, fault.Corrupt},
+		{"length 0", 40, 0, fault.Corrupt}, {"another length", 40, 64, fault.Corrupt}, {"length behind the end", 40, n + 64, fault.Corrupt},
+		{"over the limit", 40, fuzzLimit + 1, fault.Exhausted}, {"length that overflows", 40, math.MaxUint64, fault.Exhausted},
+	} {
+		bad := bytes.Clone(frame)
+		binary.LittleEndian.PutUint64(bad[header+c.at:], c.v)
+		if err := read(bad); fault.CodeOf(err) != c.code {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	for i, name := range []string{"flags", "position", "samples", "lineage", "form", "zero"} {
+		for _, v := range []uint32{1, 2, math.MaxUint32} {
+			bad := bytes.Clone(frame)
+			field := bad[header+sections-4+4*i:]
+			if i == 0 && v == 1 {
+				continue // is one
+			}
+			binary.LittleEndian.PutUint32(field, binary.LittleEndian.Uint32(field)+v)
+			if err := read(bad); fault.CodeOf(err) != fault.Corrupt {
+				t.Errorf("%s and %d: %v", name, v, err)
+			}
+		}
+	}
+	if err := read(slices.Concat([]byte{frameTensors, 0, 0, 0, head - 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, frame[header:header+head-1])); fault.CodeOf(err) != fault.Corrupt {
+		t.Error(err)
 	}
 }
 
 // Lengths that are claimed, and not sent, cost nothing.
 func TestClaims(t *testing.T) {
-	all, base := streams(t)
-	var head [header]byte
-	for _, c := range []struct {
-		name       string
-		meta, body uint64
-	}{{"meta", maxMeta, 0}, {"too much meta", math.MaxUint32, 0}, {"body", 100, fuzzLimit}, {"too large a body", 100, math.MaxInt64}, {"negative", 100, math.MaxUint64}} {
-		head[0] = frameTensors
-		binary.LittleEndian.PutUint32(head[4:], uint32(c.meta))
-		binary.LittleEndian.PutUint64(head[8:], c.body)
-		alloc := &counting{Allocator: memory.NewGoAllocator()}
-		var n uint64
-		err := errors.Join(readAll(append(head[:], all[0][:min(int(c.meta), 50)]...), base, alloc, nil))
-		if n = uint64(alloc.most); err == nil || n > believed {
-			t.Errorf("%s: %v, %d bytes of memory", c.name, err, n)
+	claim := func(meta uint32, body uint64) io.Reader {
+		b := binary.LittleEndian.AppendUint32([]byte{frameTensors, 0, 0, 0}, meta)
+		return io.MultiReader(bytes.NewReader(binary.LittleEndian.AppendUint64(b, body)), bytes.NewReader(make([]byte, 100)))
+	}
+	for _, n := range []uint32{200, 16 << 20, maxMeta} {
+		r := newReader(claim(n, 0), 0, 1)
+		if _, _, err := r.frame(maxMeta); !isGone(err) || cap(r.meta) > 2*believed {
+			t.Errorf("%v, with %d bytes taken for 100", err, cap(r.meta))
 		}
 	}
-	r := newReader(io.MultiReader(bytes.NewReader(append(head[:4:4], 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0)), bytes.NewReader(make([]byte, 100))), 0, nil, 1)
-	if _, _, _, err := r.frame(maxMeta); !isGone(err) || cap(r.meta) > 2*believed {
-		t.Errorf("%v, with %d bytes taken for 100", err, cap(r.meta))
+	for _, r := range []io.Reader{claim(maxMeta+1, 0), claim(math.MaxUint32, 0), claim(100, 1), claim(100, math.MaxUint64)} {
+		r := newReader(r, 0, 1)
+		if _, _, err := r.frame(maxMeta); fault.CodeOf(err) != fault.Corrupt || cap(r.meta) > 0 {
+			t.Errorf("%v, with %d bytes taken", err, cap(r.meta))
+		}
 	}
 }
 

@@ -37,9 +37,12 @@ func Serve(ctx context.Context, l net.Listener, its []*shard.Iterator, o *Option
 	if !ok || ul.Addr().Network() != "unix" {
 		return fault.New(fault.Invalid, "batches are served on unix sockets only, not on %s: use feed.Listen", l.Addr().Network())
 	}
-	s := &server{seats: map[int]*seat{}, started: make(chan struct{}), wait: 5 * time.Minute}
-	if o != nil && o.Wait != 0 {
-		s.wait = o.Wait
+	s := &server{seats: map[int]*seat{}, started: make(chan struct{}), wait: 5 * time.Minute, sent: step{0, -1}}
+	if o != nil {
+		s.notice = o.Notice
+		if o.Wait != 0 {
+			s.wait = o.Wait
+		}
 	}
 	if len(its) == 0 {
 		return fault.New(fault.Invalid, "no iterators to serve")
@@ -100,13 +103,25 @@ type server struct {
 	end     context.CancelCauseFunc // ends the group; the first cause counts
 	conns   sync.WaitGroup
 	wait    time.Duration
+	notice  <-chan struct{}
 	started chan struct{} // closed when all ranks have begun
 
 	mu    sync.Mutex
 	seats map[int]*seat // the map is constant
 	timer *time.Timer
 	open  bool // started is closed
+	sent  step // the furthest that a rank was sent
+	from  step // the notice counts after it
+	heard bool // the notice was
 }
+
+// step is a step of the job; the next epoch is further than any step.
+type step struct {
+	epoch uint64
+	n     int64
+}
+
+func (s step) before(o step) bool { return s.epoch < o.epoch || s.epoch == o.epoch && s.n < o.n }
 
 // seat is a rank.
 type seat struct {
@@ -138,11 +153,32 @@ func (s *server) take(rank, pid int) (*seat, error) {
 	return st, nil
 }
 
-// welcome says where a rank stands. Another may be restoring its state: not at the same time.
-func (s *server) welcome(st *seat) welcome {
+// flags are those of a step that a rank is about to be sent. All ranks get the same for one step: once the notice is heard, what counts is
+// how far the furthest of them was.
+func (s *server) flags(at step) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := welcome{Rank: st.it.Rank(), State: st.it.State()}
+	if !s.heard {
+		select {
+		case <-s.notice:
+			s.heard, s.from = true, s.sent
+		default:
+		}
+	}
+	if s.sent.before(at) {
+		s.sent = at
+	}
+	if s.heard && s.from.before(at) {
+		return flagNoticed
+	}
+	return 0
+}
+
+// welcome says where a rank stands. Another may be restoring its state: not at the same time.
+func (s *server) welcome(st *seat, ring int64) welcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := welcome{Rank: st.it.Rank(), State: st.it.State(), Ring: ring}
 	w.Steps, w.Known = st.it.Len()
 	return w
 }
@@ -275,22 +311,26 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 		st, err = s.take(rank, pid)
 	}
 	if err != nil {
-		w := newSender(c, nil)
+		w := &sender{w: c}
 		c.SetWriteDeadline(time.Now().Add(grace))
 		w.write(preamble(nil))
 		w.fail(err)
 		return
 	}
 	until(time.Time{})
-	w := newSender(c, st.it.Allocator())
-	defer w.close()
+	w := &sender{w: c}
 	pctx, quit := context.WithCancelCause(ctx)
 	defer quit(errDone)
 	var pump sync.WaitGroup
 	left := false
 	w.write(preamble(nil))
-	if err = w.json(frameWelcome, s.welcome(st)); err == nil || w.broken != nil {
-		left, err = s.listen(c, st, w, func() { pump.Go(func() { s.pump(pctx, st, w) }) })
+	if w.ring, err = newRing(st.it); err != nil {
+		s.end(err)
+	} else {
+		defer w.ring.close()
+		if err = w.welcome(c, s.welcome(st, w.ring.mem.Size())); err == nil || w.broken != nil {
+			left, err = s.listen(c, st, w, func() { pump.Go(func() { s.pump(pctx, st, w) }) })
+		}
 	}
 	switch {
 	case left:
@@ -302,12 +342,13 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 		}
 		return
 	default:
-		at := s.welcome(st).State
+		at := s.welcome(st, 0).State
 		s.end(fault.New(fault.WorkerLost, "rank %d: its consumer, process %d, is lost (%v) after epoch %d, step %d was made ready for it: start all ranks again, and restore the last committed state",
 			rank, st.pid, err, at.Epoch, at.Step))
 	}
 	quit(errDone)
 	pump.Wait()
+	st.it.SetMemory(nil)
 	if left {
 		s.leave(st, st.it.Close())
 		return
@@ -324,9 +365,9 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 // listen reads what the consumer says: true when it gives its rank up, otherwise why the
 // connection ended.
 func (s *server) listen(c io.Reader, st *seat, w *sender, begin func()) (left bool, err error) {
-	r := newReader(c, 0, nil, 0)
+	r := newReader(c, 0, 0)
 	for {
-		kind, meta, _, err := r.frame(maxState)
+		kind, meta, err := r.frame(maxState)
 		if err != nil {
 			return false, err
 		}
@@ -342,10 +383,15 @@ func (s *server) listen(c io.Reader, st *seat, w *sender, begin func()) (left bo
 			} else {
 				w.frame(frameDone, nil)
 			}
-		case kind == frameBegin && !begun && len(meta) == 4 && st.want(binary.LittleEndian.Uint32(meta)):
+		case kind == frameBegin && !begun && len(meta) == 8 && meta[4]&^beginPinned|meta[5]|meta[6]|meta[7] == 0 && st.want(binary.LittleEndian.Uint32(meta)):
+			if meta[4]&beginPinned != 0 {
+				w.ring.mem.Pin()
+			}
+			st.it.SetMemory(w.ring.mem) // before any rank makes the producer start
 			s.begin(st)
 			begin()
-		case kind == frameMore && begun && st.want(1):
+		case kind == frameMore && begun && len(meta) == 0 && st.want(1):
+		case kind == frameFree && begun && len(meta) == 8 && w.ring.free(binary.LittleEndian.Uint64(meta)):
 		default:
 			return false, fault.New(fault.Corrupt, "a frame of kind %d that is wrong, or comes at the wrong time", kind)
 		}
@@ -396,7 +442,7 @@ func (s *server) pump(ctx context.Context, st *seat, w *sender) {
 			err = w.end(&at)
 		case err == nil:
 			at, ended = st.it.State(), false
-			err = w.batch(b, &at)
+			err = w.batch(b, &at, s.flags(step{b.Epoch(), b.Step()}))
 			b.Release()
 		}
 	}

@@ -8,24 +8,24 @@ import (
 	"github.com/penstock-data/penstock/shard"
 )
 
-// Version 1 of the feed. Both sides begin with a preamble: the magic, and the version in
+// Version 2 of the feed. Both sides begin with a preamble: the magic, and the version in
 // two bytes; the consumer adds its rank in four. Then come frames: a header of
-// 16 bytes (kind, three zeros, bytes of meta in four, bytes of the body in eight), meta, the
-// body. All numbers are little-endian. The body of frameTensors is the buffer that all tensors lie
-// in; behind frameRecord follow messages of one Arrow IPC stream, up to a record batch: the
-// schema comes before the first, dictionaries when they change.
+// 16 bytes (kind, three zeros, bytes of meta in four, bytes of a body in eight: always 0), meta. All
+// numbers are little-endian. With the welcome comes the file of the ring, memory that both
+// sides map: batches lie in it, and their frames say where. docs/feed.md has all of it.
 const (
 	magic   = "penstock"
-	version = 1
+	version = 2
 	header  = 16
 )
 
 const (
 	// of the consumer
 	frameRestore = 1 + iota // a state
-	frameBegin              // all is restored: so many frames are wanted, in four bytes
+	frameBegin              // all is restored: how many frames are wanted, and flags, in four bytes each
 	frameMore               // one more is
 	frameBye                // the rank is given up
+	frameFree               // of a batch, nothing is looked at any more: its offset in eight bytes
 	// of the data process
 	frameWelcome // welcome
 	frameDone    // a state was restored
@@ -37,13 +37,22 @@ const (
 	frameError // code, text; the last frame, but as the answer to frameRestore
 )
 
+// beginPinned in the flags of frameBegin: the ring's pages stay where they are.
+const beginPinned = 1
+
+// flagNoticed in the flags of a batch: the notice counts from it on.
+const flagNoticed = 1
+
 const (
 	maxMeta   = 256 << 20 // bytes of meta: the numbers and the lineage of the samples
 	maxState  = 16 << 20
 	maxText   = 64 << 10 // of an error
 	maxRows   = 1 << 40
+	maxRing   = 1 << 46
 	maxAhead  = 1 << 10 // frames
 	believed  = 4 << 20 // bytes that are allocated on a claim alone
+	ringLeast = 4 << 30 // bytes of addresses of a ring
+	ringMost  = 1 << 40
 	alignment = 64
 )
 
@@ -53,13 +62,14 @@ type welcome struct {
 	Steps int64       `json:"steps"`
 	Known bool        `json:"known"` // Steps is
 	State shard.State `json:"state"`
+	Ring  int64       `json:"ring"` // bytes of it
 }
 
 // appendFrame appends a header and meta.
-func appendFrame(b []byte, kind byte, meta []byte, body int) []byte {
+func appendFrame(b []byte, kind byte, meta []byte) []byte {
 	b = append(b, kind, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(meta)))
-	b = binary.LittleEndian.AppendUint64(b, uint64(body))
+	b = binary.LittleEndian.AppendUint64(b, 0)
 	return append(b, meta...)
 }
 
@@ -106,21 +116,59 @@ func (c *cursor) position(base *shard.State) shard.State {
 	return s
 }
 
+// head is what the meta of a batch begins with: six numbers of eight bytes (epoch, step, rows, real
+// rows, offset and length in the ring), then in four bytes each flags, the lengths of the four sections that follow
+// (position, samples, lineage, form), and a zero.
+const (
+	sections = 6*8 + 4 // where their lengths begin
+	head     = sections + 5*4
+)
+
+// span is where a batch lies in the ring; of one without bytes both are 0.
+type span struct{ offset, length uint64 }
+
 // appendBatch appends the meta of a batch.
-func appendBatch(b []byte, x *shard.Batch, at *shard.State) []byte {
-	b = appendPosition(b, at)
-	for _, v := range []uint64{x.Epoch(), uint64(x.Step()), uint64(x.Rows()), uint64(x.Real())} {
-		b = binary.AppendUvarint(b, v)
+func appendBatch(b []byte, x *shard.Batch, in span, flags uint32, at *shard.State) []byte {
+	start := len(b)
+	for _, v := range []uint64{x.Epoch(), uint64(x.Step()), uint64(x.Rows()), uint64(x.Real()), in.offset, in.length} {
+		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	b = binary.AppendUvarint(b, length(x.Samples()))
+	b = binary.LittleEndian.AppendUint32(b, flags)
+	b = append(b, make([]byte, 5*4)...)
+	from := len(b)
+	section := func(i int) {
+		binary.LittleEndian.PutUint32(b[start+sections+4*i:], uint32(len(b)-from))
+		from = len(b)
+	}
+	b = appendPosition(b, at)
+	section(0)
+	b = appendSamples(b, x.Samples())
+	section(1)
+	if all := x.Lineage(); all != nil {
+		b = appendLineage(b, all)
+	}
+	section(2)
+	if x.Record() == nil {
+		b = appendForm(b, x.Tensors())
+	}
+	section(3)
+	return b
+}
+
+func appendSamples(b []byte, all []int64) []byte {
+	b = binary.AppendUvarint(b, length(all))
 	last := int64(0)
-	for _, n := range x.Samples() {
+	for _, n := range all {
 		b = binary.AppendVarint(b, n-last)
 		last = n
 	}
-	b = appendLineage(b, x.Lineage())
-	b = binary.AppendUvarint(b, uint64(len(x.Tensors())))
-	for _, t := range x.Tensors() {
+	return b
+}
+
+// appendForm writes the heads of tensors.
+func appendForm(b []byte, all []shard.Tensor) []byte {
+	b = binary.AppendUvarint(b, uint64(len(all)))
+	for _, t := range all {
 		b = appendString(b, t.Name)
 		b = binary.AppendUvarint(append(b, byte(t.DType)), uint64(len(t.Shape)))
 		for _, d := range t.Shape {
@@ -172,6 +220,36 @@ func appendLineage(b []byte, all []shard.Lineage) []byte {
 	return b
 }
 
+// batchHead is the fixed part of a batch's meta, and its sections.
+type batchHead struct {
+	epoch                            uint64
+	step, rows, real                 int64
+	in                               span
+	flags                            uint32
+	position, samples, lineage, form cursor
+}
+
+// readHead takes meta apart; false: it is damaged.
+func readHead(meta []byte) (h batchHead, ok bool) {
+	if len(meta) < head {
+		return h, false
+	}
+	n := func(at int) uint64 { return binary.LittleEndian.Uint64(meta[at:]) }
+	h.epoch, h.step, h.rows, h.real = n(0), int64(n(8)), int64(n(16)), int64(n(24))
+	h.in = span{n(32), n(40)}
+	h.flags = binary.LittleEndian.Uint32(meta[sections-4:])
+	rest := meta[head:]
+	for i, c := range []*cursor{&h.position, &h.samples, &h.lineage, &h.form} {
+		k := int64(binary.LittleEndian.Uint32(meta[sections+4*i:]))
+		if k > int64(len(rest)) {
+			return h, false
+		}
+		c.b, rest = rest[:k:k], rest[k:]
+	}
+	zero := binary.LittleEndian.Uint32(meta[head-4:])
+	return h, len(rest) == 0 && zero == 0 && h.flags&^flagNoticed == 0 && h.step >= 0 && h.real >= 0 && h.real <= h.rows && h.rows <= maxRows
+}
+
 // cursor reads meta. After anything that is not as it should be, bad is set and all
 // values are zero.
 type cursor struct {
@@ -180,6 +258,9 @@ type cursor struct {
 }
 
 func (c *cursor) fail() { c.b, c.bad = nil, true }
+
+// whole reports whether all was as it should be, and nothing is left.
+func (c *cursor) whole() bool { return !c.bad && len(c.b) == 0 }
 
 func (c *cursor) uint() uint64 {
 	v, n := binary.Uvarint(c.b)
@@ -249,6 +330,20 @@ func (c *cursor) byte() byte {
 	v := c.b[0]
 	c.b = c.b[1:]
 	return v
+}
+
+func (c *cursor) numbers() []int64 {
+	n, ok := c.list(1)
+	if !ok {
+		return nil
+	}
+	all := make([]int64, n)
+	last := int64(0)
+	for i := range all {
+		last += c.signed()
+		all[i] = last
+	}
+	return all
 }
 
 func (c *cursor) lineage() []shard.Lineage {
