@@ -154,11 +154,11 @@ class Session:
         return notice is not None and self.reports >= notice.report
 
     def alive(self, step: int | None = None) -> None:
-        """The loop gets somewhere. Says so at most once a second; between is the cost of reading a clock."""
+        """The loop gets somewhere. Says so at most once a second; between is the cost of reading a clock. Raises as :meth:`check` does."""
+        self.check()
         now = time.monotonic()
         if now - self._alive_at >= 1:
             self._alive_at = now
-            self.check()
             self._send({"alive": {"step": step} if step else {}})
 
     def report(self, metrics: Mapping[str, float], directory: str) -> int:
@@ -211,8 +211,7 @@ class Session:
 
     def check(self) -> None:
         """Raises if the controller is gone: nobody would hear of what is trained from there on."""
-        with self._got:
-            lost = self._lost
+        lost = self._lost
         if lost is not None:
             raise error(*lost)
 

@@ -1,0 +1,408 @@
+"""A worker and a controller: what is said, and what happens when one of them ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import train
+from penstock._control import decode_metrics, encode_metrics
+from penstock._errors import Invalid
+
+from controller import Controller
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    with Controller() as c:
+        yield c
+
+
+def run(c: Controller, script: str, rank: int = 0, **env: str) -> tuple[str, str]:
+    """Output and stderr of a worker that must end well."""
+    p = c.start("import penstock\n" + script, rank, **env)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+    return out, err
+
+
+def test_context(controller: Controller) -> None:
+    controller.welcome.update(config={"lr": 0.1, "deep": {"a": [1]}}, data={"val": {"socket": "/x", "eval": True}, "train": {"socket": "/y"}},
+                              checkpoint=3, metrics={"loss": "NaN", "acc": 0.5}, reports=12, attempt=2)  # fmt: skip
+    out, _ = run(controller, "import dataclasses, json; print(json.dumps(dataclasses.asdict(penstock.get_context()))); print(penstock.get_config()['lr'], penstock.preempted())")
+    first, second = out.splitlines()
+    c = json.loads(first)
+    assert math.isnan(c["metrics"].pop("loss"))
+    assert c == {
+        "rank": 0, "world_size": 1, "local_rank": 0, "local_world_size": 1, "node_rank": 0, "nodes": 1, "run": "test", "storage": "file:///runs/test", "attempt": 2,
+        "devices": [], "config": {"lr": 0.1, "deep": {"a": [1]}}, "data": ["train", "val"], "checkpoint": 3, "metrics": {"acc": 0.5},
+    }  # fmt: skip
+    assert second == "0.1 False"
+    (hello,) = controller.said("hello")
+    assert hello["version"] == 1 and hello["run"] == "test" and hello["attempt"] == 1 and hello["rank"] == 0 and hello["pid"] > 0
+    assert hello["client"].startswith("python ")
+    controller.wait(lambda: controller.heard[-1][1] == "eof")
+    assert controller.said("done") == [{}]
+
+
+def test_reports_count_on(controller: Controller, tmp_path: Path) -> None:
+    controller.welcome["reports"] = 7
+    (tmp_path / "model").write_text("x")
+    controller.on_report = lambda rank, m: {"n": m["n"], "checkpoint": 4 if m.get("dir") else 0}
+    run(controller, "penstock.report({'loss': float('nan'), 'a': float('inf'), 'b': -float('inf'), 'c': 1})\npenstock.report({}, checkpoint='.')\npenstock.report()\nimport os; os.chdir('/')",
+        PWD=str(tmp_path))  # fmt: skip
+    a, b, c = controller.said("report")
+    assert a == {"n": 8, "metrics": {"loss": "NaN", "a": "Infinity", "b": "-Infinity", "c": 1}}
+    assert b["n"] == 9 and Path(b["dir"]).is_absolute() and c == {"n": 10, "metrics": {}}
+
+
+@pytest.mark.parametrize("metrics", [{"a": math.nan, "b": math.inf, "c": -math.inf, "d": -0.0, "e": 1e-300}, {}])
+def test_metrics_come_back(metrics: dict[str, float]) -> None:
+    back = decode_metrics(json.loads(json.dumps(encode_metrics(metrics), allow_nan=False)))
+    assert {k: repr(v) for k, v in back.items()} == {k: repr(v) for k, v in metrics.items()}
+
+
+def test_what_metrics_may_be() -> None:
+    torch = pytest.importorskip("torch")
+    for v, want in [(1, 1), (True, 1), (np.float32(0.5), 0.5), (np.int8(3), 3), (np.bool_(True), 1), (np.array(2), 2), (np.array([2.5]), 2.5),
+                    (torch.tensor(1.5, requires_grad=True), 1.5), (torch.tensor([[2]]), 2), (torch.tensor(True), 1), (torch.tensor(0.5, dtype=torch.bfloat16), 0.5)]:  # fmt: skip
+        got = train._number("m", v)
+        assert type(got) is float and got == want, v
+    for v in ("0.5", None, 1j, [1], {"a": 1}, np.zeros(2), np.zeros(0), torch.zeros(2), torch.tensor(1j), np.array("x"), 10**400, object()):
+        with pytest.raises(TypeError, match="metric 'm' is .*metrics are numbers"):
+            train._number("m", v)
+    for k in (1, "", None):
+        with pytest.raises(TypeError, match="names are text"):
+            train.report({k: 1.0})  # type: ignore[dict-item]
+
+
+def test_what_is_wrong_with_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, want in [(tmp_path / "no", "does not exist"), (tmp_path / "file", "is a file")]:
+        with pytest.raises(Invalid, match=want):
+            train.report({}, checkpoint=path)
+
+
+def test_report_that_is_not_kept(controller: Controller) -> None:
+    controller.on_report = lambda rank, m: {"n": m["n"], **({"error": {"code": "exhausted", "text": "no space left"}} if m["n"] == 2 else {})}
+    out, _ = run(controller, """
+penstock.report({'a': 1})
+try:
+    penstock.report({'a': 2})
+except penstock.Exhausted as e:
+    print(e.code, e)
+penstock.report({'a': 3})
+""")
+    assert out == "exhausted report 2: no space left\n"
+    assert [m["n"] for m in controller.said("report")] == [1, 2, 3]
+
+
+def test_checkpoint(controller: Controller) -> None:
+    out, _ = run(controller, "print(penstock.get_checkpoint())")
+    assert out == "None\n" and controller.said("restore") == []
+    controller.welcome["checkpoint"] = 5
+    controller.on_restore = lambda rank: {"dir": "/cache/5"}
+    out, _ = run(controller, "print(penstock.get_checkpoint() / 'm', penstock.get_checkpoint())")
+    assert out == "/cache/5/m /cache/5\n" and controller.said("restore") == [{}]
+    controller.on_restore = lambda rank: {"error": {"code": "corrupt", "text": "model.pt: its checksum differs"}}
+    out, _ = run(controller, """
+for _ in range(2):
+    try:
+        penstock.get_checkpoint()
+    except penstock.Corrupt as e:
+        print(e)
+""")
+    assert out == 2 * "checkpoint 5: model.pt: its checksum differs\n"
+
+
+def test_the_controller_ends() -> None:
+    """A loop must not go on training into nowhere: not in a report that waits, nor at the next call of any kind."""
+    for call in ("penstock.report({})", "penstock.report({}, '.')", "penstock.alive()", "penstock.preempted()", "penstock.get_checkpoint()"):
+        with Controller(checkpoint=1) as c:
+            p = c.start(f"""
+import penstock
+penstock.report({{}})
+print("ready", flush=True)
+from penstock import _control
+s = _control.session()
+with s._got:
+    s._got.wait_for(lambda: s._lost is not None)
+try:
+    {call}
+except penstock.Unavailable as e:
+    print(e)
+""")
+            assert p.stdout is not None and p.stdout.readline() == "ready\n"
+            c.close()
+            out, err = p.communicate(timeout=60)
+            assert "the controller of this run is gone" in out and p.returncode == 0, (call, out, err)
+
+
+def test_the_controller_ends_while_a_report_waits() -> None:
+    with Controller() as c:
+        c.on_report = lambda rank, m: None
+        p = c.start("import penstock\npenstock.report({})")
+        c.wait(lambda: bool(c.said("report")))
+        c.close()
+        _, err = p.communicate(timeout=60)
+        assert p.returncode == 1 and "penstock.Unavailable: the controller of this run is gone" in err
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    c = Controller()
+    c.close()
+    p = c.start("import penstock\npenstock.get_context()")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "does not answer" in err and "unset it to run without" in err
+
+
+def test_refused(controller: Controller) -> None:
+    controller.refuse = lambda rank, hello: {"code": "invalid", "text": "version 2 is spoken here"}
+    p = controller.start("import penstock\npenstock.report({})")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "penstock.Invalid: the controller of this run refuses this worker: version 2 is spoken here" in err
+
+
+def test_given_up(controller: Controller) -> None:
+    def give_up(rank: int, m: dict[str, Any]) -> None:
+        controller.send(rank, {"refused": {"code": "stalled", "text": "no sign for 30m"}})
+
+    controller.on_report = give_up
+    p = controller.start("import penstock\npenstock.report({})")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "Error: the controller gave this worker up: no sign for 30m" in err
+
+
+@pytest.mark.parametrize("line, want", [
+    (b"no json\n", "is damaged"), (b"[]\n", "is damaged"), (b'{"reported": {"n": 9}}\n', "answers report 9 where report 1 was made"),
+    (b'{"restored": {}}\n', "answers with restored where reported is due"), (b'{"news": {}}\n', "says news, which this release does not know"), (b"{}\n", "says nothing"),
+])  # fmt: skip
+def test_a_controller_of_another_kind(controller: Controller, line: bytes, want: str) -> None:
+    def answer(rank: int, m: dict[str, Any]) -> None:
+        controller.connections[rank].sendall(line)
+
+    controller.on_report = answer
+    p = controller.start("import penstock\npenstock.report({})")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "penstock.Corrupt" in err and want in err
+
+
+def test_how_a_worker_ends(controller: Controller) -> None:
+    """Its error reaches the controller with the stack; who catches it, or ends with a code, has none."""
+    p = controller.start("import penstock\npenstock.get_context()\ndef f():\n    raise ValueError('loss is not finite')\nf()")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "ValueError: loss is not finite" in err
+    controller.wait(lambda: controller.heard[-1][1] == "eof")
+    (done,) = controller.said("done")
+    assert done["error"]["code"] == "user_code" and done["error"]["text"] == "ValueError: loss is not finite"
+    assert "in f" in done["error"]["trace"]
+
+    controller.on_report = lambda rank, m: {"n": 1, "error": {"code": "denied", "text": "the bucket"}}
+    controller.heard.clear()
+    controller.start("import penstock\npenstock.report({})").communicate(timeout=60)
+    controller.wait(lambda: bool(controller.heard) and controller.heard[-1][1] == "eof")
+    assert controller.said("done")[0]["error"]["code"] == "denied"
+
+    controller.heard.clear()
+    p = controller.start("import penstock, sys\npenstock.get_context()\nsys.exit(3)")
+    p.communicate(timeout=60)
+    controller.wait(lambda: bool(controller.heard) and controller.heard[-1][1] == "eof")
+    assert p.returncode == 3 and controller.said("done") == [{}]
+
+
+def test_processes_that_a_worker_starts(controller: Controller) -> None:
+    script = """
+import os, subprocess, sys, penstock
+def child():
+    for call in (penstock.get_context, penstock.report, penstock.shard, penstock.get_checkpoint, penstock.preempted):
+        try:
+            call()
+        except penstock.Unsupported as e:
+            print(str(e)[:13], "was started by worker" in str(e), flush=True)
+if len(sys.argv) > 1:
+    child()
+    sys.exit()
+penstock.report({})
+pid = os.fork()
+if pid == 0:
+    child()
+    sys.exit()
+os.waitpid(pid, 0)
+subprocess.run([sys.executable, "-c", SCRIPT, "child"], check=True)
+penstock.report({})
+"""
+    out, _ = run(controller, f"SCRIPT = {script!r}\n" + script)
+    assert out == 10 * "this process  True\n"
+    controller.wait(lambda: controller.heard[-1][1] == "eof")
+    assert len(controller.said("report")) == 2 and controller.said("done") == [{}] and len(controller.said("hello")) == 1
+
+
+def test_threads_report_one_after_another(controller: Controller) -> None:
+    run(controller, """
+import threading
+ts = [threading.Thread(target=lambda: [penstock.report({'x': 1}) for _ in range(50)]) for _ in range(4)]
+[t.start() for t in ts]; [t.join() for t in ts]
+""")
+    assert [m["n"] for m in controller.said("report")] == list(range(1, 201))
+
+
+def test_preemption_without_data(controller: Controller) -> None:
+    """It counts from the report that the notice names, on every rank."""
+
+    def answer(rank: int, m: dict[str, Any]) -> dict[str, Any]:
+        if m["n"] == 2:
+            controller.send(rank, {"preempt": {"reason": "SIGTERM", "grace": 30, "report": 4}})
+        return {"n": m["n"]}
+
+    controller.on_report = answer
+    out, _ = run(controller, "for i in range(6):\n    penstock.report({})\n    print(int(penstock.preempted()), end='')")
+    assert out == "000111"
+
+
+def test_preemption_with_data(controller: Controller) -> None:
+    """Where training data sets are open it counts from the batch that carries it. Evaluation ones do not matter."""
+    out, _ = run(controller, """
+from types import SimpleNamespace as S
+from penstock import _open, _control
+s = _control.session()
+a, b, val = S(eval=False, noticed=False), S(eval=False, noticed=False), S(eval=True, noticed=True)
+_open._opened.update(a=a, b=b, val=val)
+a.state_dict = b.state_dict = lambda: {"step": 5}
+penstock.report({})
+penstock.report({})
+print(penstock.preempted())
+b.noticed = True
+print(penstock.preempted())
+""")
+    assert out == "False\nTrue\n"
+    for m in controller.said("report"):
+        assert m["data"] == {"a": {"step": 5}, "b": {"step": 5}} and m["step"] == 5
+
+
+def test_alive(controller: Controller) -> None:
+    """Once a second at most, whoever says it."""
+    out, _ = run(controller, """
+import time
+from penstock import _control
+now = [100.0]
+_control.time = type("clock", (), {"monotonic": staticmethod(lambda: now[0])})
+s = _control.session()
+for i in range(50):
+    s.alive(i + 1)
+    now[0] += 0.125
+""")
+    controller.wait(lambda: controller.heard[-1][1] == "eof")
+    assert [m.get("step") for m in controller.said("alive")] == [1, 9, 17, 25, 33, 41, 49]
+
+
+def test_stacks(controller: Controller) -> None:
+    """Asked for on the socket, or by a signal when nothing answers there; neither ends the worker."""
+    script = """
+import penstock, sys, threading
+def where_it_hangs():
+    print("ready", flush=True)
+    sys.stdin.readline()
+penstock.get_context()
+where_it_hangs()
+"""
+    p = subprocess.Popen([sys.executable, "-c", script], env={**controller.env()}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout is not None and p.stdout.readline() == "ready\n"
+    controller.send(0, {"stacks": {}})
+    controller.wait(lambda: bool(controller.said("stacks")))
+    assert "MainThread" in controller.said("stacks")[0]["text"] and "in where_it_hangs" in controller.said("stacks")[0]["text"]
+    p.send_signal(signal.SIGUSR1)
+    assert p.stderr is not None
+    got = ""
+    while "where_it_hangs" not in got:
+        got += p.stderr.readline()
+    p.communicate("\n", timeout=60)
+    assert p.returncode == 0
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """Without a run everything works as a group of its own."""
+    script = """
+import penstock, sys
+c = penstock.get_context()
+print(c.rank, c.world_size, c.local_rank, c.run, penstock.get_checkpoint(), penstock.get_config(), penstock.preempted())
+penstock.alive()
+penstock.report({'a': 1})
+penstock.report({'a': 1}, checkpoint='/')
+"""
+    for env, want, said in [({}, "0 1 0  None {} False", 1), ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "3 4 1  None {} False", 0)]:
+        p = subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": str(Path(train.__file__).parents[1]), **env}, capture_output=True, text=True)
+        assert p.returncode == 0 and p.stdout == want + "\n", p.stderr
+        assert len(p.stderr.splitlines()) == said and (not said or "reports are not kept" in p.stderr)
+    p = subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": str(Path(train.__file__).parents[1]), "RANK": "x"}, capture_output=True, text=True)
+    assert p.returncode == 1 and "RANK is 'x' in the environment: a whole number is needed" in p.stderr
+
+
+def test_device_and_model() -> None:
+    torch = pytest.importorskip("torch")
+    with Controller() as c:
+        out, _ = run(c, "import torch\nm = torch.nn.Linear(1, 1)\nprint(penstock.get_device(), penstock.prepare_model(m) is m)")
+        assert out == "cpu True\n"
+    with Controller(devices=["0"]) as c:
+        if not torch.cuda.is_available():
+            p = c.start("import penstock\npenstock.get_device()")
+            _, err = p.communicate(timeout=60)
+            assert "GPU 0 is leased to this worker, but this PyTorch" in err
+    with Controller(world=2) as c:
+        p = c.start("import penstock, torch\npenstock.prepare_model(torch.nn.Linear(1, 1))", MASTER_PORT="")
+        _, err = p.communicate(timeout=60)
+        assert "MASTER_PORT must be set for a group of several workers" in err
+
+
+def test_distributed() -> None:
+    """Two workers with DDP: their gradients are averaged, and the group ends without a word."""
+    pytest.importorskip("torch")
+    script = """
+import penstock, torch
+torch.manual_seed(1)
+model = penstock.prepare_model(torch.nn.Linear(2, 1), {"gradient_as_bucket_view": True})
+rank = penstock.get_context().rank
+x = torch.full((1, 2), float(rank))
+model(x).sum().backward()
+penstock.report({"g": model.module.weight.grad.sum()})
+"""
+    import socket
+
+    with Controller(world=2) as c, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+        free.close()
+        ps = [c.start(script, rank, MASTER_PORT=port) for rank in range(2)]
+        for p in ps:
+            _, err = p.communicate(timeout=120)
+            assert p.returncode == 0 and err == "", err
+        assert [m["metrics"] for m in c.said("report")] == 2 * [{"g": 1.0}]
+        c.wait(lambda: len(c.said("eof")) == 2)
+        assert c.said("done") == [{}, {}]
+
+
+def test_messages_have_a_limit(controller: Controller) -> None:
+    p = controller.start("import penstock\npenstock.report({str(i) + 100 * 'x': 0.5 for i in range(200000)})")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "penstock.Invalid: a message of" in err
+
+
+def test_a_user_handles_the_signal(controller: Controller) -> None:
+    out, _ = run(controller, "import signal\nf = lambda *_: None\nsignal.signal(signal.SIGUSR1, f)\npenstock.get_context()\nprint(signal.getsignal(signal.SIGUSR1) is f)")
+    assert out == "True\n"
+
+
+def test_threads_of_a_worker_end_with_it(controller: Controller) -> None:
+    """The reader is no reason to stay."""
+    before = threading.active_count()
+    run(controller, "penstock.get_context()")
+    assert threading.active_count() <= before + 2
