@@ -58,12 +58,14 @@ var allowed = []struct {
 	{"trainer/collective", "internal/fault"},
 	{"trainer/device", "internal/fault"},
 	{"trainer/launch", "internal/fault trainer/internal/wire"},
+	{"trainer/store", "internal/fault internal/near io/blobio trainer/internal/wire"},
 	{"dataset", "internal/fault internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"trainer/internal/wire", "internal/fault"},
 	{"trainer/internal/group", "internal/fault"},
 	{"cmd/...", "..."},
 	{"examples/...", "..."},
 	{"bench/...", "..."},
+	{"python/...", "..."},
 }
 
 func match(pattern, pkg string) bool {

@@ -61,6 +61,15 @@ func (b *Bucket) wrap(key string, err error) error {
 	return (&fault.Error{Code: code, Err: b.advise(code, err)}).At(b.place(key))
 }
 
+// HostError gives an error of the operating system about a file of this machine, outside of any bucket, the code that it would have
+// in a local one, and the path. HostError(path, nil) is nil.
+func HostError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return (&Bucket{scheme: "file", root: "/"}).wrap(path, err)
+}
+
 // advise says with err, whose code is code, what to check.
 func (b *Bucket) advise(code fault.Code, err error) error {
 	check := whatToCheck[b.scheme]

@@ -18,6 +18,17 @@ import (
 type PutOptions struct {
 	IfNotExist  bool   // an existing object is an Exists error and stays as it is
 	ContentType string // "" means application/octet-stream; local files have none
+	// Size is how many bytes will be written, about; 0: unknown. Services that take an object in parts, at most 10,000 of them, get larger ones where
+	// those of usual size are too many: unknown sizes end at 78 GiB there.
+	Size int64
+}
+
+// partSize is what a part must have at least so that an object of a size has less than 10,000; 0: the drivers' 8 MiB will do.
+func partSize(size int64) int {
+	if n := size/8000 + 1; n > 8<<20 {
+		return int(n)
+	}
+	return 0
 }
 
 func (o *PutOptions) withDefaults() *PutOptions {
@@ -72,7 +83,7 @@ func (b *Bucket) upload(ctx context.Context, key string, r io.Reader, o *PutOpti
 		ctx, r, stop = b.gently(ctx, r)
 		defer stop()
 	}
-	err := b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist})
+	err := b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist, BufferSize: partSize(o.Size)})
 	if err != nil && o.IfNotExist && ctx.Err() == nil && codeOf(err) == fault.Unavailable {
 		if _, aerr := b.remote.Attributes(ctx, key); aerr == nil {
 			return fmt.Errorf("%w (%v)", errExists, err)

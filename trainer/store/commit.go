@@ -1,0 +1,362 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	parallelUploads   = 8
+	parallelDownloads = 8
+	chunk             = 1 << 20 // bytes that are read, hashed and sent at once; files up to this size are one request
+
+	uploadTries    = 4 // of a file
+	cleanupTimeout = 10 * time.Second
+)
+
+// Commit is a checkpoint to be made.
+type Commit struct {
+	Attempt int   // that made it; 0: the one that was begun last. Of an earlier one nothing is committed any more
+	Report  int64 // that it belongs to
+	Metrics map[string]float64
+	World   int // workers
+	// Parts are the folders that ranks gave; their files become one tree. None: a checkpoint of the positions in the data only.
+	Parts    []Part
+	Data     map[string]Data // training data sets by name
+	Parallel int             // uploads at once; 0: 8
+}
+
+// Part is the folder of a rank. It is read and left as it is; nothing in it may change before Commit returns.
+type Part struct {
+	Rank int
+	Dir  string
+}
+
+// Commit uploads the files, then makes the checkpoint: before it returns nil nobody sees anything of it, afterwards it is there for whoever comes, and the run's metrics up to it are.
+// Files are streamed: memory is one buffer per upload, and the parts of a large file that the service's client sends at once. An upload that the service failed is tried again. After any error
+// there is no checkpoint, unless the answer to the last request was lost: then it may be there, whole.
+//
+// One Commit goes on at a time; others wait.
+func (r *Run) Commit(ctx context.Context, c Commit) (*Manifest, error) {
+	if err := r.log.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.log.unlock()
+	own, err := r.owned()
+	if err != nil {
+		return nil, err
+	}
+	if c.Attempt != 0 && c.Attempt != own.attempt {
+		return nil, fault.New(fault.Invalid, "attempt %d is over, attempt %d has begun: its checkpoints are not committed any more", c.Attempt, own.attempt)
+	}
+	if c.World < 1 || c.Report < 0 {
+		return nil, fault.New(fault.Internal, "a checkpoint of report %d and %d workers", c.Report, c.World)
+	}
+	if err := r.stillOwner(ctx); err != nil {
+		return nil, err
+	}
+	parts, files, err := scan(ctx, c.Parts)
+	defer closeParts(parts)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manifest{Number: own.next, Attempt: own.attempt, Try: tryName(own.next, own.attempt), Report: c.Report, World: c.World,
+		Metrics: maps.Clone(c.Metrics), Data: make(map[string]Data, len(c.Data)), Files: make([]File, len(files))}
+	dir := checkpointsDir + m.Try + "/"
+	if err := r.upload(ctx, m, dir, files, c); err != nil {
+		r.cleanup(ctx, dir)
+		return nil, err
+	}
+	if err := r.decide(ctx, m, own); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// upload writes all that a manifest refers to, and fills it in.
+func (r *Run) upload(ctx context.Context, m *Manifest, dir string, files []source, c Commit) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(cmp.Or(max(0, c.Parallel), parallelUploads))
+	order := make([]int, len(files)) // the largest first, so that none is left to the end
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(files[b].file.Size, files[a].file.Size) })
+	g.Go(func() error { return r.flushMetrics(gctx) })
+	for _, i := range order {
+		if gctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			r.at("upload", files[i].file.Path)
+			sum, err := r.uploadFile(gctx, dir+objectName(files[i].file.Path), &files[i])
+			m.Files[i] = files[i].file
+			m.Files[i].Sum = sum
+			return err
+		})
+	}
+	var mu sync.Mutex
+	for name, d := range c.Data {
+		if len(d.State) > 0 && !json.Valid(d.State) {
+			g.Go(func() error { return fault.New(fault.Internal, "the state of data set %q is no JSON", name) })
+			break
+		}
+		g.Go(func() error {
+			if d.Ledger != nil {
+				f := &File{Path: ledgerName(name), Size: int64(len(d.Ledger)), Sum: sumOf(d.Ledger)}
+				if err := r.b.Put(gctx, r.prefix+dir+f.Path, d.Ledger, nil); err != nil {
+					return err
+				}
+				d.Ledger, d.LedgerFile = nil, f
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			m.Data[name] = d
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fault.New(fault.Canceled, "%w", context.Cause(ctx))
+	}
+	for _, f := range m.Files {
+		m.Bytes += f.Size
+	}
+	return r.syncTree(dir)
+}
+
+func sumOf(data []byte) string {
+	h := xxh3.New()
+	h.Write(data)
+	return sumText(h)
+}
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunk+1); return &b }}
+
+// uploadFile writes a file under rel, and returns the sum of what was sent.
+func (r *Run) uploadFile(ctx context.Context, rel string, s *source) (sum string, err error) {
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	for try := 1; ; try++ {
+		if sum, err = r.uploadOnce(ctx, rel, s, *buf); fault.CodeOf(err) != fault.Unavailable || try == uploadTries || ctx.Err() != nil {
+			return sum, err
+		}
+		t := time.NewTimer(rand.N(100 * time.Millisecond << try))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+func (r *Run) uploadOnce(ctx context.Context, rel string, s *source, buf []byte) (string, error) {
+	f, err := s.open()
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // read only
+	h := xxh3.New()
+	if s.file.Size <= chunk {
+		n, err := io.ReadFull(f, buf[:s.file.Size+1])
+		switch {
+		case errors.Is(err, io.EOF) && s.file.Size == 0, errors.Is(err, io.ErrUnexpectedEOF) && int64(n) == s.file.Size:
+		case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return "", s.changed(int64(n))
+		default:
+			return "", s.part.fail(s.file.Path, err)
+		}
+		if err := s.same(f); err != nil {
+			return "", err
+		}
+		h.Write(buf[:n])
+		return sumText(h), r.b.Put(ctx, r.prefix+rel, buf[:n], &blobio.PutOptions{Size: s.file.Size})
+	}
+	w, err := r.b.Create(ctx, r.prefix+rel, &blobio.PutOptions{Size: s.file.Size})
+	if err != nil {
+		return "", err
+	}
+	defer w.Abort()
+	var sent int64
+	for sent <= s.file.Size {
+		n, err := f.Read(buf[:chunk])
+		if sent += int64(n); sent > s.file.Size {
+			break
+		}
+		h.Write(buf[:n])
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return "", err
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return "", s.part.fail(s.file.Path, err)
+		}
+	}
+	if sent != s.file.Size {
+		return "", s.changed(sent)
+	}
+	if err := s.same(f); err != nil {
+		return "", err
+	}
+	return sumText(h), w.Close()
+}
+
+// decide makes the checkpoint: its manifest is the next entry of the log, and nobody else's.
+func (r *Run) decide(ctx context.Context, m *Manifest, own owner) error {
+	for {
+		m.Time = time.Now().UTC().Round(0)
+		data, err := encode("checkpoint", m)
+		if err != nil {
+			r.cleanup(ctx, checkpointsDir+m.Try+"/")
+			return err
+		}
+		won, err := r.putNew(ctx, entryName(m.Number), data)
+		if err != nil {
+			return err // it may be there, so its files stay: Sweep knows
+		}
+		if won {
+			r.appended(m)
+			return nil
+		}
+		e, err := r.after(ctx, own, m.Number)
+		switch {
+		case errors.Is(err, ErrSuperseded): // ours is not there and never will be
+			r.cleanup(ctx, checkpointsDir+m.Try+"/")
+			return err
+		case err != nil:
+			return err
+		case e == nil:
+			continue // removed: can only be seen by one who was replaced long ago, which the next round tells
+		case e.ckpt != nil && e.ckpt.Try == m.Try:
+			r.appended(m) // ours: the answer was lost
+			return nil
+		}
+		// Ours of another try, whose answer never came. The folder of this one keeps its name: manifests say where their files are.
+		r.appended(e.ckpt)
+		m.Number++
+	}
+}
+
+func (r *Run) appended(m *Manifest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.own.next = m.Number + 1
+	r.seen[m.Number] = &entry{number: m.Number, ckpt: m}
+}
+
+// cleanup removes what a try uploaded that will never have a manifest. What it leaves Sweep removes.
+func (r *Run) cleanup(ctx context.Context, dir string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	_ = r.removeTree(ctx, dir)
+}
+
+// removeTree deletes all below rel, which ends in '/'.
+func (r *Run) removeTree(ctx context.Context, rel string) error {
+	r.at("remove tree", rel)
+	if p, ok := r.b.Local(r.prefix + rel); ok {
+		return blobio.HostError(p, os.RemoveAll(p))
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
+	for info, err := range r.b.List(gctx, r.prefix+rel) {
+		if err != nil {
+			g.Go(func() error { return err })
+			break
+		}
+		g.Go(func() error {
+			r.at("remove", info.Key)
+			return r.b.Delete(gctx, info.Key)
+		})
+	}
+	return g.Wait()
+}
+
+// syncTree makes the folders of a try durable, where the storage is a folder: a manifest must not outlive them. Files are when they have been written.
+func (r *Run) syncTree(rel string) error {
+	p, ok := r.b.Local(r.prefix + rel)
+	if !ok {
+		return nil
+	}
+	err := filepath.WalkDir(p, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = syncDir(name)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) { // a checkpoint without files
+		err = nil
+	}
+	for _, up := range []string{checkpointsDir, "", ".."} {
+		if err == nil {
+			err = r.syncFolder(up)
+		}
+	}
+	return blobio.HostError(p, err)
+}
+
+// syncFolder makes the names in a folder of the run durable, where the storage is one.
+func (r *Run) syncFolder(rel string) error {
+	p, ok := r.b.Local(r.prefix + rel)
+	if !ok {
+		return nil
+	}
+	if err := syncDir(p); !errors.Is(err, fs.ErrNotExist) {
+		return blobio.HostError(p, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = f.Sync()
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) { // file systems that cannot
+		return nil
+	}
+	return err
+}
+
+// Ledger reads the ledger of a data set as of a checkpoint; nil where it has none.
+func (r *Run) Ledger(ctx context.Context, m *Manifest, data string) ([]byte, error) {
+	d, ok := m.Data[data]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "checkpoint %d has no data set %q", m.Number, data).At(r.place(entryName(m.Number)))
+	}
+	f := d.LedgerFile
+	if f == nil {
+		return nil, nil
+	}
+	rel := checkpointsDir + m.Try + "/" + f.Path
+	raw, err := r.b.ReadAll(ctx, r.prefix+rel, max(f.Size, 1))
+	if err == nil && sumOf(raw) != f.Sum {
+		err = fault.New(fault.Corrupt, "the ledger of data set %q in checkpoint %d was altered: %d bytes with sum %s, not %d with %s", data, m.Number, len(raw), sumOf(raw), f.Size, f.Sum).At(r.place(rel))
+	}
+	return raw, err
+}

@@ -1,0 +1,175 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"golang.org/x/sync/errgroup"
+)
+
+// States of a run.
+const (
+	Queued     = "queued"     // waits for devices
+	Starting   = "starting"   // workers are being started
+	Running    = "running"    //
+	Restarting = "restarting" // a worker failed
+	Preempting = "preempting" // workers have been told to save and end
+	Preempted  = "preempted"  // they have; it can be resumed
+	Finished   = "finished"   //
+	Failed     = "failed"     // it can be resumed
+
+	// StateLost is what Summary says of a run whose controller ended without a word.
+	StateLost = "lost"
+)
+
+// Metrics are numbers by name. In JSON, NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity".
+type Metrics = wire.Metrics
+
+// Status is where a run stands.
+type Status struct {
+	State   string `json:"state"`
+	Attempt int    `json:"attempt"` // the group's start; set by SetStatus
+	// The controller; set by SetStatus.
+	Process
+	Updated    time.Time      `json:"updated"` // set by SetStatus
+	Reports    int64          `json:"reports"`
+	Checkpoint int            `json:"checkpoint,omitempty"` // the newest
+	Metrics    Metrics        `json:"metrics,omitempty"`    // of the last report
+	Error      *Error         `json:"error,omitempty"`      // the last failure
+	Failures   map[string]int `json:"failures,omitempty"`   // by class
+	Reason     string         `json:"reason,omitempty"`     // why it waits, restarts or was preempted
+}
+
+// Error is a failure as it is told to people.
+type Error struct {
+	Code  string `json:"code"` // of package fault
+	Text  string `json:"text"`
+	Trace string `json:"trace,omitempty"` // last lines of the log, or the stack
+}
+
+// Over reports that the run has ended, well or not.
+func (s *Status) Over() bool {
+	return s.State == Finished || s.State == Failed || s.State == Preempted
+}
+
+// Presence looks for the controller at a time. One that cannot be looked for, and has not been heard of for LostAfter, is Lost.
+func (s *Status) Presence(now time.Time) Presence {
+	p := s.Process.Presence()
+	if p == Unknown && now.Sub(s.Updated) > LostAfter {
+		return Lost
+	}
+	return p
+}
+
+// Show is the state as people should see it: lost where the controller is.
+func (s *Status) Show(now time.Time) string {
+	if !s.Over() && s.Presence(now) == Lost {
+		return StateLost
+	}
+	return s.State
+}
+
+// SetStatus replaces the status. Only a controller that has begun may; one that was replaced gets ErrSuperseded.
+func (r *Run) SetStatus(ctx context.Context, s Status) error {
+	if err := r.stat.lock(ctx); err != nil {
+		return err
+	}
+	defer r.stat.unlock()
+	if err := r.stillOwner(ctx); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	s.Attempt, s.Process = r.own.attempt, r.own.process
+	r.mu.Unlock()
+	s.Updated = time.Now().UTC().Round(0)
+	data, err := encode("status", s)
+	if err != nil {
+		return err
+	}
+	r.at("status", statusFile)
+	return r.b.Put(ctx, r.prefix+statusFile, data, nil)
+}
+
+// Status is where the run stands: a NotFound error where it never began.
+func (r *Run) Status(ctx context.Context) (Status, error) {
+	var s Status
+	err := r.read(ctx, statusFile, "status", maxRecord, &s)
+	return s, err
+}
+
+// Summary is a run in a list.
+type Summary struct {
+	Name    string
+	Created time.Time
+	Workers int
+	State   string // as Status.Show says; queued where it never began
+	Status  Status // zero where it never began
+	Err     error  // the run's records cannot be read: nothing else but the name is known
+}
+
+// List lists the runs of a storage, the last created one first. A folder that is not there has none; folders that are no runs are left out.
+func List(ctx context.Context, storage string) ([]Summary, error) {
+	probe, err := openFolder(ctx, storage, "x", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.b.Close()
+	if err := probe.checkStorage(); err != nil {
+		return nil, err
+	}
+	prefix := probe.prefix[:len(probe.prefix)-len("x/")]
+	names, err := folders(ctx, probe.b, prefix)
+	if err != nil {
+		return nil, err
+	}
+	runs := make([]Summary, len(names))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
+	for i, name := range names {
+		g.Go(func() error {
+			r := &Run{b: probe.b, prefix: prefix + name + "/"}
+			s, err := r.summary(gctx, name)
+			if gctx.Err() != nil {
+				return fault.New(fault.Canceled, "%w", context.Cause(gctx))
+			}
+			if code := fault.CodeOf(err); code == fault.Denied || code == fault.Unavailable {
+				return err
+			}
+			s.Err = err
+			runs[i] = s
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	runs = slices.DeleteFunc(runs, func(s Summary) bool { return fault.CodeOf(s.Err) == fault.NotFound })
+	slices.SortFunc(runs, func(a, b Summary) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Name, b.Name))
+	})
+	return runs, nil
+}
+
+// summary is of a run; NotFound if the folder is none.
+func (r *Run) summary(ctx context.Context, name string) (Summary, error) {
+	s := Summary{Name: name}
+	var rec Record
+	if err := r.read(ctx, runFile, "run", maxRecord, &rec); err != nil {
+		return s, err
+	}
+	st, err := r.Status(ctx)
+	switch {
+	case fault.CodeOf(err) == fault.NotFound:
+		s.State = Queued
+	case err != nil:
+		return s, err
+	default:
+		s.State = st.Show(time.Now())
+	}
+	s.Created, s.Workers, s.Status = rec.Created, rec.Workers, st
+	return s, nil
+}

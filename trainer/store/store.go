@@ -1,0 +1,430 @@
+// Package store keeps what is durable of a training run, in a folder or any bucket: what the run is, where it stands, its checkpoints
+// and its metrics. docs/design/0004-trainers.md shows the layout.
+//
+// A run is a folder below its storage, named after it. [Create] claims the name. Everything that decides is an object which is created at most once, so that two
+// controllers that take each other for dead cannot harm the run: RUN/checkpoints is a log whose entries are numbered without a choice, and an entry
+// is either a checkpoint or the start of a group of workers ([Run.Begin]). A controller appends to it after the last entry that it knows; who finds another
+// controller's start there has been replaced, and everything it does from then on is an [ErrSuperseded] error. So a commit that was acknowledged is seen by the controller that comes next, and one that was not can not appear after it.
+//
+// Errors are fault errors with the path. Nothing runs in the background: all goroutines of a call have ended when it returns, and there are never
+// more than the call's parallelism.
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/io/blobio"
+)
+
+// Version of all records of a run.
+const Version = 1
+
+// ErrSuperseded is in the tree of errors of a controller that another one has replaced: it must end its workers and itself. Their code is Exists.
+var ErrSuperseded = errors.New("another controller goes on with this run")
+
+const (
+	runFile        = "run.json"
+	statusFile     = "status.json"
+	checkpointsDir = "checkpoints/"
+	metricsDir     = "metrics/"
+
+	maxRecord   = 64 << 20  // bytes of run.json and status.json
+	maxManifest = 256 << 20 // bytes
+	inFlight    = 16        // parallel requests for small objects
+	maxName     = 100       // bytes
+)
+
+// Record is what a run is. It never changes.
+type Record struct {
+	// Name of the run: letters, digits, and _ . - inside.
+	Name    string          `json:"name"`
+	ID      string          `json:"id"`                // told apart from another run of this name; made by Create
+	Created time.Time       `json:"created"`           // zero: now
+	Command []string        `json:"command,omitempty"` // of workers; none for goroutines
+	Dir     string          `json:"dir,omitempty"`     // the working directory of Command
+	Workers int             `json:"workers"`
+	Config  json.RawMessage `json:"config,omitempty"` // what the loop gets
+	Spec    string          `json:"spec,omitempty"`   // resolved, from which penstock resume starts the run again; UTF-8
+	From    string          `json:"from,omitempty"`   // the checkpoint of another run that it began with
+	Host    string          `json:"host,omitempty"`   // where it was created; "": this host
+	Program string          `json:"program"`          // that created it: "penstock 0.1.0"
+}
+
+// Run is an open run. Safe for concurrent use. Close when done.
+type Run struct {
+	b      *blobio.Bucket
+	prefix string // of all keys of the run; ends in '/'
+	url    string // of the run's folder
+	rec    Record
+
+	// hook is called around each step that changes something; tests die in it.
+	hook func(step, key string)
+
+	log  semaphore // held by what appends to the log, or deletes from it
+	stat semaphore // held by SetStatus
+
+	mu      sync.Mutex
+	seen    map[int]*entry // of the log, which never changes
+	own     owner
+	metrics *MetricsWriter // of the attempt that runs
+	lease   *lease         // of what Fetch returned last
+	closed  bool
+}
+
+// semaphore is a lock that can be given up waiting for.
+type semaphore chan struct{}
+
+func (s semaphore) lock(ctx context.Context) error {
+	select {
+	case s <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.New(fault.Canceled, "%w", context.Cause(ctx))
+	}
+}
+
+func (s semaphore) unlock() { <-s }
+
+// Create makes a run in storage, a folder or bucket URL. A run of this name that is there already is an Exists error.
+func Create(ctx context.Context, storage string, rec Record) (*Run, error) {
+	return create(ctx, storage, rec, nil)
+}
+
+func create(ctx context.Context, storage string, rec Record, o *blobio.Options) (*Run, error) {
+	if err := CheckName(rec.Name); err != nil {
+		return nil, err
+	}
+	if !utf8.ValidString(rec.Spec) {
+		return nil, fault.New(fault.Invalid, "the spec of run %q is not UTF-8: save it as such", rec.Name)
+	}
+	if rec.Workers < 1 {
+		return nil, fault.New(fault.Invalid, "run %q has %d workers: 1 is the least", rec.Name, rec.Workers)
+	}
+	rec.ID = randomHex(8)
+	if rec.Created.IsZero() {
+		rec.Created = time.Now()
+	}
+	rec.Created = rec.Created.UTC().Round(0)
+	if rec.Host == "" {
+		rec.Host, _ = os.Hostname() // for people
+	}
+	r, err := openFolder(ctx, storage, rec.Name, o)
+	if err != nil {
+		return nil, err
+	}
+	r.rec = rec
+	err = r.checkStorage()
+	if err == nil {
+		err = r.claimName(ctx, storage)
+	}
+	if err != nil {
+		r.b.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Run) claimName(ctx context.Context, storage string) error {
+	data, err := encode("run", r.rec)
+	if err != nil {
+		return err
+	}
+	won, err := r.putNew(ctx, runFile, data)
+	if err != nil {
+		return err
+	}
+	if !won {
+		// Ours, if the answer to the request was lost.
+		if is, err := r.b.ReadAll(ctx, r.prefix+runFile, maxRecord); err == nil && string(is) == string(data) {
+			return nil
+		}
+		return fault.New(fault.Exists, "there is a run %q in %s: go on with it by --resume (Config.Resume), or take another name", r.rec.Name, storage).At(r.place(runFile))
+	}
+	return nil
+}
+
+// Open opens a run that is there. One that is not is a NotFound error, with the name that was meant where that can be guessed.
+func Open(ctx context.Context, storage, name string) (*Run, error) {
+	return open(ctx, storage, name, nil)
+}
+
+func open(ctx context.Context, storage, name string, o *blobio.Options) (*Run, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	r, err := openFolder(ctx, storage, name, o)
+	if err != nil {
+		return nil, err
+	}
+	if err = r.checkStorage(); err == nil {
+		err = r.read(ctx, runFile, "run", maxRecord, &r.rec)
+	}
+	switch {
+	case fault.CodeOf(err) == fault.NotFound:
+		err = r.missing(ctx, storage, name, err)
+	case err == nil && r.rec.Name != name:
+		err = fault.New(fault.Corrupt, "this is the record of a run %q: its folder was renamed or copied, which checkpoints do not survive; name it so again", r.rec.Name).At(r.place(runFile))
+	}
+	if err != nil {
+		r.b.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// missing is the error for a run that is not there: err is why.
+func (r *Run) missing(ctx context.Context, storage, name string, err error) error {
+	names, lerr := folders(ctx, r.b, strings.TrimSuffix(r.prefix, name+"/"))
+	if lerr != nil {
+		return err // no such bucket, for one
+	}
+	switch like := near.Name(name, names); {
+	case len(names) == 0:
+		return fault.New(fault.NotFound, "there is no run %q: %s has no runs; check the storage", name, storage)
+	case like != "":
+		return fault.New(fault.NotFound, "there is no run %q in %s: is it %q?", name, storage, like)
+	}
+	return fault.New(fault.NotFound, "there is no run %q in %s: penstock runs lists what is there", name, storage)
+}
+
+// folders are the names of folders below prefix.
+func folders(ctx context.Context, b *blobio.Bucket, prefix string) ([]string, error) {
+	var names []string
+	for info, err := range b.ListDir(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		if name := path.Base(info.Key); info.Dir && CheckName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func openFolder(ctx context.Context, storage, name string, o *blobio.Options) (*Run, error) {
+	b, key, err := openStorage(ctx, storage, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{b: b, prefix: key + name + "/", url: join(storage, name), log: make(semaphore, 1), stat: make(semaphore, 1), seen: make(map[int]*entry)}, nil
+}
+
+func openStorage(ctx context.Context, storage string, o *blobio.Options) (b *blobio.Bucket, prefix string, err error) {
+	bucket, key, err := blobio.Split(storage)
+	if err != nil {
+		return nil, "", err
+	}
+	if key != "" && !strings.HasSuffix(key, "/") {
+		key += "/"
+	}
+	b, err = blobio.Open(ctx, bucket, o)
+	return b, key, err
+}
+
+// join is the URL of the folder name below storage: a query stays at the end.
+func join(storage, name string) string {
+	rest, query := storage, ""
+	if u, err := url.Parse(storage); err == nil && u.Scheme != "" && u.Host != "" && u.RawQuery != "" {
+		rest, query = strings.TrimSuffix(storage, "?"+u.RawQuery), "?"+u.RawQuery
+	}
+	if strings.HasSuffix(rest, "/") {
+		return rest + name + query
+	}
+	return rest + "/" + name + query
+}
+
+// Ref cuts the URL of a run, with #N for its checkpoint N or without, into what Open takes. checkpoint is 0 where there is no #N.
+func Ref(ref string) (storage, name string, checkpoint int, err error) {
+	bad := func() (string, string, int, error) {
+		return "", "", 0, fault.New(fault.Invalid, "%q is not a run: write the folder or URL of the run, and #12 behind it for its checkpoint 12", ref)
+	}
+	rest, query := ref, ""
+	if i := strings.LastIndexByte(rest, '#'); i >= 0 {
+		n, nerr := strconv.Atoi(rest[i+1:])
+		if nerr != nil || n < 1 {
+			return bad()
+		}
+		rest, checkpoint = rest[:i], n
+	}
+	if u, uerr := url.Parse(rest); uerr == nil && u.Scheme != "" && u.Host != "" && u.RawQuery != "" {
+		rest, query = strings.TrimSuffix(rest, "?"+u.RawQuery), "?"+u.RawQuery
+	}
+	storage, name = path.Split(strings.TrimSuffix(rest, "/"))
+	if CheckName(name) != nil {
+		return bad()
+	}
+	if storage == "" {
+		storage = "."
+	}
+	if len(storage) > 1 && !strings.HasSuffix(storage, "://") {
+		storage = strings.TrimSuffix(storage, "/")
+	}
+	if strings.HasSuffix(storage, "://") || strings.HasSuffix(storage, ":/") { // a bucket is no run
+		return bad()
+	}
+	return storage + query, name, checkpoint, nil
+}
+
+// CheckName is an Invalid error for what cannot be the name of a run.
+func CheckName(name string) error {
+	ok := name != "" && len(name) <= maxName && name[0] != '-' && name[0] != '.' && name[len(name)-1] != '.'
+	for i := range len(name) {
+		c := name[i]
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-')
+	}
+	if !ok {
+		return fault.New(fault.Invalid, "%.120q cannot be the name of a run: names have up to %d letters, digits and _ . -, and begin with a letter, a digit or _", name, maxName)
+	}
+	return nil
+}
+
+// Record is what the run is.
+func (r *Run) Record() Record { return r.rec }
+
+// Name of the run.
+func (r *Run) Name() string { return r.rec.Name }
+
+// URL of the run's folder, as its storage was written.
+func (r *Run) URL() string { return r.url }
+
+// Local is the run's folder where its storage is one.
+func (r *Run) Local() (dir string, ok bool) { return r.b.Local(r.prefix) }
+
+// Close frees what the run holds in this process: other processes of this machine may go on with it, and what Fetch returned may be removed. What has not
+// been flushed of its metrics is lost. Idempotent.
+func (r *Run) Close() error {
+	r.mu.Lock()
+	closed, l, id := r.closed, r.lease, r.own.id
+	r.closed, r.lease = true, nil
+	r.mu.Unlock()
+	if closed {
+		return nil
+	}
+	l.release()
+	atWork.remove(id)
+	return r.b.Close()
+}
+
+// checkStorage: a local folder may be missing, but not be a file, nor lie below one.
+func (r *Run) checkStorage() error {
+	p, ok := r.b.Local(r.prefix)
+	if !ok {
+		return nil
+	}
+	for p = path.Clean(p); p != "/"; p = path.Dir(p) {
+		fi, err := os.Stat(p)
+		if err == nil && !fi.IsDir() {
+			return fault.New(fault.Invalid, "this is a file: the storage of runs is a folder").At(fault.Place{File: p})
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (r *Run) place(rel string) fault.Place { return fault.Place{File: r.path(rel)} }
+
+// path is how a user would write rel.
+func (r *Run) path(rel string) string { return r.b.Path(r.prefix + rel) }
+
+func (r *Run) at(step, rel string) {
+	if r.hook != nil {
+		r.hook(step, rel)
+	}
+}
+
+// putNew writes a small object that must not exist; won is false if it does.
+func (r *Run) putNew(ctx context.Context, rel string, data []byte) (won bool, err error) {
+	r.at("put", rel)
+	defer r.at("was put", rel)
+	err = r.b.Put(ctx, r.prefix+rel, data, &blobio.PutOptions{IfNotExist: true, ContentType: "application/json"})
+	if fault.CodeOf(err) == fault.Exists && !isObstacle(r, rel) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// isObstacle tells apart an object that exists from a file in the place of one of its folders, which has the same code.
+func isObstacle(r *Run, rel string) bool {
+	p, ok := r.b.Local(r.prefix + rel)
+	if !ok {
+		return false
+	}
+	_, err := os.Lstat(p)
+	return err != nil
+}
+
+// read reads a record of a kind.
+func (r *Run) read(ctx context.Context, rel, kind string, limit int64, v any) error {
+	data, err := r.b.ReadAll(ctx, r.prefix+rel, limit)
+	if err != nil {
+		return err
+	}
+	return fault.Wrap(decode(data, kind, v), r.place(rel))
+}
+
+// head begins every record.
+type head struct {
+	Version int    `json:"version"`
+	Kind    string `json:"kind"`
+}
+
+// encode writes a record: v with a head.
+func encode(kind string, v any) ([]byte, error) {
+	body, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the %s record cannot be written as JSON: %w", kind, err)
+	}
+	return fmt.Appendf(nil, "{\n \"version\": %d,\n \"kind\": %q,%s\n", Version, kind, body[1:]), nil
+}
+
+func decodeHead(data []byte) (head, error) {
+	var h head
+	if err := json.Unmarshal(data, &h); err != nil {
+		return h, fault.New(fault.Corrupt, "not a record of a run: %w", err)
+	}
+	if h.Version > Version {
+		return h, fault.New(fault.Unsupported, "version %d, and this program reads up to %d: use a newer one", h.Version, Version)
+	}
+	if h.Version < 1 {
+		return h, fault.New(fault.Corrupt, "not a record of a run: it has no version")
+	}
+	return h, nil
+}
+
+// decode reads one record. Fields that it does not know are ignored.
+func decode(data []byte, kind string, v any) error {
+	h, err := decodeHead(data)
+	if err != nil {
+		return err
+	}
+	if h.Kind != kind {
+		return fault.New(fault.Corrupt, "a record of kind %q where one of kind %q must be", h.Kind, kind)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fault.New(fault.Corrupt, "%w", err)
+	}
+	return nil
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
