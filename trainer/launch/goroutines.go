@@ -143,7 +143,7 @@ func (g *goGroup) each(rank int, f func(*routine)) error {
 		}
 	}
 	if rank != -1 {
-		return fault.New(fault.NotFound, "no rank %d in this group", rank)
+		return errNoRank(rank)
 	}
 	return nil
 }

@@ -1,0 +1,379 @@
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	maxLine   = 64 << 10    // bytes of a line: longer ones are split
+	idleAfter = time.Second // what a worker printed without ending the line is shown after that
+	barEvery  = time.Second // states of a progress bar are shown so often at most
+	keepLogs  = 3           // files of a worker
+	tailBytes = 8 << 10     // of Exit.Tail
+	tailLine  = 1 << 10     // of a line of it
+)
+
+// output is where the two streams of a worker go: file, terminal, and the last lines.
+type output struct {
+	term *terminal // nil: none
+	slot int       // of the worker, in term
+
+	mu    sync.Mutex // orders the streams
+	file  *logFile   // nil: none
+	tail  tail
+	watch *watch // of stderr; nil: nobody watches
+}
+
+// watch collects what comes from now on.
+type watch struct {
+	buf  []byte
+	more chan struct{} // gets one when something came
+}
+
+const maxWatch = 1 << 20
+
+func (o *output) startWatch() *watch {
+	w := &watch{more: make(chan struct{}, 1)}
+	o.mu.Lock()
+	o.watch = w
+	o.mu.Unlock()
+	return w
+}
+
+// endWatch returns what came.
+func (o *output) endWatch(w *watch) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.watch == w {
+		o.watch = nil
+	}
+	return string(w.buf)
+}
+
+// stream reads stdout or stderr of a worker until it is closed, or drained.
+type stream struct {
+	o      *output
+	r      *os.File
+	stderr bool
+	done   chan struct{} // closed when it has ended
+
+	mu  sync.Mutex
+	end time.Time // reads end then; zero: with the stream
+
+	// of the goroutine that reads
+	bar     bool      // what follows overwrites the last line
+	state   string    // of a progress bar, not shown yet
+	pending bool      // there is such a state
+	shown   string    // the last state shown
+	barAt   time.Time // when
+}
+
+func newStream(o *output, r *os.File, stderr bool) *stream {
+	return &stream{o: o, r: r, stderr: stderr, done: make(chan struct{})}
+}
+
+// drain lets the stream end at a time, though a process may hold its other end.
+func (s *stream) drain(end time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = end
+	s.r.SetReadDeadline(end)
+}
+
+// wait sets the deadline of the next read, and reports whether the stream is being drained.
+func (s *stream) wait(held bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.end.IsZero():
+		s.r.SetReadDeadline(s.end)
+	case held:
+		s.r.SetReadDeadline(time.Now().Add(idleAfter))
+	default:
+		s.r.SetReadDeadline(time.Time{})
+	}
+	return !s.end.IsZero()
+}
+
+// read is the goroutine of the stream.
+func (s *stream) read() {
+	defer close(s.done)
+	defer s.r.Close()
+	buf := make([]byte, maxLine)
+	held := 0 // bytes at the front of buf that end no line yet
+	for {
+		drained := s.wait(held > 0 || s.pending)
+		n, err := s.r.Read(buf[held:])
+		have := buf[:held+n]
+		cut := ended(have)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if err != nil || cut == 0 && len(have) == len(buf) {
+			cut = whole(have, err != nil)
+		}
+		s.take(have[:cut])
+		held = copy(buf, have[cut:])
+		if err != nil {
+			s.flush()
+			if !late || drained {
+				return
+			}
+		}
+	}
+}
+
+// ended is how much of b is whole lines, and states of progress bars. A carriage return at the end may be half of a line end.
+func ended(b []byte) int {
+	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
+		b = b[i+1:]
+		return i + 1 + max(0, bytes.LastIndexByte(b[:max(0, len(b)-1)], '\r')+1)
+	}
+	return bytes.LastIndexByte(b[:max(0, len(b)-1)], '\r') + 1
+}
+
+// whole is the length of b without the begin of a character at its end, unless no more comes.
+func whole(b []byte, last bool) int {
+	if last {
+		return len(b)
+	}
+	for i := 1; i < utf8.UTFMax && i < len(b); i++ {
+		if c := b[len(b)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				return len(b) - i
+			}
+			break
+		}
+	}
+	return len(b)
+}
+
+// take has whole lines written and shown. b is the caller's again.
+func (s *stream) take(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	o := s.o
+	o.mu.Lock()
+	if o.file != nil {
+		if err := o.file.write(b); err != nil && o.term != nil {
+			defer o.term.say(o.slot, "its log cannot be written, and lacks lines: "+err.Error())
+		}
+	}
+	if w := o.watch; w != nil && s.stderr {
+		w.buf = append(w.buf, b[:min(len(b), maxWatch-len(w.buf))]...)
+		select {
+		case w.more <- struct{}{}:
+		default:
+		}
+	}
+	o.tail.add(b)
+	o.mu.Unlock()
+	if o.term != nil {
+		s.show(b)
+	}
+}
+
+// show has lines shown, and states of a progress bar from time to time.
+func (s *stream) show(b []byte) {
+	for len(b) > 0 {
+		i := bytes.IndexAny(b, "\r\n")
+		line, bar := b, false
+		switch {
+		case i < 0:
+			b = nil
+			bar = s.bar // printed after a carriage return, and nothing since
+		case b[i] == '\n':
+			line, b = b[:i], b[i+1:]
+		case i+1 < len(b) && b[i+1] == '\n':
+			line, b = b[:i], b[i+2:]
+		default:
+			line, b, bar = b[:i], b[i+1:], true
+		}
+		switch {
+		case bar:
+			s.bar = true
+			if len(line) == 0 {
+				continue
+			}
+			s.state, s.pending = harmless(line), true
+			if time.Since(s.barAt) >= barEvery {
+				s.showState()
+			}
+		case s.bar && len(line) == 0: // the line end after a last state
+			s.bar = false
+			s.showState()
+		default: // overwrites the states before
+			s.bar, s.pending = false, false
+			if text := harmless(line); text != s.shown || text == "" {
+				s.o.term.line(s.o.slot, text)
+			}
+			s.shown = ""
+		}
+	}
+}
+
+func (s *stream) showState() {
+	if s.pending && s.state != s.shown {
+		s.o.term.line(s.o.slot, s.state)
+		s.shown, s.barAt = s.state, time.Now()
+	}
+	s.pending = false
+}
+
+// flush shows what waits to be.
+func (s *stream) flush() {
+	if s.o.term != nil {
+		s.showState()
+	}
+}
+
+// tail is the last lines, raw; progress bars by their last state. Empty lines are left out.
+type tail struct {
+	lines []string // a ring, once it is full
+	next  int
+	open  bool // the last line has not ended
+	back  bool // what comes next overwrites it
+}
+
+// add costs time by the lines kept, not by those in b.
+func (t *tail) add(b []byte) {
+	from := len(b)
+	for n := 0; from > 0 && n <= tailLines; n++ { // a line too many, for the one that ends b
+		from = bytes.LastIndexByte(b[:from-1], '\n') + 1
+	}
+	if from > 0 {
+		t.open, t.back = false, false
+	}
+	for b = b[from:]; len(b) > 0; {
+		line, rest, ended := bytes.Cut(b, []byte{'\n'})
+		b = rest
+		body := bytes.TrimRight(line, "\r")
+		if i := bytes.LastIndexByte(body, '\r'); i >= 0 {
+			body, t.back = body[i+1:], true
+		}
+		if len(bytes.TrimSpace(body)) > 0 {
+			t.put(body)
+			t.back = false
+		}
+		t.back = t.back || bytes.HasSuffix(line, []byte{'\r'})
+		if ended {
+			t.open, t.back = false, false
+		}
+	}
+}
+
+// put adds to the last line, overwrites it, or begins a new one.
+func (t *tail) put(body []byte) {
+	last := len(t.lines) - 1
+	if last >= 0 {
+		last = (t.next + last) % len(t.lines)
+	}
+	text := string(body[:min(len(body), tailLine)])
+	switch {
+	case t.open && t.back:
+		t.lines[last] = text
+	case t.open:
+		t.lines[last] = t.lines[last][:min(len(t.lines[last]), tailLine)] + text
+	case len(t.lines) < tailLines:
+		t.lines = append(t.lines, text)
+	default:
+		t.lines[t.next] = text
+		t.next = (t.next + 1) % tailLines
+	}
+	t.open = true
+}
+
+// last returns the lines, the oldest first, as they can be shown.
+func (t *tail) last() []string {
+	var out []string
+	size := 0
+	for i := len(t.lines) - 1; i >= 0; i-- {
+		text := harmless([]byte(t.lines[(t.next+i)%len(t.lines)]))
+		if size += len(text); size > tailBytes {
+			break
+		}
+		out = append(out, text)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// logFile is a file that begins anew when it is full.
+type logFile struct {
+	path  string
+	limit int64
+	f     *os.File
+	size  int64
+	bad   bool // the last write failed
+}
+
+// openLog appends to a file, whose folder is made.
+func openLog(path string, limit int64) (*logFile, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	l := &logFile{path: path, limit: limit}
+	return l, l.open()
+}
+
+func (l *logFile) open() error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	l.f, l.size = f, st.Size()
+	return nil
+}
+
+// write returns the first error of those in a row: a full disk is said once.
+func (l *logFile) write(b []byte) error {
+	err := l.put(b)
+	first := err != nil && !l.bad
+	l.bad = err != nil
+	if first {
+		return err
+	}
+	return nil
+}
+
+func (l *logFile) put(b []byte) error {
+	if l.size > 0 && l.size+int64(len(b)) > l.limit {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	n, err := l.f.Write(b)
+	l.size += int64(n)
+	return err
+}
+
+func (l *logFile) rotate() error {
+	for i := keepLogs - 1; i > 0; i-- {
+		from := l.path
+		if i > 1 {
+			from += "." + strconv.Itoa(i-1)
+		}
+		if err := os.Rename(from, l.path+"."+strconv.Itoa(i)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	old := l.f
+	if err := l.open(); err != nil {
+		return err
+	}
+	return old.Close()
+}
+
+func (l *logFile) close() { l.f.Close() }
