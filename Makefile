@@ -22,10 +22,11 @@ demo: build ## build, then run the main job on the data that the repository ship
 	@./examples/demo.sh
 
 # Servers and checkers of the tests, from their own module: users of the library never see them.
-tools: $(TOOLS)/staticcheck $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/benchstat
+tools: $(TOOLS)/staticcheck $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/benchstat $(TOOLS)/parquetgo
 $(TOOLS)/staticcheck: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ honnef.co/go/tools/cmd/staticcheck
 $(TOOLS)/versitygw: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/versity/versitygw/cmd/versitygw
 $(TOOLS)/fake-gcs-server: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/fsouza/fake-gcs-server
+$(TOOLS)/parquetgo: tools/go.mod tools/parquetgo/main.go ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ ./parquetgo
 $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
 
 test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most)

@@ -1,10 +1,9 @@
-// Package datatest finds the test data that lives beside the repository.
+// Package datatest finds what tests need beside the source: the test data that lives beside the repository, programs, an interpreter.
 package datatest
 
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 )
 
@@ -13,17 +12,13 @@ import (
 // the place.
 func Dir(t testing.TB, elem ...string) string {
 	t.Helper()
-	root := os.Getenv("PENSTOCK_TESTDATA")
-	if root == "" {
-		_, self, _, _ := runtime.Caller(0)
-		root = filepath.Join(filepath.Dir(self), "..", "..", "..", "shared", "testdata")
+	data := os.Getenv("PENSTOCK_TESTDATA")
+	if data == "" {
+		data = filepath.Join(root(), "..", "shared", "testdata")
 	}
-	p := filepath.Join(append([]string{root}, elem...)...)
+	p := filepath.Join(append([]string{data}, elem...)...)
 	if _, err := os.Stat(p); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("test data is missing: %v", err)
-		}
-		t.Skipf("test data is not there (set PENSTOCK_TESTDATA): %v", err)
+		missing(t, "test data is not there (set PENSTOCK_TESTDATA): %v", err)
 	}
 	return p
 }

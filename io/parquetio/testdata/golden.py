@@ -9,6 +9,7 @@ SHA-256 of all values in a canonical text (see text() in conformance_test.go, wh
 must give the same), or the error. Checksums of pages are verified.
 """
 
+import decimal
 import hashlib
 import json
 import os
@@ -43,7 +44,7 @@ def text(a):
         ints = a.view(pa.int32() if bits == 32 else pa.int64())
         out = [str(v) for v in ints.to_pylist()]
     elif pa.types.is_decimal(t):
-        out = ["" if v is None else str(int(v.scaleb(t.scale))) for v in a.to_pylist()]
+        out = ["" if v is None else str(int(v.scaleb(t.scale, decimal.Context(prec=80)))) for v in a.to_pylist()]
     elif pa.types.is_floating(t):
         fmt = {16: "<e", 32: "<f", 64: "<d"}[t.bit_width]
         out = []
@@ -71,6 +72,9 @@ def text(a):
         vals = text(a.values)
         offs = a.offsets.to_pylist()
         out = ["[" + ",".join(vals[offs[i]:offs[i + 1]]) + "]" if valid[i] else "" for i in range(len(a))]
+    elif pa.types.is_fixed_size_list(t):
+        vals, k = text(a.values), t.list_size
+        out = ["[" + ",".join(vals[i * k:i * k + k]) + "]" for i in range(a.offset, a.offset + len(a))]
     else:
         raise TypeError(str(t))
     return [v if ok else "null" for v, ok in zip(out, valid)]
@@ -105,4 +109,5 @@ def main():
     print()
 
 
-main()
+if __name__ == "__main__":
+    main()
