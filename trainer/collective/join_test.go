@@ -184,7 +184,8 @@ func child(cfg string) {
 	x := make([]float32, c.Numbers)
 	for n := 1; n <= c.Calls; n++ {
 		if n == c.Die {
-			time.AfterFunc(time.Duration(c.Rank)*100*time.Microsecond, func() { syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+			self, _ := os.FindProcess(os.Getpid())
+			time.AfterFunc(time.Duration(c.Rank)*100*time.Microsecond, func() { self.Kill() })
 		}
 		for i := range x {
 			x[i] = float32(c.Rank + n)
