@@ -1,0 +1,389 @@
+package feeder
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/feed"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv("PENSTOCK_FEEDER_CHILD"); mode != "" {
+		childMain(mode)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// folder is one whose path is short enough for sockets.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "feeder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("left behind in the folder of sockets: %v", left)
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+const (
+	trainRows = 10_000
+	valRows   = 70
+	batch     = 40
+)
+
+func trainOptions() dataset.ShardOptions {
+	return dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 5, Memory: 64 << 20},
+		Options: shard.Options{GlobalBatch: batch, Form: shard.Form{Tensors: true}, Shuffle: &shard.Shuffle{Lanes: 4, WindowRows: 200}}}
+}
+
+// sets of the tests: a training set whose steps change the number of rows, and an evaluation set.
+func sets() []Set {
+	return []Set{
+		Of("train", dataset.Range(trainRows).Filter("id % 3 != 0"), trainOptions(), false),
+		Of("val", dataset.Range(valRows), trainOptions(), true),
+	}
+}
+
+// reader is the consumer of a rank.
+func reader(t testing.TB, socket string, rank int) *feed.Client {
+	t.Helper()
+	c, err := feed.Dial(t.Context(), socket, rank, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// step reads a step of all ranks: its digests, and the state after it.
+func step(t testing.TB, ranks []*feed.Client) (string, shard.State) {
+	t.Helper()
+	type part struct {
+		digest string
+		err    error
+	}
+	parts := make([]chan part, len(ranks))
+	for r, c := range ranks {
+		parts[r] = make(chan part, 1)
+		go func() {
+			b, err := c.Next(t.Context())
+			if err != nil {
+				parts[r] <- part{err: err}
+				return
+			}
+			defer b.Release()
+			sum := b.Digest()
+			parts[r] <- part{digest: fmt.Sprintf("%d/%d %s", b.Epoch(), b.Step(), hex.EncodeToString(sum[:8]))}
+		}()
+	}
+	var all []string
+	for r := range ranks {
+		p := <-parts[r]
+		if p.err != nil {
+			t.Fatal(p.err)
+		}
+		all = append(all, p.digest)
+	}
+	return strings.Join(all, "|"), ranks[0].State()
+}
+
+func dialAll(t testing.TB, socket string, ranks int) []*feed.Client {
+	t.Helper()
+	all := make([]*feed.Client, ranks)
+	for r := range all {
+		all[r] = reader(t, socket, r)
+	}
+	return all
+}
+
+func start(t testing.TB, f Feeder, ranks int, at map[string]shard.State) (map[string]string, <-chan error) {
+	t.Helper()
+	sockets, failed, err := f.Start(t.Context(), ranks, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sockets, failed
+}
+
+// Stopped after any step and started with its state, on any number of ranks or the same one, a feeder goes on with the batches that
+// it would have given.
+func testRestart(t *testing.T, f Feeder) {
+	const ranks, steps = 2, 40
+	var want []string
+	var states []shard.State
+	sockets, _ := start(t, f, ranks, nil)
+	all := dialAll(t, sockets["train"], ranks)
+	for range steps {
+		d, s := step(t, all)
+		want, states = append(want, d), append(states, s)
+	}
+	for _, stopped := range []int{0, 7, 31} {
+		if err := f.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all[0].Next(t.Context()); err == nil {
+			for err == nil { // what was read ahead
+				_, err = all[0].Next(t.Context())
+			}
+		}
+		begin := time.Now()
+		sockets, _ = start(t, f, ranks, map[string]shard.State{"train": states[stopped]})
+		all = dialAll(t, sockets["train"], ranks)
+		for i := stopped + 1; i < min(stopped+6, steps); i++ {
+			d, _ := step(t, all)
+			if i == stopped+1 {
+				t.Logf("first batch %v after the restart", time.Since(begin))
+			}
+			if d != want[i] {
+				t.Fatalf("stopped after step %d: step %d is %s, want %s", stopped, i, d, want[i])
+			}
+		}
+	}
+	if err := f.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range sockets {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}
+
+func TestRestart(t *testing.T) {
+	f := Local(folder(t), sets())
+	defer f.Close()
+	testRestart(t, f)
+}
+
+// counted is a source that counts how often it is resolved, and its footers with it.
+type counted struct {
+	driver.Source
+	n *atomic.Int64
+}
+
+func (c counted) Resolve(ctx context.Context, o *driver.ResolveOptions) (driver.Table, error) {
+	c.n.Add(1)
+	return c.Source.Resolve(ctx, o)
+}
+
+// A restart does not list, and reads no footers: they are those of the first start.
+func TestWarm(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := dataset.Range(trainRows).WriteParquet(t.Context(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	var n atomic.Int64
+	ds := dataset.Read(counted{parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{dir}}}), &n})
+	f := Local(folder(t), []Set{Of("train", ds.WithColumns("x = id * 2"), trainOptions(), false), Of("val", ds.WithColumns("y = 1"), trainOptions(), true)})
+	defer f.Close()
+	for range 3 {
+		sockets, _ := start(t, f, 1, nil)
+		step(t, dialAll(t, sockets["train"], 1))
+		if err := f.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.Load() != 1 {
+		t.Errorf("the source was resolved %d times, want once", n.Load())
+	}
+}
+
+// evaluate reads an epoch of all ranks, which begin together: how often each row came.
+func evaluate(t *testing.T, ranks []*feed.Client) map[int64]int {
+	t.Helper()
+	var mu sync.Mutex
+	var done sync.WaitGroup
+	rows := map[int64]int{}
+	for _, c := range ranks {
+		done.Go(func() {
+			last := int64(-1)
+			for b, err := range c.All(t.Context()) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ids, _ := b.Tensor("id")
+				mu.Lock()
+				for i, id := range shard.Values[int64](ids)[:b.Real()] {
+					if rows[id]++; id <= last || b.Samples()[i] != id {
+						t.Errorf("rank %d: row %d after row %d, as sample %d", c.Rank(), id, last, b.Samples()[i])
+					}
+					last = id
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	done.Wait()
+	return rows
+}
+
+// An evaluation set gives every row once an epoch, in order and from the first one, as often as is asked, while a
+// training set is open; and anew when all ranks have given it up.
+func TestEval(t *testing.T) {
+	const ranks = 3
+	f := Local(folder(t), sets())
+	defer f.Close()
+	sockets, failed := start(t, f, ranks, nil)
+	train := dialAll(t, sockets["train"], ranks)
+	for range 2 {
+		val := dialAll(t, sockets["val"], ranks)
+		for range 3 {
+			step(t, train)
+			rows := evaluate(t, val)
+			if len(rows) != valRows {
+				t.Fatalf("%d rows, want %d", len(rows), valRows)
+			}
+			for id, n := range rows {
+				if n != 1 {
+					t.Errorf("row %d came %d times", id, n)
+				}
+			}
+		}
+		step(t, val) // and left in the midst of an epoch
+		for _, c := range val {
+			c.Close()
+		}
+	}
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	default:
+	}
+}
+
+// The ledger is of what was read, can be read again, and is for training sets only.
+func TestLedger(t *testing.T) {
+	f := Local(folder(t), sets())
+	defer f.Close()
+	if _, err := f.Ledger(t.Context(), "train"); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("before the start: %v", err)
+	}
+	sockets, _ := start(t, f, 1, nil)
+	all := dialAll(t, sockets["train"], 1)
+	for range 20 {
+		step(t, all)
+	}
+	b, err := f.Ledger(t.Context(), "train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := shard.ReadLedger(bytes.NewReader(b))
+	if err != nil || l.Windows() < 4 {
+		t.Errorf("%v: %d windows", err, l.Windows())
+	}
+	for _, name := range []string{"val", "test"} {
+		if _, err := f.Ledger(t.Context(), name); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), `have "train"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A consumer that is lost is a failure, which says so; it is no end of a data process.
+func TestConsumerLost(t *testing.T) {
+	f := Local(folder(t), sets())
+	defer f.Close()
+	sockets, failed := start(t, f, 2, nil)
+	lost := consumer(t, sockets["train"], 1)
+	read := reader(t, sockets["train"], 0)
+	for range 3 {
+		b, err := read.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	}
+	if err := lost.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	err := <-failed
+	if fault.CodeOf(err) != fault.WorkerLost || errors.Is(err, ErrDied) || !strings.Contains(err.Error(), `data set "train": rank 1`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What cannot be started says why, and leaves nothing.
+func TestStartErrors(t *testing.T) {
+	bad := func(err error) Set {
+		return Set{Name: "bad", Open: func(context.Context, int, *shard.State) ([]*shard.Iterator, error) { return nil, err }}
+	}
+	other := sets()[:1]
+	g := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
+	defer g.Close()
+	sockets, _ := start(t, g, 1, nil)
+	foreign := reader(t, sockets["train"], 0).State()
+	for _, c := range []struct {
+		name  string
+		dir   string
+		sets  []Set
+		ranks int
+		at    map[string]shard.State
+		code  fault.Code
+		want  string
+	}{
+		{name: "no ranks", sets: sets(), code: fault.Invalid, want: "at least one"},
+		{name: "twice", sets: append(sets(), sets()...), ranks: 1, code: fault.Invalid, want: `two data sets of the name "train"`},
+		{name: "no name", sets: []Set{{}}, ranks: 1, code: fault.Invalid, want: "without a name"},
+		{name: "unknown state", sets: sets(), ranks: 1, at: map[string]shard.State{"trian": {}}, code: fault.Invalid, want: `data set "trian" to go on from, but no training set of that name; have "train"`},
+		{name: "state of an evaluation set", sets: sets(), ranks: 1, at: map[string]shard.State{"val": {}}, code: fault.Invalid, want: "no training set"},
+		{name: "state of other data", sets: sets(), ranks: 1, at: map[string]shard.State{"train": foreign}, code: fault.Invalid, want: `data set "train": restore: the state is of another plan`},
+		{name: "one of two fails", sets: append(other, bad(fault.New(fault.NotFound, "no such file"))), ranks: 1, code: fault.NotFound, want: `data set "bad": no such file`},
+		{name: "too few iterators", sets: []Set{bad(nil)}, ranks: 1, code: fault.Internal, want: "0 iterators for 1 ranks"},
+		{name: "more ranks than samples", sets: sets(), ranks: batch + 1, code: fault.Invalid, want: "less than one sample for each of 41 ranks"},
+		{name: "long path", dir: strings.Repeat("x", 100), sets: sets(), ranks: 1, code: fault.Invalid, want: "at most 103 bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := Local(filepath.Join(folder(t), c.dir), c.sets)
+			_, _, err := f.Start(t.Context(), c.ranks, c.at)
+			if fault.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.want) {
+				t.Errorf("%v (%v), want %v with %q", err, fault.CodeOf(err), c.code, c.want)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A start whose context ends while data sets are opened leaves nothing, and another can follow.
+func TestStartCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	slow, calls := sets()[0], 0
+	open := slow.Open
+	slow.Open = func(ctx context.Context, ranks int, at *shard.State) ([]*shard.Iterator, error) {
+		if calls++; calls == 1 {
+			cancel()
+			<-ctx.Done()
+		}
+		return open(ctx, ranks, at)
+	}
+	f := Local(folder(t), []Set{slow, sets()[1]})
+	defer f.Close()
+	if _, _, err := f.Start(ctx, 1, nil); fault.CodeOf(err) != fault.Canceled {
+		t.Fatal(err)
+	}
+	sockets, _ := start(t, f, 1, nil)
+	step(t, dialAll(t, sockets["train"], 1))
+}
