@@ -91,9 +91,6 @@ func TestLaunchRefuses(t *testing.T) {
 		if fault.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%v: %v: %v, want %v: %s", c.w.Argv, fault.CodeOf(err), err, c.code, c.want)
 		}
-		if out, err := exec.Command("pgrep", "-s", fmt.Sprint(os.Getpid())).Output(); err == nil {
-			t.Errorf("%v: there are processes: %s", c.w.Argv, out)
-		}
 		if n := len(ourChildren(t)); n != 0 {
 			t.Errorf("%v: %d children are left", c.w.Argv, n)
 		}
@@ -351,7 +348,7 @@ func TestUsage(t *testing.T) {
 	g := launch(t, Options{}, again(t, 3, "hog", "LAUNCH_BYTES=50000000"), sh(5, "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; exec sleep 1000"))
 	until(t, "usage", func() bool {
 		u := g.Usage()
-		return u[0].Rank == 3 && u[0].Memory > 50000000 && u[0].Memory < 90000000 && u[1].Rank == 5 && u[1].CPU >= 50*time.Millisecond && u[1].Processes == 1
+		return u[0].Rank == 3 && u[0].Memory > 50000000 && u[0].Memory < 500000000 && u[1].Rank == 5 && u[1].CPU >= 50*time.Millisecond && u[1].Processes == 1
 	})
 }
 
@@ -462,4 +459,24 @@ func TestStacks(t *testing.T) {
 	if len(ws) < 3 {
 		memtest.Skip(t, "no python3: its stacks were not tested")
 	}
+}
+
+// What it costs to look at a group, each half second.
+func BenchmarkLook(b *testing.B) {
+	var workers []Worker
+	for rank := range 8 {
+		workers = append(workers, sh(rank, "sleep 1000 & exec sleep 1000"))
+	}
+	g, err := Processes(Options{}).Launch(b.Context(), workers)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Stop(0)
+	gr := g.(*group)
+	for b.Loop() {
+		gr.mu.Lock()
+		gr.look()
+		gr.mu.Unlock()
+	}
+	b.ReportMetric(float64(len(scan(gr.tree.buf))), "processes")
 }
