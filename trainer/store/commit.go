@@ -175,6 +175,7 @@ func (r *Run) uploadOnce(ctx context.Context, rel string, s *source, buf []byte)
 		return "", err
 	}
 	defer f.Close() // read only
+	r.at("read", s.file.Path)
 	h := xxh3.New()
 	if s.file.Size <= chunk {
 		n, err := io.ReadFull(f, buf[:s.file.Size+1])
