@@ -1,18 +1,24 @@
-//go:build ignore
-
-// The line above goes when packages launch and store are there.
-
 // Package trainer runs training loops in groups of workers that are fed by the data sets of package dataset: Go loops in goroutines or
 // processes ([New]), and any program that is written for torchrun ([Command]). Checkpoints hold the position in the data beside the user's files, and are
 // committed together; a group that loses a worker goes on from the last commit with the batches that come next.
 //
-// docs/design/0004-trainers.md says who talks to whom, and what is durable.
+// docs/training.md is for users; docs/design/0004-trainers.md says who talks to whom, and what is durable.
 package trainer
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -39,14 +45,20 @@ type Config struct {
 	Processes bool
 	// Data sets by name. A loop opens them by Context.Shard(name).
 	Data map[string]Data
+	// DataProcess serves the data sets of a spec from a process of its own; nil: Data are served by this one.
+	DataProcess *DataProcess
 	// Settings are what the loop gets as its config: JSON values by name.
 	Settings map[string]any
+	// Spec is kept in the run's record: what penstock resume starts the run from.
+	Spec string
 	// Env of worker processes: NAME=value, beside what they inherit from this process.
 	Env []string
 	// Dir is the working directory of worker processes; "": this process's.
 	Dir string
 	// Logs is a folder for the workers' output; "": RUN/logs where the storage is a folder, else penstock-logs/RUN.
 	Logs string
+	// Output gets what worker processes print, with the name of their worker before each line; nil: this process's stderr.
+	Output io.Writer
 
 	// StartTimeout is how long workers that use the library have to connect; 0: 5 minutes. A program that never does (a plain torchrun script) is not waited for.
 	StartTimeout time.Duration
@@ -65,6 +77,8 @@ type Config struct {
 	Launcher launch.Launcher
 	// Events tell what happens; nil fields are skipped.
 	Events Events
+	// Log receives what happens along the way; nil discards it.
+	Log *slog.Logger
 }
 
 // Resources of one worker.
@@ -84,11 +98,20 @@ type Data struct {
 	Eval bool
 }
 
+// DataProcess is a program that serves data sets, as `penstock data` does.
+type DataProcess struct {
+	Argv []string
+	// Env of the process: NAME=value, beside what it inherits.
+	Env []string
+	// Sets are the names of the data sets that it serves; true: for evaluation.
+	Sets map[string]bool
+}
+
 // Failures are how many of each kind a run outlives without a commit in between: a checkpoint refills them. A group is started
 // again from the last one. 0 is the default; negative: none.
 type Failures struct {
-	Worker int // a worker's crash or hang, or the loss of the data process; default 3
-	Memory int // a worker, or the data process, ended for its memory; default 1
+	Worker int           // a worker's crash or hang, or the loss of the data process; default 3
+	Memory int           // a worker, or the data process, ended for its memory; default 1
 	Delay  time.Duration // before another start, doubled each time up to a minute; 0: 1 second where a worker was never ready, else none
 }
 
@@ -104,6 +127,142 @@ type Checkpointing struct {
 
 // Preemption of the machine.
 type Preemption struct {
+	// Notice gets a reason when the machine will be taken away, or the run is to stop for another reason: workers are told, save and end. nil: never. See [Signals].
+	Notice <-chan string
 	// Grace is between the notice and the end of the workers; 0: 30 seconds.
 	Grace time.Duration
+}
+
+// Events are called one after another, by one goroutine that waits for them: they must not block. nil ones are skipped.
+type Events struct {
+	// Status is called with each state of the run; reason says why, where there is more to say.
+	Status func(state string, attempt int, reason error)
+	// Failed is called for each failure, before another start or the end.
+	Failed func(Failure)
+	// Reported is called when all ranks have made a report.
+	Reported func(report int64, attempt int, metrics map[string]float64)
+	// Committed is called for each checkpoint.
+	Committed func(store.Manifest)
+}
+
+// Failure of an attempt: its first cause.
+type Failure struct {
+	Attempt int
+	Rank    int    // -1: of no worker
+	Class   string // worker, memory, or fatal
+	Final   bool   // no other attempt follows
+	Err     error
+}
+
+// or is the configuration with defaults, checked.
+func (c Config) or() (Config, error) {
+	bad := func(format string, args ...any) (Config, error) { return c, fault.New(fault.Invalid, format, args...) }
+	if c.Name == "" {
+		if c.Resume {
+			return bad("a run to resume has a name: set Config.Name")
+		}
+		c.Name = time.Now().Format("2006-01-02_15-04-05") + fmt.Sprintf("-%04x", rand.Uint32N(1<<16))
+	}
+	if err := store.CheckName(c.Name); err != nil {
+		return c, err
+	}
+	if c.Storage == "" {
+		c.Storage = "penstock-runs"
+	}
+	switch {
+	case c.Workers < 0:
+		return bad("%d workers: there is at least one", c.Workers)
+	case c.Resources.CPUs < 0 || c.Resources.GPUs < 0 || c.Resources.Memory < 0:
+		return bad("resources of a worker are not negative")
+	case c.Resume && c.From != "":
+		return bad("a run goes on (Resume), or begins with the checkpoint of another (From), not both")
+	case c.DataProcess != nil && len(c.Data) > 0:
+		return bad("data sets are served by the data process, or by this one, not both")
+	case c.Failures.Delay < 0 || c.Preemption.Grace < 0 || c.StartTimeout < 0 || c.ReportTimeout < 0 || c.StopTimeout < 0:
+		return bad("a time is negative")
+	}
+	if err := c.Checkpoint.Check(); err != nil {
+		return c, err
+	}
+	if c.Workers == 0 {
+		c.Workers = 1
+	}
+	for _, name := range c.dataNames() {
+		if d, ok := c.Data[name]; ok && d.Dataset == nil {
+			return bad("data set %q is nil", name)
+		}
+		if name == "" || strings.ContainsAny(name, "/\x00") {
+			return bad("a data set cannot have the name %q", name)
+		}
+	}
+	for _, kv := range c.Env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
+			return bad("Env holds NAME=value, not %q", kv)
+		}
+	}
+	if c.Settings == nil {
+		c.Settings = map[string]any{}
+	}
+	for p, d := range map[*time.Duration]time.Duration{&c.StartTimeout: 5 * time.Minute, &c.HangTimeout: 30 * time.Minute, &c.ReportTimeout: 5 * time.Minute,
+		&c.StopTimeout: 10 * time.Second, &c.Preemption.Grace: 30 * time.Second} {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	for p, d := range map[*int]int{&c.Failures.Worker: 3, &c.Failures.Memory: 1, &c.Checkpoint.Parallel: 8} {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	if c.Output == nil {
+		c.Output = os.Stderr
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// settings is the loop's config as JSON.
+func (c *Config) settings() (json.RawMessage, error) {
+	b, err := json.Marshal(c.Settings)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "settings are JSON values: %w", err)
+	}
+	return b, nil
+}
+
+// dataNames of all data sets, in order.
+func (c *Config) dataNames() (names []string) {
+	for name := range c.Data {
+		names = append(names, name)
+	}
+	if c.DataProcess != nil {
+		for name := range c.DataProcess.Sets {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// eval reports whether a data set is for evaluation.
+func (c *Config) eval(name string) bool {
+	if c.DataProcess != nil {
+		return c.DataProcess.Sets[name]
+	}
+	return c.Data[name].Eval
+}
+
+// logs is the folder of logs of a run.
+func (c *Config) logs(run *store.Run) (string, error) {
+	dir := c.Logs
+	if dir == "" {
+		if local, ok := run.Local(); ok {
+			dir = filepath.Join(local, "logs")
+		} else {
+			dir = filepath.Join("penstock-logs", run.Name())
+		}
+	}
+	return filepath.Abs(dir)
 }

@@ -62,6 +62,7 @@ var allowed = []struct {
 	{"dataset", "internal/fault internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"trainer/internal/wire", "internal/fault"},
 	{"trainer/internal/group", "internal/fault"},
+	{"trainer", "internal/fault internal/near dataset shard shard/feed trainer/launch trainer/store trainer/device trainer/collective trainer/internal/..."},
 	{"trainer/internal/feeder", "internal/fault dataset shard shard/feed"},
 	{"cmd/...", "..."},
 	{"examples/...", "..."},

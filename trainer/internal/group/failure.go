@@ -84,6 +84,12 @@ func (g *Group) exit(e Event) {
 		r.ended, r.done = true, true
 		return
 	}
+	if fault.CodeOf(e.Err) == fault.Stalled && e.Ours {
+		g.end = &ending{state: Failed, err: e.Err} // it runs on: no other attempt can be made
+		if w := g.why(); w != nil && w != e.Err {
+			g.end.err = fault.New(fault.CodeOf(w), "%w; and %w", w, e.Err)
+		}
+	}
 	c := &cause{rank: e.Rank, level: exit, err: e.Err, same: fmt.Sprintf("exit %d %s", e.Code, e.Signal)}
 	switch {
 	case e.Memory:

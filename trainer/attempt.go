@@ -1,0 +1,394 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/trainer/internal/group"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"github.com/penstock-data/penstock/trainer/launch"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+// attempt is a start of the group.
+type attempt struct {
+	number  int
+	from    *store.Manifest // of this run; nil: it begins
+	restore func() (string, error)
+	welcome wire.Welcome // what all ranks have in common
+	states  map[string]store.Data
+	group   launch.Group
+	over    chan struct{} // closed when the next begins, or none does
+
+	// the loop's
+	peers   []*peer
+	reports map[int64][]*wire.Report // by number, then rank: those that are not complete, or not committed
+}
+
+// start begins an attempt.
+func (c *controller) start(a group.Action) {
+	prev, begun := c.a, c.begun
+	c.begun = nil
+	if prev != nil {
+		c.dismiss(prev)
+	}
+	restarts := a.Attempt - c.first
+	c.others.Go(func() {
+		at, err := c.prepare(a.Attempt, restarts, prev, begun)
+		if err != nil {
+			c.post(func() { c.step(group.Event{Kind: group.LaunchFailed, Attempt: a.Attempt, Err: err}) })
+		} else {
+			c.post(func() { c.step(group.Event{Kind: group.Launched, Attempt: a.Attempt}) })
+			for e := range at.group.Exits() {
+				c.post(func() { c.exited(at, e) })
+			}
+		}
+	})
+}
+
+// dismiss ends what an attempt has open in this process.
+func (c *controller) dismiss(at *attempt) {
+	select {
+	case <-at.over:
+		return
+	default:
+	}
+	close(at.over)
+	for _, p := range at.peers {
+		if p != nil {
+			p.close()
+		}
+	}
+}
+
+// finishAttempt waits until nothing of the last attempt is left.
+func (c *controller) finishAttempt() {
+	if c.a == nil {
+		return
+	}
+	c.dismiss(c.a)
+	if c.a.group != nil {
+		c.a.group.Stop(0)
+	}
+}
+
+// prepare makes the data ready at the last commit, and launches the workers. prev is the attempt before, all of whose workers have ended; begun is what
+// the store said of this one, where it was asked already.
+func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.Attempt) (at *attempt, err error) {
+	if prev != nil && prev.group != nil {
+		prev.group.Stop(0) // waits for what workers have left behind
+	}
+	if err := c.feeder.Stop(); err != nil {
+		c.cfg.Log.Warn("the end of what was served", "run", c.cfg.Name, "error", err)
+	}
+	if begun == nil {
+		if begun, err = c.run.Begin(c.ctx, store.BeginOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	if begun.Number != number {
+		return nil, fault.New(fault.Internal, "attempt %d where %d follows", begun.Number, number)
+	}
+	at = &attempt{number: number, from: begun.From, over: make(chan struct{}), states: map[string]store.Data{}, reports: map[int64][]*wire.Report{}, peers: make([]*peer, c.cfg.Workers)}
+	c.place(at)
+	placed := make(chan struct{})
+	c.post(func() {
+		defer close(placed)
+		c.a, c.metrics = at, c.run.Metrics(number)
+		e := group.Event{Kind: group.Begun, Attempt: number}
+		if m := at.from; m != nil {
+			e.Checkpoint, e.N = m.Number, m.Report
+		}
+		c.reports = e.N
+		c.step(e)
+	})
+	select {
+	case <-placed:
+	case <-c.over:
+		return nil, fault.New(fault.Canceled, "%w", errEnded)
+	}
+	if err := c.feed(at); err != nil {
+		return nil, err
+	}
+	workers, err := c.workers(at, restarts)
+	if err != nil {
+		return nil, err
+	}
+	g, err := c.launcher.Launch(c.ctx, workers)
+	if err != nil {
+		return nil, err
+	}
+	at.group = g
+	return at, nil
+}
+
+// place says what the attempt goes on from.
+func (c *controller) place(at *attempt) {
+	run, m := c.run, at.from
+	if m == nil && c.from != nil {
+		run, m = c.from.run, c.from.manifest
+	}
+	at.welcome = wire.Welcome{Run: c.cfg.Name, Attempt: at.number, Storage: c.run.URL(), World: c.cfg.Workers, LocalWorld: c.cfg.Workers, Nodes: 1, Config: c.settings, Data: map[string]wire.Data{}}
+	at.restore = func() (string, error) {
+		return "", fault.New(fault.NotFound, "there is no checkpoint to restore: the run begins")
+	}
+	if m == nil {
+		return
+	}
+	at.welcome.Checkpoint, at.welcome.Metrics = m.Number, m.Metrics
+	if at.from != nil {
+		at.welcome.Reports = m.Report
+	}
+	for name, d := range m.Data {
+		at.states[name] = store.Data{State: d.State}
+	}
+	at.restore = once(func() (string, error) {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			base = os.TempDir()
+		}
+		return run.Fetch(c.ctx, m, filepath.Join(base, "penstock", "checkpoints"))
+	})
+}
+
+// once calls f with the first call; others wait for it and get the same.
+func once[T any](f func() (T, error)) func() (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	turn := make(chan *result, 1)
+	turn <- nil
+	return func() (T, error) {
+		r := <-turn
+		defer func() { turn <- r }()
+		if r == nil {
+			r = &result{}
+			r.v, r.err = f()
+		}
+		return r.v, r.err
+	}
+}
+
+// feed has the feeder serve the data sets from where the attempt goes on.
+func (c *controller) feed(at *attempt) error {
+	states := map[string]shard.State{}
+	for name, d := range at.states {
+		known := false
+		for _, n := range c.cfg.dataNames() {
+			known = known || n == name && !c.cfg.eval(n)
+		}
+		if !known {
+			if at.from == nil { // another run's
+				c.cfg.Log.Info("the checkpoint has a data set that this run has not", "run", c.cfg.Name, "data", name)
+				delete(at.states, name)
+				continue
+			}
+			return fault.New(fault.Invalid, "checkpoint %d has the position in a data set %q that this run does not train on: give it the name that it had, or start a new run from the checkpoint", at.from.Number, name)
+		}
+		s, err := shard.ParseState(d.State)
+		if err != nil {
+			return fault.New(fault.CodeOf(err), "checkpoint %d, data set %q: %w", at.welcome.Checkpoint, name, err)
+		}
+		states[name] = s
+	}
+	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
+	if err != nil {
+		return err
+	}
+	for name, path := range sockets {
+		at.welcome.Data[name] = wire.Data{Socket: path, Eval: c.cfg.eval(name)}
+	}
+	c.others.Go(func() {
+		select {
+		case err := <-failed:
+			c.post(func() {
+				if c.a == at {
+					c.step(group.Event{Kind: group.DataLost, Attempt: at.number, Err: err})
+				}
+			})
+		case <-at.over:
+		case <-c.over:
+		}
+	})
+	return nil
+}
+
+// workers are what the launcher starts.
+func (c *controller) workers(at *attempt, restarts int) ([]launch.Worker, error) {
+	at.welcome.Peers = filepath.Join(c.sockets.path, "p"+strconv.Itoa(at.number))
+	if err := os.Mkdir(at.welcome.Peers, 0o700); err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: at.welcome.Peers})
+	}
+	socket := c.listener.Addr().String()
+	all := make([]launch.Worker, c.cfg.Workers)
+	var base []string
+	port := 0
+	if c.argv != nil {
+		var err error
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+		base = c.environ(os.Environ())
+	}
+	for r := range all {
+		w := launch.Worker{Rank: r, LocalRank: r, Dir: c.cfg.Dir, Memory: c.cfg.Resources.Memory, Argv: c.argv}
+		if c.work != nil {
+			id := identity{socket: socket, run: c.cfg.Name, attempt: at.number, rank: r}
+			w.Run = func(ctx context.Context) error { return runLoop(ctx, id, c.work) }
+		}
+		if c.argv != nil {
+			w.Env = append(base[:len(base):len(base)], c.torchrun(r, restarts, port)...)
+			w.Env = append(w.Env, wire.EnvSocket+"="+socket, wire.EnvRun+"="+c.cfg.Name, wire.EnvAttempt+"="+strconv.Itoa(at.number))
+			if c.work != nil {
+				w.Env = append(w.Env, envCall+"="+strconv.FormatInt(c.call, 10))
+			}
+			if c.lease != nil {
+				w.Env = append(w.Env, c.lease.Env(r)...)
+			}
+		}
+		all[r] = w
+	}
+	return all, nil
+}
+
+// environ is what workers inherit: nothing of a run that this process is a worker of.
+func (c *controller) environ(from []string) []string {
+	var env []string
+	threads := false
+	for _, kv := range append(from[:len(from):len(from)], c.cfg.Env...) {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, launch.EnvLaunch:
+			continue
+		case "OMP_NUM_THREADS":
+			threads = true
+		}
+		env = append(env, kv)
+	}
+	if !threads {
+		n := int(c.cfg.Resources.CPUs)
+		if c.cfg.Resources.CPUs == 0 {
+			n = runtime.GOMAXPROCS(0) / c.cfg.Workers
+		}
+		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
+	}
+	return env
+}
+
+// torchrun is the environment that programs for torchrun expect. No agent keeps the store: rank 0 does.
+func (c *controller) torchrun(rank, restarts, port int) []string {
+	n := c.cfg.Workers
+	var env []string
+	set := func(name string, v any) { env = append(env, fmt.Sprintf("%s=%v", name, v)) }
+	set("RANK", rank)
+	set("LOCAL_RANK", rank)
+	set("WORLD_SIZE", n)
+	set("LOCAL_WORLD_SIZE", n)
+	set("NODE_RANK", 0)
+	set("GROUP_RANK", 0)
+	set("GROUP_WORLD_SIZE", 1)
+	set("ROLE_NAME", "default")
+	set("ROLE_RANK", rank)
+	set("ROLE_WORLD_SIZE", n)
+	set("MASTER_ADDR", "127.0.0.1")
+	set("MASTER_PORT", port)
+	set("TORCHELASTIC_RESTART_COUNT", restarts)
+	set("TORCHELASTIC_MAX_RESTARTS", max(c.cfg.Failures.Worker, 0))
+	set("TORCHELASTIC_RUN_ID", c.cfg.Name)
+	set("TORCHELASTIC_USE_AGENT_STORE", "False")
+	return env
+}
+
+// exited tells the state machine of a worker's end.
+func (c *controller) exited(at *attempt, e launch.Exit) {
+	ev := group.Event{Kind: group.Exit, Attempt: at.number, Rank: e.Rank, Code: e.Code, Memory: e.Memory, Ours: e.Ours}
+	if e.Signal != 0 {
+		ev.Code, ev.Signal = 0, e.Signal.String()
+	}
+	if !e.OK() {
+		ev.Err = c.exitError(at, e)
+		if ev.Code == 0 && ev.Signal == "" {
+			ev.Code = 1
+		}
+	}
+	c.step(ev)
+}
+
+// exitError is what a user reads of it.
+func (c *controller) exitError(at *attempt, e launch.Exit) error {
+	code := fault.UserCode
+	switch {
+	case e.Memory:
+		code = fault.Exhausted
+	case e.Signal != 0:
+		code = fault.WorkerLost
+	case e.Err != nil:
+		if code = fault.CodeOf(e.Err); code == fault.Unknown {
+			code = fault.UserCode
+		}
+		return fault.New(code, "rank %d: %w", e.Rank, e.Err)
+	}
+	text := e.String()
+	if len(e.Tail) > 0 {
+		text += fmt.Sprintf("; the end of its log (%s):\n    %s", filepath.Join(c.logs, fmt.Sprintf("attempt-%d", at.number), fmt.Sprintf("rank-%d.log", e.Rank)), strings.Join(e.Tail, "\n    "))
+	} else if e.PID != 0 && !e.Memory {
+		text += ", and printed nothing"
+	}
+	return fault.New(code, "%s", text)
+}
+
+// warn tells ranks of a notice: those that are connected by a message, others by SIGTERM.
+func (c *controller) warn(a group.Action) {
+	at := c.a
+	for _, r := range a.Ranks {
+		if at.peers[r] != nil {
+			c.tell(r, wire.ToWorker{Preempt: &wire.Preempt{Reason: a.Err.Error(), Grace: a.Grace.Seconds(), Report: a.N}})
+		} else if c.work == nil {
+			c.others.Go(func() { _ = at.group.Signal(r, syscall.SIGTERM) }) // one that has ended needs no telling
+		}
+	}
+	c.others.Go(c.feeder.Notice)
+}
+
+// stacks collects what workers do into the folder of logs.
+func (c *controller) stacks(ranks []int) {
+	at := c.a
+	c.others.Go(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+		defer cancel()
+		for _, r := range ranks {
+			text, err := at.group.Stacks(ctx, r)
+			if err == nil {
+				dir := filepath.Join(c.logs, fmt.Sprintf("attempt-%d", at.number))
+				if err = os.MkdirAll(dir, 0o755); err == nil {
+					err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank-%d.stacks", r)), []byte(text), 0o644)
+				}
+			}
+			if err != nil {
+				c.cfg.Log.Warn("the stacks of a worker", "run", c.cfg.Name, "rank", r, "error", err)
+			}
+		}
+		c.post(func() { c.step(group.Event{Kind: group.StacksTaken, Attempt: at.number}) })
+	})
+}
+
+// stateKey is equal for equal states of a data set.
+func stateKey(raw json.RawMessage) (group.Set, error) {
+	s, err := shard.ParseState(raw)
+	if err != nil {
+		return group.Set{}, err
+	}
+	b, err := json.Marshal(s)
+	return group.Set{Key: string(b), Epoch: s.Epoch, Step: s.Step}, err
+}

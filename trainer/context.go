@@ -1,0 +1,361 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/trainer/collective"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+)
+
+// Context is a worker's place in its run. It is done when the worker is told to end, or the controller is gone. Safe for concurrent use, but reports, collectives, and
+// the calls of one Shard are made one after another.
+type Context struct {
+	context.Context
+	cancel context.CancelCauseFunc
+
+	w        wire.Welcome
+	config   map[string]any
+	conn     *net.UnixConn
+	reading  sync.WaitGroup
+	reported chan *wire.Reported
+	restored chan *wire.Restored
+	sending  sync.Mutex
+	aliveAt  atomic.Int64 // ns since the epoch
+	steps    atomic.Int64 // of training sets
+
+	asking   sync.Mutex     // held by a report or restore
+	files    *wire.Restored // the answer; guarded by asking
+	awaiting bool           // it was asked for
+
+	mu       sync.Mutex
+	reports  int64
+	preempt  *wire.Preempt
+	deadline time.Time // of the preemption
+	shards   map[string]*Shard
+	ring     *collective.Group
+}
+
+// identity is what a worker says to the controller.
+type identity struct {
+	socket  string
+	run     string
+	attempt int
+	rank    int
+}
+
+const helloTime = 10 * time.Second
+
+// join connects a worker with its controller. Call leave.
+func join(ctx context.Context, id identity) (*Context, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: id.socket, Net: "unix"})
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "the controller of run %q does not answer: %w", id.run, err)
+	}
+	c := &Context{conn: conn, reported: make(chan *wire.Reported, 1), restored: make(chan *wire.Restored, 1), shards: map[string]*Shard{}}
+	c.Context, c.cancel = context.WithCancelCause(ctx)
+	fail := func(err error) (*Context, error) {
+		c.cancel(err)
+		conn.Close()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
+	if err := c.send(wire.ToController{Hello: &wire.Hello{Version: wire.Version, Run: id.run, Attempt: id.attempt, Rank: id.rank, PID: os.Getpid(), Client: "go"}}); err != nil {
+		return fail(err)
+	}
+	r := wire.NewReader(conn)
+	m, err := r.FromController()
+	switch {
+	case !stop():
+		return fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))
+	case err != nil:
+		return fail(fault.New(fault.Unavailable, "the controller of run %q is gone: %w", id.run, err))
+	case m.Refused != nil:
+		return fail(m.Refused.Err())
+	case m.Welcome == nil:
+		return fail(fault.New(fault.Corrupt, "the controller of run %q does not say welcome: use one release for all", id.run))
+	}
+	c.w = *m.Welcome
+	c.reports = c.w.Reports
+	if err := json.Unmarshal(c.w.Config, &c.config); err != nil {
+		return fail(fault.New(fault.Corrupt, "the config of run %q: %w", id.run, err))
+	}
+	c.reading.Go(func() { c.read(r) })
+	return c, nil
+}
+
+// read takes what the controller says.
+func (c *Context) read(r *wire.Reader) {
+	for {
+		m, err := r.FromController()
+		switch {
+		case err != nil:
+			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+				err = errors.New("it ended the connection")
+			}
+			c.cancel(fault.New(fault.Unavailable, "the controller of run %q is gone: %w", c.w.Run, err))
+			return
+		case m.Reported != nil:
+			c.reported <- m.Reported // one is asked for at a time
+		case m.Restored != nil:
+			c.restored <- m.Restored
+		case m.Preempt != nil:
+			c.mu.Lock()
+			c.preempt, c.deadline = m.Preempt, time.Now().Add(time.Duration(m.Preempt.Grace*float64(time.Second)))
+			c.mu.Unlock()
+		case m.Refused != nil:
+			c.cancel(m.Refused.Err())
+			return
+		}
+	}
+}
+
+func (c *Context) send(m wire.ToController) error {
+	b, err := wire.Append(nil, m)
+	if err != nil {
+		return err
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if _, err := c.conn.Write(b); err != nil {
+		return c.gone(err)
+	}
+	return nil
+}
+
+// gone is the error of a lost connection: the context knows better, if it has ended.
+func (c *Context) gone(err error) error {
+	if c.Context.Err() != nil {
+		return fault.WithCode(fault.Canceled, context.Cause(c.Context))
+	}
+	return fault.New(fault.Unavailable, "the controller of run %q is gone: %w", c.w.Run, err)
+}
+
+// leave ends what the worker has open.
+func (c *Context) leave() {
+	c.mu.Lock()
+	all, ring := slices.Collect(maps.Values(c.shards)), c.ring
+	c.mu.Unlock()
+	for _, s := range all {
+		_ = s.f.Close() // never an error
+	}
+	if ring != nil {
+		_ = ring.Close()
+	}
+	c.conn.Close()
+	c.reading.Wait()
+	c.cancel(errEnded)
+}
+
+// Rank of this worker among all.
+func (c *Context) Rank() int { return c.w.Rank }
+
+// World is the number of workers.
+func (c *Context) World() int { return c.w.World }
+
+// LocalRank is the rank among the workers of this machine.
+func (c *Context) LocalRank() int { return c.w.LocalRank }
+
+// LocalWorld is the number of workers of this machine.
+func (c *Context) LocalWorld() int { return c.w.LocalWorld }
+
+// Node is the number of this machine, of Nodes.
+func (c *Context) Node() int { return c.w.Node }
+
+// Nodes is the number of machines.
+func (c *Context) Nodes() int { return c.w.Nodes }
+
+// Devices leased to this worker, as CUDA_VISIBLE_DEVICES names them.
+func (c *Context) Devices() []string { return slices.Clone(c.w.Devices) }
+
+// Run is the name of the run.
+func (c *Context) Run() string { return c.w.Run }
+
+// Storage is the URL of the run's folder.
+func (c *Context) Storage() string { return c.w.Storage }
+
+// Attempt counts the starts of the group, from 1.
+func (c *Context) Attempt() int { return c.w.Attempt }
+
+// Config are the run's settings. The map is the caller's.
+func (c *Context) Config() map[string]any { return maps.Clone(c.config) }
+
+// Decode sets v, a pointer to a struct for one, from the run's settings, as package encoding/json does.
+func (c *Context) Decode(v any) error {
+	if err := json.Unmarshal(c.w.Config, v); err != nil {
+		return fault.New(fault.Invalid, "the settings of the run: %w", err)
+	}
+	return nil
+}
+
+// Checkpoint is what the group goes on from.
+type Checkpoint struct {
+	Number  int
+	Metrics map[string]float64
+
+	c *Context
+}
+
+// Checkpoint to go on from; nil: there is none, the training begins. The position in the data is restored without it.
+func (c *Context) Checkpoint() *Checkpoint {
+	if c.w.Checkpoint == 0 {
+		return nil
+	}
+	return &Checkpoint{Number: c.w.Checkpoint, Metrics: maps.Clone(c.w.Metrics), c: c}
+}
+
+// Dir is a folder with the files of the checkpoint: read only, shared by all ranks of this machine, and there until the worker ends.
+func (k *Checkpoint) Dir(ctx context.Context) (string, error) {
+	c := k.c
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	if !c.awaiting {
+		if err := c.send(wire.ToController{Restore: &wire.Restore{}}); err != nil {
+			return "", err
+		}
+		c.awaiting = true
+	}
+	if c.files == nil {
+		select {
+		case c.files = <-c.restored:
+		case <-ctx.Done():
+			return "", fault.WithCode(fault.Canceled, context.Cause(ctx))
+		case <-c.Done():
+			return "", c.gone(nil)
+		}
+	}
+	return c.files.Dir, c.files.Error.Err()
+}
+
+// Report makes the next report: every rank reports equally often, after the same steps. metrics are kept, those of the lowest rank where several have the same name. dir is a folder whose files
+// become a checkpoint, together with those of other ranks and the position in the data; "": none of this rank. With files, Report returns when the checkpoint is committed (Checkpointing.Async: when
+// the files are taken over: dir is gone then); it waits for the other ranks. An error says that the report, or the checkpoint, is not kept.
+func (c *Context) Report(metrics map[string]float64, dir string) error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	r := &wire.Report{Metrics: metrics}
+	if dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return fault.New(fault.Invalid, "the folder of a report: %w", err)
+		}
+		r.Dir = abs
+	}
+	c.mu.Lock()
+	r.N = c.reports + 1
+	for name, s := range c.shards {
+		if s.eval {
+			continue
+		}
+		st := s.f.State()
+		b, err := json.Marshal(st)
+		if err != nil {
+			c.mu.Unlock()
+			return fault.New(fault.Internal, "the state of data set %q: %w", name, err)
+		}
+		if r.Data == nil {
+			r.Data = map[string]json.RawMessage{}
+		}
+		r.Data[name] = b
+		r.Step = max(r.Step, st.Step)
+	}
+	c.mu.Unlock()
+	if err := c.send(wire.ToController{Report: r}); err != nil {
+		return err
+	}
+	c.aliveAt.Store(time.Now().UnixNano())
+	select {
+	case a := <-c.reported:
+		if a.N != r.N {
+			return fault.New(fault.Corrupt, "the controller answers report %d, report %d was made", a.N, r.N)
+		}
+		c.mu.Lock()
+		c.reports = r.N
+		c.mu.Unlock()
+		return a.Error.Err()
+	case <-c.Done():
+		return c.gone(nil)
+	}
+}
+
+// Reports made so far by the run.
+func (c *Context) Reports() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reports
+}
+
+// Preempted reports whether the machine will be taken away: save, report, and return nil. It becomes true at the same step on all ranks: with the batch that carries
+// the notice where the worker has training sets open, else with a report.
+func (c *Context) Preempted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	training := false
+	for _, s := range c.shards {
+		if !s.eval {
+			if s.f.Noticed() {
+				return true
+			}
+			training = true
+		}
+	}
+	return !training && c.preempt != nil && c.reports >= c.preempt.Report
+}
+
+// PreemptDeadline is when workers are ended, once there is a notice; ranks may know of it before Preempted says so.
+func (c *Context) PreemptDeadline() (t time.Time, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deadline, c.preempt != nil
+}
+
+// Alive says that the loop is getting somewhere: for stretches longer than Config.HangTimeout without a batch or a report. Calls cost little.
+func (c *Context) Alive() { c.alive(false) }
+
+// alive is sent at most once a second, unless it must be.
+func (c *Context) alive(must bool) {
+	now, last := time.Now().UnixNano(), c.aliveAt.Load()
+	if must || now-last >= int64(time.Second) && c.aliveAt.CompareAndSwap(last, now) {
+		_ = c.send(wire.ToController{Alive: &wire.Alive{Step: c.steps.Load()}}) // a controller that is gone ends the context
+	}
+}
+
+// Shard opens a data set of the run: what this rank gets of it. A training set goes on from the checkpoint. One that is open is returned again.
+func (c *Context) Shard(name string) (*Shard, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, ok := c.w.Data[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(c.w.Data))
+		switch like := near.Name(name, names); {
+		case len(names) == 0:
+			return nil, fault.New(fault.NotFound, "there is no data set %q: the run has none; name them in Config.Data, or in the spec", name)
+		case like != "":
+			return nil, fault.New(fault.NotFound, "there is no data set %q: is it %q?", name, like)
+		default:
+			return nil, fault.New(fault.NotFound, "there is no data set %q: the run has %q", name, names)
+		}
+	}
+	if s := c.shards[name]; s != nil && !s.closed.Load() {
+		return s, nil
+	} else if s != nil && !s.eval {
+		return nil, fault.New(fault.Invalid, "data set %q was closed by this rank: it is open until the loop ends", name)
+	}
+	s, err := openShard(c, name, d)
+	if err == nil {
+		c.shards[name] = s
+	}
+	return s, err
+}

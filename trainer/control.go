@@ -1,0 +1,279 @@
+package trainer
+
+import (
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/group"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+)
+
+// peer is the connection of a worker.
+type peer struct {
+	conn *net.UnixConn
+	out  chan []byte
+	once sync.Once
+	gone chan struct{}
+}
+
+// waiting is how many lines may wait for a worker that does not read: it asks for one at a time.
+const waiting = 64
+
+func newPeer(conn *net.UnixConn) *peer {
+	return &peer{conn: conn, out: make(chan []byte, waiting), gone: make(chan struct{})}
+}
+
+// say sends a line, without waiting for it. A worker that does not read is given up.
+func (p *peer) say(m wire.ToWorker) {
+	b, err := wire.Append(nil, m)
+	if err != nil {
+		p.close()
+		return
+	}
+	select {
+	case p.out <- b:
+	default:
+		p.close()
+	}
+}
+
+// write sends what was said, until the connection is closed.
+func (p *peer) write() {
+	for {
+		select {
+		case b := <-p.out:
+			if _, err := p.conn.Write(b); err != nil {
+				p.close()
+				return
+			}
+		case <-p.gone:
+			return
+		}
+	}
+}
+
+func (p *peer) close() {
+	p.once.Do(func() {
+		close(p.gone)
+		p.conn.Close()
+	})
+}
+
+// accept takes the connections of workers.
+func (c *controller) accept() {
+	for {
+		conn, err := c.listener.AcceptUnix()
+		if err != nil {
+			select {
+			case <-c.over:
+				return
+			case <-time.After(50 * time.Millisecond): // out of descriptors
+				continue
+			}
+		}
+		c.connsMu.Lock()
+		if c.conns == nil {
+			conn.Close()
+		} else {
+			c.conns[conn] = true
+			c.others.Go(func() {
+				c.serve(conn)
+				c.connsMu.Lock()
+				delete(c.conns, conn)
+				c.connsMu.Unlock()
+			})
+		}
+		c.connsMu.Unlock()
+	}
+}
+
+// hangUp closes all connections, and those that come.
+func (c *controller) hangUp() {
+	c.connsMu.Lock()
+	defer c.connsMu.Unlock()
+	for conn := range c.conns {
+		conn.Close()
+	}
+	c.conns = nil
+}
+
+// serve talks with a worker.
+func (c *controller) serve(conn *net.UnixConn) {
+	p := newPeer(conn)
+	defer p.close()
+	conn.SetReadDeadline(time.Now().Add(helloTime))
+	r := wire.NewReader(conn)
+	m, err := r.FromWorker()
+	var at *attempt
+	rank := 0
+	if err == nil {
+		at, rank, err = c.admit(m.Hello, p)
+	}
+	if err != nil {
+		if b, aerr := wire.Append(nil, wire.ToWorker{Refused: wire.FromError(err)}); aerr == nil {
+			conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = conn.Write(b) // who does not listen need not know
+		}
+		return
+	}
+	conn.SetReadDeadline(time.Time{})
+	var writer sync.WaitGroup
+	writer.Go(p.write)
+	defer writer.Wait()
+	defer p.close()
+	for {
+		m, err := r.FromWorker()
+		if err != nil {
+			// The end of a worker is seen by its exit. What it says that makes no sense is its end.
+			if code := fault.CodeOf(err); code == fault.Invalid || code == fault.Unsupported || code == fault.Corrupt && !p.closed() {
+				c.event(at, group.Event{Kind: group.Done, Rank: rank, Err: fault.New(code, "rank %d: %w", rank, err)})
+			}
+			return
+		}
+		c.hear(at, rank, p, m)
+	}
+}
+
+func (p *peer) closed() bool {
+	select {
+	case <-p.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// admit takes a worker in.
+func (c *controller) admit(h *wire.Hello, p *peer) (at *attempt, rank int, err error) {
+	done := make(chan struct{})
+	c.post(func() {
+		defer close(done)
+		at = c.a
+		switch {
+		case h == nil:
+			err = fault.New(fault.Invalid, "a worker says hello first")
+		case h.Version != wire.Version:
+			err = fault.New(fault.Unsupported, "the worker (%s) speaks version %d of the protocol, the controller version %d: use one release for both", h.Client, h.Version, wire.Version)
+		case at == nil || h.Run != c.cfg.Name || h.Attempt != at.number:
+			err = fault.New(fault.Canceled, "attempt %d of run %q is over", h.Attempt, h.Run)
+		case h.Rank < 0 || h.Rank >= len(at.peers):
+			err = fault.New(fault.Invalid, "there is no rank %d in a group of %d", h.Rank, len(at.peers))
+		case at.peers[h.Rank] != nil:
+			err = fault.New(fault.Exists, "rank %d is connected already, by another process: one process per rank reports", h.Rank)
+		default:
+			rank = h.Rank
+			at.peers[rank] = p
+			w := at.welcome
+			w.Rank, w.LocalRank = rank, rank
+			if c.lease != nil {
+				w.Devices = c.lease.Visible(rank)
+			}
+			p.say(wire.ToWorker{Welcome: &w})
+			c.step(group.Event{Kind: group.Hello, Attempt: at.number, Rank: rank})
+		}
+	})
+	select {
+	case <-done:
+		return at, rank, err
+	case <-c.over:
+		return nil, 0, fault.New(fault.Canceled, "%w", errEnded)
+	}
+}
+
+// tell says something to a rank of the current attempt.
+func (c *controller) tell(rank int, m wire.ToWorker) {
+	if p := c.a.peers[rank]; p != nil {
+		p.say(m)
+	}
+}
+
+// event gives the state machine what happened in an attempt.
+func (c *controller) event(at *attempt, e group.Event) {
+	e.Attempt = at.number
+	c.post(func() { c.step(e) })
+}
+
+// hear takes what a worker says.
+func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
+	switch {
+	case m.Report != nil:
+		c.report(at, rank, m.Report)
+	case m.Alive != nil:
+		c.event(at, group.Event{Kind: group.Alive, Rank: rank, Step: m.Alive.Step})
+	case m.Done != nil:
+		e := group.Event{Kind: group.Done, Rank: rank}
+		if err := m.Done.Error.Err(); err != nil {
+			e.Err = fault.New(fault.CodeOf(err), "rank %d: %w", rank, err)
+		}
+		c.event(at, e)
+	case m.Restore != nil:
+		c.event(at, group.Event{Kind: group.Restoring, Rank: rank})
+		c.others.Go(func() {
+			dir, err := at.restore()
+			p.say(wire.ToWorker{Restored: &wire.Restored{Dir: dir, Error: wire.FromError(err)}})
+			c.event(at, group.Event{Kind: group.Restored, Rank: rank})
+		})
+	}
+}
+
+// report takes a rank's report.
+func (c *controller) report(at *attempt, rank int, r *wire.Report) {
+	e := group.Event{Kind: group.Report, Rank: rank, N: r.N, Step: r.Step, Attempt: at.number}
+	for _, name := range slices.Sorted(maps.Keys(r.Data)) {
+		s, err := stateKey(r.Data[name])
+		if err != nil {
+			e.Err = fault.New(fault.CodeOf(err), "the state of data set %q: %w", name, err)
+			break
+		}
+		s.Name = name
+		e.Sets = append(e.Sets, s)
+	}
+	if r.Dir != "" && e.Err == nil {
+		e.Err = checkDir(r.Dir)
+		e.Files = e.Err == nil
+	}
+	if e.Err != nil {
+		r.Dir = ""
+	}
+	c.post(func() {
+		if c.a != at {
+			return
+		}
+		all := at.reports[r.N]
+		if all == nil {
+			all = make([]*wire.Report, len(at.peers))
+			at.reports[r.N] = all
+		}
+		all[rank] = r
+		c.step(e)
+	})
+}
+
+// checkDir refuses a folder that holds no checkpoint.
+func checkDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fault.New(fault.Invalid, "the folder of a checkpoint is an absolute path, not %q", dir)
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
+	}
+	if !st.IsDir() {
+		return fault.New(fault.Invalid, "a checkpoint is a folder, %s is a file: give the folder that it is in", dir)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
+	}
+	defer f.Close()
+	if names, _ := f.Readdirnames(1); len(names) == 0 {
+		return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is empty: write its files before the report, or report without a folder", dir)
+	}
+	return nil
+}

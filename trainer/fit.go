@@ -1,0 +1,531 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/feed"
+	"github.com/penstock-data/penstock/trainer/device"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
+	"github.com/penstock-data/penstock/trainer/internal/group"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"github.com/penstock-data/penstock/trainer/launch"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+// controller is the shell around the state machine of a run. Its loop alone (see loop) touches the fields below "the loop's"; what takes time is done by goroutines that
+// post what comes of it.
+type controller struct {
+	cfg      Config
+	call     int64
+	work     func(*Context) error // nil: argv
+	argv     []string
+	settings []byte
+
+	run      *store.Run
+	logs     string // folder
+	sockets  *tempFolder
+	staging  *tempFolder // of Checkpointing.Async; nil: none
+	listener *net.UnixListener
+	feeder   feeder.Feeder
+	launcher launch.Launcher
+	lease    *device.Lease // nil: no devices
+	from     *origin       // nil: none
+	begun    *store.Attempt
+
+	connsMu sync.Mutex
+	conns   map[*net.UnixConn]bool // of workers; nil once the run is over
+
+	ctx    context.Context // ends with that of Fit, or with the run
+	stop   context.CancelCauseFunc
+	posts  chan func()
+	over   chan struct{} // closed with the loop
+	others sync.WaitGroup
+	status *statusWriter
+
+	// the loop's
+	g       *group.Group
+	origin  time.Time
+	a       *attempt             // the current one; nil before the first
+	first   int                  // attempt
+	metrics *store.MetricsWriter // of the attempt
+	last    map[string]float64   // metrics of the last report
+	ended   *group.Action
+	reports int64
+	newest  int    // checkpoint
+	reason  string // of the state
+	failed  []Failure
+}
+
+// fit is Fit of a process that is no worker.
+func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []string, call int64) (_ *Result, err error) {
+	c := &controller{cfg: cfg, call: call, work: work, argv: argv, posts: make(chan func(), 64), over: make(chan struct{}), conns: map[*net.UnixConn]bool{}, last: map[string]float64{}}
+	c.ctx, c.stop = context.WithCancelCause(ctx)
+	defer c.stop(errEnded)
+	err = c.open(ctx)
+	if err == nil {
+		c.loop(ctx)
+	}
+	res := c.result()
+	if cerr := c.close(); err == nil && cerr != nil {
+		c.cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res, res.Err
+}
+
+// open gets together all that a run needs, and refuses what cannot be.
+func (c *controller) open(ctx context.Context) (err error) {
+	cfg := &c.cfg
+	if c.settings, err = cfg.settings(); err != nil {
+		return err
+	}
+	if err = c.launches(); err != nil {
+		return err
+	}
+	if c.sockets, err = newTempFolder(socketBase()); err != nil {
+		return err
+	}
+	if cfg.Checkpoint.Async {
+		if c.staging, err = newTempFolder(os.TempDir()); err != nil {
+			return err
+		}
+	}
+	if cfg.From != "" {
+		if c.from, err = openOrigin(ctx, cfg.From); err != nil {
+			return err
+		}
+	}
+	if err = c.openRun(ctx); err != nil {
+		return err
+	}
+	if c.logs, err = cfg.logs(c.run); err != nil {
+		return fault.Wrap(err, fault.Place{File: cfg.Logs})
+	}
+	if c.launcher == nil {
+		c.launcher = launch.Processes(launch.Options{Logs: c.logs, Terminal: cfg.Output})
+	}
+	if c.feeder, err = c.feeds(); err != nil {
+		return err
+	}
+	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
+		return err
+	}
+	if c.begun, err = c.run.Begin(ctx, store.BeginOptions{}); err != nil {
+		return err
+	}
+	if cfg.Resume {
+		if _, err := launch.Sweep(cfg.Name); err != nil {
+			c.cfg.Log.Warn("processes of an earlier controller", "run", cfg.Name, "error", err)
+		}
+		if err := c.run.Sweep(ctx); err != nil {
+			return err
+		}
+	}
+	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
+	if cfg.Resources.GPUs > 0 {
+		if err := c.devices(ctx); err != nil {
+			return errors.Join(err, c.fail(err))
+		}
+	}
+	return nil
+}
+
+// launches chooses the launcher, and refuses a configuration that has none.
+func (c *controller) launches() error {
+	cfg := &c.cfg
+	c.launcher = cfg.Launcher
+	if c.launcher == nil && c.work != nil && !cfg.Processes {
+		c.launcher = launch.Goroutines()
+		switch {
+		case cfg.Resources.Memory > 0:
+			return fault.New(fault.Unsupported, "the memory of goroutines cannot be limited: set Processes")
+		case cfg.Resources.GPUs > 0:
+			return fault.New(fault.Unsupported, "goroutines cannot have devices of their own: set Processes")
+		}
+	}
+	if c.work != nil && cfg.Processes {
+		exe, err := os.Executable()
+		if err != nil {
+			return fault.New(fault.Unsupported, "this program cannot be started again as a worker: %w", err)
+		}
+		c.argv = append([]string{exe}, os.Args[1:]...)
+	}
+	return nil
+}
+
+// openRun makes the run, or opens that to go on with.
+func (c *controller) openRun(ctx context.Context) (err error) {
+	cfg := &c.cfg
+	if cfg.Resume {
+		c.run, err = store.Open(ctx, cfg.Storage, cfg.Name)
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fault.New(fault.Unsupported, "the working directory: %w", err)
+	}
+	c.run, err = store.Create(ctx, cfg.Storage, store.Record{Name: cfg.Name, Command: c.argv, Dir: dir, Workers: cfg.Workers, Config: c.settings, Spec: cfg.Spec, From: cfg.From, Program: "penstock"})
+	return err
+}
+
+// feeds makes the feeder of all data sets.
+func (c *controller) feeds() (feeder.Feeder, error) {
+	if p := c.cfg.DataProcess; p != nil {
+		return c.dataProcess(p)
+	}
+	var sets []feeder.Set
+	for _, name := range c.cfg.dataNames() {
+		d := c.cfg.Data[name]
+		s := feeder.Of(name, d.Dataset, d.Options, d.Eval)
+		if c.from != nil && !d.Eval {
+			s = c.from.lenient(s, c.cfg.Log)
+		}
+		sets = append(sets, s)
+	}
+	return feeder.Local(c.sockets.path, sets), nil
+}
+
+// devices leases GPUs; the run is queued while others have them.
+func (c *controller) devices(ctx context.Context) error {
+	inv, err := device.Discover(ctx, nil)
+	if err != nil {
+		return err
+	}
+	c.lease, err = inv.Lease(ctx, c.cfg.Name, c.cfg.Resources.GPUs, c.cfg.Workers, func(reason string) {
+		c.status.set(store.Status{State: store.Queued, Reason: reason})
+		c.cfg.Log.Info("the run waits for devices", "run", c.cfg.Name, "reason", reason)
+		if f := c.cfg.Events.Status; f != nil {
+			f(store.Queued, 0, fault.New(fault.Unavailable, "%s", reason))
+		}
+	})
+	return err
+}
+
+// fail writes that a run failed before its loop began.
+func (c *controller) fail(err error) error {
+	c.status.set(store.Status{State: store.Failed, Error: statusError(err)})
+	return c.status.close()
+}
+
+// loop runs the state machine.
+func (c *controller) loop(ctx context.Context) {
+	c.origin = time.Now()
+	c.first = c.begun.Number
+	cfg := group.Config{World: c.cfg.Workers, Library: c.work != nil, Async: c.cfg.Checkpoint.Async, StartTimeout: c.cfg.StartTimeout, HangTimeout: c.cfg.HangTimeout, ReportTimeout: c.cfg.ReportTimeout,
+		StopTimeout: c.cfg.StopTimeout, Worker: c.cfg.Failures.Worker, Memory: c.cfg.Failures.Memory, Delay: c.cfg.Failures.Delay, Attempt: c.begun.Number - 1}
+	if m := c.begun.From; m != nil {
+		cfg.Checkpoint, cfg.Reports = m.Number, m.Report
+		c.last, c.reports, c.newest = m.Metrics, m.Report, m.Number
+	}
+	c.g = group.New(cfg)
+	c.others.Go(c.accept)
+	c.others.Go(c.flush)
+	defer close(c.over)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	beat := time.NewTicker(store.Heartbeat / 2)
+	defer beat.Stop()
+	stopped := ctx.Done()
+	lost := c.ctx.Done()
+	for c.ended == nil {
+		select {
+		case f := <-c.posts:
+			f()
+		case <-timer.C:
+			c.step(group.Event{Kind: group.Tick})
+		case reason := <-c.cfg.Preemption.Notice:
+			c.step(group.Event{Kind: group.Notice, Grace: c.cfg.Preemption.Grace, Err: fault.New(fault.Canceled, "the run was preempted (%s): it can be resumed", reason)})
+		case <-stopped:
+			stopped, lost = nil, nil
+			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(ctx))})
+		case <-lost: // another controller has the run
+			stopped, lost = nil, nil
+			c.step(group.Event{Kind: group.Stop, Err: context.Cause(c.ctx)})
+		case <-beat.C:
+			c.write(string(c.g.State()))
+		}
+		timer.Reset(c.due())
+	}
+}
+
+// due is when the state machine wants to know the time.
+func (c *controller) due() time.Duration {
+	if at, ok := c.g.Deadline(); ok {
+		return max(at-c.now(), time.Millisecond)
+	}
+	return time.Hour
+}
+
+func (c *controller) now() time.Duration { return time.Since(c.origin) }
+
+// post has the loop call f. After the loop nothing is called any more.
+func (c *controller) post(f func()) {
+	select {
+	case c.posts <- f:
+	case <-c.over:
+	}
+}
+
+// step gives the state machine an event, and does what it says.
+func (c *controller) step(e group.Event) {
+	e.At = c.now()
+	for _, a := range append([]group.Action(nil), c.g.Step(e)...) {
+		c.act(a)
+	}
+}
+
+func (c *controller) act(a group.Action) {
+	switch a.Do {
+	case group.Start:
+		c.start(a)
+	case group.Complete:
+		c.complete(a.N)
+	case group.Commit:
+		c.commit(a.N, a.Ranks)
+	case group.Ack:
+		r := &wire.Reported{N: a.N, Error: wire.FromError(a.Err)}
+		if a.Err == nil {
+			r.Checkpoint = a.Checkpoint
+		}
+		c.tell(a.Rank, wire.ToWorker{Reported: r})
+	case group.Stacks:
+		c.stacks(a.Ranks)
+	case group.StopGroup:
+		at := c.a
+		c.others.Go(func() { at.group.Stop(a.Grace) })
+	case group.Warn:
+		c.warn(a)
+	case group.Status:
+		c.setStatus(a)
+	case group.Failure:
+		f := Failure{Attempt: a.Attempt, Rank: a.Rank, Class: a.Class.String(), Final: a.Final, Err: a.Err}
+		c.failed = append(c.failed, f)
+		c.cfg.Log.Warn("an attempt failed", "run", c.cfg.Name, "attempt", a.Attempt, "rank", a.Rank, "class", f.Class, "error", a.Err)
+		if h := c.cfg.Events.Failed; h != nil {
+			h(f)
+		}
+	case group.Finish:
+		c.ended = &a
+	}
+}
+
+// setStatus writes where the run stands.
+func (c *controller) setStatus(a group.Action) {
+	c.reason = ""
+	if a.Err != nil {
+		c.reason = a.Err.Error()
+	}
+	c.write(string(a.State))
+	c.cfg.Log.Info("the run", "run", c.cfg.Name, "state", a.State, "attempt", a.Attempt)
+	if h := c.cfg.Events.Status; h != nil {
+		h(string(a.State), a.Attempt, a.Err)
+	}
+}
+
+// write has the status written.
+func (c *controller) write(state string) {
+	s := store.Status{State: state, Reports: c.reports, Checkpoint: c.newest, Metrics: maps.Clone(c.last), Reason: c.reason}
+	if n := len(c.failed); n > 0 {
+		s.Error = statusError(c.failed[n-1].Err)
+		s.Failures = map[string]int{}
+		for _, f := range c.failed {
+			s.Failures[f.Class]++
+		}
+	}
+	c.status.set(s)
+}
+
+func statusError(err error) *store.Error {
+	if err == nil {
+		return nil
+	}
+	e := wire.FromError(err)
+	return &store.Error{Code: e.Code, Text: e.Text}
+}
+
+// result is what came of the run, once the loop has ended. It writes the last status.
+func (c *controller) result() *Result {
+	if c.ended == nil {
+		return nil
+	}
+	c.finishAttempt()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), last)
+	defer cancel()
+	res := &Result{Run: c.run.Name(), Storage: c.run.URL(), State: string(c.ended.State), Reports: c.reports, Metrics: c.last, Attempts: c.ended.Attempt - c.first + 1, Failures: c.failed,
+		Checkpoint: c.ended.Checkpoint, Err: c.ended.Err}
+	superseded := errors.Is(context.Cause(c.ctx), store.ErrSuperseded)
+	if c.metrics != nil && !superseded {
+		if err := c.metrics.Flush(ctx); err != nil && res.Err == nil {
+			res.State, res.Err = store.Failed, err
+		}
+	}
+	c.reason = ""
+	if res.Err != nil {
+		c.reason = res.Err.Error()
+	}
+	c.write(res.State)
+	if err := c.status.close(); err != nil && res.Err == nil {
+		res.State, res.Err = store.Failed, err
+	}
+	list, err := c.run.Checkpoints(ctx)
+	if err != nil && res.Err == nil {
+		res.Err = err
+	}
+	res.Checkpoints = list
+	if h := c.cfg.Events.Status; h != nil {
+		h(res.State, c.ended.Attempt, res.Err)
+	}
+	return res
+}
+
+// last is how long the end of a run may take to be written, whatever becomes of the context.
+const last = 30 * time.Second
+
+// close frees what open took, and waits for all goroutines.
+func (c *controller) close() (err error) {
+	c.stop(errEnded)
+	if c.listener != nil {
+		err = errors.Join(err, c.listener.Close())
+	}
+	if c.ended == nil { // the loop did not run
+		close(c.over)
+	}
+	c.hangUp()
+	c.others.Wait()
+	if c.status != nil {
+		err = errors.Join(err, c.status.close())
+	}
+	if c.feeder != nil {
+		err = errors.Join(err, c.feeder.Close())
+	}
+	if c.lease != nil {
+		c.lease.Release()
+	}
+	if c.from != nil {
+		err = errors.Join(err, c.from.run.Close())
+	}
+	if c.run != nil {
+		err = errors.Join(err, c.run.Close())
+	}
+	for _, f := range []*tempFolder{c.sockets, c.staging} {
+		if f != nil {
+			err = errors.Join(err, f.remove())
+		}
+	}
+	return err
+}
+
+// flush writes metrics from time to time.
+func (c *controller) flush() {
+	t := time.NewTicker(10 * time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			done := make(chan *store.MetricsWriter, 1)
+			c.post(func() { done <- c.metrics })
+			select {
+			case w := <-done:
+				if w == nil {
+					continue
+				}
+				if err := w.Flush(c.ctx); err != nil && c.ctx.Err() == nil {
+					c.cfg.Log.Warn("metrics wait to be written", "run", c.cfg.Name, "error", err)
+				}
+			case <-c.over:
+				return
+			}
+		case <-c.over:
+			return
+		}
+	}
+}
+
+// statusWriter writes the last status that was set, one at a time.
+type statusWriter struct {
+	run  *store.Run
+	lost func(error)
+
+	mu     sync.Mutex
+	now    store.Status
+	fresh  bool
+	wake   chan struct{}
+	quit   chan struct{}
+	closed bool
+	done   sync.WaitGroup
+	err    error // of the last write
+}
+
+func newStatusWriter(ctx context.Context, run *store.Run, lost func(error)) *statusWriter {
+	w := &statusWriter{run: run, lost: lost, wake: make(chan struct{}, 1), quit: make(chan struct{})}
+	ctx = context.WithoutCancel(ctx) // the last one is of a run that was canceled
+	w.done.Go(func() {
+		for {
+			select {
+			case <-w.wake:
+				w.writeNow(ctx)
+			case <-w.quit:
+				w.writeNow(ctx)
+				return
+			}
+		}
+	})
+	return w
+}
+
+func (w *statusWriter) set(s store.Status) {
+	w.mu.Lock()
+	w.now, w.fresh = s, true
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *statusWriter) writeNow(ctx context.Context) {
+	w.mu.Lock()
+	s, fresh := w.now, w.fresh
+	w.fresh = false
+	w.mu.Unlock()
+	if !fresh {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, last)
+	defer cancel()
+	err := w.run.SetStatus(ctx, s)
+	w.mu.Lock()
+	w.err = err
+	w.mu.Unlock()
+	if errors.Is(err, store.ErrSuperseded) {
+		w.lost(err)
+	}
+}
+
+// close writes what was set last, and returns what came of it. Idempotent.
+func (w *statusWriter) close() error {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.quit)
+	}
+	w.mu.Unlock()
+	w.done.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return fmt.Errorf("the status of the run: %w", w.err)
+	}
+	return nil
+}
