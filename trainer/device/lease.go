@@ -88,8 +88,11 @@ func (inv *Inventory) Lease(ctx context.Context, run string, perWorker, workers 
 // infeasible says what is asked and what there is.
 func (inv *Inventory) infeasible(per, workers int, usable []Device) error {
 	asked := fmt.Sprintf("asked for %d GPUs (%d workers x %d)", per*workers, workers, per)
-	if per*workers == 1 {
+	switch {
+	case per*workers == 1:
 		asked = "asked for 1 GPU"
+	case workers == 1:
+		asked = fmt.Sprintf("asked for %d GPUs for one worker", per)
 	}
 	has := "this machine has none"
 	if len(usable) > 0 {
@@ -164,7 +167,7 @@ func private(dir string) error {
 		return fault.Wrap(err, fault.Place{File: dir})
 	}
 	if !fi.IsDir() || fi.Mode().Perm()&0o077 != 0 || !mine(fi) {
-		return fault.New(fault.Denied, "%s: leases of GPUs lie in a folder that is the user's own, of mode 0700; this is %s of another user or mode: remove it, or set TMPDIR", dir, fi.Mode())
+		return fault.New(fault.Denied, "%s (%s) is not a folder of this user that is closed to others (mode 0700), which leases of GPUs need: remove it, or set TMPDIR", dir, fi.Mode())
 	}
 	return nil
 }
