@@ -78,6 +78,9 @@ type ExecOptions struct {
 	// "__parent", ascending, with the row of its input that each row comes from.
 	Flat   bool
 	Schema *arrow.Schema // of what the child returns, without "__parent"; nil: that of its input
+	// Program is what is started for Command[0], and Local is more of Env: what may be another on another machine, where the job is the same.
+	Program string
+	Local   []string
 }
 
 // Exec passes batches through child processes. The order is kept; a child that
@@ -90,6 +93,6 @@ func (d *Dataset) Exec(o ExecOptions) *Dataset {
 			out = in.Schema()
 		}
 		return ops.NewExec(in, &ops.ExecSpec{Command: o.Command, Env: o.Env, Workers: o.Workers, BatchRows: o.BatchRows,
-			TimeoutMS: o.Timeout.Milliseconds(), Flat: o.Flat, Out: out}, m)
+			TimeoutMS: o.Timeout.Milliseconds(), Flat: o.Flat, Out: out, Program: o.Program, Local: o.Local}, m)
 	})
 }

@@ -204,12 +204,12 @@ func NewExec(in Node, spec *ExecSpec, m Meta) (*Exec, error) {
 	case spec.TimeoutMS > 30*24*3600*1000:
 		return nil, m.wrong("a timeout of more than 30 days")
 	}
-	for _, e := range spec.Env {
+	for _, e := range slices.Concat(spec.Env, spec.Local) {
 		if name, _, _ := strings.Cut(e, "="); name == "" {
 			return nil, m.wrong("environment entry %q has no name", e)
 		}
 	}
-	for _, arg := range slices.Concat(spec.Command, spec.Env) {
+	for _, arg := range slices.Concat(spec.Command, spec.Env, spec.Local, []string{spec.Program}) {
 		if strings.IndexByte(arg, 0) >= 0 {
 			return nil, m.wrong("%q holds a zero byte", arg)
 		}

@@ -70,6 +70,8 @@ type nodeJSON struct {
 	Env       []string `json:"env,omitempty"`        // exec
 	Workers   int      `json:"workers,omitempty"`    // exec
 	TimeoutMS int64    `json:"timeout_ms,omitempty"` // exec
+	Program   string   `json:"program,omitempty"`    // exec
+	Local     []string `json:"local,omitempty"`      // exec
 	Flat      bool     `json:"flat,omitempty"`       // exec
 	Schema    []byte   `json:"schema,omitempty"`     // exec; an Arrow IPC stream without batches
 
@@ -233,6 +235,7 @@ func encodeNode(n Node, bare bool, out *[]nodeJSON) (int, error) {
 	case *Exec:
 		j.Op, j.Command, j.Env, j.Workers, j.BatchRows, j.TimeoutMS, j.Flat =
 			"exec", n.Command, n.Env, n.Workers, n.BatchRows, n.TimeoutMS, n.Flat
+		j.Program, j.Local = n.Program, n.Local
 		j.Schema, err = encodeSchema(n.Out)
 	case *Sample:
 		j.Op, j.Seed, j.Key = "sample", n.Seed, n.Key
@@ -258,7 +261,7 @@ func encodeNode(n Node, bare bool, out *[]nodeJSON) (int, error) {
 		return 0, fault.Wrap(err, m.place())
 	}
 	if bare { // how, not what
-		j.Workers, j.BatchRows, j.TimeoutMS = 0, 0, 0
+		j.Workers, j.BatchRows, j.TimeoutMS, j.Program, j.Local = 0, 0, 0, "", nil
 	}
 	*out = append(*out, j)
 	return len(*out) - 1, nil
@@ -550,7 +553,7 @@ func (d *decoder) node(ctx context.Context, j *nodeJSON, in []Node) (Node, error
 			return nil, err
 		}
 		return NewExec(in[0], &ExecSpec{Command: j.Command, Env: j.Env, Workers: j.Workers, BatchRows: j.BatchRows,
-			TimeoutMS: j.TimeoutMS, Flat: j.Flat, Out: out}, m)
+			TimeoutMS: j.TimeoutMS, Flat: j.Flat, Out: out, Program: j.Program, Local: j.Local}, m)
 	case "sample":
 		lo, err := strconv.ParseFloat(j.Lo, 64)
 		if err != nil {

@@ -77,7 +77,7 @@ func everyNode(t testing.TB) ops.Node {
 	check(ops.NewMap(ctx, n, pf, 7, ops.Meta{Pos: 7, Verb: "map"}))
 	check(ops.NewMap(ctx, n, fn("flat"), 0, ops.Meta{Pos: 8, Verb: "flat_map"}))
 	check(ops.NewFilterFunc(n, fn("nothing"), ops.Meta{Pos: 9, Verb: "filter"}))
-	check(ops.NewExec(n, &ops.ExecSpec{Command: []string{"python", "-c", "x y"}, Env: []string{"A", "B=c"}, Workers: 3, BatchRows: 5, TimeoutMS: 100, Flat: true,
+	check(ops.NewExec(n, &ops.ExecSpec{Command: []string{"python", "-c", "x y"}, Env: []string{"A", "B=c"}, Program: "/usr/bin/python", Local: []string{"C", "D=e"}, Workers: 3, BatchRows: 5, TimeoutMS: 100, Flat: true,
 		Out: n.Schema()}, ops.Meta{Pos: 10, Verb: "exec", OnError: &ops.OnError{Policy: "retry", Retries: 2, MaxRows: 5, MaxRate: 0.25}}))
 	check(ops.NewUnion([]ops.Node{n, must(t, "read u: id int")}, ops.Meta{Pos: 11, Verb: "union"}))
 	return n
@@ -144,16 +144,20 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("another plan has the same fingerprint: %s", other)
 		}
 	}
-	e := func(workers int) ops.Node {
+	e := func(spec ops.ExecSpec) ops.Node {
 		in := must(t, text)
-		n, err := ops.NewExec(in, &ops.ExecSpec{Command: []string{"x"}, Workers: workers, Out: in.Schema()}, ops.Meta{Pos: 3, Verb: "exec"})
+		spec.Command, spec.Out = append([]string{"x"}, spec.Command...), in.Schema()
+		n, err := ops.NewExec(in, &spec, ops.Meta{Pos: 3, Verb: "exec"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	if fp(e(1)) != fp(e(2)) {
-		t.Error("the number of workers changes the fingerprint")
+	if fp(e(ops.ExecSpec{Workers: 1})) != fp(e(ops.ExecSpec{Workers: 2, Program: "/opt/x", Local: []string{"DIR=/a"}, BatchRows: 7, TimeoutMS: 5})) {
+		t.Error("how a command runs changes the fingerprint")
+	}
+	if plain := fp(e(ops.ExecSpec{})); plain == fp(e(ops.ExecSpec{Command: []string{"y"}})) || plain == fp(e(ops.ExecSpec{Env: []string{"A=1"}})) {
+		t.Error("another command has the same fingerprint")
 	}
 	const mix = "mix stop=all\na 3: read a: t list<int>\n pack t length=8\nb 1 repeat: read b: t list<int>\n pack t length=8"
 	base = fp(must(t, mix))

@@ -227,6 +227,9 @@ type ExecSpec struct {
 	TimeoutMS int64    // per batch; 0: 5 minutes
 	Flat      bool     // rows may change; the child adds an int64 column "__parent"
 	Out       *arrow.Schema
+	// How, not what: other values are the same job on another machine.
+	Program string   // what is started for Command[0]; "": that
+	Local   []string // more of Env
 }
 
 // Named is an output column of a Project.

@@ -69,7 +69,7 @@ func start(cmd *command) (*child, error) {
 		return fail(err)
 	}
 	c := &child{cmd: cmd, stdin: inW, stdout: outR, gone: make(chan struct{})}
-	c.proc = osexec.Command(cmd.args[0], cmd.args[1:]...)
+	c.proc = osexec.Command(cmd.program, cmd.args[1:]...)
 	c.proc.Env = environment(cmd.env)
 	c.proc.Stdin, c.proc.Stdout, c.proc.Stderr = inR, outW, &c.stderr
 	c.proc.WaitDelay = time.Second // for stderr, should a grandchild hold it
@@ -88,7 +88,7 @@ func start(cmd *command) (*child, error) {
 	c.out = bufio.NewWriterSize(inW, 64<<10)
 	c.br = bufio.NewReaderSize(outR, 64<<10)
 	c.mem.use(memory.DefaultAllocator, nil)
-	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.in), ipc.WithAllocator(mem.Zeroed{Allocator: &c.mem}))
+	c.w = ipc.NewWriter(c.out, ipc.WithSchema(cmd.told), ipc.WithAllocator(mem.Zeroed{Allocator: &c.mem}))
 	return c, nil
 }
 
@@ -137,7 +137,7 @@ func environment(names []string) []string {
 	return env
 }
 
-// call sends rec and returns the answer, whose schema is right. After an error the child is gone.
+// call sends rec and returns the answer, whose schema is right. After an error the child is gone, unless that is what it [refused] the batch with.
 func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Allocator) (arrow.RecordBatch, error) {
 	deadline := time.Now().Add(c.cmd.timeout)
 	c.stdin.SetWriteDeadline(deadline)
@@ -163,8 +163,8 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 			err = context.Cause(ctx)
 		}
 	}
-	if err == nil {
-		return out, nil
+	if err == nil || isRefused(err) && ctx.Err() == nil {
+		return out, err
 	}
 	err = c.explain(ctx, err)
 	c.drop()
@@ -209,6 +209,9 @@ func (c *child) answer() (arrow.RecordBatch, error) {
 	out := c.r.RecordBatch()
 	if err := validate(out); err != nil {
 		return nil, errAnswer{fmt.Errorf("a batch that is damaged: %w", err)}
+	}
+	if err := c.cmd.refusal(out); err != nil {
+		return nil, err
 	}
 	out.Retain()
 	return out, nil

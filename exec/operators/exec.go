@@ -1,8 +1,10 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -19,6 +21,7 @@ import (
 // A child gets one Arrow IPC stream on stdin and writes one to stdout, both for
 // its whole life: for every batch in, exactly one batch out, flushed. On end of input
 // it should exit. It sees PATH, HOME and the variables that are listed. stderr is kept for messages.
+// Metadata says what the answers must be, and what is wrong with a batch (refuse.go); a child may ignore both.
 type Exec struct {
 	op
 	in   *arrow.Schema
@@ -43,7 +46,7 @@ func NewExec(step Step, in *arrow.Schema, spec *ops.ExecSpec) *Exec {
 	if spec.Flat {
 		answer = arrow.NewSchema(append(spec.Out.Fields(), arrow.Field{Name: ops.ParentColumn, Type: arrow.PrimitiveTypes.Int64}), nil)
 	}
-	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, env: spec.Env, in: in, answer: answer, timeout: timeout, limit: maxAnswer})
+	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, program: cmp.Or(spec.Program, spec.Command[0]), env: slices.Concat(spec.Env, spec.Local), in: in, told: withAnswer(in, answer), answer: answer, timeout: timeout, limit: maxAnswer})
 	return e
 }
 

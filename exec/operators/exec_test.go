@@ -1,7 +1,9 @@
 package operators
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -76,6 +78,21 @@ func childMain(mode string) {
 			}
 			f := append(two.Schema().Fields(), arrow.Field{Name: ops.ParentColumn, Type: arrow.PrimitiveTypes.Int64})
 			out = array.NewRecordBatch(arrow.NewSchema(f, nil), append(two.Columns(), p.NewArray()), two.NumRows())
+		case "refuse": // every second batch
+			out = rec
+			if k%2 == 1 {
+				md := arrow.NewMetadata([]string{errorKey, codeKey}, []string{"ValueError: batch " + strconv.Itoa(k), "row_error"})
+				out = array.NewRecordBatchWithMetadata(rec.Schema(), rec.NewSlice(0, 0).Columns(), 0, md)
+			}
+		case "told": // what it was told of its answer
+			md := rec.Schema().Metadata()
+			packed, _ := md.GetValue(answerKey)
+			b, err := base64.StdEncoding.DecodeString(packed)
+			die(err)
+			answer, err := ipc.NewReader(bytes.NewReader(b))
+			die(err)
+			fmt.Fprintln(os.Stderr, "told:", answer.Schema().Fields())
+			os.Exit(1)
 		case "crash": // in the middle of the second batch
 			out = rec
 			if k == 1 {
@@ -241,6 +258,8 @@ func TestExecFailures(t *testing.T) {
 		{"short", nil, "answered 16 rows with 15; a command that changes rows must be declared flat", fault.UserCode},
 		{"damaged", nil, "damaged", fault.UserCode},
 		{"badflat", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:2], nil) }, "wrong column __parent", fault.UserCode},
+		{"refuse", nil, ": ValueError: batch 1", fault.RowError},
+		{"told", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:1], nil) }, "told: [id: type=int64 __parent: type=int64]", fault.WorkerLost},
 		{"echo", func(s *ops.ExecSpec) { s.Command = []string{"/no/such/program"} }, "/no/such/program: cannot start", fault.Invalid},
 		{"grandchild", nil, "died: exit status 8", fault.WorkerLost},
 		{"env", nil, "PENSTOCK_TEST_CHILD=env", fault.WorkerLost},
@@ -325,6 +344,26 @@ func TestExecCancel(t *testing.T) {
 	}
 	if d := time.Since(start); d > 3*time.Second {
 		t.Errorf("took %v", d)
+	}
+}
+
+// A child that refuses a batch is used for the next one.
+func TestExecRefuses(t *testing.T) {
+	alloc := memtest.New(t)
+	rec := testBatch(rand.New(rand.NewPCG(5, 5)), 16, alloc)
+	defer rec.Release()
+	op := testExec(t, "refuse", nil)
+	defer op.Close()
+	var pid int
+	for i := range 6 {
+		got, err := run(t, op, testEnv(alloc), cut(nil, rec, 1, false)...)
+		if i%2 == 0 && (err != nil || len(got) != 16) || i%2 == 1 && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ValueError: batch %d", i))) {
+			t.Errorf("batch %d: %d rows, error %v", i, len(got), err)
+		}
+		if len(op.pool.idle) != 1 || pid != 0 && op.pool.idle[0].proc.Process.Pid != pid {
+			t.Fatalf("batch %d: another child", i)
+		}
+		pid = op.pool.idle[0].proc.Process.Pid
 	}
 }
 

@@ -13,8 +13,10 @@ import (
 // command is what the children of a pool have in common. Immutable.
 type command struct {
 	args    []string
+	program string // what is started; args[0] is its name
 	env     []string
 	in      *arrow.Schema
+	told    *arrow.Schema // in, with answer in its metadata
 	answer  *arrow.Schema // what comes back
 	timeout time.Duration // for one batch
 	limit   int           // bytes of one buffer of an answer, and of one message
@@ -42,7 +44,7 @@ func newPool(workers int, c *command) *pool {
 }
 
 // call gives rec to a child, waiting for one if all are at work, and returns its
-// answer. A child that fails is killed before call returns.
+// answer. A child that fails is killed before call returns; one that refuses the batch is kept.
 func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (arrow.RecordBatch, error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -58,13 +60,13 @@ func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (
 		}
 	}
 	out, err := c.call(ctx, rec, env.Alloc)
-	if err != nil {
+	if err != nil && !isRefused(err) {
 		return nil, err
 	}
 	p.mu.Lock()
 	p.idle = append(p.idle, c)
 	p.mu.Unlock()
-	return out, nil
+	return out, err
 }
 
 func (p *pool) take() *child {
