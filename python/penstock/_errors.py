@@ -84,6 +84,9 @@ class Unsupported(Error):
     code = "unsupported"
 
 
+for _c in (Error, Invalid, NotFound, Corrupt, Exhausted, Unavailable, WorkerLost, Unsupported):
+    _c.__module__ = "penstock"  # where users find them
+
 _classes: dict[str, type[Error]] = {
     c.code: c for c in (Invalid, NotFound, Corrupt, Exhausted, Unavailable, WorkerLost, Unsupported)
 }

@@ -28,14 +28,15 @@ def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
         return known
     from penstock import _control
 
-    session: Any = _control.session()
+    session = _control.session()
+    if session is None:
+        raise Invalid("this process is no worker of a run: start it with penstock train, or take penstock.open(spec) or penstock.connect(socket)")
     data = session.data
     if name not in data:
         have = ", ".join(sorted(data)) or "none"
         raise NotFound(f"no data set {name!r} in this run; it has: {have}")
     of = data[name]
-    alive = session.alive if not of.get("eval") else lambda _: session.alive(None)
-    s = Shard(Feed(of["socket"], session.rank, prefetch=prefetch), name=name, eval=bool(of.get("eval")), alive=alive)
+    s = Shard(Feed(of["socket"], session.rank, prefetch=prefetch), name=name, eval=bool(of.get("eval")), alive=session.alive)
     _opened[name] = s
     return s
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
@@ -19,8 +20,8 @@ from penstock._errors import Error, Invalid, NotFound, Unavailable, error
 _MOST = 103  # bytes that a socket's address has room for
 
 
-def binary() -> str:
-    """The path of the penstock binary: $PENSTOCK_BINARY, else that of the wheel, else the first in $PATH."""
+def binary(path: bool = True) -> str:
+    """The path of the penstock binary: $PENSTOCK_BINARY, else that of the wheel, else (with ``path``) the first in $PATH."""
     named = os.environ.get("PENSTOCK_BINARY")
     if named:
         if not os.access(named, os.X_OK) or os.path.isdir(named):
@@ -29,10 +30,19 @@ def binary() -> str:
     own = Path(__file__).parent / "_bin" / "penstock"
     if os.access(own, os.X_OK):
         return str(own)
-    found = shutil.which("penstock")
+    found = shutil.which("penstock") if path else None
     if found is None:
         raise NotFound("the penstock binary is not there: install the wheel that contains it, put it in PATH, or set PENSTOCK_BINARY to its path")
     return found
+
+
+def main() -> None:
+    """The command ``penstock`` of the wheel: the binary in it."""
+    try:
+        program = binary(path=False)  # what PATH has may be this very command
+    except NotFound as e:
+        sys.exit(f"penstock: {e}")
+    os.execv(program, [program, *sys.argv[1:]])
 
 
 def settings(overrides: Mapping[str, Any]) -> list[str]:

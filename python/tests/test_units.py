@@ -1,0 +1,106 @@
+"""Decoders against slow ones, and states against what Go writes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+import fake
+import penstock
+from penstock import _batch, _process, _state
+from penstock._errors import CODES, error
+
+
+def test_crc32c() -> None:
+    assert _state.crc32c(b"123456789") == 0xE3069283
+    assert _state.crc32c(b"") == 0
+
+
+def test_samples() -> None:
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    for _ in range(300):
+        n = rng.randrange(40)
+        wide = rng.choice((1, 63, 64, 1 << 20, 1 << 62))
+        want = [rng.randint(-wide, wide) if wide < 1 << 62 else rng.randint(-(1 << 63), (1 << 63) - 1) for _ in range(n)]
+        b, last = fake.uvarint(n + 1), 0
+        for v in want:
+            d = (v - last + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 wraps
+            b, last = b + fake.varint(d), v
+        got = _batch.decode_samples(b, n)
+        assert got is not None and got.tolist() == want, f"seed {seed}"
+        for bad in (b + b"\0", b[:-1], b + b"\x80"):
+            if n:
+                with pytest.raises(penstock.Corrupt):
+                    _batch.decode_samples(bad, n)
+        with pytest.raises(penstock.Corrupt):
+            _batch.decode_samples(b, n + 1)
+    assert _batch.decode_samples(b"\0", 3) is None
+    with pytest.raises(penstock.Corrupt):
+        _batch.decode_samples(b"\x02" + b"\xff" * 10 + b"\x01", 1)
+    with pytest.raises(penstock.Corrupt):
+        _batch.decode_samples(b"\x02" + b"\xff" * 9 + b"\x02", 1)
+
+
+def test_form() -> None:
+    b = fake.form([("a", "int64", (3, 2)), ("µ", "bfloat16", (5,)), ("none", "float32", (0, 4))])
+    heads = _batch.decode_form(b, 128)
+    assert [(h.name, h.shape, h.offset, h.size) for h in heads] == [("a", (3, 2), 0, 48), ("µ", (5,), 64, 10), ("none", (0, 4), 128, 0)]
+    for length in (0, 64, 127, 192):
+        with pytest.raises(penstock.Corrupt):
+            _batch.decode_form(b, length)
+    for cut in range(len(b)):
+        with pytest.raises(penstock.Corrupt):
+            _batch.decode_form(b[:cut], 128)
+    for shape in ((1 << 62, 4), (1 << 40, 2), (1 << 63, 0, 4)):
+        with pytest.raises(penstock.Corrupt):
+            _batch.decode_form(fake.form([("a", "int8", shape)]), 64)
+
+
+def test_position() -> None:
+    s = _state.position(fake.position(5), fake.STATE)
+    assert s["step"] == 5 and s["sources"][0]["pos"] == [[0, 5], [0, 0]] and list(s) == list(fake.STATE)
+    for cut in range(len(fake.position(5))):
+        with pytest.raises(penstock.Corrupt):
+            _state.position(fake.position(5)[:cut], fake.STATE)
+    with pytest.raises(penstock.Corrupt):
+        _state.position(fake.position(5) + b"\0", fake.STATE)
+
+
+def test_state_of_go() -> None:
+    """A state that Go wrote, with names that its JSON escapes; the sum is Go's."""
+    for line in (
+        '{"version":1,"order":1,"plan":"p","data":"d","seed":18446744073709551615,"epoch":3,"step":5,"sample":9,"global_batch":4,"weights":[[0,[3,1]],[7,[1,1]]],'
+        '"sources":[{"name":"a\\u003cb\\u0026c\\u003e\\u2028","mode":"window","lanes":1,"window":16,"pass":2,"pos":[[1,2]]},'
+        '{"name":"ü\\"\\\\\\n\\u0001\\u007f/","mode":"none","lanes":1,"window":1,"pass":0,"pos":[[0,0]]}],"sum":"SUM"}',
+    ):
+        s = json.loads(line)
+        assert _state.text(s) + "" == line[: line.index(',"sum"')].replace("\\u007f", "\x7f") + "}"
+
+
+def test_errors() -> None:
+    for code in CODES:
+        e = error(code, "what to do")
+        assert e.code == code and isinstance(e, penstock.Error) and str(e) == "what to do"
+        again = pickle.loads(pickle.dumps(e))
+        assert type(again) is type(e) and again.code == code and str(again) == str(e)
+    assert isinstance(error("worker_lost", ""), penstock.WorkerLost)
+    assert error("of_tomorrow", "").code == "of_tomorrow"
+
+
+def test_settings() -> None:
+    assert _process.settings({"shards": {"global_batch": 8, "shuffle": {"mode": "none"}}, "run.memory": "1GiB", "a": [1, None], "b": {}}) == [
+        "shards.global_batch=8", 'shards.shuffle.mode="none"', 'run.memory="1GiB"', "a=[1, null]", "b={}",
+    ]  # fmt: skip
+    with pytest.raises(penstock.Invalid, match="no value of a spec"):
+        _process.settings({"a": np.zeros(2)})
+
+
+def test_names() -> None:
+    assert not set(penstock.__all__) - set(dir(penstock))
+    with pytest.raises(AttributeError):
+        penstock.nothing  # type: ignore[attr-defined]
