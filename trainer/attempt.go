@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -212,6 +214,9 @@ func (c *controller) feed(at *attempt) error {
 	c.others.Go(func() {
 		select {
 		case err := <-failed:
+			if errors.Is(err, feeder.ErrDied) {
+				err = fault.New(fault.Unavailable, "%w", err) // not one of its consumers
+			}
 			c.post(func() {
 				if c.a == at {
 					c.step(group.Event{Kind: group.DataLost, Attempt: at.number, Err: err})
@@ -334,18 +339,27 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 	case e.Signal != 0:
 		code = fault.WorkerLost
 	case e.Err != nil:
-		if code = fault.CodeOf(e.Err); code == fault.Unknown {
-			code = fault.UserCode
-		}
-		return fault.New(code, "rank %d: %w", e.Rank, e.Err)
+		return ofRank(e.Rank, e.Err)
 	}
 	text := e.String()
 	if len(e.Tail) > 0 {
 		text += fmt.Sprintf("; the end of its log (%s):\n    %s", filepath.Join(c.logs, fmt.Sprintf("attempt-%d", at.number), fmt.Sprintf("rank-%d.log", e.Rank)), strings.Join(e.Tail, "\n    "))
-	} else if e.PID != 0 && !e.Memory {
+	} else if e.PID != 0 && e.Signal == 0 && !e.Memory {
 		text += ", and printed nothing"
 	}
 	return fault.New(code, "%s", text)
+}
+
+// ofRank says whose error it is, where it does not.
+func ofRank(rank int, err error) error {
+	code := fault.CodeOf(err)
+	if code == fault.Unknown {
+		code = fault.UserCode
+	}
+	if name := fmt.Sprintf("rank %d: ", rank); !strings.HasPrefix(err.Error(), name) {
+		err = fmt.Errorf("%s%w", name, err)
+	}
+	return &fault.Error{Code: code, Err: err}
 }
 
 // warn tells ranks of a notice: those that are connected by a message, others by SIGTERM.

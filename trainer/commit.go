@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
 	"github.com/penstock-data/penstock/trainer/store"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,7 @@ func (c *controller) upload(at *attempt, k store.Commit) {
 		if err != nil {
 			break
 		}
-		if d.Ledger, err = c.feeder.Ledger(c.ctx, name); fault.CodeOf(err) == fault.Unavailable {
+		if d.Ledger, err = c.feeder.Ledger(c.ctx, name); errors.Is(err, feeder.ErrDied) {
 			err = nil // the data process is gone, which is told elsewhere: the state is all that is needed to go on
 		}
 		k.Data[name] = d

@@ -132,7 +132,7 @@ func (c *controller) serve(conn *net.UnixConn) {
 		if err != nil {
 			// The end of a worker is seen by its exit. What it says that makes no sense is its end.
 			if code := fault.CodeOf(err); code == fault.Invalid || code == fault.Unsupported || code == fault.Corrupt && !p.closed() {
-				c.event(at, group.Event{Kind: group.Done, Rank: rank, Err: fault.New(code, "rank %d: %w", rank, err)})
+				c.event(at, group.Event{Kind: group.Done, Rank: rank, Err: ofRank(rank, err)})
 			}
 			return
 		}
@@ -209,7 +209,7 @@ func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
 	case m.Done != nil:
 		e := group.Event{Kind: group.Done, Rank: rank}
 		if err := m.Done.Error.Err(); err != nil {
-			e.Err = fault.New(fault.CodeOf(err), "rank %d: %w", rank, err)
+			e.Err = ofRank(rank, err)
 		}
 		c.event(at, e)
 	case m.Restore != nil:

@@ -1,11 +1,25 @@
 package trainer
 
 import (
+	"os"
+	"path/filepath"
+
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
-// dataProcess makes the feeder of a process of its own.
+// dataProcess makes the feeder of a process of its own. What that prints goes to data.log.
 func (c *controller) dataProcess(p *DataProcess) (feeder.Feeder, error) {
-	return nil, fault.New(fault.Unsupported, "data processes")
+	if len(p.Argv) == 0 {
+		return nil, fault.New(fault.Invalid, "a data process needs a program")
+	}
+	if err := os.MkdirAll(c.logs, 0o755); err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: c.logs})
+	}
+	f, err := os.OpenFile(filepath.Join(c.logs, "data.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: c.logs})
+	}
+	c.dataLog = f
+	return feeder.Process(c.sockets.path, p.Argv, p.Env, f), nil
 }

@@ -36,6 +36,7 @@ type controller struct {
 	staging  *tempFolder // of Checkpointing.Async; nil: none
 	listener *net.UnixListener
 	feeder   feeder.Feeder
+	dataLog  *os.File // of a data process; nil: none
 	launcher launch.Launcher
 	lease    *device.Lease // nil: no devices
 	from     *origin       // nil: none
@@ -408,6 +409,9 @@ func (c *controller) close() (err error) {
 	}
 	if c.feeder != nil {
 		err = errors.Join(err, c.feeder.Close())
+	}
+	if c.dataLog != nil {
+		err = errors.Join(err, c.dataLog.Close())
 	}
 	if c.lease != nil {
 		c.lease.Release()

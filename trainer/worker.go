@@ -30,8 +30,8 @@ func workerProcess() (id identity, ok bool) {
 
 // work is what a worker process does, and its exit code.
 func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
-	if of := os.Getenv(envCall); of != strconv.FormatInt(call, 10) {
-		fmt.Fprintf(os.Stderr, "penstock: this worker belongs to call %s of Fit in its program, and comes by call %d first: call Fit for one run per program, or train in goroutines\n", of, call)
+	if of := os.Getenv(envCall); of != strconv.FormatInt(call, 10) && t.cfg.Name != id.run {
+		fmt.Fprintf(os.Stderr, "penstock: this worker belongs to call %s of Fit in its program, and comes by call %d first: give runs names (Config.Name), call Fit once per program, or train in goroutines\n", of, call)
 		return 2
 	}
 	os.Unsetenv(envCall)
@@ -49,6 +49,9 @@ func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
 		}
 	}()
 	if err := runLoop(ctx, id, t.loop); err != nil {
+		if ctx.Err() != nil {
+			return 1 // as it was told to
+		}
 		fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
 		return 1
 	}

@@ -44,6 +44,8 @@ func dataCause(err error) *cause {
 	switch code := fault.CodeOf(err); {
 	case code == fault.WorkerLost:
 		c.level = peer
+	case code == fault.Unavailable:
+		c.sure = true // no worker ends it
 	case code == fault.Exhausted:
 		c.class, c.level, c.sure = Memory, own, true
 	case !code.Retryable() && code != fault.Unknown && code != fault.Canceled && code != fault.Stalled:
@@ -120,8 +122,9 @@ func (g *Group) hear(c *cause) {
 	case launching:
 		g.cause = c
 		g.halt()
-	case settling:
-		if !g.cause.sure && c.level < g.cause.level {
+	case settling, stopping:
+		// Workers that failed before they all ran are ended once they do.
+		if (g.phase == settling || g.open) && g.cause != nil && !g.cause.sure && c.level < g.cause.level {
 			g.cause = c
 		}
 	}

@@ -1,0 +1,350 @@
+package trainer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+func init() {
+	programs["fit"] = fitProgram
+	programs["data"] = dataProgram
+}
+
+// conf is what programs of tests are told, as JSON in TRAINER_CONF.
+type conf struct {
+	Name, Storage string
+	Out           string // folder: pids, and what each rank was given
+	Workers       int
+	Resume        bool
+	Async         bool
+	DataProcess   bool
+	StepMS        int
+	Every         int64
+	Fail          string // what the loop does instead of training
+}
+
+func confOf() (c conf, err error) {
+	err = json.Unmarshal([]byte(os.Getenv("TRAINER_CONF")), &c)
+	return c, err
+}
+
+func (c conf) env() []string {
+	b, _ := json.Marshal(c) // strings and numbers
+	return []string{"TRAINER_TEST=fit", "TRAINER_CONF=" + string(b)}
+}
+
+// config of the run. What runs it may be a test, or a program.
+func (c conf) config() Config {
+	cfg := Config{Name: c.Name, Storage: c.Storage, Workers: c.Workers, Resume: c.Resume, Processes: true, Env: c.env(), StopTimeout: 2 * time.Second, Output: io.Discard,
+		Checkpoint: Checkpointing{Async: c.Async}, Failures: Failures{Worker: 10}}
+	if c.DataProcess {
+		cfg.DataProcess = &DataProcess{Argv: []string{os.Args[0]}, Env: append(c.env(), "TRAINER_TEST=data"), Sets: map[string]bool{"train": false}}
+	} else {
+		cfg.Data = map[string]Data{"train": train()}
+	}
+	return cfg
+}
+
+func fitProgram() error {
+	c, err := confOf()
+	if err != nil {
+		return err
+	}
+	_, err = New(c.loop, c.config()).Fit(context.Background())
+	return err
+}
+
+func dataProgram() error {
+	c, err := confOf()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(c.Out, fmt.Sprintf("pid-data-%d", os.Getpid())), nil, 0o600); err != nil {
+		return err
+	}
+	d := train()
+	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)})
+}
+
+// loop of the programs: it writes a line per sample, and saves every so many steps.
+func (k conf) loop(c *Context) error {
+	if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-worker-%d", os.Getpid())), nil, 0o600); err != nil {
+		return err
+	}
+	switch k.Fail {
+	case "exit":
+		os.Exit(3)
+	case "panic":
+		panic("all is lost")
+	case "fork":
+		sleep := exec.Command("sleep", "1000")
+		if err := sleep.Start(); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-child-%d", sleep.Process.Pid)), nil, 0o600)
+	}
+	f, err := os.OpenFile(filepath.Join(k.Out, fmt.Sprintf("ledger-%d-%d", os.Getpid(), c.Rank())), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := c.Shard("train")
+	if err != nil {
+		return err
+	}
+	if err := checkRestored(c, s); err != nil {
+		return err
+	}
+	for s.Epoch() < epochs {
+		for x, err := range s.All(c) {
+			if err != nil {
+				return err
+			}
+			var b bytes.Buffer
+			ids, _ := x.Tensor("id")
+			for i, id := range shard.Values[int64](ids) {
+				fmt.Fprintf(&b, "%d/%d %d %d\n", x.Epoch(), x.Samples()[i], x.Step(), id)
+			}
+			if _, err := f.Write(b.Bytes()); err != nil {
+				return err
+			}
+			time.Sleep(time.Duration(k.StepMS) * time.Millisecond) // a step of training takes time
+			if c.Preempted() || (x.Step()+1)%k.Every == 0 {
+				dir := ""
+				if c.Rank() == 0 {
+					if dir, err = saveState(s); err != nil {
+						return err
+					}
+				}
+				if err := c.Report(map[string]float64{"step": float64(s.Step())}, dir); err != nil {
+					return err
+				}
+				if c.Preempted() {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// ledger reads what all ranks wrote: sample -> step and row. A sample that was given again must be the same one.
+func ledger(t *testing.T, out string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(out, "ledger-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = b[:bytes.LastIndexByte(b, '\n')+1] // one that was killed did not finish its line
+		for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
+			key, val, _ := strings.Cut(sc.Text(), " ")
+			if was, ok := all[key]; ok && was != val {
+				t.Fatalf("sample %s was %s, then %s", key, was, val)
+			}
+			all[key] = val
+		}
+	}
+	return all
+}
+
+var undisturbed = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	d := train()
+	o := d.Options
+	o.Ranks = nil
+	its, err := d.Dataset.Shards(context.Background(), 1, &o)
+	if err != nil {
+		panic(err)
+	}
+	defer its[0].Close()
+	for its[0].Epoch() < epochs {
+		for x, err := range its[0].All(context.Background()) {
+			if err != nil {
+				panic(err)
+			}
+			ids, _ := x.Tensor("id")
+			for i, id := range shard.Values[int64](ids) {
+				all[fmt.Sprintf("%d/%d", x.Epoch(), x.Samples()[i])] = fmt.Sprintf("%d %d", x.Step(), id)
+			}
+		}
+	}
+	return all
+})
+
+func sameLedger(t *testing.T, out string) {
+	t.Helper()
+	want, got := undisturbed(), ledger(t, out)
+	if len(want) != batch*steps*epochs {
+		t.Fatalf("%d samples are wanted: the test is wrong", len(want))
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d samples, want %d", len(got), len(want))
+	}
+	for k, w := range want {
+		if got[k] != w {
+			t.Fatalf("sample %s is %q, want %q", k, got[k], w)
+		}
+	}
+}
+
+// pids of processes of a kind that live.
+func pids(out, kind string) (all []int) {
+	files, _ := filepath.Glob(filepath.Join(out, "pid-"+kind+"-*"))
+	for _, name := range files {
+		pid, _ := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+			if f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])); f[0] != "Z" {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
+}
+
+func newConf(t *testing.T, name string) conf {
+	t.Helper()
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	return conf{Name: name, Storage: t.TempDir(), Out: t.TempDir(), Workers: 2, StepMS: 4, Every: 10}
+}
+
+func (c conf) fit(t *testing.T) *Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cfg := c.config()
+	if testing.Verbose() {
+		cfg.Log = configOf(t, "x").Log
+		cfg.Output = testWriter{t}
+	}
+	res, err := New(c.loop, cfg).Fit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.State != store.Finished {
+		t.Fatalf("the run is %s", res.State)
+	}
+	return res
+}
+
+// nothingLeft checks that no process of the run lives, and no folder of its sockets is there.
+func nothingLeft(t *testing.T, c conf) {
+	t.Helper()
+	for _, kind := range []string{"worker", "data", "child"} {
+		if left := pids(c.Out, kind); len(left) > 0 {
+			t.Errorf("processes that are left: %s %v", kind, left)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*")); len(left) > 0 {
+		t.Errorf("folders that are left: %v", left)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	c := newConf(t, "processes")
+	c.StepMS = 0
+	res := c.fit(t)
+	if res.Reports != 8 || res.Attempts != 1 {
+		t.Errorf("%+v", res)
+	}
+	sameLedger(t, c.Out)
+	nothingLeft(t, c)
+}
+
+// Whatever is killed, and whenever: the run finishes with the samples of one that was left alone.
+func TestKilled(t *testing.T) {
+	runs := 10
+	if os.Getenv("PENSTOCK_SOAK") != "" {
+		runs = 100
+	}
+	for i := range runs {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			seed := uint64(i)
+			if os.Getenv("PENSTOCK_SOAK") != "" {
+				seed = rand.Uint64()
+			}
+			t.Logf("seed %d", seed)
+			r := rand.New(rand.NewPCG(seed, 1))
+			c := newConf(t, "killed")
+			c.Async = r.IntN(2) == 0
+			c.Workers = 1 + r.IntN(3)
+			victim := []string{"worker", "controller", "data"}[i%3]
+			c.DataProcess = victim == "data" || r.IntN(2) == 0
+			t.Logf("%d workers, async %v, data process %v, victim %s", c.Workers, c.Async, c.DataProcess, victim)
+			wait := time.Duration(r.IntN(700)) * time.Millisecond
+			if victim == "controller" {
+				killController(t, r, c, wait)
+			} else {
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					time.Sleep(wait)
+					for range 50 {
+						if p := pids(c.Out, victim); len(p) > 0 {
+							victim := p[r.IntN(len(p))]
+							t.Logf("kill %d after %v", victim, wait)
+							_ = syscall.Kill(victim, syscall.SIGKILL)
+							return
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+				}()
+				res := c.fit(t)
+				<-done
+				if res.Attempts < 2 && wait < 300*time.Millisecond {
+					t.Errorf("nobody noticed: %+v", res)
+				}
+			}
+			sameLedger(t, c.Out)
+			nothingLeft(t, c)
+		})
+	}
+}
+
+// killController kills the controller, and goes on from its last commit: perhaps on another number of workers.
+func killController(t *testing.T, r *rand.Rand, c conf, wait time.Duration) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), c.env()...)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(wait)
+	_ = cmd.Process.Kill()
+	err := cmd.Wait()
+	t.Logf("controller after %v: %v", wait, err)
+	if _, err := store.Open(t.Context(), c.Storage, c.Name); fault.CodeOf(err) == fault.NotFound {
+		c.Resume = false // it was not even created
+	} else {
+		c.Resume = true
+	}
+	c.Workers = 1 + r.IntN(3)
+	t.Logf("goes on with %d workers", c.Workers)
+	c.fit(t)
+}

@@ -1,0 +1,34 @@
+package trainer
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
+)
+
+// ServeData is the work of a data process (see [DataProcess]): it serves what open makes, as the controller at the other ends of in and out says, until
+// that closes in. What open refuses is the error of the run, and is returned.
+//
+// The process must keep everything else from writing to out, and ignore the signals by which people and systems end a run: workers need their batches until
+// they have saved, and the process ends with its controller.
+func ServeData(ctx context.Context, in io.Reader, out io.Writer, open func() (map[string]Data, error)) error {
+	data, err := open()
+	for name, d := range data {
+		if err == nil && d.Dataset == nil {
+			err = fault.New(fault.Invalid, "data set %q is nil", name)
+		}
+	}
+	if err != nil {
+		feeder.Refuse(out, err)
+		return err
+	}
+	var sets []feeder.Set
+	for _, name := range slices.Sorted(maps.Keys(data)) {
+		sets = append(sets, feeder.Of(name, data[name].Dataset, data[name].Options, data[name].Eval))
+	}
+	return feeder.Control(ctx, in, out, sets)
+}
