@@ -1,66 +1,88 @@
+//go:build unix
+
 package collective
 
 import (
 	"context"
 	"fmt"
-	"net"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// BenchmarkAllReduce moves the same bytes with and without computing; the ratio is what the ring costs beside its sockets. Ranks are goroutines here.
+// BenchmarkAllReduce is beside raw rings, in which the same sockets pass as many bytes and nothing is done with them: one of the same memory, one of a
+// buffer that stays in the cache. They take turns, so that all meet the same load; of-raw and of-cached are ratios of speeds, by the clock and (-cpu) by the CPU time of all ranks together. Ranks are
+// goroutines here.
 func BenchmarkAllReduce(b *testing.B) {
 	for _, world := range []int{2, 4} {
 		for _, n := range []int{1, 16 << 10, 1 << 20, 4 << 20} {
-			b.Run(fmt.Sprintf("ranks=%d/float32=%d", world, n), func(b *testing.B) { benchReduce(b, world, n) })
-			if n >= 1<<20 {
-				b.Run(fmt.Sprintf("raw/ranks=%d/float32=%d", world, n), func(b *testing.B) { benchRaw(b, world, n) })
-			}
+			b.Run(fmt.Sprintf("ranks=%d/float32=%d", world, n), func(b *testing.B) {
+				gs := join(b, world)
+				xs, small := make([][]float32, world), make([][]byte, world)
+				for r := range xs {
+					xs[r], small[r] = make([]float32, n), make([]byte, 2*min(segment, max(2*n, 1)))
+				}
+				var ring, raw, cached usage
+				b.SetBytes(int64(n) * 4)
+				for b.Loop() {
+					ring.add(func() {
+						must(b, each(world, func(r int) error { return AllReduce(context.Background(), gs[r], xs[r], Sum) }))
+					})
+					b.StopTimer()
+					raw.add(func() { must(b, rawRing(gs, n, func(r int) []byte { return view(xs[r]) })) })
+					cached.add(func() { must(b, rawRing(gs, n, func(r int) []byte { return small[r] })) })
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(raw.wall)/float64(ring.wall), "of-raw")
+				b.ReportMetric(float64(raw.cpu)/float64(ring.cpu), "of-raw-cpu")
+				b.ReportMetric(float64(cached.wall)/float64(ring.wall), "of-cached")
+				b.ReportMetric(float64(cached.cpu)/float64(ring.cpu), "of-cached-cpu")
+			})
 		}
 	}
 }
 
-func benchReduce(b *testing.B, world, n int) {
-	gs := join(b, world)
-	xs := make([][]float32, world)
-	for r := range xs {
-		xs[r] = make([]float32, n)
-	}
-	b.SetBytes(int64(n) * 4)
-	b.ResetTimer()
-	must(b, each(world, func(r int) error {
-		for range b.N {
-			if err := AllReduce(context.Background(), gs[r], xs[r], Sum); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-}
-
-// benchRaw passes 2(N-1)/N of n numbers from each rank to the next, and does nothing with them: a goroutine per rank writes, another reads.
-func benchRaw(b *testing.B, world, n int) {
-	gs := join(b, world)
-	bytes := 2 * (world - 1) * (4 * n / world)
-	rounds := b.N
-	b.SetBytes(int64(n) * 4)
-	b.ResetTimer()
-	must(b, each(2*world, func(i int) error {
-		buf := make([]byte, segment)
-		var c net.Conn = gs[i/2].left
-		f := c.Read
+// rawRing passes 2(N-1)/N of n numbers from each rank to the next: a goroutine per rank writes from the first half of its memory, another reads into the
+// second, in pieces of a segment.
+func rawRing(gs []*Group, n int, memory func(r int) []byte) []error {
+	world := len(gs)
+	return each(2*world, func(i int) error {
+		m := memory(i / 2)
+		half, f := m[:len(m)/2], gs[i/2].right.Write
 		if i%2 == 1 {
-			f = gs[i/2].right.Write
+			half, f = m[len(m)/2:], gs[i/2].left.Read
 		}
-		for left := bytes * rounds; left > 0; {
-			n, err := f(buf[:min(len(buf), left)])
+		at := 0
+		for left := 2 * (world - 1) * (4 * n / world); left > 0; {
+			n, err := f(half[at:min(len(half), at+segment, at+left)])
 			if err != nil {
 				return err
 			}
 			left -= n
+			if at += n; at == len(half) {
+				at = 0
+			}
 		}
 		return nil
-	}))
+	})
+}
+
+// usage is what runs took.
+type usage struct{ wall, cpu time.Duration }
+
+func (u *usage) add(f func()) {
+	start, cpu := time.Now(), cpuTime()
+	f()
+	u.wall += time.Since(start)
+	u.cpu += cpuTime() - cpu
+}
+
+func cpuTime() time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		panic(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 func BenchmarkBarrier(b *testing.B) {

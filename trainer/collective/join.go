@@ -23,6 +23,7 @@ const (
 	version   = 1
 	maxNote   = 64 << 10
 	helloTime = 10 * time.Second      // for a connection to say who it is
+	buffer    = 1 << 20               // of a connection, in bytes
 	pause     = 20 * time.Millisecond // between two looks for the right neighbour
 )
 
@@ -79,6 +80,9 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 			err = m.absent(parent, limit)
 		}
 		return nil, err
+	}
+	if g.right.SetWriteBuffer(buffer) == nil { // Linux gives what it allows, at least 400 KiB
+		g.small = small
 	}
 	g.scratch = make([]uint64, segment/8)
 	go g.watch()
