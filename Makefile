@@ -31,12 +31,15 @@ $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o
 
 test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most)
 	$(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+	$(GO) test -C examples/tabular-go ./...
 
 check: $(TOOLS)/staticcheck ## gofmt, vet, staticcheck, go.mod
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt needed: $$out"; exit 1; }
 	$(GO) vet -tags '$(TAGS)' $(PKGS)
 	$(TOOLS)/staticcheck -tags '$(TAGS)' $(PKGS)
 	$(GO) mod tidy -diff
+	$(GO) vet -C examples/tabular-go ./...
+	$(GO) mod tidy -C examples/tabular-go -diff
 
 race: tools ## the tests under the race detector
 	$(GO) test -race -tags '$(TAGS)' -timeout 30m $(PKGS)

@@ -9,4 +9,7 @@ say bin/penstock show -n 3 examples/data/flights/
 say bin/penstock explain examples/flights.yaml
 say bin/penstock run examples/flights.yaml
 say bin/penstock show -n 5 out/flights/
-printf '\nThe output is in out/flights/. Next: bin/penstock --help, README.md.\n'
+go build -C examples/tabular-go -o ../../bin/tabular-go .
+# two workers train a small network; one of them is killed, and the run goes on from its last checkpoint
+say bin/tabular-go -data 'examples/data/housing/*.parquet' -storage out/runs -workers 2 -crash 30
+printf '\nThe output is in out/flights/ and out/runs/. Next: bin/penstock --help, README.md.\n'
