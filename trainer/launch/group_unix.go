@@ -347,7 +347,7 @@ func (g *group) tend() {
 func (g *group) giveUp() {
 	for i, w := range g.workers {
 		if !w.hasExit {
-			g.report(i, Exit{Rank: w.Rank, PID: w.pid, Code: -1, Ours: w.asked, At: time.Now(), Detail: "SIGKILL does not end it: " + whereabouts(w.pid)})
+			g.report(i, Exit{Rank: w.Rank, PID: w.pid, Code: -1, Ours: w.asked, At: time.Now(), Detail: "SIGKILL has no effect, its state is " + whereabouts(w.pid)})
 		}
 	}
 }

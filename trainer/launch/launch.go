@@ -32,7 +32,7 @@ type Worker struct {
 	Env []string
 	// Dir is the working directory; "": this process's.
 	Dir string
-	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. 0: no limit.
+	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. It is looked at each half second, and can be passed in between. 0: no limit.
 	Memory int64
 	// Run is the worker of a launcher of goroutines; others ignore it. It should return soon after ctx has ended.
 	Run func(ctx context.Context) error

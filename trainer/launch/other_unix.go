@@ -18,6 +18,8 @@ func waitDead(int) bool { return false }
 
 func adopt(bool) {}
 
+func watchable() bool { return true }
+
 type procID struct{ pid int }
 
 // member is the process group of a worker.

@@ -113,7 +113,7 @@ func (s *stream) read() {
 		drained := s.wait(held > 0 || s.pending)
 		n, err := s.r.Read(buf[held:])
 		have := buf[:held+n]
-		cut := ended(have)
+		cut := bytes.LastIndexAny(have, "\r\n") + 1 // whole lines, and states of progress bars
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		if err != nil || cut == 0 && len(have) == len(buf) {
 			cut = whole(have, err != nil)
@@ -127,15 +127,6 @@ func (s *stream) read() {
 			}
 		}
 	}
-}
-
-// ended is how much of b is whole lines, and states of progress bars. A carriage return at the end may be half of a line end.
-func ended(b []byte) int {
-	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
-		b = b[i+1:]
-		return i + 1 + max(0, bytes.LastIndexByte(b[:max(0, len(b)-1)], '\r')+1)
-	}
-	return bytes.LastIndexByte(b[:max(0, len(b)-1)], '\r') + 1
 }
 
 // whole is the length of b without the begin of a character at its end, unless no more comes.
@@ -207,8 +198,8 @@ func (s *stream) show(b []byte) {
 				s.showState()
 			}
 		case s.bar && len(line) == 0: // the line end after a last state
-			s.bar = false
 			s.showState()
+			s.bar, s.shown = false, ""
 		default: // overwrites the states before
 			s.bar, s.pending = false, false
 			if text := harmless(line); text != s.shown || text == "" {

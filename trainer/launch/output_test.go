@@ -246,6 +246,25 @@ func TestProgressBars(t *testing.T) {
 	}
 }
 
+// A line end that comes in two pieces is one.
+func TestLineEndInPieces(t *testing.T) {
+	var o *output
+	got := collect(t, func(with *output) {
+		o = with
+		s := newStream(o, nil, false)
+		for _, piece := range []string{"one\r", "\none\r", "\n", "one\r", "\ntwo\n", "two\r", "\r\n"} {
+			s.take([]byte(piece))
+		}
+		s.flush()
+	})
+	if want := "one\nlast line repeated 2 times\ntwo\nlast line repeated 1 times\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if tail := strings.Join(o.tail.last(), "|"); tail != "one|one|one|two|two" {
+		t.Errorf("tail %q", tail)
+	}
+}
+
 // Whatever the pieces in which a worker writes: the file has the bytes, and the terminal and the tail the lines.
 func TestOutputPieces(t *testing.T) {
 	seed := rand.Uint64()

@@ -22,6 +22,9 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	if err := checkRanks(workers); err != nil {
 		return nil, err
 	}
+	if !watchable() {
+		return nil, fault.New(fault.Unsupported, "processes cannot be watched: /proc is not there, or hides them")
+	}
 	g := &group{
 		exits: make(chan Exit, len(workers)), nudge: make(chan struct{}, 1), done: make(chan struct{}),
 		tree: newTree(), oom: newOOM(),
@@ -203,7 +206,7 @@ func resolve(w Worker) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if strings.HasPrefix(filepath.Base(path), "python") && len(w.Argv) > 1 && w.Argv[1] != "" && w.Argv[1][0] != '-' {
+	if python := strings.TrimRight(filepath.Base(w.Argv[0]), "0123456789."); python == "python" && len(w.Argv) > 1 && w.Argv[1] != "" && w.Argv[1][0] != '-' {
 		if _, err := os.Stat(below(dir, w.Argv[1])); errors.Is(err, os.ErrNotExist) {
 			return "", fault.New(fault.NotFound, "script %s is not there (working directory %s)", w.Argv[1], dir)
 		}

@@ -90,6 +90,12 @@ func readStat(pid int, buf []byte) (procStat, bool) {
 	return s, true
 }
 
+// watchable reports whether there is a /proc.
+func watchable() bool {
+	_, ok := readStat(os.Getpid(), make([]byte, 4<<10))
+	return ok
+}
+
 // readProc reads a file into buf, as much as has room; nil: it cannot be read.
 func readProc(path string, buf []byte) []byte {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -152,7 +158,7 @@ type tree struct {
 // newTree: the token names the name space of process ids, this process by id and start, and the group.
 func newTree() *tree {
 	t := &tree{self: os.Getpid(), roots: map[procID]int{}, known: map[procID]int{}, foreign: map[procID]bool{}, buf: make([]byte, 64<<10)}
-	me, _ := readStat(t.self, t.buf) // without /proc there are no descendants, but for the workers
+	me, _ := readStat(t.self, t.buf) // watchable
 	t.session = me.sid
 	t.token = fmt.Sprintf("%s.%d.%d.%d.", pidSpace(), t.self, me.id.start, groups.Add(1))
 	return t
