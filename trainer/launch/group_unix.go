@@ -302,6 +302,7 @@ func (g *group) end() bool {
 func (g *group) tend() {
 	defer close(g.done)
 	pause, empty := busyEvery, 0
+	usual := time.Hour // what a look costs when the machine has nothing better to do
 	for {
 		g.mu.Lock()
 		began := time.Now()
@@ -322,9 +323,10 @@ func (g *group) tend() {
 		if over {
 			break
 		}
-		wait := max(lookEvery, min(shareOfLook*cost, 4*lookEvery))
+		usual = min(cost, usual/4*5)
+		wait := max(lookEvery, min(shareOfLook*usual, 4*lookEvery))
 		if busy || empty > 0 {
-			wait, pause = max(pause, cost), min(2*pause, busyAtMost)
+			wait, pause = max(pause, usual), min(2*pause, busyAtMost)
 		}
 		if till := time.Until(force); !force.IsZero() && till > 0 {
 			wait = min(wait, till)

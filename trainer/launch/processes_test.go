@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,7 +121,8 @@ func ourChildren(t *testing.T) []procStat {
 	return out
 }
 
-// escapes starts processes that leave the group in every way and ignore SIGTERM, each of which writes its id to a file. The one without an environment keeps its parent until it was seen.
+// escapes starts six processes that leave the group in every way and ignore SIGTERM, each of which writes its id to a file. The one without an environment has its parent until there is a
+// file of the name seen.
 const escapes = `
 cd "$DIR"
 stay='trap "" TERM; echo $$ > $NAME.pid; exec sleep 1000'
@@ -128,28 +130,57 @@ NAME=child sh -c "$stay" &
 NAME=session setsid sh -c "$stay" &
 (NAME=orphan setsid sh -c "$stay" &)
 NAME=deep setsid sh -c "(trap '' TERM; echo \$\$ > unused; setsid sh -c '$stay' &) ; trap '' TERM; echo \$\$ > parent.pid; exec sleep 1000" &
-(env -i PATH="$PATH" NAME=bare setsid sh -c "$stay" & sleep 1) &
+(env -i PATH="$PATH" NAME=bare setsid sh -c "$stay" & while [ ! -e seen ]; do sleep 0.05; done) &
 `
+
+// allSeen waits until the group knows the processes, and lets the parent of the one without an environment go.
+func allSeen(t *testing.T, g Group, dir string, ids []int) {
+	t.Helper()
+	gr := g.(*group)
+	until(t, "all are seen", func() bool {
+		gr.mu.Lock()
+		defer gr.mu.Unlock()
+		n := 0
+		for id := range gr.tree.known {
+			if slices.Contains(ids, id.pid) {
+				n++
+			}
+		}
+		return n == len(ids)
+	})
+	if err := os.WriteFile(filepath.Join(dir, "seen"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is an orphan", func() bool {
+		for _, pid := range ids {
+			if name, _ := envOf(environ(pid), "NAME"); string(name) == "bare" {
+				s, ok := readStat(pid, make([]byte, 4096))
+				return ok && s.ppid == os.Getpid()
+			}
+		}
+		return false
+	})
+}
 
 func TestTreesEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, then string
-		end        func(Group)
+		end        func(g Group, dir string)
 		grace      bool
 	}{
-		{"stop", "exec sleep 1000", func(g Group) { g.Stop(300 * time.Millisecond) }, true},
-		{"stop at once", "exec sleep 1000", func(g Group) { g.Stop(0) }, false},
-		{"ends by itself", "sleep 3; exit 0", func(Group) {}, false},
-		{"crashes", "exec sleep 1000", func(g Group) { _ = g.Signal(0, syscall.SIGKILL) }, false},
+		{"stop", "exec sleep 1000", func(g Group, _ string) { g.Stop(300 * time.Millisecond) }, true},
+		{"stop at once", "exec sleep 1000", func(g Group, _ string) { g.Stop(0) }, false},
+		{"ends by itself", "while [ ! -e end ]; do sleep 0.05; done; exit 0", func(_ Group, dir string) { _ = os.Mkdir(filepath.Join(dir, "end"), 0o755) }, false},
+		{"crashes", "exec sleep 1000", func(g Group, _ string) { _ = g.Signal(0, syscall.SIGKILL) }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			g := launch(t, Options{}, sh(0, escapes+c.then, "DIR="+dir))
 			ids := pids(t, dir, 6)
-			until(t, "all are seen", func() bool { return g.Usage()[0].Processes >= 7 })
+			allSeen(t, g, dir, ids)
 			began := time.Now()
-			c.end(g)
+			c.end(g, dir)
 			if took := time.Since(began); c.grace && (took < 300*time.Millisecond || took > 3*time.Second) {
 				t.Errorf("took %v", took)
 			}
@@ -279,7 +310,7 @@ func TestGroupsApart(t *testing.T) {
 	a := launch(t, Options{}, sh(0, escapes+"exec sleep 1000", "DIR="+dir))
 	b := launch(t, Options{}, sh(0, "exec sleep 1000"))
 	ids := pids(t, dir, 6)
-	until(t, "all are seen", func() bool { return a.Usage()[0].Processes >= 7 })
+	allSeen(t, a, dir, ids)
 	b.Stop(0)
 	for _, pid := range ids {
 		if !lives(pid) {
@@ -391,8 +422,7 @@ func TestUsage(t *testing.T) {
 func init() {
 	children["launcher"] = func() {
 		dir := os.Getenv("DIR")
-		cleared := `setsid sh -c 'env -i PATH="$PATH" sh -c "echo \$\$ > cleared.pid; exec sleep 1000"; true' &` + "\n"
-		w := sh(0, escapes+cleared+"echo $$ > main.pid; exec sleep 1000", "LAUNCH_TEST=", "PENSTOCK_RUN="+os.Getenv("RUN"), "DIR="+dir)
+		w := sh(0, escapes+"echo $$ > main.pid; exec sleep 1000", "LAUNCH_TEST=", "PENSTOCK_RUN="+os.Getenv("RUN"), "DIR="+dir)
 		if _, err := Processes(Options{}).Launch(context.Background(), []Worker{w}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -413,7 +443,7 @@ func TestLauncherKilled(t *testing.T) {
 	}
 	g := launch(t, Options{}, sh(0, `echo $$ > `+mine+`/0.pid; exec sleep 1000`, "PENSTOCK_RUN="+run)) // of the same run, and looked after
 	alive := pids(t, mine, 1)
-	ids := pids(t, dir, 8)
+	ids := pids(t, dir, 7)
 	if n, err := Sweep(run); n != 0 || err != nil {
 		t.Errorf("the launcher lives, %d processes were ended: %v", n, err)
 	}
@@ -436,12 +466,7 @@ func TestLauncherKilled(t *testing.T) {
 	if n, err := Sweep(run); n != 0 || err != nil {
 		t.Errorf("%d processes were left: %v", n, err)
 	}
-	for _, id := range ids { // the one without an environment is out of reach
-		env, _ := envOf(environ(id), "NAME")
-		if string(env) == "bare" {
-			_ = syscall.Kill(id, syscall.SIGKILL)
-			continue
-		}
+	for _, id := range ids {
 		if s, ok := readStat(id, make([]byte, 4096)); ok && !s.dead {
 			t.Errorf("process %d is still there", id)
 		}
