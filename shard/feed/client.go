@@ -33,6 +33,7 @@ type Client struct {
 
 	reading sync.WaitGroup
 	writes  sync.Mutex
+	out     []byte // guarded by writes: a free that goes with the next frame; then reused
 
 	mu      sync.Mutex
 	state   shard.State
@@ -160,9 +161,16 @@ func (c *Client) greet(limit int64) error {
 	return nil
 }
 
-// free tells the data process that a batch is not looked at any more; one that is gone need not know.
+// free tells the data process that a batch is not looked at any more; one that is gone need not know. As a rule a batch is asked
+// for soon after one was given back, so a free waits for the next frame, whatever it is.
 func (c *Client) free(offset uint64) {
-	_ = c.send(frameFree, binary.LittleEndian.AppendUint64(nil, offset))
+	c.writes.Lock()
+	defer c.writes.Unlock()
+	waits := len(c.out) > 0
+	c.out = appendFrame(c.out, frameFree, binary.LittleEndian.AppendUint64(nil, offset))
+	if waits {
+		_ = c.flush()
+	}
 }
 
 func readWelcome(meta []byte) (w welcome, err error) {
@@ -315,7 +323,14 @@ func (c *Client) read() {
 func (c *Client) send(kind byte, meta []byte) error {
 	c.writes.Lock()
 	defer c.writes.Unlock()
-	_, err := c.conn.Write(appendFrame(nil, kind, meta))
+	c.out = appendFrame(c.out, kind, meta)
+	return c.flush()
+}
+
+// flush needs c.writes.
+func (c *Client) flush() error {
+	_, err := c.conn.Write(c.out)
+	c.out = c.out[:0]
 	return err
 }
 

@@ -29,6 +29,19 @@ func TestMain(m *testing.M) {
 	if cfg := os.Getenv("PENSTOCK_FEED_CHILD"); cfg != "" {
 		child(cfg)
 	}
+	if cfg := os.Getenv("PENSTOCK_FEED_BENCH"); cfg != "" {
+		var how, path string
+		var size int
+		_, err := fmt.Sscan(cfg, &how, &size, &path)
+		if err == nil {
+			err = benchProducer(how, size, path)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }
 

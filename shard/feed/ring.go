@@ -16,6 +16,7 @@ import (
 // for all of it that takes memory.
 type ring struct {
 	mem   *mem.Shared
+	paid  *toll
 	alloc memory.Allocator // scratch
 	guess int              // bytes of the last stream
 
@@ -32,7 +33,7 @@ func newRing(it *shard.Iterator) (*ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ring{mem: m, alloc: it.Allocator(), held: map[uint64]func(){}}, nil
+	return &ring{mem: m, paid: paid, alloc: it.Allocator(), held: map[uint64]func(){}}, nil
 }
 
 // errEnded is what a batch for a ring that is closed ends in; nobody sees it.
