@@ -264,6 +264,9 @@ func TestKilledHolder(t *testing.T) {
 	l := <-got
 	l.Release()
 	holder.Wait()
+	if left, _ := filepath.Glob(filepath.Join(dir, "wait-*")); len(left) != 0 {
+		t.Errorf("tickets of the dead remain: %q", left)
+	}
 }
 
 // The folder has to be the user's own.
