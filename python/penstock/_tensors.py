@@ -94,13 +94,20 @@ class _Copies(Iterator[Batch[torch.Tensor]]):
             done = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
             done.record(self._stream)
         self._started[id(item)] = copies, done
-        self._busy = [x for x in self._busy if not x[0].query()]  # type: ignore[no-untyped-call, unused-ignore]
         self._busy.append((done, host))
+
+    def _let_go(self) -> None:
+        """Lets go of memory that was copied; all of it, where nothing is there to go on with: it may be what the data process waits for."""
+        if not self._shard._ahead and not self._shard._feed.ready():
+            for done, _ in self._busy:
+                done.synchronize()
+        self._busy = [x for x in self._busy if not x[0].query()]  # type: ignore[no-untyped-call, unused-ignore]
 
     def __next__(self) -> Batch[torch.Tensor]:
         if self._over:
             raise StopIteration
         shard = self._shard
+        self._let_go()
         item = shard._take()
         if item is None:
             self._over = True

@@ -1,0 +1,211 @@
+"""penstock.open: the binary as a child, and penstock.shard: a data set of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import penstock
+from conftest import Served
+from penstock import _control, _open, _process
+
+Spec = Callable[[str], Path]
+
+RANGE = "version: 1\nsource: {range: {n: 1000}}\nshards: {global_batch: 64, seed: 1, tail: pad, columns: {id: int64}}\n"
+
+
+@pytest.fixture(params=["feedserver", "penstock"])
+def binary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both serve, and the client cannot tell."""
+    path: str = request.getfixturevalue(f"{request.param}_bin")
+    if request.param == "penstock" and "penstock data" not in subprocess.run([path, "data", "--help"], capture_output=True, text=True).stdout:
+        pytest.skip("this binary has no command data")
+    monkeypatch.setenv("PENSTOCK_BINARY", path)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+def server_of(s: penstock.Shard) -> _process.Server:
+    (server,) = [x for x in _process._servers if x.socket == s._feed.path]
+    return server
+
+
+def test_open(binary: str, spec: Spec) -> None:
+    path = spec(RANGE)
+    with penstock.open(path) as s:
+        server = server_of(s)
+        folder = Path(server.socket).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and len(s) == 16
+        ids = [i for b in s.iter_batches() for i in b["id"][: b.real].tolist()]
+        assert sorted(ids) == list(range(1000)) and s.epoch == 1
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
+    with pytest.raises(penstock.Invalid, match="closed"):
+        next(s.iter_batches())
+
+
+def test_ranks_and_overrides(binary: str, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = spec(RANGE)
+    rows = []
+    for rank in range(3):
+        with penstock.open(path, rank, 3, shards={"global_batch": 99, "shuffle": "none"}, prefetch=1) as s:
+            assert s.rank == rank
+            rows.append([b["id"].tolist() for b in s.iter_batches()])
+    assert rows[0][0] + rows[1][0] + rows[2][0] == list(range(99))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with penstock.open(path, shards={"global_batch": 99, "shuffle": "none"}) as s:
+        assert next(s.iter_batches())["id"].tolist() == list(range(33, 66))
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(penstock.Invalid, match="rank 3 of 3"):
+        penstock.open(path)
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(penstock.Invalid, match="RANK is 'one'"):
+        penstock.open(path)
+
+
+def test_states(binary: str, spec: Spec) -> None:
+    """A state may be loaded at any time; the child is started again for it."""
+    with penstock.open(spec(RANGE)) as s:
+        it = s.iter_batches()
+        next(it)
+        saved = s.state_dict()
+        want = [b["id"].tolist() for b in it]
+        first = server_of(s).pid
+        s.load_state_dict(saved)
+        assert s.step == 1 and [b["id"].tolist() for b in s.iter_batches()] == want
+        assert server_of(s).pid != first
+        with pytest.raises(penstock.Corrupt, match="sum"):
+            s.load_state_dict({**saved, "step": 2})
+    assert not [x for x in _process._servers if x.socket == s._feed.path and x._child.returncode is None]
+
+
+def test_errors(binary: str, spec: Spec, tmp_path: Path) -> None:
+    with pytest.raises(penstock.NotFound, match="no such spec"):
+        penstock.open(tmp_path / "none.yaml")
+    with pytest.raises(penstock.Invalid, match="global_batch"):
+        penstock.open(spec(RANGE.replace("global_batch: 64", "global_batch: -1")))
+    with pytest.raises(penstock.Invalid, match="shards.nothing"):
+        penstock.open(spec(RANGE), shards={"nothing": 1})
+    with pytest.raises(penstock.NotFound, match="none.parquet"):
+        penstock.open(spec(RANGE.replace("range: {n: 1000}", "parquet: {paths: [none.parquet]}")))
+
+
+def test_killed_child(binary: str, spec: Spec) -> None:
+    with penstock.open(spec(RANGE)) as s:
+        it = s.iter_batches()
+        next(it)
+        os.kill(server_of(s).pid, signal.SIGKILL)
+        with pytest.raises(penstock.Unavailable, match=r"was ended by SIGKILL"):
+            list(it)
+        state = s.state_dict()
+        s.load_state_dict(state)  # and on with another
+        assert next(s.iter_batches()).step == state["step"]
+
+
+def test_child_ends_with_its_parent(binary: str, spec: Spec) -> None:
+    """Also where the parent is killed, and a fork of it lives on."""
+    program = """
+import os, sys, time, penstock
+from penstock import _process
+s = penstock.open(sys.argv[1])
+next(s.iter_batches())
+if os.fork() == 0:
+    time.sleep(60)
+print([x.pid for x in _process._servers][0], flush=True)
+time.sleep(60)
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    p = subprocess.Popen([sys.executable, "-c", program, str(spec(RANGE))], env=env, stdout=subprocess.PIPE, start_new_session=True)
+    assert p.stdout is not None
+    pid = int(p.stdout.readline())
+    fd = os.pidfd_open(pid)
+    p.kill()
+    p.wait()
+    import select
+
+    assert select.select([fd], [], [], 30)[0], "the data process outlives its parent"
+    os.close(fd)
+    p.stdout.close()
+    os.killpg(p.pid, signal.SIGKILL)  # the fork
+
+
+def test_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spec: Spec) -> None:
+    monkeypatch.setenv("PENSTOCK_BINARY", str(tmp_path))
+    with pytest.raises(penstock.NotFound, match="which is no program"):
+        _process.binary()
+    monkeypatch.delenv("PENSTOCK_BINARY")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    own = Path(_process.__file__).parent / "_bin" / "penstock"
+    if not own.exists():
+        with pytest.raises(penstock.NotFound, match="install the wheel"):
+            _process.binary()
+        fake = tmp_path / "penstock"
+        fake.write_text("#!/bin/sh\n")
+        fake.chmod(0o755)
+        assert _process.binary() == str(fake)
+        with pytest.raises(penstock.NotFound):
+            _process.binary(path=False)
+    for script, text in (
+        ("#!/bin/sh\nexit 3\n", "ended with exit code 3"),
+        ("#!/bin/sh\nkill -9 $$\n", "SIGKILL: out of memory, perhaps"),
+        ("#!/bin/sh\necho hello\n", "it says 'hello'"),
+        ("#!/bin/sh\necho '[1]'\n", "it says"),
+        ("not a program\x00", "cannot be started"),
+    ):
+        program = tmp_path / "program"
+        program.write_text(script)
+        program.chmod(0o755)
+        monkeypatch.setenv("PENSTOCK_BINARY", str(program))
+        with pytest.raises(penstock.Unavailable, match=text):
+            penstock.open(spec(RANGE))
+
+
+def test_long_folder(binary: str, spec: Spec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An address has room for 103 bytes: a folder that is too long is passed over."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    with penstock.open(spec(RANGE)) as s:
+        assert not s._feed.path.startswith(str(long))
+        next(s.iter_batches())
+
+
+def test_shard_of_a_run(serve: Callable[..., Served], spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_open, "_opened", {})
+    monkeypatch.setattr(_control, "session", lambda: None)
+    with pytest.raises(penstock.Invalid, match="no worker of a run"):
+        penstock.shard()
+    steps: list[Any] = []
+    data = {"train": {"socket": serve(spec(RANGE), 2).socket}, "val": {"socket": serve(spec(RANGE), 2).socket, "eval": True}}
+    session = SimpleNamespace(rank=1, data=data, alive=steps.append)
+    monkeypatch.setattr(_control, "session", lambda: session)
+    with pytest.raises(penstock.NotFound, match="no data set 'test' in this run; it has: train, val"):
+        penstock.shard("test")
+
+    def other() -> None:  # rank 0
+        with penstock.connect(data["train"]["socket"], 0) as s:
+            list(s.iter_batches())
+
+    t = threading.Thread(target=other)
+    t.start()
+    s, v = penstock.shard(), penstock.shard("val")
+    assert penstock.shard("train") is s and s.rank == 1 and v.eval and not s.eval and _open.opened() == {"train": s, "val": v}
+    list(s.iter_batches())
+    assert steps == list(range(1, 17))
+    s.close()
+    v.close()
+    t.join()
+    assert _open.opened() == {}
