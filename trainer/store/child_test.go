@@ -18,6 +18,7 @@ type childConfig struct {
 	Storage string
 	Dir     string
 	Seed    uint64
+	Step    int
 }
 
 func child() {
@@ -29,6 +30,12 @@ func child() {
 	switch c.Mode {
 	case "denied":
 		deniedChild(c.Storage)
+	case "commit":
+		commitChild(c)
+	case "step":
+		stepChild(c)
+	case "resume":
+		resumeChild(c)
 	}
 	os.Exit(0)
 }

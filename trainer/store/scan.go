@@ -170,6 +170,9 @@ func (s *source) open() (*os.File, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, s.part.bad(s.file.Path, "the file was removed while it was uploaded: keep the folder until the report returns")
 		}
+		if _, ok := errors.AsType[syscall.Errno](err); !ok {
+			return nil, s.part.bad(s.file.Path, "it became a link that leads out of the folder: %w", err)
+		}
 		return nil, s.part.fail(s.file.Path, err)
 	}
 	if err := s.same(f); err != nil {

@@ -176,7 +176,7 @@ func open(ctx context.Context, storage, name string, o *blobio.Options) (*Run, e
 	}
 	switch {
 	case fault.CodeOf(err) == fault.NotFound:
-		err = r.missing(ctx, storage, name, err)
+		err = r.missing(ctx, storage, name)
 	case err == nil && r.rec.Name != name:
 		err = fault.New(fault.Corrupt, "this is the record of a run %q: its folder was renamed or copied, which checkpoints do not survive; name it so again", r.rec.Name).At(r.place(runFile))
 	}
@@ -187,11 +187,11 @@ func open(ctx context.Context, storage, name string, o *blobio.Options) (*Run, e
 	return r, nil
 }
 
-// missing is the error for a run that is not there: err is why.
-func (r *Run) missing(ctx context.Context, storage, name string, err error) error {
+// missing is the error for a run that is not there.
+func (r *Run) missing(ctx context.Context, storage, name string) error {
 	names, lerr := folders(ctx, r.b, strings.TrimSuffix(r.prefix, name+"/"))
 	if lerr != nil {
-		return err // no such bucket, for one
+		return lerr // no such bucket, for one
 	}
 	switch like := near.Name(name, names); {
 	case len(names) == 0:

@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/testserver"
+	"gocloud.dev/blob"
+	"golang.org/x/sync/errgroup"
+)
+
+// BenchmarkCommit compares Commit with plain parallel writes of the same files by gocloud.dev, in turns, into the same service. Its figure "of-plain" is the speed of Commit
+// over that of the plain writes.
+func BenchmarkCommit(b *testing.B) {
+	for _, c := range []struct{ files, mib int }{{1, 256}, {8, 32}, {64, 4}, {512, 0}} {
+		b.Run(fmt.Sprintf("%dx%dMiB", c.files, c.mib), func(b *testing.B) {
+			s := testserver.S3(b)
+			s.CreateBucket(b, "bucket")
+			benchCommit(b, s.URL("bucket"), c.files, c.mib)
+		})
+	}
+}
+
+// benchCommit commits files and writes them plainly, in turns.
+func benchCommit(b *testing.B, storage string, files, mib int) {
+	ctx := context.Background()
+	dir := b.TempDir()
+	size := max(mib<<20, 64<<10)
+	data := make([]byte, size)
+	rnd := rand.NewChaCha8([32]byte{1})
+	names := make([]string, files)
+	for i := range names {
+		rnd.Read(data)
+		names[i] = filepath.Join(dir, fmt.Sprintf("f%03d", i))
+		if err := os.WriteFile(names[i], data, 0o666); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r, err := Create(ctx, storage, Record{Name: "x", Workers: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Begin(ctx, BeginOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	bucket, err := blob.OpenBucket(ctx, storage)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer bucket.Close()
+	b.SetBytes(int64(size) * int64(files))
+	var own, plain time.Duration
+	report := int64(0)
+	for b.Loop() {
+		report++
+		begin := time.Now()
+		if _, err := r.Commit(ctx, Commit{Report: report, World: 1, Parts: []Part{{0, dir}}}); err != nil {
+			b.Fatal(err)
+		}
+		own += time.Since(begin)
+		b.StopTimer()
+		begin = time.Now()
+		g := new(errgroup.Group)
+		g.SetLimit(parallelUploads)
+		for i, name := range names {
+			g.Go(func() error { return plainWrite(ctx, bucket, fmt.Sprintf("plain/%d/%d", report, i), name) })
+		}
+		if err := g.Wait(); err != nil {
+			b.Fatal(err)
+		}
+		plain += time.Since(begin)
+		if err := r.Prune(ctx, Policy{KeepLast: 1}); err != nil {
+			b.Fatal(err)
+		}
+		for i := range names {
+			if err := bucket.Delete(ctx, fmt.Sprintf("plain/%d/%d", report, i)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
+	}
+	b.ReportMetric(plain.Seconds()/own.Seconds(), "of-plain")
+}
+
+func plainWrite(ctx context.Context, bucket *blob.Bucket, key, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w, err := bucket.NewWriter(ctx, key, &blob.WriterOptions{ContentType: "application/octet-stream"})
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(w, f); err != nil {
+		w.Close()
+		return err
+	}
+	return w.Close()
+}
