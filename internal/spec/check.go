@@ -101,6 +101,9 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		var v any
 		if err := n.Decode(&v); err != nil {
 			c.add(n, path, "%v", err)
+		} else if _, err := json.Marshal(v); err != nil {
+			c.add(n, path, "want what JSON can hold: keys that are text, numbers that are finite")
+			return nil
 		}
 		return v
 	}

@@ -26,14 +26,9 @@ const (
 // Load reads and checks a spec. sets are assignments "run.memory=1GiB" applied
 // before the check; ${env:NAME} and ${file:path} in values are replaced, so that secrets stay out of specs.
 func Load(path string, sets []string) (*Spec, error) {
-	f, err := os.Open(path)
+	data, err := readSpec(path)
 	if err != nil {
-		return nil, fault.WithCode(fault.CodeOf(err), err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: path})
+		return nil, err
 	}
 	return Parse(filepath.ToSlash(path), data, sets)
 }
@@ -65,6 +60,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 			return nil, err
 		}
 	}
+	c.recorded(root)
 	c.references(root, map[*yaml.Node]bool{})
 	v := c.decode(root, reflect.TypeFor[Spec](), "")
 	if err := c.err(); err != nil {

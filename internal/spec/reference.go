@@ -83,7 +83,7 @@ func valueName(f field, t reflect.Type) string {
 	case t == durationType:
 		return "duration"
 	case t == rawType:
-		return "anything"
+		return list + "anything"
 	case t == allOrType:
 		return "true, list of text"
 	}

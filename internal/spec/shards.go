@@ -165,6 +165,7 @@ func (s *Spec) checkShards(schema *arrow.Schema) error {
 // rules reports what the keys of a spec say together that cannot be, at its place in root.
 func (c *checker) rules(root *yaml.Node, s *Spec) {
 	c.sourceRules(root, "", s.Source, s.Steps)
+	c.trainRules(root, s)
 	if s.Run.CPUs < 0 {
 		c.add(find(root, "run.cpus"), "run.cpus", "must not be negative; leave it out to use all")
 	}

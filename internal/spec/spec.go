@@ -28,7 +28,8 @@ type Spec struct {
 	Source  Source  `json:"source" doc:"where rows come from" required:"true"`
 	Steps   []Step  `json:"steps,omitempty" doc:"what happens to them, in order"`
 	Sink    *Sink   `json:"sink,omitempty" doc:"where they go; needed by penstock run"`
-	Shards  *Shards `json:"shards,omitempty" doc:"how they become batches of ranks; needed by penstock batches and replay"`
+	Shards  *Shards `json:"shards,omitempty" doc:"how they become batches of ranks; needed by penstock batches, replay and train"`
+	Train   *Train  `json:"train,omitempty" doc:"how they train a model; for penstock train"`
 	Run     Run     `json:"run,omitzero" doc:"how it runs"`
 
 	doc *document

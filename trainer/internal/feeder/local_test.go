@@ -274,6 +274,55 @@ func TestEval(t *testing.T) {
 	}
 }
 
+// testNotice: the ranks of a training set see a notice from the same step on, those of an evaluation set do not.
+func testNotice(t *testing.T, f Feeder) {
+	sockets, _ := start(t, f, 2, nil)
+	train, val := dialAll(t, sockets["train"], 2), dialAll(t, sockets["val"], 2)
+	step(t, train)
+	f.Notice()
+	f.Notice()
+	var at [2]int
+	for i := 1; at[0] == 0 || at[1] == 0; i++ {
+		step(t, train)
+		for r, c := range train {
+			if c.Noticed() && at[r] == 0 {
+				at[r] = i
+			}
+		}
+		if i > 100 {
+			t.Fatal("nobody saw it")
+		}
+	}
+	if at[0] != at[1] {
+		t.Errorf("rank 0 saw it at step %d, rank 1 at step %d", at[0], at[1])
+	}
+	step(t, val)
+	if val[0].Noticed() {
+		t.Error("an evaluation set told of it")
+	}
+	if err := f.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	sockets, _ = start(t, f, 2, nil)
+	train = dialAll(t, sockets["train"], 2)
+	for range 10 {
+		step(t, train)
+	}
+	if train[0].Noticed() {
+		t.Error("it was seen after a restart")
+	}
+}
+
+func TestNotice(t *testing.T) {
+	for _, f := range []Feeder{Local(folder(t), sets()), Process(folder(t), childArgv("data"), nil, nil)} {
+		f.Notice() // of nothing
+		testNotice(t, f)
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The ledger is of what was read, can be read again, and is for training sets only.
 func TestLedger(t *testing.T) {
 	f := Local(folder(t), sets())

@@ -43,12 +43,11 @@ func TestProcessKilled(t *testing.T) {
 		d, s := step(t, all)
 		want, states = append(want, d), append(states, s)
 	}
-	failed := make(<-chan error)
 	for _, at := range []int{3, 11} {
 		if err := f.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		sockets, failed = start(t, f, 2, map[string]shard.State{"train": states[at]})
+		sockets, failed := start(t, f, 2, map[string]shard.State{"train": states[at]})
 		all = dialAll(t, sockets["train"], 2)
 		step(t, all)
 		if err := f.(*process).child.cmd.Process.Kill(); err != nil {

@@ -1,0 +1,109 @@
+package spec
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Original is what a spec with a train section was made of: the text of its file and of those that it names, and what --set brought.
+// As JSON it is what the record of a run keeps, and what a data process is started with: both parse what the user wrote, with its lines,
+// also when the files have changed since. References are not replaced in it, so it holds no secrets that the files do not.
+type Original struct {
+	File string              `json:"file"` // path of the spec, as given
+	Text string              `json:"text"`
+	Sets []string            `json:"sets,omitempty"`
+	Data map[string]Original `json:"data,omitempty"` // of train.data
+}
+
+// maxOriginal bounds the JSON of an Original.
+const maxOriginal = 64 << 20
+
+// LoadOriginal reads and checks a spec, and the specs of its further data sets.
+func LoadOriginal(path string, sets []string) (*Original, *Spec, error) {
+	data, err := readSpec(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := &Original{File: filepath.ToSlash(path), Text: string(data), Sets: sets}
+	s, err := o.Spec()
+	if err != nil || s.Train == nil {
+		return o, s, err
+	}
+	for name, d := range s.Train.Data {
+		file := d.Spec
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(filepath.Dir(path), file)
+		}
+		at := "train.data." + name + ".spec"
+		data, err := readSpec(file)
+		if err != nil {
+			return nil, nil, s.at(at, fault.New(fault.Invalid, "data set %q: %w", name, err))
+		}
+		if o.Data == nil {
+			o.Data = map[string]Original{}
+		}
+		o.Data[name] = Original{File: filepath.ToSlash(file), Text: string(data)}
+		if _, err := o.DataSpec(name); err != nil {
+			return nil, nil, err
+		}
+	}
+	return o, s, nil
+}
+
+// Spec parses it.
+func (o *Original) Spec() (*Spec, error) { return Parse(o.File, []byte(o.Text), o.Sets) }
+
+// DataSpec parses the spec of a further data set.
+func (o *Original) DataSpec(name string) (*Spec, error) {
+	d, ok := o.Data[name]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "%s: the text of data set %q is not there", o.File, name)
+	}
+	s, err := d.Spec()
+	if err != nil {
+		return nil, err
+	}
+	if s.Shards == nil {
+		return nil, fault.New(fault.Invalid, "%s: data set %q has no shards, which say how large its batches are: add `shards: {global_batch: 256}`", d.File, name)
+	}
+	return s, nil
+}
+
+// String is its JSON.
+func (o *Original) String() string {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // of strings: cannot fail
+	}
+	return string(b)
+}
+
+// ParseOriginal reads what String wrote.
+func ParseOriginal(text string) (*Original, error) {
+	var o Original
+	if len(text) > maxOriginal {
+		return nil, fault.New(fault.Invalid, "the record of a spec has at most %d bytes", maxOriginal)
+	}
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return nil, fault.New(fault.Corrupt, "this is no record of a spec: %w", err)
+	}
+	return &o, nil
+}
+
+// readSpec reads a file.
+func readSpec(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fault.WithCode(fault.CodeOf(err), err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Place{File: path})
+	}
+	return data, nil
+}
