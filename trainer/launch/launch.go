@@ -40,7 +40,8 @@ type Worker struct {
 
 // Group is workers that were started together. Safe for concurrent use.
 type Group interface {
-	// Exits gets one Exit per worker, in the order in which they end, and is closed after the last. It has room for all: nobody has to receive.
+	// Exits gets one Exit per worker, when its output was read, and is closed after the last. Of those that end within a second of each other Exit.At says which was first. It has room
+	// for all: nobody has to receive.
 	Exits() <-chan Exit
 	// Signal sends s to the main process of a worker; rank -1: of every worker that runs. An error if that worker has ended, or is not there.
 	Signal(rank int, s os.Signal) error

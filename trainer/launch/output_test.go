@@ -406,3 +406,18 @@ func TestRotate(t *testing.T) {
 		t.Error("a fourth file")
 	}
 }
+
+// What a line costs on its way to a terminal that takes everything.
+func BenchmarkTerminal(b *testing.B) {
+	x := newTerminal(io.Discard, &sync.Mutex{}, []int{0}, rankName)
+	defer x.close()
+	s := newStream(&output{term: x}, nil, false)
+	var text []byte
+	for i := range 700 {
+		text = fmt.Appendf(text, "step %6d loss 0.%06d throughput 1234.5 samples per second, learning rate 1e-4\n", i, i)
+	}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		s.take(text)
+	}
+}
