@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("PENSTOCK_DEVICE_CHILD"); dir != "" {
 		child(dir)
 	}
+	if os.Getenv("PENSTOCK_DEVICE_FAKE") != "" {
+		describeMachine()
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -341,6 +344,27 @@ func TestBrokenNvidiaSmi(t *testing.T) {
 			}
 		})
 	}
+}
+
+// describeMachine is a process that says what it finds, twice, and goes on living.
+func describeMachine() {
+	for range 2 {
+		inv, err := Discover(context.Background(), &Options{Timeout: time.Second})
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Printf("%s found %d, %v\n", inv.Source(), len(inv.Devices), inv.Problem)
+		samples, err := inv.Sample(context.Background(), append(inv.Devices, Device{UUID: "GPU-none"})...)
+		for _, s := range samples {
+			fmt.Printf("%s: memory %v, power %v\n", s.Device.UUID, s.Memory, s.Power)
+		}
+		if err != nil {
+			fmt.Println("sample:", err)
+		}
+	}
+	fmt.Println("alive")
+	os.Exit(0)
 }
 
 // This machine, whatever it has.

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -184,5 +187,72 @@ func TestDividedGPUs(t *testing.T) {
 	l.Release()
 	if _, err = inv.Lease(context.Background(), "r", 2, 4, nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "this machine has 7: 0, 2-7 beside 3 instances") {
 		t.Fatal(err)
+	}
+}
+
+// fakeLibrary is what libnvidia-ml.so.1 exports, as far as an old driver goes: no sensors, and no divided GPUs.
+const fakeLibrary = `
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int mode(const char *m) { return !strcmp(getenv("PENSTOCK_DEVICE_FAKE"), m); }
+int nvmlInit_v2(void) { if (mode("hang")) for (;;) pause(); return mode("fail") ? 999 : 0; }
+const char *nvmlErrorString(int e) { return "unknown error"; }
+#ifdef WHOLE
+struct memory { unsigned long long total, free, used; };
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(long)(i + 1); return 0; }
+int nvmlDeviceGetUUID(void *d, char *b, unsigned n) { snprintf(b, n, "GPU-fake-%ld", (long)d - 1); return 0; }
+int nvmlDeviceGetName(void *d, char *b, unsigned n) { snprintf(b, n, "Fake"); return 0; }
+int nvmlDeviceGetMemoryInfo(void *d, struct memory *m) { m->total = 1000; m->used = 100 * (long)d; m->free = 1000 - m->used; return mode("lost") ? 15 : 0; }
+#endif
+`
+
+// The library itself, in place of the mock: what it lacks would end the process where it is called, as would any call after a failed Init.
+func TestProcessOutlivesItsLibrary(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Fatal("this build has cgo, and there is no C compiler: ", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	src := filepath.Join(dir, "fake.c")
+	if err := os.WriteFile(src, []byte(fakeLibrary), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := func(name string, flags ...string) string {
+		lib := filepath.Join(dir, name)
+		if err := os.Mkdir(lib, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		args := append(flags, "-shared", "-fPIC", "-o", filepath.Join(lib, "libnvidia-ml.so.1"), src)
+		if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return lib
+	}
+	whole, bare, damaged := build("whole", "-DWHOLE"), build("bare"), filepath.Join(dir, "damaged")
+	if err := errors.Join(os.Mkdir(damaged, 0o700), os.WriteFile(filepath.Join(damaged, "libnvidia-ml.so.1"), []byte("no library, in place of this machine's"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ lib, mode, says string }{
+		{whole, "good", "NVML found 2, <nil>\nGPU-fake-0: memory 100, power NaN\nGPU-fake-1: memory 200, power NaN\nGPU-none: memory NaN, power NaN\n"},
+		{bare, "good", " found 0, the NVIDIA driver is too old: its library has no nvmlDeviceGetCount_v2\n"},
+		{whole, "lost", "NVML found 0, GPU 0 cannot be used: unknown error; GPU 1 cannot be used: unknown error\n"},
+		{bare, "fail", " found 0, nvmlInit of NVML failed (999: unknown error)"},
+		{whole, "fail", " found 0, nvmlInit of NVML failed (999: unknown error)"},
+		{whole, "hang", " found 0, the GPUs' driver hangs: listing the GPUs took more than 1s"},
+		{damaged, "none", " found 0, no NVIDIA driver is installed: libnvidia-ml.so.1 is not there, nvidia-smi is not there\n"},
+	} {
+		cmd := exec.Command(self)
+		cmd.Env = []string{"LD_LIBRARY_PATH=" + c.lib, "PENSTOCK_DEVICE_FAKE=" + c.mode, "PATH=" + dir}
+		out, err := cmd.CombinedOutput()
+		if text := string(out); err != nil || !strings.HasPrefix(text, c.says) || strings.Count(text, c.says) != 2 || !strings.HasSuffix(text, "alive\n") {
+			t.Errorf("%s, %s: %v:\n%s", filepath.Base(c.lib), c.mode, err, text)
+		}
 	}
 }
