@@ -415,7 +415,9 @@ class Feed:
             return True
         if self.pending:
             self.flush()
-        return bool(select.select([self._sock], [], [], 0)[0])
+        poll = select.poll()  # select has no room for large descriptors
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def address(self) -> int:

@@ -242,6 +242,11 @@ class Shard:
         self._feed.drop()  # the rank counts as lost: nobody goes on alone
         self.close()
 
+    def __del__(self) -> None:
+        # Nobody can iterate any more. Where an exception ends the program, it holds the shard until that is dropped as lost.
+        with contextlib.suppress(Exception):
+            self.close()
+
     def __reduce__(self) -> Any:
         raise Invalid("a shard belongs to the process that opened it, and cannot be sent to another (in a DataLoader: num_workers=0, batches are made in parallel already)")
 
