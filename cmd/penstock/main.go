@@ -33,7 +33,17 @@ spec or a file that they name beside the data is wrong or cannot be read; 130 in
 	exitFailed = 1
 	exitUsage  = 2
 	exitSignal = 128 // and the number of the signal
+
+	exitPreempted = 75 // of a training run: EX_TEMPFAIL, start it again
 )
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	error
+}
+
+func (e exitError) Unwrap() error { return e.error }
 
 func main() { os.Exit(run()) }
 
@@ -60,6 +70,10 @@ func run() int {
 	var u usageError
 	if errors.As(err, &u) {
 		return exitUsage
+	}
+	var x exitError
+	if errors.As(err, &x) {
+		return x.code
 	}
 	if c := fault.CodeOf(err); c == fault.Invalid || c == fault.Unsupported {
 		return exitUsage
@@ -101,7 +115,8 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 	}
 	c.SetFlagErrorFunc(flagError)
 	c.SetHelpCommand(helpCommand())
-	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand(), completionCommand())
+	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand(), completionCommand(), dataCommand())
+	c.AddCommand(trainCommand(), resumeCommand(), runsCommand(), statusCommand(), checkpointsCommand())
 	return c
 }
 

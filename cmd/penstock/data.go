@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/feed"
+	"github.com/penstock-data/penstock/trainer"
+)
+
+func dataCommand() *cobra.Command {
+	var d dataOptions
+	var control bool
+	c := &cobra.Command{
+		Use:   "data SPEC --socket PATH",
+		Short: "Serve the shards of a spec to other processes, over a unix socket",
+		Long: `Data serves the batches of a spec with a shards section on a unix socket, one consumer per rank: Python's penstock.connect(),
+or feed.Dial in Go. (penstock.open() starts it by itself, and penstock train has one for all workers.) The folder of the socket is made
+where it is not there, and must be closed to other users.
+
+When it listens it prints {"ready": true} on stdout; where it cannot, {"error": {"code": ..., "text": ...}}. It ends when its standard input
+is closed, unless that is a terminal; when all ranks have been given up; and when a consumer is lost, which the others are told of.
+
+` + exitHelp,
+		Example: `  penstock data examples/shards.yaml --socket /tmp/feed/s
+  penstock data examples/shards.yaml --socket /tmp/feed/s --ranks 8 --rank 0 --rank 1
+  penstock data examples/shards.yaml --socket /tmp/feed/s --state state.json --set run.memory=1GiB`,
+		Args:   args("SPEC", 1, 1),
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if control {
+				return controlled(cmd, a[0])
+			}
+			err := d.serve(cmd, a[0])
+			if err != nil && !d.ready {
+				sayError(cmd.OutOrStdout(), err)
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&d.sets, "set", nil, "override a key of the spec: `key=value`, such as shards.global_batch=512")
+	f.IntVar(&d.ranks, "ranks", 0, "how many ranks there are; default: the spec's")
+	f.IntSliceVar(&d.rank, "rank", nil, "serve only this rank, others are not read; can be repeated; default: all")
+	f.StringVar(&d.state, "state", "", "go on from a state in this `file`, which batches --state-out or a checkpoint wrote")
+	f.StringVar(&d.socket, "socket", "", "`path` of the socket, at most 103 bytes")
+	f.BoolVar(&control, "control", false, "for penstock train: SPEC is a record, and lines of JSON on standard input say what to serve")
+	_ = f.MarkHidden("control") // it is there
+	return c
+}
+
+type dataOptions struct {
+	sets          []string
+	ranks         int
+	rank          []int
+	state, socket string
+	ready         bool // said so
+}
+
+// serve serves until there is no one left to serve.
+func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
+	if d.socket == "" {
+		return usage("data: where to listen? Give --socket; for example: %s", example(cmd))
+	}
+	s, err := load(cmd, path, d.sets)
+	if err != nil {
+		return err
+	}
+	ranks, o, err := s.ShardOptions()
+	if err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("ranks") {
+		if ranks = d.ranks; ranks < 1 {
+			return usageError{fault.New(fault.Invalid, "--ranks must be at least 1")}
+		}
+	}
+	for _, r := range d.rank {
+		if r < 0 || r >= ranks {
+			return usageError{fault.New(fault.Invalid, "--rank %d of %s: the first is 0", r, some(int64(ranks), "rank"))}
+		}
+	}
+	o.Ranks = d.rank
+	if d.state != "" {
+		st, err := readFile(d.state, shard.ReadState)
+		if err != nil {
+			return err
+		}
+		o.State, o.Epoch = &st, st.Epoch
+	}
+	ds, err := s.Dataset()
+	if err != nil {
+		return err
+	}
+	l, err := feed.Listen(d.socket)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(d.socket + ".lock")
+	defer l.Close()
+	ctx, cancel := untilClosed(cmd.Context(), os.Stdin)
+	defer cancel()
+	its, err := ds.Shards(ctx, ranks, o)
+	if err != nil {
+		if context.Cause(ctx) == errClosed {
+			return nil
+		}
+		return s.AtShards(err)
+	}
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), `{"ready": true}`); err != nil {
+		for _, it := range its {
+			err = errors.Join(err, it.Close())
+		}
+		return err
+	}
+	d.ready = true
+	if err = feed.Serve(ctx, l, its, nil); context.Cause(ctx) == errClosed {
+		return nil
+	}
+	return err
+}
+
+var errClosed = fault.New(fault.Canceled, "standard input was closed")
+
+// untilClosed is a context that ends when a pipe or file is at its end; a terminal is not read.
+func untilClosed(ctx context.Context, in *os.File) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if !term.IsTerminal(int(in.Fd())) {
+		go func() { // ends with the process
+			_, _ = io.Copy(io.Discard, in)
+			cancel(errClosed)
+		}()
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+// sayError prints the line that programs read.
+func sayError(out io.Writer, err error) {
+	b, _ := json.Marshal(map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": err.Error()}}) // of strings: cannot fail
+	fmt.Fprintf(out, "%s\n", b)
+}
+
+// controlled is the data process of a run: the record of its spec is in a file.
+func controlled(cmd *cobra.Command, record string) error {
+	// A run is interrupted, and told of a preemption, by its controller alone.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	out := os.Stdout
+	os.Stdout = os.Stderr // a step that prints must not be heard by the controller
+	return trainer.ServeData(context.WithoutCancel(cmd.Context()), os.Stdin, out, func() (map[string]trainer.Data, error) {
+		text, err := os.ReadFile(record)
+		if err != nil {
+			return nil, fault.WithCode(fault.CodeOf(err), err)
+		}
+		o, err := spec.ParseOriginal(string(text))
+		if err != nil {
+			return nil, err
+		}
+		return dataSets(o, func(err error) { fmt.Fprintln(os.Stderr, "penstock: warning:", err) })
+	})
+}
+
+// dataSets builds the data sets of a run. Nothing is read but what the specs refer to.
+func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, error) {
+	s, err := o.Spec()
+	if err != nil {
+		return nil, err
+	}
+	sets := map[string]trainer.Data{}
+	stall := 30 * time.Minute // as long as a worker may be silent
+	if t := s.Train; t != nil && t.HangTimeout != nil {
+		if stall = time.Duration(*t.HangTimeout); stall == 0 {
+			stall = -1
+		}
+	}
+	add := func(name string, s *spec.Spec, eval bool) error {
+		s.OnWarning(warn)
+		_, so, err := s.ShardOptions()
+		if err != nil {
+			return err
+		}
+		ds, err := s.Dataset()
+		if err != nil {
+			return err
+		}
+		if so.StallTimeout == 0 { // a rank may wait for another that evaluates
+			so.StallTimeout = stall
+		}
+		sets[name] = trainer.Data{Dataset: ds, Options: *so, Eval: eval}
+		return nil
+	}
+	if err := add(spec.TrainName, s, false); err != nil || s.Train == nil {
+		return sets, err
+	}
+	for name, d := range s.Train.Data {
+		of, err := o.DataSpec(name)
+		if err == nil {
+			err = add(name, of, d.Eval)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sets, nil
+}

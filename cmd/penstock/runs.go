@@ -1,0 +1,395 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+const runArg = `RUN is a name in --storage, or the folder or URL of the run.`
+
+func runsCommand() *cobra.Command {
+	var storage string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "runs",
+		Short: "List training runs: where they stand, the last one first",
+		Long: `Runs lists the training runs of a storage. A run is lost when the process that controlled it is gone without a word; penstock resume goes on with
+it, as with one that failed or was preempted. (The process is looked for on this machine; on another one it is lost when it has said nothing for a while.)
+
+` + exitHelp,
+		Example: `  penstock runs
+  penstock runs --storage s3://bucket/runs --json`,
+		Args: args("", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := store.List(cmd.Context(), storage)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				for _, s := range all {
+					if err := printJSON(cmd.OutOrStdout(), runOf(s)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if len(all) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: no runs in %s\n", storage)
+				return nil
+			}
+			t := newTable(cmd.OutOrStdout(), "NAME", "STATE", "ATTEMPT", "CHECKPOINT", "AGE", "LAST ERROR")
+			var lost []string
+			now := time.Now()
+			for _, s := range all {
+				if s.Err != nil {
+					t.row(s.Name, "unknown", "", "", "", oneLine(s.Err.Error()))
+					continue
+				}
+				text := ""
+				if e := s.Status.Error; e != nil && s.State != store.Finished {
+					text = oneLine(e.Text)
+				}
+				t.row(s.Name, s.State, number(int64(s.Status.Attempt)), number(int64(s.Status.Checkpoint)), age(now.Sub(s.Created)), text)
+				if s.State == store.StateLost {
+					lost = append(lost, s.Name)
+				}
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			for _, name := range lost {
+				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: nobody runs %s any more; go on with: %s\n", name, resumeHint(storage, name))
+			}
+			return nil
+		},
+	}
+	storageFlag(c, &storage)
+	c.Flags().BoolVar(&asJSON, "json", false, "print an object for every run, one a line")
+	return c
+}
+
+// runJSON is a run in --json.
+type runJSON struct {
+	Name       string         `json:"name"`
+	State      string         `json:"state"`
+	Created    time.Time      `json:"created,omitzero"`
+	Updated    time.Time      `json:"updated,omitzero"`
+	Workers    int            `json:"workers,omitempty"`
+	Attempt    int            `json:"attempt"`
+	Reports    int64          `json:"reports"`
+	Checkpoint int            `json:"checkpoint"`
+	Metrics    store.Metrics  `json:"metrics,omitempty"`
+	Failures   map[string]int `json:"failures,omitempty"`
+	Reason     string         `json:"reason,omitempty"`
+	Error      *store.Error   `json:"error,omitempty"`
+	Host       string         `json:"host,omitempty"`
+	PID        int            `json:"pid,omitempty"`
+	URL        string         `json:"url,omitempty"`
+	Command    []string       `json:"command,omitempty"`
+}
+
+func runOf(s store.Summary) runJSON {
+	if s.Err != nil {
+		return runJSON{Name: s.Name, State: "unknown", Error: &store.Error{Code: fault.CodeOf(s.Err).String(), Text: s.Err.Error()}}
+	}
+	x := s.Status
+	return runJSON{Name: s.Name, State: s.State, Created: s.Created, Updated: x.Updated, Workers: s.Workers, Attempt: x.Attempt, Reports: x.Reports, Checkpoint: x.Checkpoint,
+		Metrics: x.Metrics, Failures: x.Failures, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID}
+}
+
+func statusCommand() *cobra.Command {
+	var storage string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "status RUN",
+		Short: "Print where a training run stands",
+		Long:  "Status prints the state of a run, its attempts and failures, its last checkpoint and the metrics of its last report. " + runArg + "\n\n" + exitHelp,
+		Example: `  penstock status first
+  penstock status s3://bucket/runs/first --json`,
+		Args: args("RUN", 1, 1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			r, in, err := openRun(cmd, a[0], storage)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			rec := r.Record()
+			s := store.Summary{Name: rec.Name, Created: rec.Created, Workers: rec.Workers, State: store.Queued}
+			switch s.Status, err = r.Status(cmd.Context()); {
+			case err == nil:
+				s.State = s.Status.Show(time.Now())
+			case fault.CodeOf(err) != fault.NotFound:
+				return err
+			}
+			x := runOf(s)
+			x.URL, x.Command = r.URL(), rec.Command
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), x)
+			}
+			return printStatus(cmd.OutOrStdout(), x, in)
+		},
+	}
+	storageFlag(c, &storage)
+	c.Flags().BoolVar(&asJSON, "json", false, "print it as one JSON object")
+	return c
+}
+
+func printStatus(out io.Writer, x runJSON, storage string) error {
+	now := time.Now()
+	t := newTable(out)
+	t.row("run", x.Name)
+	state := x.State
+	if x.Reason != "" {
+		state += " (" + oneLine(x.Reason) + ")"
+	}
+	t.row("state", state)
+	t.row("folder", x.URL)
+	if len(x.Command) > 0 {
+		t.row("command", oneLine(strings.Join(x.Command, " ")))
+	}
+	t.row("workers", number(int64(x.Workers)))
+	t.row("created", fmt.Sprintf("%s, %s ago", x.Created.Local().Format(time.DateTime), age(now.Sub(x.Created))))
+	if !x.Updated.IsZero() {
+		t.row("last word", fmt.Sprintf("%s ago, of process %d on %s", age(now.Sub(x.Updated)), x.PID, x.Host))
+	}
+	t.row("attempt", number(int64(x.Attempt)))
+	t.row("failures", failuresText(x.Failures))
+	t.row("reports", count(x.Reports))
+	t.row("last checkpoint", lastNumber(x.Checkpoint))
+	if len(x.Metrics) > 0 {
+		t.row("last metrics", metricsText(x.Metrics))
+	}
+	if x.Error != nil {
+		t.row("last error", oneLine(x.Error.Text))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	switch x.State {
+	case store.StateLost:
+		fmt.Fprintf(out, "nobody runs it any more; go on with: %s\n", resumeHint(storage, x.Name))
+	case store.Failed, store.Preempted:
+		fmt.Fprintf(out, "go on with: %s\n", resumeHint(storage, x.Name))
+	}
+	return nil
+}
+
+func checkpointsCommand() *cobra.Command {
+	var storage, best, order string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "checkpoints RUN",
+		Short: "List the checkpoints of a training run, or find the best one",
+		Long: `Checkpoints lists the checkpoints that a run has kept, the last one last: files, size, and the metrics that were reported with them. With --best it
+prints the best one by a metric. Their files are in FOLDER, below the folder of the run. ` + runArg + "\n\n" + exitHelp,
+		Example: `  penstock checkpoints first
+  penstock checkpoints first --best val_loss
+  penstock checkpoints s3://bucket/runs/first --best accuracy --order max --json`,
+		Args: args("RUN", 1, 1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			given := cmd.Flags().Changed
+			if given("order") && (!given("best") || order != "min" && order != "max") {
+				return usage("checkpoints: --order is min or max, and goes with --best METRIC")
+			}
+			r, _, err := openRun(cmd, a[0], storage)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			all, err := r.Checkpoints(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if given("best") {
+				m, ok := store.Best(all, best, order)
+				if !ok {
+					return fault.New(fault.NotFound, "no checkpoint of %s has a metric %q; have %s", r.Name(), best, metricNames(all))
+				}
+				all = []store.Manifest{*m}
+			}
+			if asJSON {
+				for _, m := range all {
+					if err := printJSON(cmd.OutOrStdout(), checkpointOf(r, m)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if len(all) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s has no checkpoints\n", r.Name())
+				return nil
+			}
+			t := newTable(cmd.OutOrStdout(), "NUMBER", "REPORT", "AGE", "FILES", "SIZE", "FOLDER", "METRICS")
+			now := time.Now()
+			for _, m := range all {
+				t.row(number(int64(m.Number)), number(m.Report), age(now.Sub(m.Time)), number(int64(len(m.Files))), exec.Bytes(m.Bytes), "checkpoints/"+m.Try, metricsText(m.Metrics))
+			}
+			return t.Flush()
+		},
+	}
+	storageFlag(c, &storage)
+	c.Flags().StringVar(&best, "best", "", "print only the best one by this `metric`")
+	c.Flags().StringVar(&order, "order", "min", "what is best: min or max")
+	c.Flags().BoolVar(&asJSON, "json", false, "print an object for every checkpoint, one a line")
+	return c
+}
+
+// checkpointJSON is a checkpoint in --json.
+type checkpointJSON struct {
+	Number  int           `json:"number"`
+	Report  int64         `json:"report"`
+	Attempt int           `json:"attempt"`
+	Time    time.Time     `json:"time"`
+	World   int           `json:"world"`
+	Metrics store.Metrics `json:"metrics,omitempty"`
+	Bytes   int64         `json:"bytes"`
+	Files   []string      `json:"files"`
+	Run     string        `json:"run"`    // its folder
+	Folder  string        `json:"folder"` // below it
+	Data    []string      `json:"data,omitempty"`
+}
+
+func checkpointOf(r *store.Run, m store.Manifest) checkpointJSON {
+	x := checkpointJSON{Number: m.Number, Report: m.Report, Attempt: m.Attempt, Time: m.Time, World: m.World, Metrics: m.Metrics, Bytes: m.Bytes, Files: []string{},
+		Run: r.URL(), Folder: "checkpoints/" + m.Try, Data: slices.Sorted(maps.Keys(m.Data))}
+	for _, f := range m.Files {
+		x.Files = append(x.Files, f.Path)
+	}
+	return x
+}
+
+func storageFlag(c *cobra.Command, storage *string) {
+	c.Flags().StringVar(storage, "storage", defaultStorage, "folder or bucket `URL` that runs are in")
+}
+
+// openRun opens a run, and says in which storage it is.
+func openRun(cmd *cobra.Command, run, storage string) (*store.Run, string, error) {
+	in, name, err := runAt(run, storage)
+	if err != nil {
+		return nil, "", err
+	}
+	r, err := store.Open(cmd.Context(), in, name)
+	return r, in, err
+}
+
+// table aligns columns.
+type table struct{ *tabwriter.Writer }
+
+func newTable(w io.Writer, heads ...string) table {
+	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	if len(heads) > 0 {
+		t.row(heads...)
+	}
+	return t
+}
+
+func (t table) row(cells ...string) {
+	for len(cells) > 1 && cells[len(cells)-1] == "" { // no blanks at the end of lines
+		cells = cells[:len(cells)-1]
+	}
+	fmt.Fprintln(t, strings.Join(cells, "\t"))
+}
+
+func printJSON(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fault.New(fault.Internal, "%w", err)
+	}
+	_, err = fmt.Fprintf(w, "%s\n", b)
+	return err
+}
+
+// oneLine is a text that fits a cell: its first line, without what would move the columns.
+func oneLine(text string) string {
+	line, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	line = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, line)
+	if r := []rune(line); len(r) > 100 {
+		return string(r[:97]) + "..."
+	}
+	if rest != "" {
+		line += " ..."
+	}
+	return line
+}
+
+// number is a number in a cell; nothing for 0.
+func number(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return count(n)
+}
+
+func lastNumber(n int) string {
+	if n == 0 {
+		return "none"
+	}
+	return count(int64(n))
+}
+
+// age is a time in its two largest units.
+func age(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// metricsText lists metrics by name.
+func metricsText(m map[string]float64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s %.6g", name, m[name]))
+	}
+	return oneLine(strings.Join(parts, ", "))
+}
+
+func failuresText(f map[string]int) string {
+	var parts []string
+	for _, class := range slices.Sorted(maps.Keys(f)) {
+		if f[class] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", class, f[class]))
+		}
+	}
+	if parts == nil {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// metricNames lists the metrics of checkpoints.
+func metricNames(all []store.Manifest) string {
+	names := map[string]bool{}
+	for _, m := range all {
+		for name := range m.Metrics {
+			names[name] = true
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+}

@@ -1,0 +1,412 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/trainer"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+const (
+	defaultStorage = "penstock-runs"
+
+	trainExits = `Exit codes: 0 the run finished; 1 it failed; 2 the command line, the spec or a file that they name beside the data
+is wrong or cannot be read; 75 it was preempted, and can be resumed; 130 interrupted (SIGINT), and can be resumed.`
+
+	trainSignals = `SIGINT ends the workers; a second one ends everything at once. SIGTERM and SIGUSR2 say that the machine will be taken away: the workers
+save, report and end, within train.preemption.grace. Either way penstock resume goes on from the last checkpoint.`
+)
+
+func trainCommand() *cobra.Command {
+	var t training
+	c := &cobra.Command{
+		Use:   "train SPEC [-- COMMAND [ARGUMENT...]]",
+		Short: "Train: start workers, feed them with a spec's shards, keep checkpoints, go on after failures",
+		Long: `Train starts the workers of a spec with the sections shards and train: processes of a program that is written for torchrun, or
+takes its batches from the Python package penstock. One data process reads for all of them. A worker that crashes or hangs costs one restart of the group, from
+the last checkpoint and with exactly the batches that come next.
+
+What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
+
+` + trainSignals + `
+
+` + trainExits,
+		Example: `  penstock train examples/pytorch-ddp/train.yaml
+  penstock train spec.yaml --workers 4 --set train.config.lr=0.1 -- python train.py --layers 12
+  penstock train spec.yaml --name first --resume   # goes on, with the spec as it is now
+  penstock train spec.yaml --from penstock-runs/first#12`,
+		Args: func(cmd *cobra.Command, a []string) error {
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				t.command, a = a[n:], a[:n]
+				if len(t.command) == 0 {
+					return usage("train: a command is missing behind --; for example: -- python train.py")
+				}
+			}
+			if len(a) > 1 {
+				return usage("train: it takes one SPEC, but there is also %q: put the command of the workers behind --", a[1])
+			}
+			return args("SPEC", 1, 1)(cmd, a)
+		},
+		RunE: func(cmd *cobra.Command, a []string) error {
+			sets, err := t.overrides(cmd)
+			if err != nil {
+				return err
+			}
+			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...))
+			if err != nil {
+				return usageError{err}
+			}
+			t.cfg = trainer.Config{Name: t.name, Resume: t.resume, From: t.from, Storage: t.storage}
+			if s.Train != nil && t.name == "" {
+				t.cfg.Name = s.Train.Name
+			}
+			if t.resume && t.cfg.Name == "" {
+				return usage("train: --resume of which run? Give --name, or train.name in the spec")
+			}
+			return t.run(cmd, o, s)
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&t.sets, "set", nil, "override a key of the spec: `key=value`, such as train.config.lr=0.1")
+	f.StringVar(&t.name, "name", "", "of the run; default: train.name, or made of the time")
+	f.StringVar(&t.storage, "storage", "", "folder or bucket `URL` for runs; default: train.storage, or penstock-runs")
+	f.BoolVar(&t.resume, "resume", false, "go on with the run of this name, which is there already")
+	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its folder or URL, with #N for checkpoint N, else the last")
+	t.flags(c)
+	return c
+}
+
+func resumeCommand() *cobra.Command {
+	var t training
+	c := &cobra.Command{
+		Use:   "resume RUN",
+		Short: "Go on with a training run, from its last checkpoint",
+		Long: `Resume goes on with a run that penstock train started, and that was interrupted, was preempted, failed, or lost its controller. It takes the
+spec and the command from the record of the run, as they were; to change them, use penstock train --resume. The number of workers may be another: the batches
+of a step are the same. RUN is a name in --storage, or the folder or URL of the run.
+
+` + trainSignals + `
+
+` + trainExits,
+		Example: `  penstock resume first
+  penstock resume first --workers 3
+  penstock resume s3://bucket/runs/first`,
+		Args: args("RUN", 1, 1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			storage, name, err := runAt(a[0], t.storage)
+			if err != nil {
+				return err
+			}
+			r, err := store.Open(cmd.Context(), storage, name)
+			if err != nil {
+				return err
+			}
+			rec := r.Record()
+			if err := r.Close(); err != nil {
+				return err
+			}
+			if rec.Spec == "" {
+				return fault.New(fault.Unsupported, "run %q was not started by penstock train: start its program again, with Config.Resume", name)
+			}
+			if storage, err = anywhere(storage); err != nil {
+				return err
+			}
+			if err := enter(cmd.ErrOrStderr(), rec.Dir); err != nil {
+				return err
+			}
+			o, err := spec.ParseOriginal(rec.Spec)
+			if err != nil {
+				return err
+			}
+			sets, err := t.overrides(cmd)
+			if err != nil {
+				return err
+			}
+			o.Sets = append(o.Sets, sets...)
+			s, err := o.Spec()
+			if err != nil {
+				return usageError{err}
+			}
+			t.cfg = trainer.Config{Name: name, Resume: true, Storage: storage}
+			return t.run(cmd, o, s)
+		},
+	}
+	c.Flags().StringVar(&t.storage, "storage", defaultStorage, "folder or bucket `URL` that the run is in")
+	t.flags(c)
+	return c
+}
+
+// training is a run that the command line asks for.
+type training struct {
+	sets          []string
+	command       []string // behind --; nil: the spec's
+	name, storage string
+	resume        bool
+	from          string
+	workers       int
+	quiet         bool
+	cfg           trainer.Config // where it begins
+}
+
+func (t *training) flags(c *cobra.Command) {
+	c.Flags().IntVar(&t.workers, "workers", 0, "how many there are; default: the spec's")
+	c.Flags().BoolVar(&t.quiet, "quiet", false, "only what goes wrong, and what workers print")
+}
+
+// overrides are the parts of the command line that are kept in the record of the run, as --set has them.
+func (t *training) overrides(cmd *cobra.Command) ([]string, error) {
+	var sets []string
+	if cmd.Flags().Changed("workers") {
+		if t.workers < 1 {
+			return nil, usageError{fault.New(fault.Invalid, "--workers must be at least 1")}
+		}
+		sets = append(sets, fmt.Sprintf("train.workers=%d", t.workers))
+	}
+	if t.command != nil {
+		var argv []string
+		for _, a := range t.command { // what looks like a reference is not one here
+			argv = append(argv, strings.ReplaceAll(a, "${", "$${"))
+		}
+		b, err := json.Marshal(argv)
+		if err != nil {
+			return nil, fault.New(fault.Internal, "the command: %w", err)
+		}
+		sets = append(sets, "train.command="+string(b))
+	}
+	return sets, nil
+}
+
+// run trains.
+func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) (err error) {
+	if s.Train == nil {
+		return usageError{fault.New(fault.Invalid, "%s: the spec has no train section, which says what to run: add `train: {command: [python, train.py]}`, or put the command behind --", o.File)}
+	}
+	if len(s.Train.Command) == 0 {
+		return usageError{fault.New(fault.Invalid, "%s: what do the workers run? Add train.command, or put it on the command line: penstock train %s -- python train.py", o.File, o.File)}
+	}
+	if _, err := dataSets(o, nil); err != nil { // before the run has a name
+		return usageError{err}
+	}
+	if err := configure(&t.cfg, s.Train); err != nil {
+		return usageError{err}
+	}
+	dir, err := os.MkdirTemp("", "penstock-train-") // mode 0700
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), fmt.Errorf("a folder for the record of the spec: %w", err))
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	record := filepath.Join(dir, "spec.json")
+	if err := os.WriteFile(record, []byte(o.String()), 0o600); err != nil {
+		return fault.Wrap(err, fault.Place{File: record})
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fault.New(fault.Unsupported, "the path of this program: %w", err)
+	}
+	c := &t.cfg
+	c.Spec = o.String()
+	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control", record}, Sets: map[string]bool{spec.TrainName: false}}
+	for name, d := range s.Train.Data {
+		c.DataProcess.Sets[name] = d.Eval
+	}
+	c.Output = cmd.OutOrStdout()
+	c.Log = slog.New(newLineLog(cmd.ErrOrStderr(), t.quiet))
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	signal.Reset(syscall.SIGTERM) // which ends other commands
+	c.Preemption.Notice = trainer.Signals(ctx)
+	begin := time.Now()
+	r, err := trainer.Command(s.Train.Command, *c).Fit(ctx)
+	if r == nil {
+		return err
+	}
+	t.summary(cmd.OutOrStdout(), r, time.Since(begin))
+	if r.State == store.Preempted {
+		return exitError{exitPreempted, err}
+	}
+	return err
+}
+
+// configure makes the train section a configuration; what is set in c already stays.
+func configure(c *trainer.Config, t *spec.Train) error {
+	if c.Storage == "" {
+		if c.Storage = t.Storage; c.Storage == "" {
+			c.Storage = defaultStorage
+		}
+	}
+	c.Workers = max(t.Workers, 1)
+	if r := t.Resources; r != nil {
+		c.Resources = trainer.Resources{CPUs: r.CPUs, GPUs: r.GPUs, Memory: int64(r.Memory)}
+	}
+	c.Settings = map[string]any{}
+	for name, v := range t.Config {
+		c.Settings[name] = v
+	}
+	for _, kv := range t.Env {
+		if strings.Contains(kv, "=") {
+			c.Env = append(c.Env, kv)
+		} else if _, ok := os.LookupEnv(kv); !ok {
+			return fault.New(fault.Invalid, "train.env: variable %s is not set here, and the workers need it", kv)
+		}
+	}
+	c.Dir, c.Logs = t.WorkingDir, t.Logs
+	c.StartTimeout, c.ReportTimeout, c.StopTimeout = time.Duration(t.StartTimeout), time.Duration(t.ReportTimeout), time.Duration(t.StopTimeout)
+	if t.HangTimeout != nil {
+		if c.HangTimeout = time.Duration(*t.HangTimeout); c.HangTimeout == 0 {
+			c.HangTimeout = -1
+		}
+	}
+	if f := t.Failures; f != nil {
+		c.Failures.Worker, c.Failures.Memory = budget(f.Worker), budget(f.Memory)
+	}
+	if k := t.Checkpoints; k != nil {
+		c.Checkpoint = trainer.Checkpointing{Async: k.Upload == "async", Policy: store.Policy{KeepLast: k.KeepLast, KeepEvery: k.KeepEvery}}
+		if b := k.KeepBest; b != nil {
+			c.Checkpoint.KeepBest, c.Checkpoint.Metric, c.Checkpoint.Order = max(b.N, 1), b.Metric, b.Order
+		}
+	}
+	if p := t.Preemption; p != nil {
+		c.Preemption.Grace = time.Duration(p.Grace)
+	}
+	return nil
+}
+
+// budget is a number of failures as the configuration has it, in which 0 is the default.
+func budget(n *int) int {
+	switch {
+	case n == nil:
+		return 0
+	case *n == 0:
+		return -1
+	}
+	return *n
+}
+
+// summary is the last line, and what to do next.
+func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
+	fmt.Fprintf(w, "%s: %s after %s in %s, %s in %s", r.Run, r.State, some(r.Reports, "report"), some(int64(r.Attempts), "attempt"), lastCheckpoint(r.Checkpoint), seconds(took))
+	if len(r.Metrics) > 0 {
+		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
+	}
+	fmt.Fprintln(w)
+	if r.State != store.Finished {
+		fmt.Fprintf(w, "go on with: %s\n", resumeHint(t.cfg.Storage, r.Run))
+	}
+}
+
+func lastCheckpoint(n int) string {
+	if n == 0 {
+		return "no checkpoint"
+	}
+	return fmt.Sprintf("last checkpoint %d", n)
+}
+
+// resumeHint is the command that goes on with a run.
+func resumeHint(storage, name string) string {
+	if storage == defaultStorage {
+		return "penstock resume " + name
+	}
+	return fmt.Sprintf("penstock resume %s --storage %s", name, storage)
+}
+
+// runAt splits what names a run: a name in storage, or a folder or URL.
+func runAt(run, storage string) (in, name string, err error) {
+	run = strings.TrimRight(run, "/")
+	if i := strings.LastIndexByte(run, '/'); i >= 0 {
+		if strings.Contains(run, "?") {
+			return "", "", usage("%s: give the name of the run alone, and the bucket with --storage", run)
+		}
+		storage, run = run[:i], run[i+1:]
+		if storage == "" {
+			storage = "/"
+		}
+	}
+	return storage, run, store.CheckName(run)
+}
+
+// anywhere is a storage as it is called from any folder.
+func anywhere(storage string) (string, error) {
+	if strings.Contains(storage, "://") {
+		return storage, nil
+	}
+	abs, err := filepath.Abs(storage)
+	if err != nil {
+		return "", fault.New(fault.Unsupported, "the working directory: %w", err)
+	}
+	return abs, nil
+}
+
+// enter goes to the folder that a run was started in, from which its paths count. Where that is not there, they count from here.
+func enter(log io.Writer, dir string) error {
+	here, err := os.Getwd()
+	if err != nil || dir == "" || dir == here {
+		return nil
+	}
+	if err := os.Chdir(dir); err != nil {
+		fmt.Fprintf(log, "penstock: warning: the run was started in %s, which is not there: its paths count from here\n", dir)
+		return nil
+	}
+	fmt.Fprintf(log, "penstock: in %s, where the run was started\n", dir)
+	return nil
+}
+
+// lineLog writes what a run says about itself: a line each.
+type lineLog struct {
+	w     io.Writer
+	least slog.Level
+	mu    *sync.Mutex
+}
+
+func newLineLog(w io.Writer, quiet bool) slog.Handler {
+	l := &lineLog{w: w, least: slog.LevelInfo, mu: &sync.Mutex{}}
+	if quiet {
+		l.least = slog.LevelWarn
+	}
+	return l
+}
+
+func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= l.least }
+func (l *lineLog) WithAttrs([]slog.Attr) slog.Handler               { return l }
+func (l *lineLog) WithGroup(string) slog.Handler                    { return l }
+
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString("penstock: ")
+	if r.Level >= slog.LevelWarn {
+		b.WriteString("warning: ")
+	}
+	b.WriteString(r.Message)
+	sep := ": "
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "run" {
+			return true
+		}
+		b.WriteString(sep)
+		if sep = ", "; a.Key != "error" {
+			b.WriteString(a.Key + " ")
+		}
+		b.WriteString(a.Value.String())
+		return true
+	})
+	b.WriteByte('\n')
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := io.WriteString(l.w, b.String())
+	return err
+}
