@@ -147,8 +147,8 @@ func Discover(ctx context.Context, o *Options) (*Inventory, error) {
 // Source is how devices were found: NVML, nvidia-smi, or "".
 func (inv *Inventory) Source() string { return inv.guard.source() }
 
-// Sample measures the devices of the inventory, or those given. After an error, which says why, it always fails: metrics of devices are over for this process.
-func (inv *Inventory) Sample(ctx context.Context, of ...Device) (out []Sample, err error) {
+// Sample measures the devices of the inventory, or those given. After an error that is not Canceled it always fails with the same: samples are over for this process.
+func (inv *Inventory) Sample(ctx context.Context, of ...Device) ([]Sample, error) {
 	if of == nil {
 		of = inv.Devices
 	}
@@ -157,7 +157,7 @@ func (inv *Inventory) Sample(ctx context.Context, of ...Device) (out []Sample, e
 	}
 	of = slices.Clone(of) // the call may outlive this one
 	var got []Sample
-	err = inv.guard.call(ctx, inv.limit, "measuring the GPUs", func(ctx context.Context, s source) (err error) {
+	err := inv.guard.call(ctx, inv.limit, "measuring the GPUs", func(ctx context.Context, s source) (err error) {
 		got, err = s.sample(ctx, of)
 		return err
 	})
