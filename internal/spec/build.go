@@ -20,7 +20,6 @@ import (
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/io/textio"
 	"github.com/penstock-data/penstock/ops"
-	"github.com/penstock-data/penstock/ops/expr"
 )
 
 // Dataset builds the plan: source and steps. No I/O.
@@ -132,20 +131,18 @@ func (p *Spec) step(path string, s Step, ds *dataset.Dataset) (*dataset.Dataset,
 		}
 		return ds.Apply(f, &dataset.MapOptions{BatchRows: s.Map.BatchRows}), nil
 	case s.Exec != nil:
-		var schema *arrow.Schema
-		if s.Exec.Schema != nil {
-			var fs []arrow.Field
-			for _, e := range s.Exec.Schema {
-				t, err := expr.ParseType(e.Value)
-				if err != nil {
-					return nil, fault.Wrap(err, fault.Place{Column: e.Key})
-				}
-				fs = append(fs, arrow.Field{Name: e.Key, Type: t, Nullable: true})
-			}
-			schema = arrow.NewSchema(fs, nil)
+		schema, err := s.Exec.Schema.schema()
+		if err != nil {
+			return nil, err
 		}
 		return ds.Exec(dataset.ExecOptions{Command: s.Exec.Command, Env: s.Exec.Env, Workers: s.Exec.Workers, BatchRows: s.Exec.BatchRows,
 			Timeout: time.Duration(s.Exec.Timeout), Flat: s.Exec.Flat, Schema: schema}), nil
+	case s.Python != nil:
+		o, err := s.Python.options(p.folder())
+		if err != nil {
+			return nil, err
+		}
+		return ds.Exec(o), nil
 	case s.Sample != nil:
 		return ds.Sample(s.Sample.Fraction, s.Sample.Seed), nil
 	case s.Split != nil:

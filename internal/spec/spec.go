@@ -69,6 +69,7 @@ type Step struct {
 	Explode     *string           `json:"explode,omitempty" doc:"one row for every element of this list column"`
 	Map         *Function         `json:"map,omitempty" doc:"a function that this binary has registered by name"`
 	Exec        *Exec             `json:"exec,omitempty" doc:"a pool of child processes that speak Arrow IPC on stdin and stdout; what the program does is not part of the job's fingerprint: set run.id when it changes"`
+	Python      *Python           `json:"python,omitempty" doc:"a function in Python, in processes of its own; what it does is not part of the job's fingerprint: set run.id when it changes"`
 	Sample      *Sample           `json:"sample,omitempty" doc:"a fraction of the rows, by hash: the same ones in every run"`
 	Split       *Split            `json:"split,omitempty" doc:"one of several disjoint parts of the rows, by hash: train and test"`
 	Union       []Branch          `json:"union,omitempty" doc:"then the rows of these"`
