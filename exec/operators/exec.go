@@ -46,7 +46,7 @@ func NewExec(step Step, in *arrow.Schema, spec *ops.ExecSpec) *Exec {
 	if spec.Flat {
 		answer = arrow.NewSchema(append(spec.Out.Fields(), arrow.Field{Name: ops.ParentColumn, Type: arrow.PrimitiveTypes.Int64}), nil)
 	}
-	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, program: cmp.Or(spec.Program, spec.Command[0]), env: slices.Concat(spec.Env, spec.Local), in: in, told: withAnswer(in, answer), answer: answer, timeout: timeout, limit: maxAnswer})
+	e.pool = newPool(e.spec.Workers, &command{args: spec.Command, program: cmp.Or(spec.Program, spec.Command[0]), env: slices.Concat(spec.Local, spec.Env), in: in, told: withAnswer(in, answer), answer: answer, timeout: timeout, limit: maxAnswer})
 	return e
 }
 
