@@ -397,12 +397,14 @@ func (c *controller) stacks(ranks []int) {
 	})
 }
 
-// stateKey is equal for equal states of a data set.
-func stateKey(raw json.RawMessage) (group.Set, error) {
-	s, err := shard.ParseState(raw)
-	if err != nil {
-		return group.Set{}, err
+// setOf is where a rank stands, from its state. Ranks of a group write equal states with equal bytes; what a state holds besides is read when it is committed.
+func setOf(name string, raw json.RawMessage) (group.Set, error) {
+	var at struct {
+		Epoch uint64 `json:"epoch"`
+		Step  int64  `json:"step"`
 	}
-	b, err := json.Marshal(s)
-	return group.Set{Key: string(b), Epoch: s.Epoch, Step: s.Step}, err
+	if err := json.Unmarshal(raw, &at); err != nil {
+		return group.Set{}, fault.New(fault.Corrupt, "the state of data set %q: %w", name, err)
+	}
+	return group.Set{Name: name, Key: string(raw), Epoch: at.Epoch, Step: at.Step}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
 	"github.com/penstock-data/penstock/trainer/store"
@@ -74,6 +75,11 @@ func (c *controller) upload(at *attempt, k store.Commit) {
 	staged, err := c.takeOver(at, &k)
 	defer os.RemoveAll(staged) // "": nothing
 	for name, d := range k.Data {
+		if err == nil {
+			if _, perr := shard.ParseState(d.State); perr != nil {
+				err = fault.New(fault.CodeOf(perr), "the state of data set %q: %w", name, perr)
+			}
+		}
 		if err != nil {
 			break
 		}

@@ -260,7 +260,7 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 			continue
 		}
 		st := s.f.State()
-		b, err := json.Marshal(st)
+		b, err := st.MarshalJSON()
 		if err != nil {
 			c.mu.Unlock()
 			return fault.New(fault.Internal, "the state of data set %q: %w", name, err)

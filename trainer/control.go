@@ -16,45 +16,25 @@ import (
 
 // peer is the connection of a worker.
 type peer struct {
-	conn *net.UnixConn
-	out  chan []byte
-	once sync.Once
-	gone chan struct{}
+	conn    *net.UnixConn
+	writing sync.Mutex
+	once    sync.Once
+	gone    chan struct{}
 }
 
-// waiting is how many lines may wait for a worker that does not read: it asks for one at a time.
-const waiting = 64
+func newPeer(conn *net.UnixConn) *peer { return &peer{conn: conn, gone: make(chan struct{})} }
 
-func newPeer(conn *net.UnixConn) *peer {
-	return &peer{conn: conn, out: make(chan []byte, waiting), gone: make(chan struct{})}
-}
-
-// say sends a line, without waiting for it. A worker that does not read is given up.
+// say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is given up.
 func (p *peer) say(m wire.ToWorker) {
 	b, err := wire.Append(nil, m)
+	if err == nil {
+		p.writing.Lock()
+		p.conn.SetWriteDeadline(time.Now().Add(time.Second))
+		_, err = p.conn.Write(b)
+		p.writing.Unlock()
+	}
 	if err != nil {
 		p.close()
-		return
-	}
-	select {
-	case p.out <- b:
-	default:
-		p.close()
-	}
-}
-
-// write sends what was said, until the connection is closed.
-func (p *peer) write() {
-	for {
-		select {
-		case b := <-p.out:
-			if _, err := p.conn.Write(b); err != nil {
-				p.close()
-				return
-			}
-		case <-p.gone:
-			return
-		}
 	}
 }
 
@@ -123,10 +103,6 @@ func (c *controller) serve(conn *net.UnixConn) {
 		return
 	}
 	conn.SetReadDeadline(time.Time{})
-	var writer sync.WaitGroup
-	writer.Go(p.write)
-	defer writer.Wait()
-	defer p.close()
 	for {
 		m, err := r.FromWorker()
 		if err != nil {
@@ -226,12 +202,11 @@ func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
 func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 	e := group.Event{Kind: group.Report, Rank: rank, N: r.N, Step: r.Step, Attempt: at.number}
 	for _, name := range slices.Sorted(maps.Keys(r.Data)) {
-		s, err := stateKey(r.Data[name])
+		s, err := setOf(name, r.Data[name])
 		if err != nil {
-			e.Err = fault.New(fault.CodeOf(err), "the state of data set %q: %w", name, err)
+			e.Err = err
 			break
 		}
-		s.Name = name
 		e.Sets = append(e.Sets, s)
 	}
 	if r.Dir != "" && e.Err == nil {

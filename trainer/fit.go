@@ -252,7 +252,7 @@ func (c *controller) loop(ctx context.Context) {
 			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(ctx))})
 		case <-lost: // another controller has the run
 			stopped, lost = nil, nil
-			c.step(group.Event{Kind: group.Stop, Err: context.Cause(c.ctx)})
+			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(c.ctx))})
 		case <-beat.C:
 			c.write(string(c.g.State()))
 		}

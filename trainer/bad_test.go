@@ -1,0 +1,460 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+// refused runs what must fail, and checks what the error says.
+func refused(t *testing.T, tr *Trainer, code fault.Code, want ...string) *Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err := tr.Fit(ctx)
+	if fault.CodeOf(err) != code {
+		t.Errorf("%v (%v), want %v", err, fault.CodeOf(err), code)
+	}
+	for _, w := range want {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("%v: want %q", err, w)
+		}
+	}
+	if res != nil && (res.State != store.Failed || res.Err != err) {
+		t.Errorf("%s, %v", res.State, res.Err)
+	}
+	return res
+}
+
+func quick(t *testing.T, name string) Config {
+	c := configOf(t, name)
+	t.Setenv("TMPDIR", t.TempDir())
+	c.Failures.Delay = time.Millisecond
+	return c
+}
+
+func nothing(*Context) error { return nil }
+
+func TestBadConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		code   fault.Code
+		want   string
+	}{
+		"name":       {func(c *Config) { c.Name = "a/b" }, fault.Invalid, "cannot be the name of a run"},
+		"no name":    {func(c *Config) { c.Name, c.Resume = "", true }, fault.Invalid, "has a name"},
+		"no run":     {func(c *Config) { c.Resume = true }, fault.NotFound, `no run "bad"`},
+		"both":       {func(c *Config) { c.Resume, c.From = true, "x/y" }, fault.Invalid, "not both"},
+		"workers":    {func(c *Config) { c.Workers = -1 }, fault.Invalid, "at least one"},
+		"env":        {func(c *Config) { c.Env = []string{"X"} }, fault.Invalid, "NAME=value"},
+		"settings":   {func(c *Config) { c.Settings = map[string]any{"f": func() {}} }, fault.Invalid, "JSON"},
+		"policy":     {func(c *Config) { c.Checkpoint.KeepBest = 2 }, fault.Invalid, "Name a metric"},
+		"data":       {func(c *Config) { c.Data["val"] = Data{} }, fault.Invalid, `data set "val" is nil`},
+		"data name":  {func(c *Config) { c.Data["a/b"] = train() }, fault.Invalid, "cannot have the name"},
+		"memory":     {func(c *Config) { c.Resources.Memory = 1 }, fault.Unsupported, "set Processes"},
+		"gpus":       {func(c *Config) { c.Resources.GPUs = 1 }, fault.Unsupported, "set Processes"},
+		"from":       {func(c *Config) { c.From = filepath.Join(c.Storage, "none") }, fault.NotFound, `no run "none"`},
+		"time":       {func(c *Config) { c.StopTimeout = -1 }, fault.Invalid, "negative"},
+		"two of it":  {func(c *Config) { c.DataProcess = &DataProcess{} }, fault.Invalid, "not both"},
+		"no program": {func(c *Config) { c.DataProcess, c.Data = &DataProcess{}, nil }, fault.Invalid, "needs a program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := quick(t, "bad")
+			c.change(&cfg)
+			if res := refused(t, New(nothing, cfg), c.code, c.want); res != nil {
+				t.Errorf("there is a result: %+v", res)
+			}
+		})
+	}
+	if _, err := New(nil, Config{}).Fit(t.Context()); fault.CodeOf(err) != fault.Invalid {
+		t.Error(err)
+	}
+}
+
+func TestMoreWorkersThanGPUs(t *testing.T) {
+	c := quick(t, "gpus")
+	c.Resources.GPUs, c.Workers = 64, 64
+	refused(t, Command([]string{"true"}, c), fault.Invalid, "GPU")
+}
+
+func TestPrograms(t *testing.T) {
+	for name, c := range map[string]struct {
+		argv []string
+		code fault.Code
+		want []string
+	}{
+		"not found":     {[]string{"no-such-program"}, fault.NotFound, []string{"no-such-program"}},
+		"script":        {[]string{"sh", "no-such-script.sh"}, fault.UserCode, []string{"rank ", "exit code", "no-such-script.sh", "twice"}},
+		"exits at once": {[]string{"sh", "-c", "echo it is broken; exit 3"}, fault.UserCode, []string{"exit code 3", "it is broken", "rank-", "twice"}},
+		"silent":        {[]string{"sh", "-c", "exit 4"}, fault.UserCode, []string{"exit code 4", "printed nothing"}},
+		"killed":        {[]string{"sh", "-c", "kill -9 $$"}, fault.WorkerLost, []string{"SIGKILL"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := quick(t, "program")
+			cfg.Data = nil
+			refused(t, Command(c.argv, cfg), c.code, c.want...)
+		})
+	}
+}
+
+// What a worker has started is ended with it.
+func TestForks(t *testing.T) {
+	c := newConf(t, "forks")
+	c.Fail = "fork"
+	if res := c.fit(t); res.Reports != 0 {
+		t.Errorf("%+v", res)
+	}
+	nothingLeft(t, c)
+}
+
+// onRank runs a loop on one rank; others make reports until they are told to end.
+func onRank(rank int, loop func(*Context) error) func(*Context) error {
+	return func(c *Context) error {
+		if c.Rank() == rank {
+			return loop(c)
+		}
+		<-c.Done()
+		return context.Cause(c)
+	}
+}
+
+func TestBadLoops(t *testing.T) {
+	step := func(c *Context) error {
+		s, err := c.Shard("train")
+		if err != nil {
+			return err
+		}
+		b, err := s.Next(c)
+		if err != nil {
+			return err
+		}
+		b.Release()
+		return nil
+	}
+	for name, c := range map[string]struct {
+		loop   func(*Context) error
+		change func(*Config)
+		code   fault.Code
+		want   []string
+	}{
+		"unknown data set": {loop: func(c *Context) error { _, err := c.Shard("tain"); return err }, code: fault.NotFound, want: []string{`no data set "tain"`, `is it "train"`}},
+		"no data sets":     {loop: func(c *Context) error { _, err := c.Shard("x"); return err }, change: func(c *Config) { c.Data = nil }, code: fault.NotFound, want: []string{"the run has none"}},
+		"panic":            {loop: onRank(1, func(*Context) error { panic("all is lost") }), code: fault.UserCode, want: []string{"rank 1: panic: all is lost", "bad_test.go", "twice"}},
+		"error":            {loop: onRank(1, func(*Context) error { return errors.New("wrong shape") }), code: fault.UserCode, want: []string{"rank 1: wrong shape", "twice"}},
+		"late error": {loop: func(c *Context) error {
+			if err := step(c); err != nil {
+				return err
+			}
+			if c.Rank() == 1 {
+				return errors.New("wrong shape")
+			}
+			<-c.Done()
+			return context.Cause(c)
+		}, code: fault.UserCode, want: []string{"rank 1: wrong shape", "failure 4"}},
+		"one rank reports": {loop: func(c *Context) error {
+			if c.Rank() > 0 {
+				return nil
+			}
+			return c.Report(map[string]float64{"loss": 1}, "")
+		}, code: fault.Invalid, want: []string{"rank 1 ended after report 0, rank 0 made report 1", "equally often"}},
+		"one rank saves, others work": {loop: func(c *Context) error {
+			if c.Rank() > 0 {
+				<-c.Done()
+				return context.Cause(c)
+			}
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "x"), []byte("x"), 0o600); err != nil {
+				return err
+			}
+			return c.Report(nil, dir)
+		}, change: func(c *Config) { c.ReportTimeout = 200 * time.Millisecond }, code: fault.Invalid, want: []string{"rank 0 waits", "rank 1 did not make", "on every rank"}},
+		"different steps": {loop: func(c *Context) error {
+			for range 3 + c.Rank() {
+				if err := step(c); err != nil {
+					return err
+				}
+			}
+			if err := c.Report(nil, ""); err != nil {
+				return err
+			}
+			<-c.Done()
+			return context.Cause(c)
+		}, code: fault.Invalid, want: []string{`different steps of data set "train"`, "rank 0 after step 3", "rank 1 after step 4"}},
+		"hang": {loop: func(c *Context) error {
+			if err := step(c); err != nil {
+				return err
+			}
+			<-c.Done()
+			return context.Cause(c)
+		}, change: func(c *Config) { c.HangTimeout, c.Failures.Worker = 300*time.Millisecond, -1 }, code: fault.Stalled, want: []string{"gave no sign", "step 1"}},
+		"refused plan": {loop: nothing, change: func(c *Config) {
+			c.Data["train"] = Data{Dataset: dataset.Range(10).Filter("nothing > 1"), Options: train().Options}
+		}, code: fault.Invalid, want: []string{`data set "train"`, `unknown column "nothing"`}},
+		"too many ranks": {loop: nothing, change: func(c *Config) { d := train(); d.Options.GlobalBatch = 1; c.Data["train"] = d }, code: fault.Invalid, want: []string{`data set "train"`, "rank"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := quick(t, "loop")
+			if c.change != nil {
+				c.change(&cfg)
+			}
+			res := refused(t, New(c.loop, cfg), c.code, c.want...)
+			if res == nil {
+				t.Fatal("no result")
+			}
+			run, err := store.Open(t.Context(), cfg.Storage, cfg.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer run.Close()
+			if st, err := run.Status(t.Context()); err != nil || st.State != store.Failed || st.Error == nil || !strings.Contains(st.Error.Text, c.want[0]) {
+				t.Errorf("status %+v, %v", st, err)
+			}
+			if name == "hang" {
+				stacks, err := filepath.Glob(filepath.Join(cfg.Storage, cfg.Name, "logs", "attempt-1", "rank-*.stacks"))
+				if err != nil || len(stacks) == 0 {
+					t.Errorf("stacks: %v, %v", stacks, err)
+				}
+			}
+		})
+	}
+}
+
+// A loop that does not watch its context is named, and no other attempt is made beside it.
+func TestDeafLoop(t *testing.T) {
+	c := quick(t, "deaf")
+	c.StopTimeout = 100 * time.Millisecond
+	end := make(chan struct{})
+	var deaf sync.WaitGroup
+	deaf.Add(1)
+	res := refused(t, New(func(c *Context) error {
+		if c.Rank() == 0 {
+			return errors.New("the cause")
+		}
+		defer deaf.Done()
+		<-end
+		return nil
+	}, c), fault.UserCode, "rank 0: the cause", "rank 1", "watch its context")
+	if res == nil || res.Attempts != 1 {
+		t.Errorf("%+v", res)
+	}
+	close(end)
+	deaf.Wait()
+}
+
+// Folders that hold no checkpoint are refused; the loop may go on.
+func TestBadFolders(t *testing.T) {
+	c := quick(t, "folders")
+	empty, file := t.TempDir(), filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := t.TempDir()
+	if err := os.Symlink("/dev/null", filepath.Join(link, "x")); err != nil {
+		t.Fatal(err)
+	}
+	res := fitOK(t, func(c *Context) error {
+		for _, x := range []struct {
+			dir, want string
+			code      fault.Code
+		}{
+			{filepath.Join(empty, "missing"), "missing", fault.NotFound},
+			{empty, "is empty", fault.Invalid},
+			{file, "is a file", fault.Invalid},
+		} {
+			if err := c.Report(nil, x.dir); fault.CodeOf(err) != x.code || !strings.Contains(err.Error(), x.want) {
+				return fmt.Errorf("%s: %w", x.dir, err)
+			}
+		}
+		return c.Report(map[string]float64{"nan": math.NaN(), "inf": math.Inf(-1)}, "")
+	}, c)
+	if res.Reports != 4 || res.Checkpoint != 0 || !math.IsNaN(res.Metrics["nan"]) || !math.IsInf(res.Metrics["inf"], -1) {
+		t.Errorf("%+v", res)
+	}
+	run, err := store.Open(t.Context(), c.Storage, c.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	n := 0
+	for row, err := range run.History(t.Context()) {
+		if n++; err != nil || row.Report != int64(n) || n == 4 && !math.IsNaN(row.Metrics["nan"]) {
+			t.Errorf("%+v, %v", row, err)
+		}
+	}
+	if n != 4 {
+		t.Errorf("%d rows of metrics", n)
+	}
+	c.Name = "link"
+	refused(t, New(func(c *Context) error { return c.Report(nil, link) }, c), fault.Invalid, "x")
+}
+
+// save is a loop that makes checkpoints of a file.
+func save(c *Context, text string) error {
+	dir, err := os.MkdirTemp("", "ckpt-")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("model-%d.bin", c.Rank())), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return c.Report(map[string]float64{"n": float64(c.Reports())}, dir)
+}
+
+// A storage that takes no more ends the run, and says so.
+func TestStorageFails(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		c := quick(t, fmt.Sprintf("storage-%v", async))
+		c.Checkpoint.Async = async
+		res := refused(t, New(func(k *Context) error {
+			if err := save(k, "one"); err != nil {
+				return err
+			}
+			if k.Rank() == 0 {
+				dir := filepath.Join(c.Storage, c.Name, "checkpoints")
+				for range 100 { // until what Async writes is there
+					if m, _ := filepath.Glob(filepath.Join(dir, "*.json")); len(m) == 2 {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				if err := errors.Join(os.Rename(dir, dir+"-away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+					return err
+				}
+			}
+			if err := k.Barrier(); err != nil {
+				return err
+			}
+			for {
+				if err := save(k, "two"); err != nil {
+					return err
+				}
+			}
+		}, c), fault.Exists, "checkpoints")
+		if res == nil || res.Attempts != 1 || res.Checkpoint == 0 {
+			t.Errorf("%+v", res)
+		}
+	}
+	c := quick(t, "file")
+	if err := os.WriteFile(filepath.Join(c.Storage, "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Storage = filepath.Join(c.Storage, "f")
+	refused(t, New(nothing, c), fault.Invalid, "is a file")
+}
+
+// A checkpoint with a part that is missing, or altered, is no checkpoint to go on from.
+func TestDamagedCheckpoint(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"missing": os.Remove,
+		"altered": func(path string) error {
+			return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("oNe"), 0o600))
+		},
+		"cut": func(path string) error { return os.Truncate(path, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := quick(t, "damaged")
+			fitOK(t, func(c *Context) error { return save(c, "one") }, c)
+			hit := 0
+			err := filepath.WalkDir(filepath.Join(c.Storage, c.Name), func(path string, d fs.DirEntry, err error) error {
+				if err == nil && strings.HasSuffix(path, "model-1.bin") {
+					hit++
+					return damage(path)
+				}
+				return err
+			})
+			if err != nil || hit != 1 {
+				t.Fatal(err, hit)
+			}
+			c.Resume = true
+			refused(t, New(func(c *Context) error { _, err := c.Checkpoint().Dir(c); return err }, c), fault.Corrupt, "model-1.bin")
+		})
+	}
+}
+
+// A name is taken once, and a run has one controller.
+func TestNames(t *testing.T) {
+	c := quick(t, "taken")
+	fitOK(t, func(k *Context) error {
+		if k.Rank() > 0 {
+			return nil
+		}
+		again := c
+		_, err := New(nothing, again).Fit(k)
+		if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "--resume") {
+			return fmt.Errorf("again: %w", err)
+		}
+		again.Resume = true
+		_, err = New(nothing, again).Fit(k)
+		if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "is at work") {
+			return fmt.Errorf("resume: %w", err)
+		}
+		return nil
+	}, c)
+	refused(t, New(nothing, c), fault.Exists, "taken")
+	c.Resume = true
+	if res := fitOK(t, nothing, c); res.Attempts != 1 {
+		t.Errorf("%+v", res)
+	}
+}
+
+// A checkpoint of many files, and of large ones.
+func TestHugeCheckpoint(t *testing.T) {
+	c := quick(t, "huge")
+	c.Workers = 2
+	const files, large = 1000, 48 << 20
+	loop := func(c *Context) error {
+		if k := c.Checkpoint(); k != nil {
+			dir, err := k.Dir(c)
+			if err != nil {
+				return err
+			}
+			st, err := os.Stat(filepath.Join(dir, "large"))
+			if err != nil || st.Size() != large {
+				return fmt.Errorf("large: %w", err)
+			}
+			_, err = os.Stat(filepath.Join(dir, "r1", "999"))
+			return err
+		}
+		dir, err := os.MkdirTemp("", "ckpt-")
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			f, err := os.Create(filepath.Join(dir, "large"))
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(f.Truncate(large), f.Close()); err != nil {
+				return err
+			}
+		}
+		sub := filepath.Join(dir, fmt.Sprintf("r%d", c.Rank()))
+		if err := os.Mkdir(sub, 0o700); err != nil {
+			return err
+		}
+		for i := range files {
+			if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), []byte("x"), 0o600); err != nil {
+				return err
+			}
+		}
+		return c.Report(nil, dir)
+	}
+	res := fitOK(t, loop, c)
+	if m := res.Checkpoints[0]; len(m.Files) != 2*files+1 || m.Bytes != large+2*files {
+		t.Errorf("%d files, %d bytes", len(m.Files), m.Bytes)
+	}
+	c.Resume = true
+	fitOK(t, loop, c)
+}
