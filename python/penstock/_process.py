@@ -42,7 +42,13 @@ def main() -> None:
         program = binary(path=False)  # what PATH has may be this very command
     except NotFound as e:
         sys.exit(f"penstock: {e}")
+    os.environ.update(_environment())
     os.execv(program, [program, *sys.argv[1:]])
+
+
+def _environment() -> dict[str, str]:
+    """That of the binary: steps in Python run with this interpreter, unless another is named."""
+    return {"PENSTOCK_PYTHON": sys.executable, **os.environ}
 
 
 def settings(overrides: Mapping[str, Any]) -> list[str]:
@@ -75,7 +81,7 @@ class Server:
         argv += ["--ranks", str(ranks), "--rank", str(rank), "--socket", self.socket, spec]
         try:
             # A session of its own: an interrupt at the terminal is for this process, which ends the child by closing its input.
-            self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+            self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment())
         except OSError as e:
             shutil.rmtree(self._dir, ignore_errors=True)
             raise Unavailable(f"{program} cannot be started: {e.strerror or e}") from e
