@@ -42,7 +42,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if n := mapped(); n > 0 && code == 0 {
+			fmt.Fprintf(os.Stderr, "%d rings are still mapped\n", n)
+			code = 1
+		}
+		os.Exit(code)
+	}))
 }
 
 // socket is a path that is short enough, in a folder of its own.

@@ -38,6 +38,7 @@ type childConfig struct {
 	Serve                 bool
 	Ranks, Rank           int
 	Arrow                 bool
+	Keep                  bool // consumes all that it is sent, and looks at it when the data process is gone
 	Stranger              bool // tries to get in, and prints what it is told
 	// A consumer dies by its own hand at this step of its incarnation (counted from 1; 0: never),
 	// before or after it has written the step's file.
@@ -95,6 +96,8 @@ func child(cfg string) {
 			err = c.serve()
 		case c.Stranger:
 			err = c.intrude()
+		case c.Keep:
+			err = c.keep()
 		default:
 			err = c.consume()
 		}
@@ -165,6 +168,76 @@ func (c *childConfig) consume() error {
 		fmt.Println(name) // the parent counts
 	}
 	return cl.Close()
+}
+
+// keep takes batches until the data process is gone, and then looks at all of them.
+func (c *childConfig) keep() error {
+	cl, err := Dial(context.Background(), c.Socket, c.Rank, nil)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	var all []*shard.Batch
+	var sums [][32]byte
+	for {
+		b, err := cl.Next(context.Background())
+		if err != nil {
+			if fault.CodeOf(err) != fault.Unavailable {
+				return err
+			}
+			break
+		}
+		all, sums = append(all, b), append(sums, b.Digest())
+		fmt.Println("batch")
+	}
+	for i, b := range all {
+		if b.Digest() != sums[i] {
+			return fmt.Errorf("batch %d of %d has changed", i, len(all))
+		}
+		for k := range b.Buffer() { // somebody trains in place
+			b.Buffer()[k]++
+		}
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	fmt.Println("kept", len(all))
+	return nil
+}
+
+// What a consumer holds outlives the data process: a SIGKILL of that is an error of Next, and no signal of the consumer.
+func TestKillKeeper(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	enc, err := parquetio.NewEncoding(nil)
+	must(t, err)
+	_, err = dataset.Range(200_000).WithColumns("x = double(id) / 7.0").Write(t.Context(), data, enc, nil)
+	must(t, err)
+	for i := range 4 {
+		path := socket(t)
+		server, err := childConfig{Data: data, Socket: path, Serve: true, Ranks: 1, Arrow: i%2 == 0}.start(io.Discard)
+		must(t, err)
+		r, w := io.Pipe()
+		keeper, err := childConfig{Socket: path, Keep: true}.start(w)
+		must(t, err)
+		lines := bufio.NewScanner(r)
+		for n := 0; n < 30*(i+1) && lines.Scan(); n++ {
+		}
+		server.cmd.Process.Kill()
+		var last string
+		ended := make(chan int)
+		go func() {
+			code := keeper.wait()
+			w.Close()
+			ended <- code
+		}()
+		for lines.Scan() {
+			last = lines.Text()
+		}
+		if code := <-ended; code != exitDone || !strings.HasPrefix(last, "kept") {
+			t.Errorf("the consumer ended with %d, said %q: %s", code, last, keeper.errs.Bytes())
+		}
+		server.wait()
+	}
 }
 
 // intrude prints why Dial fails, and what the data process says to one who asks all the same.
