@@ -29,9 +29,10 @@ type Options struct {
 // blocks other workers, and costs no memory beyond a few hundred KiB each.
 //
 // On Linux a worker is all its descendants, whatever process groups and sessions they make: what the main process of a worker leaves behind gets SIGTERM when that ends, and SIGKILL two seconds later. For
-// that this process adopts orphans (PR_SET_CHILD_SUBREAPER) while it has groups. A descendant is missed only if it changes session and environment and loses its parent between two looks, half a second apart.
+// that this process adopts orphans (PR_SET_CHILD_SUBREAPER) while it has groups, also those of other children of its own: it waits for these where it has seen their parent, and
+// does not end them. A descendant is missed only if it changes session and environment and loses its parent between two looks, which are half a second apart (up to two where there are thousands of processes).
 // A worker above its limit of memory gets SIGKILL. Stacks sends SIGQUIT to workers that handle it: Go programs print their stacks and end, Python's do if they have called
-// faulthandler.register(signal.SIGQUIT), as package penstock does, and go on. The kernel's view of every thread comes with them.
+// faulthandler.register(signal.SIGQUIT), and go on. The kernel's view of every thread comes with them.
 //
 // On other Unix systems a worker is its process group: children that leave it are not ended, workers outlive this process, Worker.Memory is refused,
 // Usage has the ranks and process ids only, and Stacks what workers print. Elsewhere there are no such workers.
@@ -50,7 +51,7 @@ type processes struct {
 	screen sync.Mutex // orders what groups write to Terminal
 }
 
-// EnvLaunch is the variable by which processes of a launcher are known, also when the launcher is gone: its process and group, and the rank.
+// EnvLaunch is the variable by which processes of a launcher are known, also when the launcher is gone: its process and group, and the worker.
 const EnvLaunch = "PENSTOCK_LAUNCH"
 
 // groups counts the groups of this process.

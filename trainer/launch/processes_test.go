@@ -447,6 +447,12 @@ func TestLauncherKilled(t *testing.T) {
 	if n, err := Sweep(run); n != 0 || err != nil {
 		t.Errorf("the launcher lives, %d processes were ended: %v", n, err)
 	}
+	gr := g.(*group)
+	until(t, "this process, a launcher too, has seen them before it is their parent", func() bool {
+		gr.mu.Lock()
+		defer gr.mu.Unlock()
+		return !slices.ContainsFunc(ids, func(pid int) bool { return gr.tree.before[pid].id.pid == 0 })
+	})
 	_ = c.Process.Kill()
 	_ = c.Wait()
 	main, err := os.ReadFile(filepath.Join(dir, "main.pid"))
@@ -476,6 +482,7 @@ func TestLauncherKilled(t *testing.T) {
 	}
 	g.Stop(0)
 	wantGone(t, alive)
+	wantGone(t, ids) // and are no zombies
 }
 
 func TestStacks(t *testing.T) {

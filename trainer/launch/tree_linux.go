@@ -152,12 +152,14 @@ type tree struct {
 	roots   map[procID]int  // main processes: worker
 	known   map[procID]int  // all that were seen: worker
 	foreign map[procID]bool // our children that are not of this group
+	orphans map[procID]bool // our children that had another parent
+	before  map[int]procStat
 	buf     []byte
 }
 
 // newTree: the token names the name space of process ids, this process by id and start, and the group.
 func newTree() *tree {
-	t := &tree{self: os.Getpid(), roots: map[procID]int{}, known: map[procID]int{}, foreign: map[procID]bool{}, buf: make([]byte, 64<<10)}
+	t := &tree{self: os.Getpid(), roots: map[procID]int{}, known: map[procID]int{}, foreign: map[procID]bool{}, orphans: map[procID]bool{}, buf: make([]byte, 64<<10)}
 	me, _ := readStat(t.self, t.buf) // watchable
 	t.session = me.sid
 	t.token = fmt.Sprintf("%s.%d.%d.%d.", pidSpace(), t.self, me.id.start, groups.Add(1))
@@ -192,19 +194,27 @@ func (t *tree) look(reaped func(worker int, cpu time.Duration)) []member {
 			delete(t.roots, id)
 		}
 	}
-	for id := range t.foreign {
-		if all[id.pid].id != id {
-			delete(t.foreign, id)
+	for _, seen := range []map[procID]bool{t.foreign, t.orphans} {
+		for id := range seen {
+			if all[id.pid].id != id {
+				delete(seen, id)
+			}
 		}
 	}
+	for pid, s := range all {
+		if was, ok := t.before[pid]; ok && was.id == s.id && s.ppid == t.self && was.ppid != t.self {
+			t.orphans[s.id] = true
+		}
+	}
+	t.before = all
 	none := map[int]bool{} // not of the group, at this look
 	var members []member
 	for pid, s := range all {
 		w, ours := t.owner(all, s, none)
 		_, root := t.roots[s.id]
 		if s.dead && s.ppid == t.self && !root {
-			// A child in another session than ours and its own was not started by this process, but adopted.
-			if ours || s.sid != t.session && s.sid != pid && s.sid != 0 {
+			// Nobody else waits for a child that was adopted. One in another session than ours and its own was not started by this process.
+			if ours || t.orphans[s.id] || s.sid != t.session && s.sid != pid && s.sid != 0 {
 				var use unix.Rusage
 				if n, _ := unix.Wait4(pid, nil, unix.WNOHANG, &use); n == pid && ours {
 					reaped(w, time.Duration(use.Utime.Nano()+use.Stime.Nano()))
