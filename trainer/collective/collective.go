@@ -56,7 +56,7 @@ func (o Op) String() string {
 
 // Options of a group. The zero value of every field is its default.
 type Options struct {
-	// Group names this meeting of the ranks, such as a run and its attempt: only ranks that say the same meet. At most 200 bytes.
+	// Group names this meeting of the ranks, such as a run and its attempt: only ranks that say the same meet. At most 4096 bytes.
 	Group string
 	// Timeout for all ranks to come; 0: 5 minutes.
 	Timeout time.Duration

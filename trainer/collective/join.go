@@ -22,6 +22,7 @@ import (
 const (
 	version   = 1
 	maxNote   = 64 << 10
+	maxName   = 4096
 	helloTime = 10 * time.Second      // for a connection to say who it is
 	buffer    = 1 << 20               // of a connection, in bytes
 	pause     = 20 * time.Millisecond // between two looks for the right neighbour
@@ -50,8 +51,8 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 	switch {
 	case world < 1 || rank < 0 || rank >= world:
 		return nil, fault.New(fault.Invalid, "rank %d of %d: ranks are 0 to the number of ranks - 1", rank, world)
-	case len(o.Group) > 200:
-		return nil, fault.New(fault.Invalid, "the name of a group has at most 200 bytes, not %d", len(o.Group))
+	case len(o.Group) > maxName:
+		return nil, fault.New(fault.Invalid, "the name of a group has at most %d bytes, not %d", maxName, len(o.Group))
 	}
 	g := &Group{rank: rank, world: world, pids: make([]int, world), turn: make(chan struct{}, 1), failed: make(chan struct{}), watched: make(chan struct{})}
 	g.pids[rank] = os.Getpid()

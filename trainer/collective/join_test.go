@@ -52,7 +52,7 @@ func TestRefusedMeetings(t *testing.T) {
 		{dir, 0, 0, "", fault.Invalid},
 		{dir, 2, 2, "", fault.Invalid},
 		{dir, -1, 2, "", fault.Invalid},
-		{dir, 0, 2, strings.Repeat("x", 201), fault.Invalid},
+		{dir, 0, 2, strings.Repeat("x", maxName+1), fault.Invalid},
 		{filepath.Join(dir, "none"), 0, 2, "", fault.NotFound},
 		{filepath.Join(dir, "open"), 0, 2, "", fault.Denied},
 		{filepath.Join(dir, strings.Repeat("x", 100)), 0, 2, "", fault.Invalid},
