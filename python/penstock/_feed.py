@@ -82,6 +82,7 @@ class _Lease(weakref.ref):  # type: ignore[type-arg]
 def _gone(lease: _Lease) -> None:
     feed = lease.feed
     feed.held.pop(lease.offset, None)
+    feed.held_bytes -= lease.length
     if feed.dead:
         return
     feed.pending.append(_FREE_FRAME.pack(_FREE, 8, 0, lease.offset))
@@ -130,6 +131,7 @@ class Feed:
         self.failed: Error | None = None
         self.waiting = False
         self.held: dict[int, _Lease] = {}  # batches that have views, by their offset
+        self.held_bytes = 0
         self.pending: deque[bytes] = deque()  # frames to send
         self._sending = threading.Lock()
         self._explain = explain
@@ -220,6 +222,7 @@ class Feed:
             raise self._at(
                 Unsupported, f"the ring of {ring} bytes cannot be mapped ({e}): raise the limit of address space (ulimit -v), or give the data process less memory"
             ) from e
+        self.much = ring // 4  # to hold: what the data process may take in all
         with contextlib.suppress(OSError):
             self.ring.madvise(mmap.MADV_DONTDUMP)
 
@@ -266,15 +269,20 @@ class Feed:
         ) from cause
 
     def _patience(self, waited: float) -> None:
-        """Says once that views may be what is waited for."""
+        """Says that views may be what is waited for."""
         n = len(self.held)
-        if self._warned or n == 0 or waited < (_PATIENCE if n > 1 else _LONG_PATIENCE):
+        if n and waited >= (_PATIENCE if n > 1 else _LONG_PATIENCE):
+            self._warn(f"no batch for {waited:.0f} s, while ")
+
+    def _warn(self, begin: str) -> None:
+        """Once."""
+        if self._warned:
             return
         self._warned = True
-        size = sum(x.length for x in list(self.held.values()))
+        n = len(self.held)
         warnings.warn(
-            f"rank {self.rank}: no batch for {waited:.0f} s, while {n} earlier {'batch is' if n == 1 else 'batches are'} still in use ({size / (1 << 20):.1f} MiB): "
-            "arrays and tensors are views of the data process's memory, and it may be waiting for that to come back. Keep copies (x.copy(), x.clone()), or raise run.memory",
+            f"rank {self.rank}: {begin}{n} earlier {'batch is' if n == 1 else 'batches are'} still in use ({self.held_bytes / (1 << 20):.1f} MiB): "
+            "arrays and tensors are views of the data process's memory, which comes back with the last view of a batch. Drop them sooner, keep copies (x.copy(), x.clone()), or raise run.memory",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -449,6 +457,9 @@ class Feed:
             lease = _Lease(memory, _gone)
             lease.feed, lease.offset, lease.length = self, offset, length
             self.held[offset] = lease
+            self.held_bytes += length
+            if self.held_bytes > self.much:
+                self._warn("")
             item.memory = memory
         if kind == TENSORS:
             known, size, heads = self._form

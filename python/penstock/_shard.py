@@ -273,8 +273,8 @@ class _Epoch(Iterator[Any]):
             raise StopIteration
         try:
             out = self._make(item)
-        except Error as e:
-            shard._feed.fail(e)  # the batch is lost: nothing may come after it
+        except BaseException:
+            shard._ahead.appendleft(item)  # it was not given, and another loop may ask for it in another form
             raise
         shard._give(item)
         return out

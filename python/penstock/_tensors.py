@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -115,8 +116,8 @@ class _Copies(Iterator[Batch[torch.Tensor]]):
         try:
             if id(item) not in self._started:
                 self._start(item)
-        except Error as e:
-            shard._feed.fail(e)
+        except BaseException:
+            shard._ahead.appendleft(item)  # it was not given
             raise
         copies, done = self._started.pop(id(item))
         current = torch.cuda.current_stream(self._device)
@@ -127,10 +128,8 @@ class _Copies(Iterator[Batch[torch.Tensor]]):
         shard._give(item)
         ahead = shard._peek()
         if ahead is not None and ahead.kind != END:
-            try:
+            with contextlib.suppress(Error):  # comes again with the batch that it is of
                 self._start(ahead)
-            except Error as e:
-                shard._feed.fail(e)  # raised with the batch it is of
         return out
 
 

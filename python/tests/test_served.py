@@ -222,8 +222,10 @@ def test_records(serve: Serve, spec: Spec, cli: Cli, tmp_path: Path) -> None:
             assert b["maybe"].dtype == np.float64
             b["id"][:] = -1
         del b
-        with pytest.raises(penstock.Unsupported, match="'name'"):
-            next(s.iter_torch_batches())
+        for _ in range(2):
+            with pytest.raises(penstock.Unsupported, match="'name'"):
+                next(s.iter_torch_batches())
+        assert s.step == 0 and next(s.to_arrow()).num_rows == 64 and s.step == 1  # the batch is still to be had
 
 
 def test_ragged_and_padded(serve: Serve, spec: Spec, cli: Cli, tmp_path: Path) -> None:
@@ -267,37 +269,26 @@ def test_epochs(serve: Serve, spec: Spec) -> None:
         assert len(s) == 0 and list(s.iter_batches()) == [] and s.epoch == 1 and list(s.iter_torch_batches()) == []
 
 
-def test_kept_batches(serve: Serve, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who keeps everything is told what blocks; what is kept stays as it is; once it is dropped, batches come again."""
+def test_kept_batches(serve: Serve, spec: Spec) -> None:
+    """Who keeps everything is told; what is kept stays as it is, and what is dropped is used again."""
     path = spec("version: 1\nsource: {range: {n: 4000000}}\nshards: {global_batch: 65536, columns: {id: int64}, shuffle: none}\nrun: {memory: 16MiB}\n")
-    monkeypatch.setattr(_feed, "_PATIENCE", 1.0)
     with penstock.connect(serve(path).socket) as s:
-        it = s.iter_batches()
-        kept: list[Any] = []
-        done = threading.Event()
-
-        def watch() -> None:
-            while not s._feed._warned and not done.wait(0.01):
-                pass
-            for i, b in enumerate(kept):
-                assert b["id"][0] == 65536 * i and b["id"][-1] == 65536 * (i + 1) - 1
-            kept.clear()
-
-        t = threading.Thread(target=watch)
-        t.start()
-        n = 0
+        assert s._feed.much >= 16 << 20
+        s._feed.much = 8 << 20
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for b in it:
-                if t.is_alive():
-                    kept.append(b)
-                assert b["id"][0] == 65536 * n
-                n += 1
-        done.set()
-        t.join()
-        assert n == len(s) == 61
-        if caught:
-            assert "run.memory" in str(caught[0].message) and len(caught) == 1
+            kept = list(s.iter_batches())
+        assert len(kept) == len(s) == 61 and s._feed.held_bytes == 61 << 19
+        assert len(caught) == 1 and "17 earlier batches are still in use (8.5 MiB)" in str(caught[0].message)
+        for i, b in enumerate(kept):
+            assert b["id"][0] == 65536 * i and b["id"][-1] == 65536 * (i + 1) - 1
+        offsets = set(s._feed.held)
+        kept.clear()
+        del b
+        gc.collect()
+        assert s._feed.held_bytes == 0 and not s._feed.held
+        more = {at for b in s.iter_batches() for at in s._feed.held} - offsets
+        assert len(more) <= 8  # it is the same memory, but for what was ahead
 
 
 def test_killed_server(serve: Serve, spec: Spec) -> None:
@@ -320,6 +311,10 @@ def test_killed_server(serve: Serve, spec: Spec) -> None:
                 v.zero_()
         state = s.state_dict()
         assert state["step"] == len(kept)
+    with penstock.connect(serve(path, 1).socket) as s:
+        with pytest.raises(penstock.Unsupported, match="leave shards.columns out"):
+            next(s.to_arrow())
+        assert next(s.iter_batches()).step == 0
     with penstock.connect(serve(path, 1).socket) as s:
         s.load_state_dict(state)
         assert next(s.iter_batches()).step == len(kept)
