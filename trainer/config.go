@@ -98,9 +98,11 @@ type Data struct {
 	Eval bool
 }
 
-// DataProcess is a program that serves data sets, as `penstock data` does.
+// DataProcess is a program that serves data sets, as `penstock data` does; see [ServeData].
 type DataProcess struct {
 	Argv []string
+	// Input, where it is not empty, is written to a file that this user alone can read and that goes with the run; its path is one more argument.
+	Input string
 	// Env of the process: NAME=value, beside what it inherits.
 	Env []string
 	// Sets are the names of the data sets that it serves; true: for evaluation.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -352,7 +353,8 @@ func statusError(err error) *store.Error {
 		return nil
 	}
 	e := wire.FromError(err)
-	return &store.Error{Code: e.Code, Text: e.Text}
+	text, trace, _ := strings.Cut(e.Text, "\n")
+	return &store.Error{Code: e.Code, Text: text, Trace: trace}
 }
 
 // result is what came of the run, once the loop has ended. It writes the last status.

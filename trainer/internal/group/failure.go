@@ -318,7 +318,7 @@ func (g *Group) judge() {
 	case g.end != nil || c.class == Fatal:
 	case g.notice != nil:
 	case !g.progress && g.last == c.same:
-		err = fault.New(fault.CodeOf(err), "%w (twice before the first report or batch: it would come again)", err)
+		err = fault.New(fault.CodeOf(err), "twice before the first report or batch, so it would come again: %w", err)
 	default:
 		g.fails[c.class]++
 		budget := g.cfg.Worker
@@ -326,7 +326,7 @@ func (g *Group) judge() {
 			budget = g.cfg.Memory
 		}
 		if again = g.fails[c.class] <= budget; !again && budget > 0 {
-			err = fault.New(fault.CodeOf(err), "%w (failure %d without a checkpoint in between; failures.%s is %d)", err, g.fails[c.class], c.class, budget)
+			err = fault.New(fault.CodeOf(err), "failure %d without a checkpoint in between, of which %d are outlived (failures.%s): %w", g.fails[c.class], budget, c.class, err)
 		}
 	}
 	g.act(Action{Do: Failure, Attempt: g.attempt, Rank: c.rank, Class: c.class, Final: !again, Err: err})
