@@ -84,6 +84,43 @@ func TestFencedInCommit(t *testing.T) {
 	})
 }
 
+// A Sweep that found its controller in charge, and is late: the successor has uploaded its files meanwhile, and is about to write the manifest.
+func TestLateSweep(t *testing.T) {
+	storages(t, func(t *testing.T, storage string) {
+		a, b := newRun(t, storage, "x"), openRun(t, storage, "x")
+		begin(t, a)
+		uploaded, swept := make(chan struct{}), make(chan struct{})
+		b.hook = func(step, key string) {
+			if step == "put" && key == entryName(2) {
+				close(uploaded)
+				<-swept
+			}
+		}
+		var wg sync.WaitGroup
+		dir := tree(t, map[string]string{"f": "x"})
+		a.hook = func(step, key string) {
+			if step == "sweep" {
+				die(a)
+				begin(t, b)
+				wg.Go(func() {
+					if _, err := b.Commit(t.Context(), Commit{Report: 1, World: 1, Parts: []Part{{0, dir}}}); err != nil {
+						t.Error(err)
+					}
+				})
+				<-uploaded
+			}
+		}
+		if err := a.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		close(swept)
+		wg.Wait()
+		if n := checkWhole(t, b); !slices.Equal(n, []int{2}) {
+			t.Fatal(n)
+		}
+	})
+}
+
 // A controller that dies in between leaves what Sweep of the next removes; that of a replaced one, which comes late, touches nothing of its successor's.
 func TestSweep(t *testing.T) {
 	storages(t, func(t *testing.T, storage string) {

@@ -174,6 +174,7 @@ func (r *Run) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.at("sweep", checkpointsDir)
 	var tries []string // listed before manifests are: of those of earlier attempts, none gets one any more
 	for info, err := range r.b.ListDir(ctx, r.prefix+checkpointsDir) {
 		if err != nil {
