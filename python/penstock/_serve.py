@@ -279,19 +279,19 @@ def from_numpy(name: str, v: Any, t: Any) -> Any:
             v = pa.concat_arrays(v.chunks) if v.num_chunks else pa.array([], v.type)
     try:
         if isinstance(v, pa.Array):
-            return v if v.type == t else v.cast(t)
+            return _fit(v, t)
         if hasattr(v, "detach") and hasattr(v, "cpu"):  # a tensor
             v = v.detach().cpu().numpy()
         if isinstance(v, np.ma.MaskedArray):
-            return pa.array(v).cast(t) if v.ndim == 1 else pa.array(list(v), type=t)
+            return _fit(pa.array(v), t) if v.ndim == 1 else _objects(list(v), t)
         if isinstance(v, np.ndarray):
             if v.ndim == 0:
                 raise Invalid(f"column {name!r} is one value: an array with a value for each row is needed")
             if v.dtype == object:
-                return pa.array(list(v) if v.ndim > 1 else v, type=t, from_pandas=False)
+                return _objects(list(v), t)
             return _dense(v, t)
         if isinstance(v, (list, tuple)):
-            return pa.array(v, type=t)
+            return _objects(v, t)
     except (pa.ArrowException, OverflowError) as e:
         raise ValueError(f"column {name!r}: {e} (the step's schema says {t})") from None
     except TypeError as e:
@@ -299,13 +299,37 @@ def from_numpy(name: str, v: Any, t: Any) -> Any:
     raise Invalid(f"column {name!r} is {_a(v)}: an array with a value for each row is needed")
 
 
+def _objects(v: Any, t: Any) -> Any:
+    """A list of Python's values. With the type given pyarrow would cut 1.5 to 1, so it is found first where it can be."""
+    import pyarrow as pa
+
+    try:
+        a = pa.array(v, from_pandas=False)
+    except (pa.ArrowException, TypeError, OverflowError):
+        return pa.array(v, type=t, from_pandas=False)
+    return _fit(a, t)
+
+
+def _fit(a: Any, t: Any) -> Any:
+    """The same values as another type; text is no number, and no number is text."""
+    import pyarrow as pa
+
+    def text(t: Any) -> bool:
+        return bool(pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t))
+
+    if a.type == t:
+        return a
+    if text(a.type) != text(t) and not pa.types.is_null(a.type) and not pa.types.is_dictionary(a.type) and not pa.types.is_dictionary(t):
+        raise pa.ArrowInvalid(f"values of type {a.type}")
+    return a.cast(t)
+
+
 def _dense(v: NDArray[Any], t: Any) -> Any:
     """An array without objects; each dimension after the first is a list."""
     import pyarrow as pa
 
     if v.ndim == 1:
-        a = pa.array(v, from_pandas=False)
-        return a if a.type == t else a.cast(t)
+        return _fit(pa.array(v, from_pandas=False), t)
     rest = v.reshape(-1, *v.shape[2:])
     size = v.shape[1]
     if pa.types.is_fixed_size_list(t):
