@@ -3,6 +3,7 @@ package trainer
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
@@ -21,5 +22,13 @@ func (c *controller) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 		return nil, fault.Wrap(err, fault.Place{File: c.logs})
 	}
 	c.dataLog = f
-	return feeder.Process(c.sockets.path, p.Argv, p.Env, f), nil
+	argv := slices.Clone(p.Argv)
+	if p.Input != "" {
+		path := filepath.Join(c.sockets.path, "input")
+		if err := os.WriteFile(path, []byte(p.Input), 0o600); err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: path})
+		}
+		argv = append(argv, path)
+	}
+	return feeder.Process(c.sockets.path, argv, p.Env, f), nil
 }

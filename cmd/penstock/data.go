@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
@@ -32,12 +31,12 @@ or feed.Dial in Go. (penstock.open() starts it by itself, and penstock train has
 where it is not there, and must be closed to other users.
 
 When it listens it prints {"ready": true} on stdout; where it cannot, {"error": {"code": ..., "text": ...}}. It ends when its standard input
-is closed, unless that is a terminal; when all ranks have been given up; and when a consumer is lost, which the others are told of.
+is a pipe that is closed; when all ranks have been given up; and when a consumer is lost, which the others are told of.
 
 ` + exitHelp,
-		Example: `  penstock data examples/shards.yaml --socket /tmp/feed/s
-  penstock data examples/shards.yaml --socket /tmp/feed/s --ranks 8 --rank 0 --rank 1
-  penstock data examples/shards.yaml --socket /tmp/feed/s --state state.json --set run.memory=1GiB`,
+		Example: `  penstock data examples/shards.yaml --socket feed/s
+  penstock data examples/shards.yaml --socket feed/s --ranks 8 --rank 0 --rank 1
+  penstock data examples/shards.yaml --socket feed/s --state state.json --set run.memory=1GiB`,
 		Args:   args("SPEC", 1, 1),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, a []string) error {
@@ -111,13 +110,8 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 	}
 	defer os.Remove(d.socket + ".lock")
 	defer l.Close()
-	ctx, cancel := untilClosed(cmd.Context(), os.Stdin)
-	defer cancel()
-	its, err := ds.Shards(ctx, ranks, o)
+	its, err := ds.Shards(cmd.Context(), ranks, o)
 	if err != nil {
-		if context.Cause(ctx) == errClosed {
-			return nil
-		}
 		return s.AtShards(err)
 	}
 	if _, err := fmt.Fprintln(cmd.OutOrStdout(), `{"ready": true}`); err != nil {
@@ -127,6 +121,8 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 		return err
 	}
 	d.ready = true
+	ctx, cancel := untilClosed(cmd.Context(), os.Stdin)
+	defer cancel()
 	if err = feed.Serve(ctx, l, its, nil); context.Cause(ctx) == errClosed {
 		return nil
 	}
@@ -135,10 +131,11 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 
 var errClosed = fault.New(fault.Canceled, "standard input was closed")
 
-// untilClosed is a context that ends when a pipe or file is at its end; a terminal is not read.
+// untilClosed is a context that ends with a pipe: whoever started this process holds the other end. Nothing else is read: a terminal is the user's, and
+// services have no input.
 func untilClosed(ctx context.Context, in *os.File) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if !term.IsTerminal(int(in.Fd())) {
+	if st, err := in.Stat(); err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
 		go func() { // ends with the process
 			_, _ = io.Copy(io.Discard, in)
 			cancel(errClosed)

@@ -27,6 +27,14 @@ func TestHelpExamplesRun(t *testing.T) {
 	if err := os.Symlink(self, filepath.Join(bin, "penstock")); err != nil {
 		t.Fatal(err)
 	}
+	env := append(os.Environ(), "PENSTOCK_TEST_MAIN=1", "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CACHE_HOME="+dir)
+	// A run with checkpoints: its workers are those of worker_test.go.
+	first := exec.Command(self, "train", "examples/train.yaml", "--name", "first", "--set", "train.command=["+self+"]", "--set", "train.env=[PENSTOCK_TEST_MAIN=worker]",
+		"--set", "train.config={steps: 10, every: 5}")
+	first.Dir, first.Env = dir, env
+	if out, err := first.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	ran := 0
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
@@ -40,15 +48,20 @@ func TestHelpExamplesRun(t *testing.T) {
 			ran++
 			sh := exec.Command("sh", "-c", "set -e; "+line)
 			sh.Dir = dir
-			sh.Env = append(os.Environ(), "PENSTOCK_TEST_MAIN=1", "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CACHE_HOME="+dir)
+			sh.Env = env
+			if c.Name() == "data" {
+				sh.Stdin = strings.NewReader("") // a pipe, which ends
+			}
 			var stderr bytes.Buffer
 			sh.Stderr = &stderr
 			out, err := sh.Output()
 			if err != nil || len(out) == 0 && !strings.Contains(line, " > ") {
 				t.Errorf("%s: %v, %d bytes out: %s", line, err, len(out), stderr.String())
 			}
-			if stderr.Len() > 0 && !strings.Contains(stderr.String(), "to count") {
-				t.Errorf("%s: %s", line, stderr.String())
+			for said := range strings.Lines(stderr.String()) {
+				if !strings.Contains(said, "to count") && !strings.HasPrefix(said, "penstock: the run: state ") && !strings.HasPrefix(said, "penstock: a checkpoint: ") {
+					t.Errorf("%s: %s", line, said)
+				}
 			}
 		}
 		for _, sub := range c.Commands() {
@@ -69,6 +82,18 @@ func TestHelpSaysExitCodes(t *testing.T) {
 		r := penstock(t, args...)
 		for _, code := range []int{exitOK, exitFailed, exitUsage, 130, 143} {
 			if r.code != 0 || !strings.Contains(r.out, fmt.Sprintf("%d ", code)) || !strings.Contains(r.out, "Exit codes:") {
+				t.Errorf("%v: exit %d, no code %d in %s", args, r.code, code, r.out)
+			}
+		}
+	}
+}
+
+// A run that can go on has an exit code of its own.
+func TestTrainHelpSaysExitCodes(t *testing.T) {
+	for _, args := range [][]string{{"train", "--help"}, {"resume", "--help"}} {
+		r := penstock(t, args...)
+		for _, code := range []int{exitOK, exitFailed, exitUsage, 130, exitPreempted} {
+			if r.code != 0 || !strings.Contains(r.out, fmt.Sprintf("%d ", code)) {
 				t.Errorf("%v: exit %d, no code %d in %s", args, r.code, code, r.out)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +14,15 @@ import (
 
 // The tests run the real program: this binary, which is penstock when asked to be.
 func TestMain(m *testing.M) {
-	if os.Getenv("PENSTOCK_TEST_MAIN") == "1" {
+	switch os.Getenv("PENSTOCK_TEST_MAIN") {
+	case "1":
 		os.Exit(run())
+	case "worker": // of a training run
+		if err := worker(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

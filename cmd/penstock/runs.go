@@ -30,7 +30,7 @@ it, as with one that failed or was preempted. (The process is looked for on this
 
 ` + exitHelp,
 		Example: `  penstock runs
-  penstock runs --storage s3://bucket/runs --json`,
+  penstock runs --storage penstock-runs --json`,
 		Args: args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := store.List(cmd.Context(), storage)
@@ -117,7 +117,7 @@ func statusCommand() *cobra.Command {
 		Short: "Print where a training run stands",
 		Long:  "Status prints the state of a run, its attempts and failures, its last checkpoint and the metrics of its last report. " + runArg + "\n\n" + exitHelp,
 		Example: `  penstock status first
-  penstock status s3://bucket/runs/first --json`,
+  penstock status penstock-runs/first --json`,
 		Args: args("RUN", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			r, in, err := openRun(cmd, a[0], storage)
@@ -195,8 +195,8 @@ func checkpointsCommand() *cobra.Command {
 		Long: `Checkpoints lists the checkpoints that a run has kept, the last one last: files, size, and the metrics that were reported with them. With --best it
 prints the best one by a metric. Their files are in FOLDER, below the folder of the run. ` + runArg + "\n\n" + exitHelp,
 		Example: `  penstock checkpoints first
-  penstock checkpoints first --best val_loss
-  penstock checkpoints s3://bucket/runs/first --best accuracy --order max --json`,
+  penstock checkpoints first --best loss
+  penstock checkpoints penstock-runs/first --best loss --order max --json`,
 		Args: args("RUN", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			given := cmd.Flags().Changed
@@ -234,7 +234,7 @@ prints the best one by a metric. Their files are in FOLDER, below the folder of 
 			t := newTable(cmd.OutOrStdout(), "NUMBER", "REPORT", "AGE", "FILES", "SIZE", "FOLDER", "METRICS")
 			now := time.Now()
 			for _, m := range all {
-				t.row(number(int64(m.Number)), number(m.Report), age(now.Sub(m.Time)), number(int64(len(m.Files))), exec.Bytes(m.Bytes), "checkpoints/"+m.Try, metricsText(m.Metrics))
+				t.row(number(int64(m.Number)), number(m.Report), age(now.Sub(m.Time)), number(int64(len(m.Files))), exec.Bytes(m.Bytes), checkpointFolder(&m), metricsText(m.Metrics))
 			}
 			return t.Flush()
 		},
@@ -263,12 +263,15 @@ type checkpointJSON struct {
 
 func checkpointOf(r *store.Run, m store.Manifest) checkpointJSON {
 	x := checkpointJSON{Number: m.Number, Report: m.Report, Attempt: m.Attempt, Time: m.Time, World: m.World, Metrics: m.Metrics, Bytes: m.Bytes, Files: []string{},
-		Run: r.URL(), Folder: "checkpoints/" + m.Try, Data: slices.Sorted(maps.Keys(m.Data))}
+		Run: r.URL(), Folder: checkpointFolder(&m), Data: slices.Sorted(maps.Keys(m.Data))}
 	for _, f := range m.Files {
 		x.Files = append(x.Files, f.Path)
 	}
 	return x
 }
+
+// checkpointFolder is where the files of a checkpoint are, below the run's folder.
+func checkpointFolder(m *store.Manifest) string { return "checkpoints/" + m.Try + "/files" }
 
 func storageFlag(c *cobra.Command, storage *string) {
 	c.Flags().StringVar(storage, "storage", defaultStorage, "folder or bucket `URL` that runs are in")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,10 +46,10 @@ What follows -- takes the place of train.command. What workers print comes out w
 ` + trainSignals + `
 
 ` + trainExits,
-		Example: `  penstock train examples/pytorch-ddp/train.yaml
-  penstock train spec.yaml --workers 4 --set train.config.lr=0.1 -- python train.py --layers 12
-  penstock train spec.yaml --name first --resume   # goes on, with the spec as it is now
-  penstock train spec.yaml --from penstock-runs/first#12`,
+		Example: `  penstock train examples/train.yaml
+  penstock train examples/train.yaml --workers 4 --set train.config.lr=0.1 -- sh -c 'echo "rank $RANK of $WORLD_SIZE"'
+  penstock train examples/train.yaml --name first --resume   # goes on, with the spec as it is now
+  penstock train examples/train.yaml --from penstock-runs/first   # begins with its last checkpoint`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				t.command, a = a[n:], a[:n]
@@ -105,8 +104,8 @@ of a step are the same. RUN is a name in --storage, or the folder or URL of the 
 
 ` + trainExits,
 		Example: `  penstock resume first
-  penstock resume first --workers 3
-  penstock resume s3://bucket/runs/first`,
+  penstock resume first --workers 3 --storage penstock-runs
+  penstock resume penstock-runs/first --quiet`,
 		Args: args("RUN", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			storage, name, err := runAt(a[0], t.storage)
@@ -193,7 +192,7 @@ func (t *training) overrides(cmd *cobra.Command) ([]string, error) {
 }
 
 // run trains.
-func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) (err error) {
+func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error {
 	if s.Train == nil {
 		return usageError{fault.New(fault.Invalid, "%s: the spec has no train section, which says what to run: add `train: {command: [python, train.py]}`, or put the command behind --", o.File)}
 	}
@@ -206,22 +205,13 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) (err 
 	if err := configure(&t.cfg, s.Train); err != nil {
 		return usageError{err}
 	}
-	dir, err := os.MkdirTemp("", "penstock-train-") // mode 0700
-	if err != nil {
-		return fault.WithCode(fault.CodeOf(err), fmt.Errorf("a folder for the record of the spec: %w", err))
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	record := filepath.Join(dir, "spec.json")
-	if err := os.WriteFile(record, []byte(o.String()), 0o600); err != nil {
-		return fault.Wrap(err, fault.Place{File: record})
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return fault.New(fault.Unsupported, "the path of this program: %w", err)
 	}
 	c := &t.cfg
 	c.Spec = o.String()
-	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control", record}, Sets: map[string]bool{spec.TrainName: false}}
+	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
 	}

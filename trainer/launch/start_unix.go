@@ -145,13 +145,7 @@ func (g *group) start(i int) error {
 		w.streams = append(w.streams, newStream(w.out, r, stderr))
 		files = append(files, wr)
 	}
-	env := make([]string, 0, len(w.Env)+1)
-	for _, e := range w.Env {
-		if !strings.HasPrefix(e, EnvLaunch+"=") { // of a launcher that started this process
-			env = append(env, e)
-		}
-	}
-	env = append(env, fmt.Sprintf("%s=%s%d", EnvLaunch, g.tree.token, i))
+	env := lastOnly(append(w.Env[:len(w.Env):len(w.Env)], fmt.Sprintf("%s=%s%d", EnvLaunch, g.tree.token, i)))
 	p, err := os.StartProcess(w.path, w.Argv, &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: procAttr()})
 	if err != nil {
 		for _, s := range w.streams {
@@ -264,6 +258,22 @@ func executable(file string) (string, error) {
 		return "", fault.New(fault.Denied, "program %s is not executable: chmod +x it, or start it by its interpreter (python FILE, sh FILE)", file)
 	}
 	return file, nil
+}
+
+// lastOnly is an environment in which each name has the last of its values: of several, programs see the first, or the last.
+func lastOnly(env []string) []string {
+	at := make(map[string]int, len(env))
+	out := make([]string, 0, len(env))
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if i, ok := at[name]; ok {
+			out[i] = kv
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, kv)
+	}
+	return out
 }
 
 // lookEnv is the value that a process sees, which is the last; "": none.

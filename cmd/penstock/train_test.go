@@ -1,0 +1,446 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/memtest"
+)
+
+// trainSpec writes the spec of a run whose workers are those of worker_test.go. Steps are written to out, where it is not empty.
+func trainSpec(t *testing.T, dir, config string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`version: 1
+source: {range: {n: 9000}}
+steps: [{filter: id %% 3 != 0}]
+shards: {global_batch: 60, seed: 3, columns: {id: int64}, shuffle: {lanes: 3, window_rows: 100}}
+train:
+  command: [%s]
+  env: [PENSTOCK_TEST_MAIN=worker]
+  workers: 2
+  storage: %s/runs
+  config: {every: 5, steps: 30, %s}
+  stop_timeout: 2s
+  failures: {worker: 5}
+`, self, dir, config)
+	name := filepath.Join(dir, "t.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// steps is what all ranks had of each step: the numbers of its samples, in order of rank, and the digests by rank where world is 2.
+func stepsIn(t *testing.T, dir string) (samples map[string][]int64, digests map[string]string) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byWorld := map[string]map[string][]int64{} // world, step
+	digests = map[string]string{}
+	for _, e := range all { // in order of step and rank
+		step, rest, _ := strings.Cut(e.Name(), "-")
+		_, world, _ := strings.Cut(rest, "-of-")
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f stepFile
+		if err := json.Unmarshal(b, &f); err != nil {
+			t.Fatal(e.Name(), err)
+		}
+		digests[e.Name()] = f.Digest
+		if byWorld[world] == nil {
+			byWorld[world] = map[string][]int64{}
+		}
+		byWorld[world][step] = append(byWorld[world][step], f.N...)
+	}
+	samples = map[string][]int64{}
+	for world, steps := range byWorld {
+		for step, n := range steps {
+			slices.Sort(n)
+			if old := samples[step]; old != nil && !slices.Equal(old, n) && len(old) == len(n) {
+				t.Errorf("step %s has other samples on %s workers", step, world)
+			}
+			if len(n) > len(samples[step]) { // a step in which a rank died has fewer
+				samples[step] = n
+			}
+		}
+	}
+	return samples, digests
+}
+
+// started is a penstock that runs: its output so far.
+type started struct {
+	*exec.Cmd
+	out, err bytes.Buffer
+}
+
+func startPenstock(t *testing.T, args ...string) *started {
+	t.Helper()
+	s := &started{Cmd: command(t, args...)}
+	s.Stdout, s.Stderr, s.WaitDelay = &s.out, &s.err, 10*time.Second
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Process.Kill()
+		_ = s.Wait()
+	})
+	return s
+}
+
+// waitForStep waits until a step of rank 0 was made.
+func waitForStep(t *testing.T, s *started, dir string, step int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // of other processes
+		if all, _ := filepath.Glob(filepath.Join(dir, fmt.Sprintf("%04d-0-of-*", step))); len(all) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			_ = s.Process.Kill()
+			_ = s.Wait()
+			t.Fatalf("step %d does not come: %s%s", step, s.out.String(), s.err.String())
+		}
+	}
+}
+
+// childrenOf lists the processes that a process has started.
+func childrenOf(t *testing.T, pid int) (all []int) {
+	t.Helper()
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if tasks == nil {
+		memtest.Skip(t, "the system does not tell the children of a process")
+	}
+	for _, file := range tasks {
+		b, _ := os.ReadFile(file)
+		for f := range strings.FieldsSeq(string(b)) {
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// dataProcessOf finds the data process of a controller.
+func dataProcessOf(t *testing.T, pid int) int {
+	t.Helper()
+	for _, p := range childrenOf(t, pid) {
+		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p)); bytes.Contains(b, []byte("\x00--control\x00")) {
+			return p
+		}
+	}
+	t.Fatalf("no data process among %v", childrenOf(t, pid))
+	return 0
+}
+
+// gone fails where a process is still there.
+func gone(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // ended by the system
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if err != nil || strings.Contains(string(stat), ") Z ") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %d is still there: %s", pid, stat)
+			}
+		}
+	}
+}
+
+// A run that nothing happens to, and what can be said of it after.
+func TestTrain(t *testing.T) {
+	dir := t.TempDir()
+	spec := trainSpec(t, dir, "")
+	runs := dir + "/runs"
+	r := penstock(t, "train", spec, "--name", "first", "--set", "train.config.steps=20")
+	if r.code != 0 || !strings.Contains(r.out, "first: finished after 4 reports in 1 attempt, last checkpoint 4 in ") || !strings.Contains(r.out, "; loss 0.05, steps 20\n") ||
+		!strings.Contains(r.out, "rank 1: 20 steps\n") || !strings.Contains(r.err, "penstock: a checkpoint: checkpoint 4, report 4") {
+		t.Fatalf("exit %d: %s%s", r.code, r.out, r.err)
+	}
+	r = penstock(t, "train", spec, "--name", "first")
+	if r.code != exitFailed || !strings.Contains(r.err, `there is a run "first"`) || !strings.Contains(r.err, "--resume") {
+		t.Errorf("the same name: %d %s", r.code, r.err)
+	}
+	// It goes on where it was, with the spec as it is now, and more steps.
+	r = penstock(t, "train", spec, "--name", "first", "--resume", "--quiet")
+	if r.code != 0 || r.err != "" || !strings.Contains(r.out, "first: finished after 6 reports in 1 attempt") || !strings.Contains(r.out, "rank 0: 30 steps\n") {
+		t.Errorf("resumed: exit %d: %s%s", r.code, r.out, r.err)
+	}
+	r = penstock(t, "runs", "--storage", runs)
+	if l := lines(r.out); r.code != 0 || len(l) != 2 || !strings.HasPrefix(l[0], "NAME   STATE     ATTEMPT  CHECKPOINT  AGE") || !strings.HasPrefix(l[1], "first  finished  2 ") || r.err != "" {
+		t.Errorf("runs: %+v", r)
+	}
+	var run runJSON
+	r = penstock(t, "status", runs+"/first", "--json")
+	if err := json.Unmarshal([]byte(r.out), &run); err != nil || run.State != "finished" || run.Attempt != 2 || run.Reports != 6 || run.Metrics["steps"] != 30 || run.Workers != 2 || len(run.Command) != 1 {
+		t.Errorf("status: %+v, %v", run, err)
+	}
+	r = penstock(t, "status", "first", "--storage", runs)
+	for _, want := range []string{"run              first\n", "state            finished\n", "attempt          2\n", "failures         none\n", "last metrics     loss 0.0333333, steps 30\n"} {
+		if r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("status has no %q: %+v", want, r)
+		}
+	}
+	r = penstock(t, "checkpoints", "first", "--storage", runs)
+	if l := lines(r.out); r.code != 0 || len(l) != 4 || !strings.HasPrefix(l[0], "NUMBER  REPORT  AGE") || !strings.HasSuffix(l[3], "loss 0.0333333, steps 30\n") {
+		t.Errorf("checkpoints: %+v", r)
+	}
+	var best checkpointJSON
+	r = penstock(t, "checkpoints", "first", "--storage", runs, "--best", "loss", "--order", "max", "--json")
+	if err := json.Unmarshal([]byte(r.out), &best); err != nil || best.Report != 4 || !slices.Equal(best.Files, []string{"steps"}) || !slices.Equal(best.Data, []string{"train"}) {
+		t.Errorf("best: %+v, %v, %s", best, err, r.err)
+	}
+	if b, err := os.ReadFile(filepath.Join(best.Run, best.Folder, "steps")); err != nil || string(b) != "20" {
+		t.Errorf("its file holds %q, %v", b, err)
+	}
+	// Another run begins with its checkpoint.
+	r = penstock(t, "train", spec, "--name", "second", "--from", runs+"/first#4")
+	if r.code != 0 || !strings.Contains(r.out, "second: finished after 2 reports") {
+		t.Errorf("from another: exit %d: %s%s", r.code, r.out, r.err)
+	}
+	if r = penstock(t, "runs", "--storage", runs, "--json"); strings.Count(r.out, "\n") != 2 || !strings.Contains(lines(r.out)[0], `"name":"second"`) {
+		t.Errorf("runs: %+v", r)
+	}
+}
+
+// Whatever is killed, and whenever, the run goes on with the batches that come next: the same ones on as many workers, the same samples on
+// others.
+func TestTrainKilled(t *testing.T) {
+	whole := t.TempDir()
+	if r := penstock(t, "train", trainSpec(t, t.TempDir(), "out: "+whole)); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	want, digests := stepsIn(t, whole)
+	if len(want) != 30 || len(digests) != 60 {
+		t.Fatalf("%d steps, %d files", len(want), len(digests))
+	}
+	for _, c := range []struct {
+		name, config string
+		kill         func(t *testing.T, s *started, spec, dir string) // may end it and resume
+	}{
+		{name: "worker", config: "die: 13"},
+		{name: "data process", kill: func(t *testing.T, s *started, _, _ string) {
+			if err := syscall.Kill(dataProcessOf(t, s.Process.Pid), syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		}},
+		{name: "controller", kill: func(t *testing.T, s *started, _, dir string) {
+			children := childrenOf(t, s.Process.Pid)
+			if len(children) < 3 {
+				t.Errorf("children %v", children)
+			}
+			_ = s.Process.Kill()
+			_ = s.Wait()
+			gone(t, children)
+			r := penstock(t, "runs", "--storage", dir+"/runs")
+			if !strings.Contains(r.out, "lost") || !strings.Contains(r.err, "go on with: penstock resume run --storage "+dir+"/runs") {
+				t.Errorf("runs: %+v", r)
+			}
+			if r := penstock(t, "status", dir+"/runs/run"); !strings.Contains(r.out, "lost") || !strings.Contains(r.out, "go on with: ") {
+				t.Errorf("status: %+v", r)
+			}
+			if r = penstock(t, "resume", dir+"/runs/run"); r.code != 0 || !strings.Contains(r.out, "30 steps") {
+				t.Errorf("resume: %+v", r)
+			}
+		}},
+		{name: "controller and number of workers", kill: func(t *testing.T, s *started, spec, dir string) {
+			_ = s.Process.Kill()
+			_ = s.Wait()
+			if err := os.Remove(spec); err != nil { // the record is enough
+				t.Error(err)
+			}
+			if r := penstock(t, "resume", "run", "--storage", dir+"/runs", "--workers", "3"); r.code != 0 || !strings.Contains(r.out, "rank 2: 30 steps") {
+				t.Errorf("resume: %+v", r)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir, out := t.TempDir(), t.TempDir()
+			spec := trainSpec(t, dir, "out: "+out+", wait: 10, "+c.config)
+			s := startPenstock(t, "train", spec, "--name", "run")
+			if c.kill != nil {
+				waitForStep(t, s, out, 12)
+				c.kill(t, s, spec, dir)
+			}
+			if s.ProcessState == nil {
+				if err := s.Wait(); err != nil || !strings.Contains(s.out.String(), "2 attempts") || !strings.Contains(s.err.String(), "an attempt failed: attempt 1") {
+					t.Errorf("%v: %s%s", err, s.out.String(), s.err.String())
+				}
+			}
+			got, gotDigests := stepsIn(t, out)
+			if len(got) != len(want) {
+				t.Errorf("%d steps", len(got))
+			}
+			for step, n := range want {
+				if !slices.Equal(got[step], n) {
+					t.Errorf("step %s has samples %v, want %v", step, got[step], n)
+				}
+			}
+			for name, d := range gotDigests {
+				if strings.HasSuffix(name, "-of-2") && digests[name] != d {
+					t.Errorf("%s is another batch", name)
+				}
+			}
+		})
+	}
+}
+
+// An interrupt ends a run, a notice lets the workers save; both say how to go on, and it does.
+func TestTrainSignals(t *testing.T) {
+	for _, c := range []struct {
+		signal syscall.Signal
+		code   int
+		state  string
+		saves  bool
+	}{
+		{syscall.SIGINT, 130, "failed", false},
+		{syscall.SIGTERM, exitPreempted, "preempted", true},
+		{syscall.SIGUSR2, exitPreempted, "preempted", true},
+	} {
+		t.Run(c.signal.String(), func(t *testing.T) {
+			t.Parallel()
+			dir, out := t.TempDir(), t.TempDir()
+			s := startPenstock(t, "train", trainSpec(t, dir, "wait: 20, out: "+out), "--name", "run")
+			waitForStep(t, s, out, 6)
+			children := childrenOf(t, s.Process.Pid)
+			if err := s.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			_ = s.Wait()
+			if s.ProcessState.ExitCode() != c.code || !strings.Contains(s.out.String(), "run: "+c.state+" after ") || !strings.Contains(s.out.String(), "go on with: penstock resume run --storage "+dir+"/runs\n") {
+				t.Errorf("exit %d: %s%s", s.ProcessState.ExitCode(), s.out.String(), s.err.String())
+			}
+			if n := strings.Count(s.out.String(), "noticed"); c.saves != (n == 2) {
+				t.Errorf("%d workers saw a notice: %s", n, s.out.String())
+			}
+			gone(t, children)
+			if r := penstock(t, "status", dir+"/runs/run"); !strings.Contains(r.out, "state            "+c.state) || !strings.Contains(r.out, "go on with: penstock resume run --storage "+dir+"/runs\n") {
+				t.Errorf("status: %+v", r)
+			}
+			if r := penstock(t, "resume", dir+"/runs/run"); r.code != 0 || !strings.Contains(r.out, "run: finished") || !strings.Contains(r.out, "rank 1: 30 steps") {
+				t.Errorf("resume: %+v", r)
+			}
+		})
+	}
+}
+
+// Mistakes are told before anything starts, with what would be right.
+func TestTrainMistakes(t *testing.T) {
+	dir := t.TempDir()
+	spec := trainSpec(t, dir, "")
+	runs := "train.storage=" + dir + "/other"
+	plain := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 1}\n")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"train"}, exitUsage, "train: SPEC is missing"},
+		{[]string{"train", spec, "python"}, exitUsage, "put the command of the workers behind --"},
+		{[]string{"train", spec, "--"}, exitUsage, "a command is missing behind --"},
+		{[]string{"train", plain}, exitUsage, "the spec has no train section"},
+		{[]string{"train", plain, "--set", "train={}"}, exitUsage, "what do the workers run? Add train.command"},
+		{[]string{"train", plain, "--set", "train.commands=[x]"}, exitUsage, `--set train.commands: train: unknown key "commands": did you mean "command"?`},
+		{[]string{"train", spec, "--workers", "0"}, exitUsage, "--workers must be at least 1"},
+		{[]string{"train", spec, "--resume"}, exitUsage, "--resume of which run?"},
+		{[]string{"train", spec, "--resume", "--name", "x", "--set", runs}, exitFailed, `there is no run "x"`},
+		{[]string{"train", spec, "--name", "a/b", "--set", runs}, exitUsage, "a/b"},
+		{[]string{"train", spec, "--set", "train.env=[PENSTOCK_NO_SUCH]"}, exitUsage, "variable PENSTOCK_NO_SUCH is not set here"},
+		{[]string{"train", spec, "--set", "train.data={val: {spec: none.yaml}}"}, exitUsage, `data set "val": open `},
+		{[]string{"train", spec, "--set", "steps=[{map: {function: none}}]"}, exitUsage, "none"},
+		{[]string{"train", spec, "--set", "steps=[{filter: ida > 3}]", "--set", runs, "--set", "train.name=a"}, exitUsage, `ida`},
+		{[]string{"train", spec, "--set", "train.command=[/nowhere/prog]", "--set", runs, "--set", "train.name=b"}, exitFailed, "/nowhere/prog"},
+		{[]string{"train", spec, "--set", "train.command=[sh, -c, 'echo a reason >&2; exit 7']", "--set", runs, "--set", "train.name=c"}, exitFailed, "exit code 7"},
+		{[]string{"resume", "none", "--storage", dir + "/other"}, exitFailed, `there is no run "none"`},
+		{[]string{"resume"}, exitUsage, "resume: RUN is missing"},
+		{[]string{"status", "x y"}, exitUsage, "x y"},
+		{[]string{"checkpoints", "x", "--order", "best"}, exitUsage, "--order is min or max"},
+		{[]string{"checkpoints", "x", "--order", "max"}, exitUsage, "goes with --best"},
+		{[]string{"runs", "--storage", "nope://x"}, exitUsage, "nope"},
+		{[]string{"data", spec}, exitUsage, "where to listen? Give --socket"},
+		{[]string{"data", spec, "--socket", dir + "/feed/s", "--rank", "5"}, exitUsage, "--rank 5 of 1 rank"},
+	} {
+		r := penstock(t, c.args...)
+		if r.code != c.code || !strings.Contains(r.err, c.want) {
+			t.Errorf("%q: exit %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.out, r.err)
+		}
+	}
+	if r := penstock(t, "runs", "--storage", dir+"/none"); r.code != 0 || !strings.Contains(r.err, "no runs in") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Data says when it listens, or why it does not, and ends with its input.
+func TestData(t *testing.T) {
+	dir := t.TempDir()
+	spec := trainSpec(t, dir, "")
+	sock, err := os.MkdirTemp("", "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(sock)
+	state := filepath.Join(dir, "state.json")
+	want := lines(ok(t, "batches", spec, "--ranks", "2", "--steps", "3", "--state-out", state))
+	next := lines(ok(t, "batches", spec, "--ranks", "2", "--steps", "2", "--from", state))
+	for from, lines := range map[string][]string{"": want, state: next} {
+		args := []string{"data", spec, "--ranks", "2", "--rank", "1", "--socket", sock + "/s"}
+		if from != "" {
+			args = append(args, "--state", from)
+		}
+		c := command(t, args...)
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "{\"ready\": true}\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+		for _, got := range feedLines(t, sock+"/s", 1, len(lines)/2) {
+			if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, got) }) {
+				t.Errorf("no %s in %v", got, lines)
+			}
+		}
+		in.Close()
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.ReadDir(sock); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+	r := penstock(t, "data", spec, "--socket", sock+"/s", "--set", "steps.0.filter=idd > 1")
+	var said struct{ Error struct{ Code, Text string } }
+	if err := json.Unmarshal([]byte(r.out), &said); err != nil || said.Error.Code != "invalid" || !strings.Contains(said.Error.Text, "idd") || r.code != exitUsage {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
