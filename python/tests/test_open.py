@@ -122,9 +122,12 @@ import os, sys, time, penstock
 from penstock import _process
 s = penstock.open(sys.argv[1])
 next(s.iter_batches())
+(server,) = _process._servers
 if os.fork() == 0:
-    time.sleep(60)
-print([x.pid for x in _process._servers][0], flush=True)
+    if server._child.stdin.closed and s._feed._sock.fileno() == -1:
+        print(server.pid, flush=True)
+    else:
+        print("the fork keeps the data process", flush=True)
 time.sleep(60)
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

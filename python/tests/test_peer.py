@@ -205,6 +205,32 @@ def test_interrupt_loses_nothing(tmp_path: Path) -> None:
         assert next(it).step == 0
 
 
+def test_interrupt_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a frame was taken and is lost, no later one is given as if nothing had happened."""
+    ring = Ring()
+
+    def script(p: Peer) -> None:
+        p.welcome(ring)
+        p.frame()
+        p.send(fake.batch(0, 0, 64, X), fake.batch(1, 64, 64, X))
+        while p.frame()[0] not in (0, 4):
+            pass
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Fake(tmp_path, script) as f, penstock.connect(f.path) as s:
+        it = s.iter_batches()
+        with monkeypatch.context() as m:
+            m.setattr(s._feed, "_batch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(it)
+        for _ in range(2):
+            with pytest.raises(penstock.Error, match="interrupted in the midst") as e:
+                next(it)
+        assert e.value.code == "canceled" and s.step == 0
+
+
 @pytest.mark.parametrize(
     "hello, error, text",
     [
@@ -454,6 +480,7 @@ def test_fork(tmp_path: Path) -> None:
                     text = "no error"
                 except penstock.Invalid as e:
                     text = str(e)
+                text += f" {s._feed._sock.fileno()}"
                 s.close()
                 os.write(w, f"{values} {text}".encode())
             finally:
@@ -462,7 +489,7 @@ def test_fork(tmp_path: Path) -> None:
         with os.fdopen(r, "rb") as pipe:
             said = pipe.read().decode()
         os.waitpid(pid, 0)
-        assert said.startswith("[1.0, 2.0, 3.0, 4.0] ") and "num_workers=0" in said and str(os.getpid()) in said
+        assert said.startswith("[1.0, 2.0, 3.0, 4.0] ") and "num_workers=0" in said and str(os.getpid()) in said and said.endswith(" -1")
         assert seen == []  # no free, no bye
         assert next(it).step == 1 and b["x"].tolist() == [1, 2, 3, 4]
         s.close()

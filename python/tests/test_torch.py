@@ -117,6 +117,7 @@ class Cudart:
     def __init__(self) -> None:
         self.ranges: dict[int, int] = {}
         self.calls = 0
+        self.idle = True
 
     def cudaHostRegister(self, at: int, size: int, flags: int) -> int:
         self.calls += 1
@@ -127,6 +128,7 @@ class Cudart:
         return 0
 
     def cudaHostUnregister(self, at: int) -> int:
+        assert self.idle
         return 0 if self.ranges.pop(at, None) else 713
 
 
@@ -137,23 +139,26 @@ def test_pins() -> None:
     base, size = 1 << 40, 100 * 65536 + 4096
     cuda = Cudart()
     pins = Pins(cuda)
-    waits = [0]
+    waits = 0
 
     def wait() -> None:
-        waits[0] += 1
+        nonlocal waits
+        waits, cuda.idle = waits + 1, True
 
     for _ in range(500):
         offset = rng.randrange(0, size - 4096) // 64 * 64
         length = min(rng.randrange(1, 20 * 65536), size - offset)
+        cuda.idle = False  # the last copy may be under way
         pins.register(offset, length, base, size, wait)
         inside = [a for a, n in cuda.ranges.items() if a <= base + offset and base + offset + length <= a + n]
         assert len(inside) == 1, f"seed {seed}"
         assert all(a + n <= base + size for a, n in cuda.ranges.items())
-    assert cuda.calls < 40 and waits[0] < 40, f"seed {seed}: {cuda.calls}"
+    assert cuda.calls < 40 and waits < 40, f"seed {seed}: {cuda.calls}"
     cuda.ranges[base + size] = 1
     with pytest.raises(penstock.Unsupported, match="error 712"):
         pins.register(size, 1, base, size + 65536, wait)
     del cuda.ranges[base + size]
+    wait()
     pins.close()
     assert not cuda.ranges
 
