@@ -38,8 +38,8 @@ ENV_RUN = "PENSTOCK_RUN"
 ENV_ATTEMPT = "PENSTOCK_ATTEMPT"
 _ENV_OWNER = "PENSTOCK_CONTROL_OWNER"  # process id of the worker that has connected, for processes that it starts
 
-#: Writes the stacks of all threads to stderr, where nobody else handles it.
-STACKS_SIGNAL = signal.SIGUSR1
+#: Writes the stacks of all threads to stderr, where nobody else handles it: what trainer/launch sends to workers that hang.
+STACKS_SIGNAL = signal.SIGQUIT
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ It keeps no files and restarts nobody: what to answer is the test's decision.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -42,7 +43,8 @@ class Controller:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def env(self, rank: int = 0) -> dict[str, str]:
         """That of a worker."""
@@ -71,13 +73,11 @@ class Controller:
         self.connections[rank].sendall(json.dumps(m).encode() + b"\n")
 
     def close(self) -> None:
-        self._listener.close()
-        for c in self.connections.values():
-            try:
+        for c in (self._listener, *self.connections.values()):
+            with contextlib.suppress(OSError):
                 c.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            c.close()
+        for t in self._threads:
+            t.join()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def __enter__(self) -> Controller:
@@ -87,17 +87,20 @@ class Controller:
         self.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                c, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(c,), daemon=True).start()
+        with self._listener:
+            while True:
+                try:
+                    c, _ = self._listener.accept()
+                except OSError:
+                    return
+                self._threads.append(threading.Thread(target=self._serve, args=(c,), daemon=True))
+                self._threads[-1].start()
 
     def _serve(self, c: socket.socket) -> None:
         rank = -1
+        lines = c.makefile("rb")
         try:
-            for line in c.makefile("rb"):
+            for line in lines:
                 ((kind, value),) = json.loads(line).items()
                 if kind == "hello":
                     rank = value["rank"]
@@ -119,6 +122,8 @@ class Controller:
         except OSError:
             pass
         finally:
+            lines.close()
+            c.close()
             with self.changed:
                 self.heard.append((rank, "eof", None))
                 self.changed.notify_all()

@@ -320,7 +320,7 @@ where_it_hangs()
     controller.send(0, {"stacks": {}})
     controller.wait(lambda: bool(controller.said("stacks")))
     assert "MainThread" in controller.said("stacks")[0]["text"] and "in where_it_hangs" in controller.said("stacks")[0]["text"]
-    p.send_signal(signal.SIGUSR1)
+    p.send_signal(signal.SIGQUIT)
     assert p.stderr is not None
     got = ""
     while "where_it_hangs" not in got:
@@ -397,7 +397,7 @@ def test_messages_have_a_limit(controller: Controller) -> None:
 
 
 def test_a_user_handles_the_signal(controller: Controller) -> None:
-    out, _ = run(controller, "import signal\nf = lambda *_: None\nsignal.signal(signal.SIGUSR1, f)\npenstock.get_context()\nprint(signal.getsignal(signal.SIGUSR1) is f)")
+    out, _ = run(controller, "import signal\nf = lambda *_: None\nsignal.signal(signal.SIGQUIT, f)\npenstock.get_context()\nprint(signal.getsignal(signal.SIGQUIT) is f)")
     assert out == "True\n"
 
 
