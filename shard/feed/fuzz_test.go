@@ -187,7 +187,7 @@ func TestDamaged(t *testing.T) {
 			continue // tensors may have any value
 		}
 		refused := 0
-		for at := 0; at < len(s.ring); at += 1 + at/200 {
+		for at := 0; at < len(s.ring); at += 1 + at/50 {
 			for _, v := range []byte{0, 0xff, s.ring[at] ^ 0x40} {
 				bad := bytes.Clone(s.ring)
 				bad[at] = v
@@ -196,7 +196,7 @@ func TestDamaged(t *testing.T) {
 				}
 			}
 		}
-		if refused < 50 {
+		if refused < 20 {
 			t.Errorf("%d changes of records were noticed", refused)
 		}
 	}

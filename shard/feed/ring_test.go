@@ -97,6 +97,29 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
+// A rank that begins has its batches made in its ring from the first one on.
+func TestBeginInPlace(t *testing.T) {
+	it := tensorJob(t, 1, 1000, shard.Options{})[0]
+	defer it.Close()
+	r, err := newRing(it)
+	must(t, err)
+	defer r.close()
+	st := &seat{it: it, wanted: make(chan struct{}, maxAhead)}
+	s := &server{ranks: []int{0}, seats: map[int]*seat{0: st}, started: make(chan struct{}), end: func(error) {}}
+	begin := appendFrame(nil, frameBegin, binary.LittleEndian.AppendUint64(nil, 2))
+	if _, err := s.listen(bytes.NewReader(begin), st, &sender{w: io.Discard, ring: r}, func() {}); err != io.EOF {
+		t.Error(err)
+	}
+	for range 5 {
+		b, err := it.Next(t.Context())
+		must(t, err)
+		if _, ok := r.mem.Offset(b.Buffer()); !ok {
+			t.Error("a batch that is not in the ring")
+		}
+		b.Release()
+	}
+}
+
 // What a toll pays is what it was told, in any sequence.
 func TestToll(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 9))
