@@ -103,6 +103,15 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	}
 	at = &attempt{number: number, from: begun.From, over: make(chan struct{}), states: map[string]store.Data{}, reports: map[int64][]*wire.Report{}, peers: make([]*peer, c.cfg.Workers)}
 	c.place(at)
+	failed, err := c.feed(at)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := c.workers(at, restarts)
+	if err != nil {
+		return nil, err
+	}
+	// From here on the attempt is the loop's: workers may say hello before Launch returns.
 	placed := make(chan struct{})
 	c.post(func() {
 		defer close(placed)
@@ -119,13 +128,7 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	case <-c.over:
 		return nil, fault.New(fault.Canceled, "%w", errEnded)
 	}
-	if err := c.feed(at); err != nil {
-		return nil, err
-	}
-	workers, err := c.workers(at, restarts)
-	if err != nil {
-		return nil, err
-	}
+	c.others.Go(func() { c.watchData(at, failed) })
 	g, err := c.launcher.Launch(c.ctx, workers)
 	if err != nil {
 		return nil, err
@@ -183,7 +186,7 @@ func once[T any](f func() (T, error)) func() (T, error) {
 }
 
 // feed has the feeder serve the data sets from where the attempt goes on.
-func (c *controller) feed(at *attempt) error {
+func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 	states := map[string]shard.State{}
 	for name, d := range at.states {
 		known := false
@@ -196,37 +199,35 @@ func (c *controller) feed(at *attempt) error {
 				delete(at.states, name)
 				continue
 			}
-			return fault.New(fault.Invalid, "checkpoint %d has the position in a data set %q that this run does not train on: give it the name that it had, or start a new run from the checkpoint", at.from.Number, name)
+			return nil, fault.New(fault.Invalid, "checkpoint %d has the position in a data set %q that this run does not train on: give it the name that it had, or start a new run from the checkpoint", at.from.Number, name)
 		}
 		s, err := shard.ParseState(d.State)
 		if err != nil {
-			return fault.New(fault.CodeOf(err), "checkpoint %d, data set %q: %w", at.welcome.Checkpoint, name, err)
+			return nil, fault.New(fault.CodeOf(err), "checkpoint %d, data set %q: %w", at.welcome.Checkpoint, name, err)
 		}
 		states[name] = s
 	}
 	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for name, path := range sockets {
 		at.welcome.Data[name] = wire.Data{Socket: path, Eval: c.cfg.eval(name)}
 	}
-	c.others.Go(func() {
-		select {
-		case err := <-failed:
-			if errors.Is(err, feeder.ErrDied) {
-				err = fault.New(fault.Unavailable, "%w", err) // not one of its consumers
-			}
-			c.post(func() {
-				if c.a == at {
-					c.step(group.Event{Kind: group.DataLost, Attempt: at.number, Err: err})
-				}
-			})
-		case <-at.over:
-		case <-c.over:
+	return failed, nil
+}
+
+// watchData tells the state machine when the data fail.
+func (c *controller) watchData(at *attempt, failed <-chan error) {
+	select {
+	case err := <-failed:
+		if errors.Is(err, feeder.ErrDied) {
+			err = fault.New(fault.Unavailable, "%w", err) // not one of its consumers
 		}
-	})
-	return nil
+		c.event(at, group.Event{Kind: group.DataLost, Err: err})
+	case <-at.over:
+	case <-c.over:
+	}
 }
 
 // workers are what the launcher starts.
