@@ -10,14 +10,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock import train
+from penstock import _control, train
 from penstock._control import decode_metrics, encode_metrics
-from penstock._errors import Invalid
+from penstock._errors import Invalid, Unsupported
 
 from controller import Controller
 
@@ -347,20 +348,24 @@ penstock.report({'a': 1}, checkpoint='/')
     assert p.returncode == 1 and "RANK is 'x' in the environment: a whole number is needed" in p.stderr
 
 
-def test_device_and_model() -> None:
+def test_device_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    with Controller() as c:
-        out, _ = run(c, "import torch\nm = torch.nn.Linear(1, 1)\nprint(penstock.get_device(), penstock.prepare_model(m) is m)")
-        assert out == "cpu True\n"
-    with Controller(devices=["0"]) as c:
-        if not torch.cuda.is_available():
-            p = c.start("import penstock\npenstock.get_device()")
-            _, err = p.communicate(timeout=60)
-            assert "GPU 0 is leased to this worker, but this PyTorch" in err
-    with Controller(world=2) as c:
-        p = c.start("import penstock, torch\npenstock.prepare_model(torch.nn.Linear(1, 1))", MASTER_PORT="")
-        _, err = p.communicate(timeout=60)
-        assert "MASTER_PORT must be set for a group of several workers" in err
+    m = torch.nn.Linear(1, 1)
+    if not torch.cuda.is_available():
+        assert train.get_device() == torch.device("cpu") and train.prepare_model(m) is m
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(Invalid, match="^MASTER_PORT must be set for a group of several workers"):
+        train.prepare_model(m)
+    monkeypatch.setattr(_control, "session", lambda: SimpleNamespace(welcome=SimpleNamespace(devices=())))
+    assert train.get_device() == torch.device("cpu")
+    monkeypatch.setattr(_control, "session", lambda: SimpleNamespace(welcome=SimpleNamespace(devices=("3",))))
+    if torch.cuda.is_available():
+        assert train.get_device() == torch.device("cuda:0")
+    else:
+        with pytest.raises(Unsupported, match="GPU 3 is leased to this worker, but this PyTorch .* finds no CUDA"):
+            train.get_device()
 
 
 def test_distributed() -> None:

@@ -1,0 +1,141 @@
+"""Runs of `penstock train` with Python workers: the real controller and data process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PYTHON = Path(__file__).resolve().parents[1]
+
+SPEC = """
+version: 1
+source: {range: {n: 96}}
+steps:
+  - with_columns: {x: double(id) / 96.0, y: double(id % 7)}
+shards: {global_batch: 8, seed: 5, columns: {x: float32, y: float32}}
+"""
+
+LOOP = """
+import os, signal, sys, tempfile
+import torch, penstock
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+me, config = penstock.get_context(), penstock.get_config()
+net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+model = penstock.prepare_model(net)
+optimizer = torch.optim.Adam(net.parameters(), lr=config["lr"])
+saved = penstock.get_checkpoint()
+if saved:
+    state = torch.load(saved / f"rank{me.rank if config.get('each') else 0}.pt")
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+shard = penstock.shard("train")
+while shard.epoch < 2:
+    for batch in shard.iter_torch_batches():
+        loss = (model(batch["x"][:, None])[:, 0] - batch["y"]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if [me.attempt, me.rank, shard.epoch, shard.step] == config.get("die"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(f"loss-{me.rank}", "a") as f:
+            print(shard.epoch, shard.step, loss.item().hex(), batch["x"].tolist(), file=f)
+        with tempfile.TemporaryDirectory() as folder:
+            save = shard.step % 4 == 0 or penstock.preempted()
+            if save and (me.rank == 0 or config.get("each")):
+                torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/rank{me.rank}.pt")
+                penstock.report({"loss": loss, "rank": me.rank}, checkpoint=folder)
+            else:
+                penstock.report({"loss": loss, "rank": me.rank})
+        if penstock.preempted():
+            sys.exit(0)
+        if [me.attempt, me.rank, shard.epoch, shard.step] == config.get("notice"):
+            os.kill(os.getppid(), signal.SIGTERM)
+"""
+
+Train = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def train(penstock_bin: str, tmp_path: Path) -> Train:
+    """`penstock train` of a script; its files are in the folder ``name``."""
+
+    def run(name: str, script: str, *args: str, command: str = "train", config: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.yaml").write_text(SPEC)
+        (folder / "loop.py").write_text(textwrap.dedent(script))
+        env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        env.update(PYTHONPATH=str(PYTHON), OMP_NUM_THREADS="1")
+        sets = [f"train.config={json.dumps({'lr': 0.01, **(config or {})})}"]
+        argv = [penstock_bin, command]
+        argv += ["--name", "a", *(f"--set={s}" for s in sets), "spec.yaml", *args, "--", sys.executable, "loop.py"] if command == "train" else args
+        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+
+    return run
+
+
+def losses(folder: Path, rank: int) -> dict[tuple[int, int], str]:
+    """The last loss of each step and its batch. What was done twice gave the same."""
+    out: dict[tuple[int, int], str] = {}
+    for line in (folder / f"loss-{rank}").read_text().splitlines():
+        epoch, step, rest = line.split(" ", 2)
+        at = int(epoch), int(step)
+        assert out.get(at, rest) == rest, at
+        out[at] = rest
+    return out
+
+
+def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:
+    """On two workers with DDP, and later the run is preempted and resumed: every loss is bit for bit that of a run without all that."""
+    pytest.importorskip("torch")
+    whole = train("whole", LOOP, "--workers", "2")
+    assert whole.returncode == 0, whole.stderr
+    assert len(losses(tmp_path / "whole", 0)) == 24
+    noticed = train("parts", LOOP, "--workers", "2", config={"die": [1, 1, 0, 7], "notice": [2, 0, 1, 2], "each": True})
+    assert noticed.returncode == 75, noticed.stderr
+    assert "rank 1" in noticed.stderr and "SIGKILL" in noticed.stderr
+    assert 14 < len(losses(tmp_path / "parts", 0)) < 24
+    resumed = train("parts", LOOP, "penstock-runs/a", command="resume")
+    assert resumed.returncode == 0, resumed.stderr
+    for rank in range(2):
+        assert losses(tmp_path / "parts", rank) == losses(tmp_path / "whole", rank)
+
+
+def test_an_exception(train: Train) -> None:
+    """The run's error is the worker's, with its stack; not the cascade of the others."""
+    p = train("bad", """
+        import penstock
+        shard = penstock.shard("train")
+        for batch in shard.iter_batches():
+            penstock.report({"a": 1})
+            if shard.rank == 1 and shard.step == 3:
+                raise ValueError("loss is not finite")
+    """, "--workers", "2", "--set", "train.failures.worker=0")  # fmt: skip
+    assert p.returncode == 1
+    assert "ValueError: loss is not finite" in p.stderr and "rank 1" in p.stderr, p.stderr
+
+
+def test_reports_that_do_not_fit(train: Train) -> None:
+    """Wrong directories and ranks that report after different steps: errors in the worker's own words."""
+    p = train("apart", """
+        import penstock
+        shard = penstock.shard("train")
+        it = shard.iter_batches()
+        next(it)
+        if shard.rank == 0:
+            next(it)
+        penstock.report({"a": 1})
+        for _ in it:
+            penstock.report({"a": 1})
+    """, "--workers", "2", "--set", "train.failures.worker=0")  # fmt: skip
+    assert p.returncode != 0 and "rank 0 after step 2, rank 1 after step 1" in p.stderr, p.stderr
