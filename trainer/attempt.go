@@ -128,7 +128,8 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	case <-c.over:
 		return nil, fault.New(fault.Canceled, "%w", errEnded)
 	}
-	c.others.Go(func() { c.watchData(at, failed) })
+	fed := at // not the result, which is nil after an error
+	c.others.Go(func() { c.watchData(fed, failed) })
 	g, err := c.launcher.Launch(c.ctx, workers)
 	if err != nil {
 		return nil, err

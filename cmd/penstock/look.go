@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -268,36 +271,69 @@ arrays, line breaks in fields) are left unchecked: their rows would have to be c
 			if err != nil {
 				return err
 			}
-			ds, err := s.Dataset()
+			columns, unchecked, err := checkSpec(cmd.Context(), s, s.Train)
 			if err != nil {
 				return err
 			}
-			sch, err := ds.Schema(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if err := s.Check(sch); err != nil {
-				return err
-			}
-			unchecked := ""
-			if s.Shards != nil {
-				ranks, o, err := s.ShardOptions()
-				if err != nil {
+			if s.Train != nil {
+				if err := checkData(cmd, a[0], sets); err != nil {
 					return err
 				}
-				laid, err := ds.CheckShards(cmd.Context(), ranks, o)
-				if err != nil {
-					return s.AtShards(err)
-				}
-				if !laid {
-					unchecked = "; lanes and windows are not checked, as rows must be counted for them"
-				}
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s out%s\n", a[0], some(int64(sch.NumFields()), "column"), unchecked)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s out%s\n", a[0], some(int64(columns), "column"), unchecked)
 			return err
 		},
 	}
 	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`")
 	c.Flags().BoolVar(&schema, "json-schema", false, "print the JSON Schema of specs instead")
 	return c
+}
+
+// checkSpec reports what is wrong with a spec as far as that is known without reading rows: the columns that come out, and what was left unchecked. In a
+// run, its batches are dealt to workers.
+func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (columns int, unchecked string, err error) {
+	ds, err := s.Dataset()
+	if err != nil {
+		return 0, "", err
+	}
+	sch, err := ds.Schema(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	if err := s.Check(sch); err != nil || s.Shards == nil {
+		return sch.NumFields(), "", err
+	}
+	ranks, o, err := s.ShardOptions()
+	if err != nil {
+		return 0, "", err
+	}
+	if run != nil {
+		ranks = max(run.Workers, 1)
+	}
+	laid, err := ds.CheckShards(ctx, ranks, o)
+	if err != nil {
+		return 0, "", s.AtShards(err)
+	}
+	if !laid {
+		unchecked = "; lanes and windows are not checked, as rows must be counted for them"
+	}
+	return sch.NumFields(), unchecked, nil
+}
+
+// checkData checks the further data sets of a run.
+func checkData(cmd *cobra.Command, path string, sets []string) error {
+	o, s, err := spec.LoadOriginal(path, sets)
+	if err != nil {
+		return usageError{err}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Train.Data)) {
+		of, err := o.DataSpec(name)
+		if err == nil {
+			_, _, err = checkSpec(cmd.Context(), of, s.Train)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

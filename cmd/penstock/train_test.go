@@ -388,6 +388,25 @@ func TestTrainMistakes(t *testing.T) {
 			t.Errorf("%q: exit %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.out, r.err)
 		}
 	}
+	val := filepath.Join(dir, "val.yaml")
+	if err := os.WriteFile(val, []byte("version: 1\nsource: {range: {n: 5}}\nsteps: [{filter: idd > 1}]\nshards: {global_batch: 4}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sets []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "val.yaml:3:18: step 1 (filter): unknown column \"idd\""},
+		{[]string{"--set", "train.data.val.spec=none.yaml"}, exitUsage, `--set train.data.val.spec: data set "val": open `},
+		{[]string{"--set", "train.workers=61"}, exitUsage, "less than one sample for each of 61 ranks"},
+		{[]string{"--set", "train.data={}"}, 0, ""},
+	} {
+		r := penstock(t, append([]string{"validate", spec, "--set", "train.data={val: {spec: val.yaml, eval: true}}"}, c.sets...)...)
+		if r.code != c.code || !strings.Contains(r.err, c.want) {
+			t.Errorf("validate %q: exit %d: %s%s", c.sets, r.code, r.out, r.err)
+		}
+	}
 	if r := penstock(t, "runs", "--storage", dir+"/none"); r.code != 0 || !strings.Contains(r.err, "no runs in") {
 		t.Errorf("%+v", r)
 	}
