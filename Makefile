@@ -9,7 +9,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check race fuzz bench bench-peers soak tools clean
+.PHONY: help build wheel venv demo test test-python check race fuzz bench bench-peers soak tools clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,15 @@ help: ## what there is to make
 build: ## build bin/penstock
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/penstock ./cmd/penstock
+
+GOARCH  ?= $(shell $(GO) env GOARCH)
+wheel: ## build python/dist/penstock-*.whl with the binary in it (GOARCH=amd64 or arm64, PYTHON=)
+	@mkdir -p $(BIN)/wheel
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/wheel/penstock-$(GOARCH) ./cmd/penstock
+	PYTHON='$(PYTHON)' python/wheel.sh $(BIN)/wheel/penstock-$(GOARCH) $(GOARCH)
+
+venv: ## make bin/venv, once: PyTorch and what else the Python tests need (5 GB)
+	python/venv.sh $(BIN)/venv
 
 demo: build ## build, then run the main job on the data that the repository ships
 	@./examples/demo.sh
@@ -29,8 +38,12 @@ $(TOOLS)/fake-gcs-server: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C to
 $(TOOLS)/parquetgo: tools/go.mod tools/parquetgo/main.go ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ ./parquetgo
 $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
 
-test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most)
+test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most; PYTHON= of the Python tests)
 	$(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+	@$(MAKE) --no-print-directory test-python
+
+test-python: build ## the Python tests, in bin/venv or with PYTHON=/path/to/python
+	PYTHON='$(PYTHON)' python/test.sh
 	$(GO) test -C examples/tabular-go ./...
 
 check: $(TOOLS)/staticcheck ## gofmt, vet, staticcheck, go.mod
