@@ -235,13 +235,15 @@ func TestBadLoops(t *testing.T) {
 func TestDeafLoop(t *testing.T) {
 	c := quick(t, "deaf")
 	c.StopTimeout = 100 * time.Millisecond
-	end := make(chan struct{})
+	end, there := make(chan struct{}), make(chan struct{})
 	var deaf sync.WaitGroup
 	deaf.Add(1)
 	res := refused(t, New(func(c *Context) error {
 		if c.Rank() == 0 {
+			<-there
 			return errors.New("the cause")
 		}
+		close(there)
 		defer deaf.Done()
 		<-end
 		return nil

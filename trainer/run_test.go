@@ -383,3 +383,51 @@ func TestOverhead(t *testing.T) {
 		t.Errorf("%v of a step of %v are spent in Next and Report", median, pause)
 	}
 }
+
+// With Async the folder is gone when Report returns, and may be made again; each checkpoint has what was given with it.
+func TestAsync(t *testing.T) {
+	for _, async := range []bool{true, false} {
+		c := quick(t, fmt.Sprintf("async-%v", async))
+		c.Data, c.Workers = nil, 1
+		c.Checkpoint.Async, c.Checkpoint.KeepLast = async, -1
+		dir := filepath.Join(t.TempDir(), "model")
+		const n = 5
+		res := fitOK(t, func(c *Context) error {
+			for i := range n {
+				if err := os.MkdirAll(dir, 0o700); err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dir, "f"), []byte{byte('0' + i)}, 0o600); err != nil {
+					return err
+				}
+				if err := c.Report(nil, dir); err != nil {
+					return err
+				}
+				if _, err := os.Stat(dir); (err != nil) != async {
+					return fmt.Errorf("after report %d: %v", i, err)
+				}
+			}
+			return nil
+		}, c)
+		if len(res.Checkpoints) != n {
+			t.Fatalf("%d checkpoints", len(res.Checkpoints))
+		}
+		run, err := store.Open(t.Context(), c.Storage, c.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer run.Close()
+		for i := range res.Checkpoints {
+			at, err := run.Fetch(t.Context(), &res.Checkpoints[i], t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := os.ReadFile(filepath.Join(at, "f")); err != nil || string(b) != string(rune('0'+i)) {
+				t.Errorf("checkpoint %d holds %q, %v", i, b, err)
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*")); len(left) > 0 {
+			t.Errorf("folders that are left: %v", left)
+		}
+	}
+}
