@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from penstock._errors import Invalid, NotFound
@@ -10,6 +11,8 @@ from penstock._feed import Feed
 from penstock._shard import Shard
 
 _opened: dict[str, Shard] = {}
+
+_AGAIN = 300  # seconds that other ranks have to close an evaluation set
 
 
 def opened() -> dict[str, Shard]:
@@ -20,7 +23,7 @@ def opened() -> dict[str, Shard]:
 def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
     """This worker's shard of a data set of its run (``penstock train``, or a Go program that calls ``trainer.Command``).
 
-    Called again with the same name it gives the same shard. After a restart of the group it stands where the last checkpoint was committed.
+    Called again with the same name it gives the same shard; an evaluation set that was closed is opened again, once all ranks have closed it. After a restart of the group it stands where the last checkpoint was committed.
     """
     known = _opened.get(name)
     if known is not None and not known.closed:
@@ -36,7 +39,16 @@ def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
         have = ", ".join(sorted(data)) or "none"
         raise NotFound(f"no data set {name!r} in this run; it has: {have}")
     of = data[name]
-    s = Shard(Feed(of["socket"], session.rank, prefetch=prefetch), name=name, eval=bool(of.get("eval")), alive=session.alive)
+    ends = time.monotonic() + (_AGAIN if known is not None and of.get("eval") else 0)
+    while True:
+        try:
+            feed = Feed(of["socket"], session.rank, prefetch=prefetch)
+            break
+        except Invalid:  # an evaluation set that was closed is there again once all ranks have closed it
+            if time.monotonic() >= ends:
+                raise
+        time.sleep(0.02)
+    s = Shard(feed, name=name, eval=bool(of.get("eval")), alive=session.alive)
     _opened[name] = s
     return s
 

@@ -236,7 +236,7 @@ class Shard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
-        if kind is None or issubclass(kind, GeneratorExit):
+        if kind is None or issubclass(kind, GeneratorExit) or (isinstance(value, SystemExit) and not value.code):
             self.close()
             return
         self._feed.drop()  # the rank counts as lost: nobody goes on alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import fake
 import penstock
 from conftest import Served
 from penstock import _control, _open, _process
@@ -212,3 +214,32 @@ def test_shard_of_a_run(serve: Callable[..., Served], spec: Spec, monkeypatch: p
     v.close()
     t.join()
     assert _open.opened() == {}
+
+
+def test_evaluation_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that opens an evaluation set again waits for those that have not closed it yet."""
+    ring, calls = fake.Ring(), [0]
+
+    def script(p: fake.Peer) -> None:
+        calls[0] += 1
+        if calls[0] in (2, 3):
+            p.send(struct.pack("<8sH", b"penstock", 2), fake.frame(13, b"\x02rank 0 was given up by its consumer"))
+            return
+        p.welcome(ring)
+        while p.frame()[0] not in (0, 4):
+            pass
+
+    monkeypatch.setattr(_open, "_opened", {})
+    with fake.Fake(tmp_path, script) as f:
+        data = {"val": {"socket": f.path, "eval": True}, "train": {"socket": f.path}}
+        monkeypatch.setattr(_control, "session", lambda: SimpleNamespace(rank=0, data=data, alive=lambda step: None))
+        penstock.shard("val").close()
+        penstock.shard("val").close()
+        assert calls[0] == 4
+        monkeypatch.setattr(_open, "_AGAIN", 0)
+        calls[0] = 1
+        with pytest.raises(penstock.Invalid, match="given up"):
+            penstock.shard("val")
+        calls[0] = 1
+        with pytest.raises(penstock.Invalid, match="given up"):
+            penstock.shard("train")

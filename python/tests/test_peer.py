@@ -515,7 +515,7 @@ def test_exit(tmp_path: Path) -> None:
 
     program = "import sys, penstock; s = penstock.connect(sys.argv[1]); next(s.iter_batches()); {}"
     with Fake(tmp_path, script) as f:
-        for last in ("", "1/0", "exec('with s:\\n raise ValueError')"):
+        for last in ("", "1/0", "exec('with s:\\n raise ValueError')", "exec('with s:\\n sys.exit(1)')", "exec('with s:\\n sys.exit(0)')"):
             env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
             subprocess.run([sys.executable, "-c", program.format(last), f.path], env=env, stderr=subprocess.DEVNULL)
-    assert ends == [4, 0, 0]
+    assert ends == [4, 0, 0, 0, 4]
