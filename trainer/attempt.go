@@ -209,6 +209,12 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 		states[name] = s
 	}
 	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
+	for name, ok := feeder.Refused(err); ok && at.from == nil; name, ok = feeder.Refused(err) { // another run's
+		c.cfg.Log.Info("a data set begins anew: that of the checkpoint has another plan, other data, or another seed", "run", c.cfg.Name, "data", name, "error", err)
+		delete(at.states, name)
+		delete(states, name)
+		sockets, failed, err = c.feeder.Start(c.ctx, c.cfg.Workers, states)
+	}
 	if err != nil {
 		return nil, err
 	}

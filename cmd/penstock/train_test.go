@@ -220,7 +220,12 @@ func TestTrain(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.out, "second: finished after 2 reports") {
 		t.Errorf("from another: exit %d: %s%s", r.code, r.out, r.err)
 	}
-	if r = penstock(t, "runs", "--storage", runs, "--json"); strings.Count(r.out, "\n") != 2 || !strings.Contains(lines(r.out)[0], `"name":"second"`) {
+	// One that trains on other data has the files, and begins anew with the data.
+	r = penstock(t, "train", spec, "--name", "third", "--from", runs+"/first#4", "--set", "steps.0.filter=id > 100", "--set", "train.config.steps=25")
+	if r.code != 0 || !strings.Contains(r.out, "third: finished after 1 report ") || !strings.Contains(r.err, "a data set begins anew: that of the checkpoint has another plan") {
+		t.Errorf("other data: exit %d: %s%s", r.code, r.out, r.err)
+	}
+	if r = penstock(t, "runs", "--storage", runs, "--json"); strings.Count(r.out, "\n") != 3 || !strings.Contains(lines(r.out)[0], `"name":"third"`) {
 		t.Errorf("runs: %+v", r)
 	}
 }

@@ -43,8 +43,9 @@ type reply struct {
 
 // Error is a fault on its way to another process.
 type Error struct {
-	Code string `json:"code"` // of package fault
-	Text string `json:"text"`
+	Code    string `json:"code"` // of package fault
+	Text    string `json:"text"`
+	Refused string `json:"refused,omitempty"` // see Refused
 }
 
 // ErrorOf is err, for another process.
@@ -52,7 +53,8 @@ func ErrorOf(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Code: fault.CodeOf(err).String(), Text: err.Error()}
+	name, _ := Refused(err)
+	return &Error{Code: fault.CodeOf(err).String(), Text: err.Error(), Refused: name}
 }
 
 // fault is the error that was sent; nil stays nil.
@@ -60,12 +62,17 @@ func (e *Error) fault() error {
 	if e == nil {
 		return nil
 	}
+	code := fault.Unknown
 	for c := fault.Unknown; c <= fault.Denied; c++ {
 		if c.String() == e.Code {
-			return fault.New(c, "%s", e.Text)
+			code = c
 		}
 	}
-	return fault.New(fault.Unknown, "%s", e.Text)
+	var err error = fault.New(code, "%s", e.Text)
+	if e.Refused != "" {
+		err = &refused{e.Refused, err}
+	}
+	return err
 }
 
 // Control is the data process's side of [Process]: it does what in says, and answers on out, until in ends (nil), ctx does, or one of them fails. Then

@@ -20,7 +20,8 @@ import (
 type Feeder interface {
 	// Start opens every data set for ranks, and serves each until Stop. at has states of training sets to go on
 	// from; a set without begins anew. It returns the sockets by name once all of them listen, and a channel that gets the
-	// first failure: of a job, of a consumer (WorkerLost), or of the data process ([ErrDied]). ctx bounds the opening only. After an error nothing is left to stop.
+	// first failure: of a job, of a consumer (WorkerLost), or of the data process ([ErrDied]). ctx bounds the opening only. After an error nothing is left to
+	// stop; one because of a state that is of another plan, other data or another seed says so ([Refused]).
 	Start(ctx context.Context, ranks int, at map[string]shard.State) (sockets map[string]string, failed <-chan error, err error)
 	// Ledger is how many samples the windows had that a training set has read since Start, as [shard.Ledger.WriteTo] writes it.
 	Ledger(ctx context.Context, name string) ([]byte, error)
@@ -44,6 +45,22 @@ type Set struct {
 
 // ErrDied is in the tree of a failure that is the end of the data process, and of nobody else.
 var ErrDied = errors.New("the data process ended")
+
+// Refused is the set whose state an error of Start is about: the set cannot go on from it, but could begin anew.
+func Refused(err error) (name string, ok bool) {
+	if r, is := errors.AsType[*refused](err); is {
+		return r.name, true
+	}
+	return "", false
+}
+
+type refused struct {
+	name string
+	err  error
+}
+
+func (r *refused) Error() string { return r.err.Error() }
+func (r *refused) Unwrap() error { return r.err }
 
 // Of makes a set of a dataset. A training set is dealt as o says. An evaluation set gives every row once an epoch, in canonical order: each
 // epoch begins at the first row and ends with a step that is padded, and there are as many as are asked for. Of o it takes the

@@ -129,6 +129,9 @@ func (s *serving) openOne(set Set, at *shard.State) ([]*shard.Iterator, error) {
 	if err == nil && len(its) != s.ranks {
 		err = fault.New(fault.Internal, "%d iterators for %d ranks", len(its), s.ranks)
 	}
+	if at != nil && fault.CodeOf(err) == fault.Invalid && strings.Contains(err.Error(), "restore: ") {
+		err = &refused{set.Name, err}
+	}
 	return its, named(set.Name, err)
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -142,6 +143,29 @@ func TestProcessStartsAfterAnError(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "a warning"); n != 1 {
 		t.Errorf("%d processes, want one", n)
+	}
+}
+
+// Of a state that is of other data both kinds say whose it is: that set can begin anew.
+func TestRefused(t *testing.T) {
+	other := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
+	defer other.Close()
+	sockets, _ := start(t, other, 1, nil)
+	foreign := map[string]shard.State{"train": reader(t, sockets["train"], 0).State()}
+	for _, f := range []Feeder{Local(folder(t), sets()), Process(folder(t), childArgv("data"), nil, nil)} {
+		_, _, err := f.Start(t.Context(), 1, foreign)
+		if name, ok := Refused(err); !ok || name != "train" || fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `data set "train": restore: the state is of another plan`) {
+			t.Errorf("%v", err)
+		}
+		if _, _, err := f.Start(t.Context(), batch+1, nil); err == nil {
+			t.Error("started")
+		} else if name, ok := Refused(err); ok {
+			t.Errorf("%q: %v", name, err)
+		}
+		start(t, f, 1, nil)
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
