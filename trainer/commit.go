@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,7 +34,12 @@ func (c *controller) complete(n int64) {
 		delete(c.a.reports, n)
 	}
 	c.reports, c.last = n, metrics
-	if err := c.metrics.Append(n, time.Now(), step, metrics); err != nil {
+	kept := metrics
+	if len(c.devices) > 0 {
+		kept = maps.Clone(metrics)
+		maps.Copy(kept, c.devices)
+	}
+	if err := c.metrics.Append(n, time.Now(), step, kept); err != nil {
 		c.cfg.Log.Warn("metrics are lost", "run", c.cfg.Name, "report", n, "error", err)
 	}
 	if h := c.cfg.Events.Reported; h != nil {

@@ -40,7 +40,8 @@ type controller struct {
 	dataLog  *os.File // of a data process; nil: none
 	launcher launch.Launcher
 	lease    *device.Lease // nil: no devices
-	from     *origin       // nil: none
+	measure  func(context.Context) map[string]float64
+	from     *origin // nil: none
 	begun    *store.Attempt
 
 	connsMu sync.Mutex
@@ -62,8 +63,9 @@ type controller struct {
 	last    map[string]float64   // metrics of the last report
 	ended   *group.Action
 	reports int64
-	newest  int    // checkpoint
-	reason  string // of the state
+	newest  int                // checkpoint
+	devices map[string]float64 // measured last; nil: nothing was
+	reason  string             // of the state
 	failed  []Failure
 }
 
@@ -136,7 +138,7 @@ func (c *controller) open(ctx context.Context) (err error) {
 	}
 	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
 	if cfg.Resources.GPUs > 0 {
-		if err := c.devices(ctx); err != nil {
+		if err := c.leaseDevices(ctx); err != nil {
 			return errors.Join(err, c.fail(err))
 		}
 	}
@@ -198,22 +200,6 @@ func (c *controller) feeds() (feeder.Feeder, error) {
 	return feeder.Local(c.sockets.path, sets), nil
 }
 
-// devices leases GPUs; the run is queued while others have them.
-func (c *controller) devices(ctx context.Context) error {
-	inv, err := device.Discover(ctx, nil)
-	if err != nil {
-		return err
-	}
-	c.lease, err = inv.Lease(ctx, c.cfg.Name, c.cfg.Resources.GPUs, c.cfg.Workers, func(reason string) {
-		c.status.set(store.Status{State: store.Queued, Reason: reason})
-		c.cfg.Log.Info("the run waits for devices", "run", c.cfg.Name, "reason", reason)
-		if f := c.cfg.Events.Status; f != nil {
-			f(store.Queued, 0, fault.New(fault.Unavailable, "%s", reason))
-		}
-	})
-	return err
-}
-
 // fail writes that a run failed before its loop began.
 func (c *controller) fail(err error) error {
 	c.status.set(store.Status{State: store.Failed, Error: statusError(err)})
@@ -233,6 +219,9 @@ func (c *controller) loop(ctx context.Context) {
 	c.g = group.New(cfg)
 	c.others.Go(c.accept)
 	c.others.Go(c.flush)
+	if c.measure != nil {
+		c.others.Go(c.sampleDevices)
+	}
 	defer close(c.over)
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/trainer/device"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -28,6 +29,8 @@ func init() {
 	programs["fit"] = fitProgram
 	programs["data"] = dataProgram
 }
+
+var hoard [][]byte
 
 // conf is what programs of tests are told, as JSON in TRAINER_CONF.
 type conf struct {
@@ -95,6 +98,22 @@ func (k conf) loop(c *Context) error {
 		os.Exit(3)
 	case "panic":
 		panic("all is lost")
+	case "device":
+		if d := c.Devices(); len(d) != 1 || os.Getenv("CUDA_VISIBLE_DEVICES") != d[0] {
+			return fmt.Errorf("devices %q, CUDA_VISIBLE_DEVICES=%s", d, os.Getenv("CUDA_VISIBLE_DEVICES"))
+		}
+		for range 20 {
+			time.Sleep(100 * time.Millisecond)
+			if err := c.Report(map[string]float64{"loss": 1}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "memory":
+		for s := (*c).Context; s.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			hoard = append(hoard, bytes.Repeat([]byte{1}, 8<<20))
+		}
+		return context.Cause(c)
 	case "fork":
 		sleep := exec.Command("sleep", "1000")
 		if err := sleep.Start(); err != nil {
@@ -114,10 +133,17 @@ func (k conf) loop(c *Context) error {
 	if err := checkRestored(c, s); err != nil {
 		return err
 	}
+	first := true
 	for s.Epoch() < epochs {
 		for x, err := range s.All(c) {
 			if err != nil {
 				return err
+			}
+			if first {
+				first = false
+				if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("first-%d-%d", c.Attempt(), c.Rank())), nil, 0o600); err != nil {
+					return err
+				}
 			}
 			var b bytes.Buffer
 			ids, _ := x.Tensor("id")
@@ -266,6 +292,45 @@ func nothingLeft(t *testing.T, c conf) {
 	}
 }
 
+// A worker that uses more memory than it has is ended, and has a budget of its own.
+func TestMemory(t *testing.T) {
+	c := newConf(t, "memory")
+	c.Fail = "memory"
+	cfg := c.config()
+	cfg.Resources.Memory = 256 << 20
+	cfg.Failures.Delay = time.Millisecond
+	res, err := New(c.loop, cfg).Fit(t.Context())
+	if fault.CodeOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "memory") || res == nil || len(res.Failures) != 2 || res.Failures[0].Class != "memory" {
+		t.Errorf("%v, %+v", err, res)
+	}
+	nothingLeft(t, c)
+}
+
+// The first batch after a worker was killed comes soon: the time is logged, and has a bound that a busy machine keeps.
+func TestRestartTime(t *testing.T) {
+	c := newConf(t, "time")
+	c.Workers, c.DataProcess, c.StepMS = 2, true, 10
+	cfg := c.config()
+	var failed time.Time
+	cfg.Events.Failed = func(Failure) { failed = time.Now() }
+	var kill sync.Once
+	cfg.Events.Committed = func(store.Manifest) {
+		kill.Do(func() { _ = syscall.Kill(pids(c.Out, "worker")[0], syscall.SIGKILL) })
+	}
+	if _, err := New(c.loop, cfg).Fit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(filepath.Join(c.Out, "first-2-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := st.ModTime().Sub(failed)
+	t.Logf("the first batch came %v after the failure was seen", took)
+	if took > 10*time.Second {
+		t.Errorf("the first batch came %v after the failure was seen", took)
+	}
+}
+
 func TestProcesses(t *testing.T) {
 	c := newConf(t, "processes")
 	c.StepMS = 0
@@ -354,4 +419,40 @@ func killController(t *testing.T, r *rand.Rand, c conf, wait time.Duration) {
 	c.Workers = 1 + r.IntN(3)
 	t.Logf("goes on with %d workers", c.Workers)
 	c.fit(t)
+}
+
+// Workers have the devices that they asked for, and reports say what these do. Needs a GPU.
+func TestDevices(t *testing.T) {
+	inv, err := device.Discover(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(inv.Devices) == 0 {
+		t.Skip(inv.Problem) // not memtest.Skip: machines of CI have none
+	}
+	c := newConf(t, "devices")
+	c.Fail, c.Workers = "device", 1
+	cfg := c.config()
+	cfg.Resources.GPUs = 1
+	if _, err := New(c.loop, cfg).Fit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run, err := store.Open(t.Context(), c.Storage, c.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	seen := 0
+	for row, err := range run.History(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(row.Metrics) > 1 {
+			seen++
+			t.Log(row.Metrics)
+		}
+	}
+	if seen == 0 {
+		t.Error("no report has metrics of the device")
+	}
 }
