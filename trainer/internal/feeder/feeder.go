@@ -36,7 +36,8 @@ type Feeder interface {
 // Set is a data set of a run.
 type Set struct {
 	Name string
-	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning.
+	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then the server refuses a
+	// rank that was given up (Invalid), and its consumer tries again.
 	Eval bool
 	// Open makes the iterators of all ranks, which stand at a state, or at the beginning where at is nil. What it finds out about the data it keeps for
 	// the next call. ctx ends the iterators too.

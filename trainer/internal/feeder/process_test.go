@@ -75,6 +75,25 @@ func TestProcessKilled(t *testing.T) {
 		}
 		t.Logf("three steps %v after the death", time.Since(begin))
 	}
+	// Also a start that nobody stopped the dead one for has a new process.
+	_, failed := start2(t, f, states[0])
+	f.(*process).child.kill()
+	if err := <-failed; !errors.Is(err, ErrDied) {
+		t.Errorf("%v", err)
+	}
+	sockets, _ = start(t, f, 2, map[string]shard.State{"train": states[0]})
+	if d, _ := step(t, dialAll(t, sockets["train"], 2)); d != want[1] {
+		t.Errorf("step 1 is %s, want %s", d, want[1])
+	}
+}
+
+// start2 stops what is served, and starts it for two ranks.
+func start2(t *testing.T, f Feeder, at shard.State) (map[string]string, <-chan error) {
+	t.Helper()
+	if err := f.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, f, 2, map[string]shard.State{"train": at})
 }
 
 // What a data process refuses, or cannot say, is the error of the start.
