@@ -237,26 +237,27 @@ func workloads(e env) []workload {
 		w := workload{
 			name: size.name, title: "Hand-off to another process, batches of " + size.label,
 			what: fmt.Sprintf("%d batches from one process to another; the consumer looks at a byte of every page. The rate begins with the first batch. `memcpy`: the same loop within one process, a copy into a ring of 8. ", n) +
-				"Penstock: the feed's socket, its iterator over rows in memory included.",
+				"Penstock: the Python client over the ring in shared memory of `shard/feed`, beside it the one in Go; the copying of rows in memory into batches is included.",
 			cases: []kase{
-				{name: "penstock", args: e.ours("handoff", b, c)},
+				{name: "penstock", args: e.py("handoff", "penstock", b, c, e.work, e.self)},
+				{name: "penstock, Go client", args: e.ours("handoff", b, c)},
 				{name: "memcpy", args: e.ours("memcpy", b, c)},
 				{name: "shared memory by hand", args: e.py("handoff", "shm", b, c, e.work)},
 				{name: "ray object store", args: e.py("handoff", "ray", b, c, e.work)},
 				{name: "arrow flight", args: e.py("handoff", "flight", b, c, e.work)},
 				{name: "torch DataLoader", args: e.py("handoff", "torch", b, c, e.work)},
 				{name: "torch DataLoader, file_system", args: e.py("handoff", "torch_fs", b, c, e.work)},
-				{name: "penstock again", args: e.ours("handoff", b, c)},
+				{name: "penstock again", args: e.py("handoff", "penstock", b, c, e.work, e.self)},
 			},
 			columns: []column{{title: "GB/s", get: func(f figures) float64 { return f["steady_bytes"] / f["steady"] / 1e9 }, digits: 2, rate: true}, {title: "us per batch", get: batchMicros, digits: 1}, cpuColumn, peakColumn},
 			ratios:  []column{{title: "time per batch", get: batchMicros}}, bars: column{title: "us per batch", get: batchMicros, digits: 1},
 			goals: func(w *measured) []goal {
-				return []goal{w.least("memcpy", column{title: "time", get: batchMicros}, 1/0.9)}
+				return []goal{w.least("memcpy", column{title: "time", get: batchMicros}, 1/0.8)}
 			},
 		}
 		if size.bytes < 1<<20 {
 			w.goals = func(w *measured) []goal {
-				return []goal{w.atMost("per batch of 64 KiB", column{get: batchMicros, digits: 1}, 10, "us")}
+				return []goal{w.atMost("per batch of 64 KiB", column{get: batchMicros, digits: 1}, 50, "us")}
 			}
 		}
 		ws = append(ws, w)

@@ -494,8 +494,8 @@ func resume(dir string) (figures, error) {
 	return f, nil
 }
 
-// handoff gives batches of a size to another process over a feed's socket. The producer is a child
-// process of the consumer, which counts and measures.
+// handoff gives batches of a size to another process through the memory that a feed shares with it. The producer is a child
+// process of the consumer, which counts and measures; the consumer in Python (py/handoff.py) has the same one.
 //
 //	handoff BYTES BATCHES; of the child: handoff serve SOCKET BYTES BATCHES
 func handoff(args []string) (figures, error) {

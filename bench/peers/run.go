@@ -274,7 +274,7 @@ func (m *measured) agree() {
 func (r *results) failed() (names []string) {
 	for _, m := range r.Workloads {
 		for _, c := range m.Cases {
-			if c.Err != "" && strings.HasPrefix(c.Name, "penstock") {
+			if c.Err != "" && c.Err != errMissing.Error() && strings.HasPrefix(c.Name, "penstock") { // missing: numpy, for the client in Python
 				names = append(names, m.Name+", "+c.Name+": "+c.Err)
 			}
 		}

@@ -1,4 +1,4 @@
-"""Batches of BYTES from one process to another: handoff.py CASE BYTES BATCHES WORKDIR.
+"""Batches of BYTES from one process to another: handoff.py CASE BYTES BATCHES WORKDIR [PEERS]. PEERS is the program whose data process Penstock's client takes them from.
 The consumer looks at one byte of every page. The first batch is not in the rate."""
 import os
 import sys
@@ -44,6 +44,21 @@ def loader(sharing):
     peer.start()
     for t in DataLoader(Batches(), batch_size=None, num_workers=1):
         give(t.numpy())
+
+
+def penstock():
+    import subprocess
+    import tempfile
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "python"))
+    import penstock
+    with tempfile.TemporaryDirectory() as folder:  # of mode 0700, and short: sockets have short names
+        socket = os.path.join(folder, "s")
+        server = subprocess.Popen([sys.argv[5], "case", "handoff", "serve", socket, str(size), str(count)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        with penstock.connect(socket, wait=30) as shard:
+            peer.start()
+            for b in shard.iter_batches():
+                give(b["x"])
+        server.wait()
 
 
 def ray_store():
@@ -114,5 +129,5 @@ def shm():
     ring.unlink()
 
 
-{"torch": lambda: loader(None), "torch_fs": lambda: loader("file_system"), "ray": ray_store, "flight": flight, "flight_serve": flight_serve, "shm": shm}[case]()
+{"penstock": penstock, "torch": lambda: loader(None), "torch_fs": lambda: loader("file_system"), "ray": ray_store, "flight": flight, "flight_serve": flight_serve, "shm": shm}[case]()
 peer.end(**f)
