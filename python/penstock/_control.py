@@ -108,7 +108,8 @@ class Session:
         self._got = threading.Condition()  # guards what follows
         self._answers: deque[dict[str, Any]] = deque()
         self._lost: tuple[str, str] | None = None  # code and text
-        self.position: Callable[[str, Shard], dict[str, Any]] = lambda _, s: s.state_dict()
+        #: Where a data set stands, for loops that take batches ahead; else it is the shard's own state.
+        self.positions: dict[str, Callable[[], dict[str, Any]]] = {}
         self._restored: Path | None = None
         self._done = False
         self.failed = False  # with an exception that nobody caught
@@ -164,7 +165,7 @@ class Session:
     def report(self, metrics: Mapping[str, float], directory: str) -> int:
         """Makes the next report, and waits until it is kept. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files."""
         with self._asking:
-            states = {name: self.position(name, s) for name, s in _training().items()}
+            states = {name: self.positions.get(name, s.state_dict)() for name, s in _training().items()}
             n = self.reports + 1
             m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
             if directory:
@@ -338,7 +339,7 @@ def _watch(s: Session) -> None:
     """Says how the process ends, and lets it be asked what it is doing."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or no file
-            faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__, all_threads=True)
+            faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=True)
     before = sys.excepthook
 
     def hook(kind: type[BaseException], e: BaseException, tb: TracebackType | None) -> None:

@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Optional
+from typing import Any, BinaryIO, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def load(name: str) -> Any:
     return found
 
 
-def _take_streams() -> tuple[io.BufferedReader, io.BufferedWriter]:
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
     """stdin and stdout for batches alone: from now on prints go to stderr, and reads of stdin find its end."""
     if os.isatty(0) or os.isatty(1):
         sys.exit("this is a worker of an exec step, which speaks Arrow IPC on stdin and stdout: name it in a spec, and let `penstock run` start it")
@@ -92,7 +92,7 @@ def _take_streams() -> tuple[io.BufferedReader, io.BufferedWriter]:
     return open(source, "rb", buffering=1 << 16), open(sink, "wb", buffering=1 << 16)
 
 
-def _serve(find: Callable[[], Any], format: Optional[str], source: io.BufferedReader, sink: io.BufferedWriter) -> NoReturn:
+def _serve(find: Callable[[], Any], format: Optional[str], source: BinaryIO, sink: BinaryIO) -> NoReturn:
     try:
         import pyarrow as pa
     except ImportError as e:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-LIMIT = 120  # seconds of a test; then all stacks are printed, and the run ends
+LIMIT = 300  # seconds of a test; then all stacks are printed, and the run ends
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def train(penstock_bin: str, tmp_path: Path) -> Train:
         sets = [f"train.config={json.dumps({'lr': 0.01, **(config or {})})}"]
         argv = [penstock_bin, command]
         argv += ["--name", "a", *(f"--set={s}" for s in sets), "spec.yaml", *args, "--", sys.executable, "loop.py"] if command == "train" else args
-        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
 
     return run
 
