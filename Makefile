@@ -39,12 +39,13 @@ $(TOOLS)/parquetgo: tools/go.mod tools/parquetgo/main.go ; @mkdir -p $(TOOLS) &&
 $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
 
 test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most; PYTHON= of the Python tests)
-	$(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+	$(if $(PYTHON),,@python/venv.sh $(BIN)/venv || [ "$$CI" != true ])
+	PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+	$(GO) test -C examples/tabular-go ./...
 	@$(MAKE) --no-print-directory test-python
 
 test-python: build ## the Python tests, in bin/venv or with PYTHON=/path/to/python
 	PYTHON='$(PYTHON)' python/test.sh
-	$(GO) test -C examples/tabular-go ./...
 
 check: $(TOOLS)/staticcheck ## gofmt, vet, staticcheck, go.mod
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt needed: $$out"; exit 1; }
