@@ -276,18 +276,23 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 		return err
 	}
 	c.aliveAt.Store(time.Now().UnixNano())
+	var a *wire.Reported
 	select {
-	case a := <-c.reported:
-		if a.N != r.N {
-			return fault.New(fault.Corrupt, "the controller answers report %d, report %d was made", a.N, r.N)
-		}
-		c.mu.Lock()
-		c.reports = r.N
-		c.mu.Unlock()
-		return a.Error.Err()
+	case a = <-c.reported:
 	case <-c.Done():
-		return c.gone(nil)
+		select {
+		case a = <-c.reported: // what the controller said counts
+		default:
+			return c.gone(nil)
+		}
 	}
+	if a.N != r.N {
+		return fault.New(fault.Corrupt, "the controller answers report %d, report %d was made", a.N, r.N)
+	}
+	c.mu.Lock()
+	c.reports = r.N
+	c.mu.Unlock()
+	return a.Error.Err()
 }
 
 // Reports made so far by the run.
