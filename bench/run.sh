@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures the streaming core, reading from buckets and the order of shards, and writes bench/results/core.md, remote.md and order.md.
-# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only the regression check: ONLY=regress
+# Measures the streaming core, reading from buckets, the order of shards and training, and writes bench/results/core.md, remote.md, order.md and train.md.
+# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only the regression check: ONLY=regress
+# Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +19,11 @@ remote() { # every figure of remote.md; a part of them: bin/bench-remote -only f
 	bin/bench-remote "$dir" | tee "$dir/remote.md"
 	mv "$dir/remote.md" bench/results/remote.md
 }
+train() { # every figure of train.md; a part of them: bin/bench-train -only overhead,paced DIR
+	go build -o bin/bench-train ./bench/train
+	bin/bench-train "$dir/train" | tee "$dir/train.md"
+	mv "$dir/train.md" bench/results/train.md
+}
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
@@ -28,6 +34,10 @@ if [ "${ONLY:-}" = regress ]; then
 fi
 if [ "${ONLY:-}" = remote ]; then
 	remote
+	exit
+fi
+if [ "${ONLY:-}" = train ]; then
+	train
 	exit
 fi
 if [ "${ONLY:-}" = order ]; then
@@ -98,4 +108,5 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 
 order
 remote
+train
 regress

@@ -1,0 +1,217 @@
+// Command train measures training: what the loops of workers wait for, the hand-off of batches, all-reduce, checkpoints, restarts. It prints a table, each figure beside what it is
+// compared with, in turns in the same run. `ONLY=train bench/run.sh` makes all of it and writes bench/results/train.md.
+//
+//	train [-only PART,...] [-quick] [-python FILE] [-lib DIR] [-penstock FILE] [-cpuprofile FILE] DIR
+//
+// DIR is for what is made meanwhile: 0.3 GB, of which the data stay for the next time. The parts are overhead, paced, handoff, allreduce, checkpoint, restart and memory; each is described where it is
+// written. Python's need an interpreter with numpy, torch and pyarrow, and a line of overhead needs ray: without them they are left out, which the table says.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// part measures one thing and adds lines to the table.
+type part struct {
+	name string
+	run  func(b *bench) error
+}
+
+var parts = []part{{"overhead", overhead}, {"paced", paced}, {"handoff", handoff}, {"allreduce", allReduce}, {"checkpoint", checkpoint}, {"restart", restart}, {"memory", footprint}}
+
+// bench is what parts share.
+type bench struct {
+	ctx      context.Context
+	dir      string // of this run: it is removed at the end
+	data     string // Parquet files, see makeData
+	self     string
+	python   string // "": there is none that will do
+	lib      string // folder with the package penstock
+	penstock string
+	quick    bool // little of everything, to see that it runs
+	out      io.Writer
+	part     string
+	undo     []func()
+}
+
+// roles are what this program is besides: processes of a part.
+var roles = map[string]func(args []string) error{
+	"fit":    fitRole,    // the controller of a run, and its workers
+	"serve":  serveRole,  // a data process that has its batches in memory
+	"reduce": reduceRole, // a rank of an all-reduce
+}
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		if err := roles[os.Args[1]](os.Args[2:]); err != nil {
+			log.Fatalf("train %s: %v", os.Args[1], err)
+		}
+		return
+	}
+	b := &bench{out: os.Stdout}
+	only := flag.String("only", "", "parts to measure, comma separated; default: all")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
+	python := flag.String("python", or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
+	lib := flag.String("lib", "python", "folder of the package penstock")
+	binary := flag.String("penstock", "bin/penstock", "the command")
+	flag.BoolVar(&b.quick, "quick", false, "few steps and small batches, to see that it runs")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		log.Fatal("usage: train [-only PART,...] DIR; see the comment in bench/train/main.go")
+	}
+	chosen, err := choose(*only)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			log.Fatal(err)
+		}
+		defer pprof.StopCPUProfile()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b.ctx = ctx
+	err = b.measure(chosen, flag.Arg(0), *python, *lib, *binary)
+	if err != nil {
+		log.Fatal("train: ", err) // what it started has ended
+	}
+}
+
+func (b *bench) measure(chosen []part, dir, python, lib, binary string) (err error) {
+	defer b.close()
+	if b.self, err = os.Executable(); err != nil {
+		return err
+	}
+	for p, to := range map[string]*string{lib: &b.lib, binary: &b.penstock, dir: &dir} {
+		if *to, err = filepath.Abs(p); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(b.penstock); err != nil {
+		return fmt.Errorf("%w: make build makes it", err)
+	}
+	if b.data, err = makeData(b.ctx, dir, b.quick); err != nil {
+		return err
+	}
+	if b.dir, err = os.MkdirTemp(dir, "run-"); err != nil {
+		return err
+	}
+	b.undo = append(b.undo, func() { os.RemoveAll(b.dir) })
+	if err := b.writeScripts(); err != nil {
+		return err
+	}
+	b.python = python
+	if err := b.script("check.py").Run(); err != nil {
+		log.Printf("%s has no numpy, torch, pyarrow, or not the package in %s: figures of Python are left out (%v)", python, lib, err)
+		b.python = ""
+	}
+	fmt.Fprintf(b.out, "# Training, measured\n\n%s, %d cores, %s, %s/%s, %s%s. Made by `ONLY=train bench/run.sh`; ratios are of one run, in turns. A/A is what the same gave twice in it: what differs by less says nothing.\n\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), cpuModel(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.versions())
+	fmt.Fprintf(b.out, "| what | figure | goal | command |\n|---|---|---|---|\n")
+	load := loadAverage()
+	begin := time.Now()
+	for _, p := range chosen {
+		b.part = p.name
+		from := time.Now()
+		if err := p.run(b); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		log.Printf("%s: %.0f s", p.name, time.Since(from).Seconds())
+	}
+	fmt.Fprintf(b.out, "\nLoad average: %s at the beginning, %s at the end; %.0f s in all. What is in a figure besides, and what it was measured with, is said in `bench/train`.\n", load, loadAverage(), time.Since(begin).Seconds())
+	return nil
+}
+
+// add is a line of the table.
+func (b *bench) add(what, goal, figure string, args ...any) {
+	command := fmt.Sprintf("`bin/bench-train -only %s DIR`", b.part)
+	fmt.Fprintf(b.out, "| %s | %s | %s | %s |\n", what, fmt.Sprintf(figure, args...), or(goal, "-"), command)
+}
+
+// absent is the line of what cannot be measured here.
+func (b *bench) absent(what string) {
+	b.add(what, "", "not measured: no Python with torch and pyarrow")
+}
+
+func (b *bench) close() {
+	for _, f := range slices.Backward(b.undo) {
+		f()
+	}
+	b.undo = nil
+}
+
+// choose finds parts by their names.
+func choose(names string) ([]part, error) {
+	if names == "" {
+		return parts, nil
+	}
+	var out []part
+	for n := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == n })
+		if i < 0 {
+			have := []string{}
+			for _, p := range parts {
+				have = append(have, p.name)
+			}
+			return nil, fmt.Errorf("no part %q; have %s", n, strings.Join(have, ", "))
+		}
+		out = append(out, parts[i])
+	}
+	return out, nil
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	return load
+}
+
+func cpuModel() string {
+	text, _ := os.ReadFile("/proc/cpuinfo") // unknown where it is not there
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(line, "model name"); ok {
+			return strings.Trim(name, "\t :\n")
+		}
+	}
+	return "processor unknown"
+}
+
+// quantile of numbers, which are sorted.
+func quantile(xs []float64, q float64) float64 {
+	slices.Sort(xs)
+	if len(xs) == 0 {
+		return 0
+	}
+	return xs[min(int(q*float64(len(xs))), len(xs)-1)]
+}
+
+func median(xs []float64) float64 { return quantile(xs, 0.5) }
