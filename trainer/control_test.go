@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -220,4 +221,28 @@ func TestMoveDir(t *testing.T) {
 	if err := moveDir(to, from); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "link") {
 		t.Error(err)
 	}
+}
+
+// Processes that start at one moment sweep each other's folders: each must have its own nevertheless.
+func TestFoldersAtOnce(t *testing.T) {
+	base := t.TempDir()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				f, err := newTempFolder(base)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := os.Stat(f.path); err != nil {
+					t.Error(err)
+				}
+				if err := f.remove(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

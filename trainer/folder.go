@@ -41,21 +41,47 @@ func socketBase() string {
 
 func newTempFolder(base string) (*tempFolder, error) {
 	sweepFolders(base)
-	dir, err := os.MkdirTemp(base, folderPrefix+strconv.Itoa(os.Getuid())+"-")
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: base})
-	}
-	if dir, err = filepath.Abs(dir); err == nil {
-		var f *os.File
-		if f, err = os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
-			if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-				return &tempFolder{path: dir, lock: f}, nil
-			}
-			f.Close()
+	for {
+		dir, err := os.MkdirTemp(base, folderPrefix+strconv.Itoa(os.Getuid())+"-")
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: base})
+		}
+		f, err := lockFolder(&dir)
+		if err != nil {
+			os.RemoveAll(dir)
+			return nil, fault.Wrap(err, fault.Place{File: dir})
+		}
+		if f != nil {
+			return &tempFolder{path: dir, lock: f}, nil
 		}
 	}
-	os.RemoveAll(dir)
-	return nil, fault.Wrap(err, fault.Place{File: dir})
+}
+
+// lockFolder locks a new folder, and makes its path absolute. It is nil where another process took the folder for one that was left, between its lock file and the lock.
+func lockFolder(dir *string) (*os.File, error) {
+	abs, err := filepath.Abs(*dir)
+	if err != nil {
+		return nil, err
+	}
+	*dir = abs
+	f, err := os.OpenFile(filepath.Join(abs, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		var is, there os.FileInfo
+		if is, err = f.Stat(); err == nil {
+			if there, err = os.Stat(f.Name()); err == nil && os.SameFile(is, there) {
+				return f, nil
+			}
+		}
+	}
+	f.Close()
+	if err == unix.EWOULDBLOCK || os.IsNotExist(err) {
+		err = nil
+	}
+	return nil, err
 }
 
 func (f *tempFolder) remove() error {
