@@ -147,6 +147,11 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 		j.layout = c.Layout()
 		err = j.place(at)
 	}
+	if err == nil && o.Ledger != nil {
+		if err = o.Ledger.check(j); err == nil {
+			j.ledger = o.Ledger.clone()
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, j.free())
 	}

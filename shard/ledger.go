@@ -111,6 +111,17 @@ func (l *Ledger) add(epoch, pass uint64, source, lane int, window, samples int64
 	m.set(window, samples)
 }
 
+// clone is a ledger that knows the same.
+func (l *Ledger) clone() *Ledger {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &Ledger{plan: l.plan, data: l.data, seed: l.seed, shapes: slices.Clone(l.shapes), windows: make(map[ledgerKey]*laneLedger, len(l.windows))}
+	for k, m := range l.windows {
+		c.windows[k] = &laneLedger{first: m.first, samples: slices.Clone(m.samples)}
+	}
+	return c
+}
+
 // Samples of a window; false if the ledger does not know.
 func (l *Ledger) Samples(epoch, pass uint64, source, lane int, window int64) (int64, bool) {
 	l.mu.Lock()

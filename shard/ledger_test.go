@@ -164,6 +164,55 @@ func TestLedgerOfRestored(t *testing.T) {
 	}
 }
 
+// A job that goes on with the ledger of the one before knows the whole epoch; without, what was read since.
+func TestLedgerGoesOn(t *testing.T) {
+	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
+	whole, _ := ledgerOf(t, ds, jobOptions(7))
+	was := open(t, ds, 1, jobOptions(7))[0]
+	var state shard.State
+	var known *shard.Ledger
+	for range 8 {
+		next(t, was)
+		state = was.State()
+		var b bytes.Buffer
+		_, err := was.Ledger().WriteTo(&b)
+		if err == nil {
+			known, err = shard.ReadLedger(&b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	missing := func(l *shard.Ledger) (n int) {
+		o := jobOptions(7)
+		o.State, o.Ledger = &state, l
+		it := open(t, ds, 1, o)[0]
+		digests(t, []*shard.Iterator{it}, 1000)
+		for lane := range 4 {
+			for w := range int64(30) {
+				want, ok := whole.Samples(0, 0, 0, lane, w)
+				got, ok2 := it.Ledger().Samples(0, 0, 0, lane, w)
+				if ok && !ok2 {
+					n++
+				} else if got != want || ok != ok2 {
+					t.Errorf("window %d of lane %d: %d, %v; want %d, %v", w, lane, got, ok2, want, ok)
+				}
+			}
+		}
+		return n
+	}
+	if n := missing(known); n > 0 {
+		t.Errorf("with the ledger %d windows are not known", n)
+	}
+	if missing(nil) == 0 {
+		t.Error("the test does not test: nothing is missing without the ledger")
+	}
+	o := jobOptions(8)
+	o.Ledger = known
+	_, err := ds.Shards(t.Context(), 1, o)
+	wantError(t, err, fault.Invalid, "seed 7")
+}
+
 func FuzzReadLedger(f *testing.F) {
 	_, good := ledgerOf(f, dataset.Read(cells{0, []int{9, 7, 12}}).Filter("id % 3 != 0"), jobOptions(7))
 	f.Add(good)

@@ -31,6 +31,8 @@ type Options struct {
 	ID string
 	// State to go on from; nil: the beginning of the epoch.
 	State *State
+	// Ledger that was written with State, if any: what is read from there on is added to it, so that it knows the whole epoch.
+	Ledger *Ledger
 }
 
 // Shuffle is the order of samples. It is part of a job's plan: another one is

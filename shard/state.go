@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -108,6 +109,9 @@ func (j *job) state(at snap) State {
 	return s
 }
 
+// ErrOtherJob is in the tree of an error about a state that is whole, but of another plan, other data or another seed.
+var ErrOtherJob = errors.New("not a state of this job")
+
 // restore checks a state against the job. What differs is named.
 func (j *job) restore(s State) (snap, error) {
 	bad := func(format string, args ...any) (snap, error) {
@@ -121,11 +125,11 @@ func (j *job) restore(s State) (snap, error) {
 	case j.Plan == "":
 		return snap{}, fault.New(fault.Unsupported, "restore: this plan cannot be compared with that of the state: %w", j.Unnamed)
 	case s.Plan != j.Plan:
-		return bad("the state is of another plan (%.12s, this one is %.12s): sources, steps, pack and shuffle must be as they were", s.Plan, j.Plan)
+		return bad("%w: it is of another plan (%.12s, this one is %.12s): sources, steps, pack and shuffle must be as they were", ErrOtherJob, s.Plan, j.Plan)
 	case s.Data != j.Data:
-		return bad("the data is not what it was (%.12s, now %.12s): a file was added, removed or changed since the state was taken", s.Data, j.Data)
+		return bad("%w: the data is not what it was (%.12s, now %.12s): a file was added, removed or changed since the state was taken", ErrOtherJob, s.Data, j.Data)
 	case s.Seed != j.Exec.Seed:
-		return bad("the state is of seed %d, this job has %d", s.Seed, j.Exec.Seed)
+		return bad("%w: it is of seed %d, this job has %d", ErrOtherJob, s.Seed, j.Exec.Seed)
 	case s.Step < 0 || s.Sample < 0 || s.Length < 0 || s.GlobalBatch < 0:
 		return bad("the state was edited: a count is negative")
 	case s.Step > maxCount || s.Sample > maxCount || s.Length > maxCount || s.GlobalBatch > maxStep || s.Epoch > maxCount:

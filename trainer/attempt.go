@@ -156,7 +156,11 @@ func (c *controller) place(at *attempt) {
 		at.welcome.Reports = m.Report
 	}
 	for name, d := range m.Data {
-		at.states[name] = store.Data{State: d.State}
+		ledger, err := run.Ledger(c.ctx, m, name)
+		if err != nil { // it is for replay: the state is all that is needed to go on
+			c.cfg.Log.Warn("the ledger of a checkpoint", "run", c.cfg.Name, "data", name, "error", err)
+		}
+		at.states[name] = store.Data{State: d.State, Ledger: ledger}
 	}
 	at.restore = once(func() (string, error) {
 		base, err := os.UserCacheDir()
@@ -188,7 +192,7 @@ func once[T any](f func() (T, error)) func() (T, error) {
 
 // feed has the feeder serve the data sets from where the attempt goes on.
 func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
-	states := map[string]shard.State{}
+	states := map[string]feeder.At{}
 	for name, d := range at.states {
 		known := false
 		for _, n := range c.cfg.dataNames() {
@@ -206,7 +210,7 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 		if err != nil {
 			return nil, fault.New(fault.CodeOf(err), "checkpoint %d, data set %q: %w", at.welcome.Checkpoint, name, err)
 		}
-		states[name] = s
+		states[name] = feeder.At{State: s, Ledger: d.Ledger}
 	}
 	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
 	for name, ok := feeder.Refused(err); ok && at.from == nil; name, ok = feeder.Refused(err) { // another run's

@@ -191,11 +191,7 @@ func (c *controller) feeds() (feeder.Feeder, error) {
 	var sets []feeder.Set
 	for _, name := range c.cfg.dataNames() {
 		d := c.cfg.Data[name]
-		s := feeder.Of(name, d.Dataset, d.Options, d.Eval)
-		if c.from != nil && !d.Eval {
-			s = c.from.lenient(s, c.cfg.Log)
-		}
-		sets = append(sets, s)
+		sets = append(sets, feeder.Of(name, d.Dataset, d.Options, d.Eval))
 	}
 	return feeder.Local(c.sockets.path, sets), nil
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/shard"
 )
 
 // request is a line of the controller. Each but a notice is answered, in order.
@@ -22,9 +21,9 @@ type request struct {
 }
 
 type startRequest struct {
-	Dir   string                 `json:"dir"` // for sockets
-	Ranks int                    `json:"ranks"`
-	At    map[string]shard.State `json:"at,omitempty"`
+	Dir   string        `json:"dir"` // for sockets
+	Ranks int           `json:"ranks"`
+	At    map[string]At `json:"at,omitempty"`
 }
 
 type ledgerRequest struct {

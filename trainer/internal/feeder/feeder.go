@@ -6,6 +6,7 @@
 package feeder
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -18,12 +19,12 @@ import (
 // Feeder serves data sets on sockets of package shard/feed, one each. Safe for concurrent use, but Start, Stop and
 // Close are called one after another.
 type Feeder interface {
-	// Start opens every data set for ranks, and serves each until Stop. at has states of training sets to go on
+	// Start opens every data set for ranks, and serves each until Stop. at has what training sets go on
 	// from; a set without begins anew. It returns the sockets by name once all of them listen, and a channel that gets the
 	// first failure: of a job, of a consumer (WorkerLost), or of the data process ([ErrDied]). ctx bounds the opening only. After an error nothing is left to
 	// stop; one because of a state that is of another plan, other data or another seed says so ([Refused]).
-	Start(ctx context.Context, ranks int, at map[string]shard.State) (sockets map[string]string, failed <-chan error, err error)
-	// Ledger is how many samples the windows had that a training set has read since Start, as [shard.Ledger.WriteTo] writes it.
+	Start(ctx context.Context, ranks int, at map[string]At) (sockets map[string]string, failed <-chan error, err error)
+	// Ledger is how many samples the windows had that a training set has read since Start, and those of At.Ledger, as [shard.Ledger.WriteTo] writes it.
 	Ledger(ctx context.Context, name string) ([]byte, error)
 	// Notice tells the ranks of every training set that the machine will be taken away, at the same step; see feed.Options.
 	Notice()
@@ -33,15 +34,22 @@ type Feeder interface {
 	Close() error
 }
 
+// At is what a training set goes on from.
+type At struct {
+	State shard.State `json:"state"`
+	// Ledger that was written with the state, as Feeder.Ledger gave it; nil: what was read before stays unknown.
+	Ledger []byte `json:"ledger,omitempty"`
+}
+
 // Set is a data set of a run.
 type Set struct {
 	Name string
 	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then the server refuses a
 	// rank that was given up (Invalid), and its consumer tries again.
 	Eval bool
-	// Open makes the iterators of all ranks, which stand at a state, or at the beginning where at is nil. What it finds out about the data it keeps for
+	// Open makes the iterators of all ranks, which go on from at, or stand at the beginning where at is nil. What it finds out about the data it keeps for
 	// the next call. ctx ends the iterators too.
-	Open func(ctx context.Context, ranks int, at *shard.State) ([]*shard.Iterator, error)
+	Open func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error)
 }
 
 // ErrDied is in the tree of a failure that is the end of the data process, and of nobody else.
@@ -71,18 +79,24 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 		o.Shuffle, o.Tail = &shard.Shuffle{Mode: shard.ModeNone}, shard.TailPad
 		o.Epochs, o.Endless, o.Epoch, o.State = 0, false, 0, nil
 	}
-	return Set{Name: name, Eval: eval, Open: func(ctx context.Context, ranks int, at *shard.State) ([]*shard.Iterator, error) {
+	return Set{Name: name, Eval: eval, Open: func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error) {
 		o := o
 		o.Ranks = nil
 		if at != nil {
-			o.State, o.Epoch = at, at.Epoch
+			o.State, o.Epoch = &at.State, at.State.Epoch
+			if len(at.Ledger) > 0 {
+				var err error
+				if o.Ledger, err = shard.ReadLedger(bytes.NewReader(at.Ledger)); err != nil {
+					return nil, err
+				}
+			}
 		}
 		return d.Shards(ctx, ranks, &o)
 	}}
 }
 
 // check reports what is wrong with a Start.
-func check(sets []Set, ranks int, at map[string]shard.State) error {
+func check(sets []Set, ranks int, at map[string]At) error {
 	if ranks < 1 {
 		return fault.New(fault.Invalid, "data for %d ranks: there is at least one", ranks)
 	}

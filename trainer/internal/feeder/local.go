@@ -49,7 +49,7 @@ type serving struct {
 	err error // of closing what was served
 }
 
-func (f *local) Start(ctx context.Context, ranks int, at map[string]shard.State) (map[string]string, <-chan error, error) {
+func (f *local) Start(ctx context.Context, ranks int, at map[string]At) (map[string]string, <-chan error, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.serves != nil {
@@ -98,13 +98,13 @@ func (f *local) Start(ctx context.Context, ranks int, at map[string]shard.State)
 
 // open opens all sets side by side. What it returns is to be closed also where there is an error: the first of a
 // set that was not only canceled because of it.
-func (s *serving) open(sets []Set, at map[string]shard.State) ([][]*shard.Iterator, error) {
+func (s *serving) open(sets []Set, at map[string]At) ([][]*shard.Iterator, error) {
 	all := make([][]*shard.Iterator, len(sets))
 	errs := make([]error, len(sets))
 	var g sync.WaitGroup
 	for i, set := range sets {
 		g.Go(func() {
-			var from *shard.State
+			var from *At
 			if st, ok := at[set.Name]; ok {
 				from = &st
 			}
@@ -124,12 +124,12 @@ func (s *serving) open(sets []Set, at map[string]shard.State) ([][]*shard.Iterat
 	return all, canceled
 }
 
-func (s *serving) openOne(set Set, at *shard.State) ([]*shard.Iterator, error) {
+func (s *serving) openOne(set Set, at *At) ([]*shard.Iterator, error) {
 	its, err := set.Open(s.ctx, s.ranks, at)
 	if err == nil && len(its) != s.ranks {
 		err = fault.New(fault.Internal, "%d iterators for %d ranks", len(its), s.ranks)
 	}
-	if at != nil && fault.CodeOf(err) == fault.Invalid && strings.Contains(err.Error(), "restore: ") {
+	if errors.Is(err, shard.ErrOtherJob) {
 		err = &refused{set.Name, err}
 	}
 	return its, named(set.Name, err)

@@ -122,7 +122,7 @@ func dialAll(t testing.TB, socket string, ranks int) []*feed.Client {
 	return all
 }
 
-func start(t testing.TB, f Feeder, ranks int, at map[string]shard.State) (map[string]string, <-chan error) {
+func start(t testing.TB, f Feeder, ranks int, at map[string]At) (map[string]string, <-chan error) {
 	t.Helper()
 	sockets, failed, err := f.Start(t.Context(), ranks, at)
 	if err != nil {
@@ -153,7 +153,7 @@ func testRestart(t *testing.T, f Feeder) {
 			}
 		}
 		begin := time.Now()
-		sockets, _ = start(t, f, ranks, map[string]shard.State{"train": states[stopped]})
+		sockets, _ = start(t, f, ranks, map[string]At{"train": {State: states[stopped]}})
 		all = dialAll(t, sockets["train"], ranks)
 		for i := stopped + 1; i < min(stopped+6, steps); i++ {
 			d, _ := step(t, all)
@@ -380,7 +380,7 @@ func TestConsumerLost(t *testing.T) {
 // What cannot be started says why, and leaves nothing.
 func TestStartErrors(t *testing.T) {
 	bad := func(err error) Set {
-		return Set{Name: "bad", Open: func(context.Context, int, *shard.State) ([]*shard.Iterator, error) { return nil, err }}
+		return Set{Name: "bad", Open: func(context.Context, int, *At) ([]*shard.Iterator, error) { return nil, err }}
 	}
 	other := sets()[:1]
 	g := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
@@ -392,16 +392,16 @@ func TestStartErrors(t *testing.T) {
 		dir   string
 		sets  []Set
 		ranks int
-		at    map[string]shard.State
+		at    map[string]At
 		code  fault.Code
 		want  string
 	}{
 		{name: "no ranks", sets: sets(), code: fault.Invalid, want: "at least one"},
 		{name: "twice", sets: append(sets(), sets()...), ranks: 1, code: fault.Invalid, want: `two data sets of the name "train"`},
 		{name: "no name", sets: []Set{{}}, ranks: 1, code: fault.Invalid, want: "without a name"},
-		{name: "unknown state", sets: sets(), ranks: 1, at: map[string]shard.State{"trian": {}}, code: fault.Invalid, want: `data set "trian" to go on from, but no training set of that name; have "train"`},
-		{name: "state of an evaluation set", sets: sets(), ranks: 1, at: map[string]shard.State{"val": {}}, code: fault.Invalid, want: "no training set"},
-		{name: "state of other data", sets: sets(), ranks: 1, at: map[string]shard.State{"train": foreign}, code: fault.Invalid, want: `data set "train": restore: the state is of another plan`},
+		{name: "unknown state", sets: sets(), ranks: 1, at: map[string]At{"trian": {}}, code: fault.Invalid, want: `data set "trian" to go on from, but no training set of that name; have "train"`},
+		{name: "state of an evaluation set", sets: sets(), ranks: 1, at: map[string]At{"val": {}}, code: fault.Invalid, want: "no training set"},
+		{name: "state of other data", sets: sets(), ranks: 1, at: map[string]At{"train": {State: foreign}}, code: fault.Invalid, want: `data set "train": restore: not a state of this job: it is of another plan`},
 		{name: "one of two fails", sets: append(other, bad(fault.New(fault.NotFound, "no such file"))), ranks: 1, code: fault.NotFound, want: `data set "bad": no such file`},
 		{name: "too few iterators", sets: []Set{bad(nil)}, ranks: 1, code: fault.Internal, want: "0 iterators for 1 ranks"},
 		{name: "more ranks than samples", sets: sets(), ranks: batch + 1, code: fault.Invalid, want: "less than one sample for each of 41 ranks"},
@@ -425,7 +425,7 @@ func TestStartCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	slow, calls := sets()[0], 0
 	open := slow.Open
-	slow.Open = func(ctx context.Context, ranks int, at *shard.State) ([]*shard.Iterator, error) {
+	slow.Open = func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error) {
 		if calls++; calls == 1 {
 			cancel()
 			<-ctx.Done()

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/shard"
 )
 
 const (
@@ -61,7 +60,7 @@ type child struct {
 	broken error              // it said something else
 }
 
-func (p *process) Start(ctx context.Context, ranks int, at map[string]shard.State) (map[string]string, <-chan error, error) {
+func (p *process) Start(ctx context.Context, ranks int, at map[string]At) (map[string]string, <-chan error, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.child != nil && p.child.gone() {

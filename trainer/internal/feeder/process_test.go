@@ -48,7 +48,7 @@ func TestProcessKilled(t *testing.T) {
 		if err := f.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		sockets, failed := start(t, f, 2, map[string]shard.State{"train": states[at]})
+		sockets, failed := start(t, f, 2, map[string]At{"train": {State: states[at]}})
 		all = dialAll(t, sockets["train"], 2)
 		step(t, all)
 		if err := f.(*process).child.cmd.Process.Kill(); err != nil {
@@ -66,7 +66,7 @@ func TestProcessKilled(t *testing.T) {
 		if err := f.Stop(); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		sockets, _ = start(t, f, 2, map[string]shard.State{"train": states[at]})
+		sockets, _ = start(t, f, 2, map[string]At{"train": {State: states[at]}})
 		all = dialAll(t, sockets["train"], 2)
 		for i := at + 1; i < at+4; i++ {
 			if d, _ := step(t, all); d != want[i] {
@@ -81,7 +81,7 @@ func TestProcessKilled(t *testing.T) {
 	if err := <-failed; !errors.Is(err, ErrDied) {
 		t.Errorf("%v", err)
 	}
-	sockets, _ = start(t, f, 2, map[string]shard.State{"train": states[0]})
+	sockets, _ = start(t, f, 2, map[string]At{"train": {State: states[0]}})
 	if d, _ := step(t, dialAll(t, sockets["train"], 2)); d != want[1] {
 		t.Errorf("step 1 is %s, want %s", d, want[1])
 	}
@@ -93,7 +93,7 @@ func start2(t *testing.T, f Feeder, at shard.State) (map[string]string, <-chan e
 	if err := f.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, f, 2, map[string]shard.State{"train": at})
+	return start(t, f, 2, map[string]At{"train": {State: at}})
 }
 
 // What a data process refuses, or cannot say, is the error of the start.
@@ -170,10 +170,10 @@ func TestRefused(t *testing.T) {
 	other := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
 	defer other.Close()
 	sockets, _ := start(t, other, 1, nil)
-	foreign := map[string]shard.State{"train": reader(t, sockets["train"], 0).State()}
+	foreign := map[string]At{"train": {State: reader(t, sockets["train"], 0).State()}}
 	for _, f := range []Feeder{Local(folder(t), sets()), Process(folder(t), childArgv("data"), nil, nil)} {
 		_, _, err := f.Start(t.Context(), 1, foreign)
-		if name, ok := Refused(err); !ok || name != "train" || fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `data set "train": restore: the state is of another plan`) {
+		if name, ok := Refused(err); !ok || name != "train" || fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `data set "train": restore: not a state of this job: it is of another plan`) {
 			t.Errorf("%v", err)
 		}
 		if _, _, err := f.Start(t.Context(), batch+1, nil); err == nil {
