@@ -2,8 +2,10 @@ package trainer
 
 import (
 	"context"
+	"io"
 	"iter"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
@@ -20,8 +22,15 @@ type Shard struct {
 	closed atomic.Bool
 }
 
+// reopen is how long other ranks have to close an evaluation set that this one opens again.
+const reopen = 5 * time.Minute
+
 func openShard(c *Context, name string, d wire.Data) (*Shard, error) {
-	f, err := feed.Dial(c, d.Socket, c.w.Rank, nil)
+	o := &feed.DialOptions{}
+	if d.Eval {
+		o.Wait = reopen
+	}
+	f, err := feed.Dial(c, d.Socket, c.w.Rank, o)
 	if err != nil {
 		return nil, fault.New(fault.CodeOf(err), "data set %q: %w", name, err)
 	}
@@ -38,9 +47,25 @@ func (s *Shard) Next(ctx context.Context) (*shard.Batch, error) {
 	return b, err
 }
 
-// All iterates over one epoch, or what is left of it. A batch is valid until the next turn; Retain to keep it.
+// All iterates over one epoch, or what is left of it; of an evaluation set from the first row on. A batch is valid until the next turn; Retain to keep it.
 func (s *Shard) All(ctx context.Context) iter.Seq2[*shard.Batch, error] {
-	return shard.All(ctx, s.Next)
+	if !s.eval {
+		return shard.All(ctx, s.Next)
+	}
+	return func(yield func(*shard.Batch, error) bool) {
+		for s.Step() > 0 { // left early: to its end, which is the next one's beginning
+			b, err := s.Next(ctx)
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			b.Release()
+		}
+		shard.All(ctx, s.Next)(yield)
+	}
 }
 
 // Name of the data set.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 from penstock._errors import Invalid, NotFound
@@ -39,15 +38,8 @@ def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
         have = ", ".join(sorted(data)) or "none"
         raise NotFound(f"no data set {name!r} in this run; it has: {have}")
     of = data[name]
-    ends = time.monotonic() + (_AGAIN if known is not None and of.get("eval") else 0)
-    while True:
-        try:
-            feed = Feed(of["socket"], session.rank, prefetch=prefetch)
-            break
-        except Invalid:  # an evaluation set that was closed is there again once all ranks have closed it
-            if time.monotonic() >= ends:
-                raise
-        time.sleep(0.02)
+    # An evaluation set that was closed is free again once all ranks have closed it.
+    feed = Feed(of["socket"], session.rank, wait=_AGAIN if of.get("eval") else 10.0, prefetch=prefetch)
     s = Shard(feed, name=name, eval=bool(of.get("eval")), alive=session.alive)
     _opened[name] = s
     return s

@@ -42,13 +42,16 @@ type Options struct {
 	// Notice that the machine will be taken away, or that ranks are to stop for another reason: after it is closed,
 	// the first step that no rank was sent yet, and all later ones, are marked; see [Client.Noticed]. nil: never.
 	Notice <-chan struct{}
+	// Again says that the listener is served again once all ranks have been given up: a rank that was is Exists until then, which Dial waits for, in
+	// place of Invalid.
+	Again bool
 }
 
 // DialOptions of Dial; nil means defaults.
 type DialOptions struct {
 	// Prefetch is how many batches are read ahead of Next; 0: 2. At least one is.
 	Prefetch int
-	// Wait is how long Dial waits for a data process that is not there yet; 0: 10 seconds,
+	// Wait is how long Dial waits for a data process that is not there yet, or a rank that is not free; 0: 10 seconds,
 	// negative: not at all.
 	Wait time.Duration
 	// MaxBatch is the most bytes that a batch may have, all of which lie in memory that is shared with the data

@@ -103,6 +103,7 @@ type server struct {
 	end     context.CancelCauseFunc // ends the group; the first cause counts
 	conns   sync.WaitGroup
 	wait    time.Duration
+	again   bool
 	notice  <-chan struct{}
 	started chan struct{} // closed when all ranks have begun
 
@@ -144,6 +145,8 @@ func (s *server) take(rank, pid int) (*seat, error) {
 	switch {
 	case st == nil:
 		return nil, fault.New(fault.NotFound, "rank %d is not served here; have %s", rank, list(s.ranks))
+	case st.left && s.again:
+		return nil, fault.New(fault.Exists, "rank %d was given up by its consumer, and is free again when all others have been", rank)
 	case st.left:
 		return nil, fault.New(fault.Invalid, "rank %d was given up by its consumer: start the data process and all ranks again to have it back", rank)
 	case st.taken:

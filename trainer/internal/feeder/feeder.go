@@ -44,8 +44,8 @@ type At struct {
 // Set is a data set of a run.
 type Set struct {
 	Name string
-	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then the server refuses a
-	// rank that was given up (Invalid), and its consumer tries again.
+	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then a
+	// rank that was given up is Exists, and its consumer waits.
 	Eval bool
 	// Open makes the iterators of all ranks, which go on from at, or stand at the beginning where at is nil. What it finds out about the data it keeps for
 	// the next call. ctx ends the iterators too.

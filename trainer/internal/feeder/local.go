@@ -165,7 +165,7 @@ func (s *serving) serve(set Set, l *net.UnixListener, its []*shard.Iterator) {
 
 // options of a set's server. Ranks that come late are the controller's affair, not the server's.
 func (s *serving) options(set Set) *feed.Options {
-	o := &feed.Options{Wait: -1}
+	o := &feed.Options{Wait: -1, Again: set.Eval}
 	if !set.Eval {
 		o.Notice = s.notice
 	}
