@@ -91,7 +91,7 @@ func (b *bench) ray(o settings) {
 	}
 	if err != nil {
 		log.Printf("Ray Train: %v", err)
-		b.add(what, "", "not measured: Ray Train is not installed, or does not run here")
+		b.add(what, "", "not measured: Ray Train is not installed, or does not run here within 75 s")
 		return
 	}
 	b.add(what, "", "%.2f %%; %.0f us a report (ray %s)", 100*got.Share, got.Micros, got.Version)

@@ -90,6 +90,7 @@ def main() -> None:
         print((time.perf_counter() - begin) / n, flush=True)
     for s in shards.values():
         s.close()
+    shards.clear()
 
 
 if __name__ == "__main__":
