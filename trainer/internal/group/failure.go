@@ -19,12 +19,16 @@ type cause struct {
 }
 
 const (
-	own  = iota // a crash, an error of the loop, a failure of the data
-	exit        // an exit code without a word: perhaps because a peer was lost
+	own  = iota // a crash, a failure of the data
+	loop        // an error of the loop: perhaps because a peer was lost, which the framework noticed
+	exit        // an exit code without a word: the same
 	data        // the data process was lost, or a consumer of it
 	peer        // the loss of a peer, or of the data process, was seen
 	ours        // ended by us
 )
+
+// aborted is a worker's end by its own hand, as that of frameworks which lost a peer is.
+const aborted = "aborted"
 
 func fatalCause(rank int, err error) *cause {
 	return &cause{rank: rank, class: Fatal, level: own, sure: true, err: err}
@@ -65,6 +69,10 @@ func (g *Group) done(e Event) {
 	code := fault.CodeOf(e.Err)
 	c := &cause{rank: e.Rank, level: own, sure: true, same: "loop: " + code.String(), err: e.Err}
 	switch code {
+	case fault.UserCode, fault.Unknown:
+		if g.cfg.World > 1 {
+			c.level, c.sure = loop, false
+		}
 	case fault.WorkerLost, fault.Unavailable, fault.Canceled:
 		c.level, c.sure = peer, false
 	case fault.Invalid, fault.NotFound, fault.Exists, fault.Unsupported, fault.Denied, fault.Corrupt:
@@ -98,7 +106,7 @@ func (g *Group) exit(e Event) {
 		c.class, c.level, c.sure = Memory, own, true
 	case e.Ours, r.failed: // said before why
 		c.level = ours
-	case e.Signal != "":
+	case e.Signal != "" && e.Signal != aborted:
 		c.level, c.sure = own, true
 	}
 	if c.err == nil {
