@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	stopTime  = 20 * time.Second // for a data process to stop what it serves, or to end when it is told so
-	tailLines = 12               // of what it said last, for messages
-	tailBytes = 4 << 10
+	stopTime   = 20 * time.Second // for a data process to stop what it serves, or to end when it is told so
+	answerTime = 30 * time.Second // for a data process to give a ledger
+	tailLines  = 12               // of what it said last, for messages
+	tailBytes  = 4 << 10
 )
 
 // Process serves the sets of a data process: a child that argv starts, and which calls [Control]. Its sockets are in dir, as those of
@@ -28,13 +29,14 @@ const (
 // what it inherits. It is started by the first Start, lives until Close, and when it dies
 // the next Start starts another one, which has to find out about the data again. It dies with this process, however that ends.
 func Process(dir string, argv, env []string, log io.Writer) Feeder {
-	return &process{dir: dir, argv: argv, env: env, log: log}
+	return &process{dir: dir, argv: argv, env: env, log: log, patience: answerTime}
 }
 
 type process struct {
 	dir       string
 	argv, env []string
 	log       io.Writer
+	patience  time.Duration // for a ledger
 
 	mu    sync.Mutex
 	child *child // nil: none was started, or the last one was put away
@@ -104,6 +106,8 @@ func (p *process) Ledger(ctx context.Context, name string) ([]byte, error) {
 	if c == nil {
 		return nil, fault.New(fault.Invalid, "no data set is served")
 	}
+	late := time.AfterFunc(p.patience, func() { c.giveUp(p.patience) })
+	defer late.Stop()
 	r, err := c.ask(ctx, request{Ledger: &ledgerRequest{Name: name}})
 	return r.Ledger, err
 }
@@ -301,6 +305,14 @@ func (c *child) ask(ctx context.Context, r request) (reply, error) {
 	}
 	<-c.ended
 	return reply{}, c.died
+}
+
+// giveUp kills a process that does not answer: a checkpoint waits for it, and all ranks for that.
+func (c *child) giveUp(after time.Duration) {
+	c.mu.Lock()
+	c.broken = fault.New(fault.Stalled, "it did not answer for %v, and was killed", after)
+	c.mu.Unlock()
+	_ = c.cmd.Process.Kill() // gone is fine
 }
 
 // write sends a line. Where it cannot the process is ending, or is ended.

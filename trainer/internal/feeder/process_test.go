@@ -207,6 +207,23 @@ func TestProcessDeaf(t *testing.T) {
 	}
 }
 
+// A data process that stands still does not hold up a checkpoint for ever: it is a failure that says so.
+func TestProcessStopped(t *testing.T) {
+	f := Process(folder(t), childArgv("data"), nil, nil).(*process)
+	defer f.Close()
+	_, failed := start(t, f, 2, nil)
+	if err := f.child.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	f.patience = 50 * time.Millisecond
+	if _, err := f.Ledger(t.Context(), "train"); !errors.Is(err, ErrDied) || !strings.Contains(err.Error(), "it did not answer for 50ms") {
+		t.Errorf("ledger: %v", err)
+	}
+	if err := <-failed; !errors.Is(err, ErrDied) || fault.CodeOf(err) != fault.WorkerLost {
+		t.Errorf("%v", err)
+	}
+}
+
 // A data process ends with its controller, however that ends.
 func TestProcessDiesWithItsParent(t *testing.T) {
 	dir, err := os.MkdirTemp("", "feeder")
