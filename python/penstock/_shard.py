@@ -244,8 +244,10 @@ class Shard:
 
     def __del__(self) -> None:
         # Nobody can iterate any more. Where an exception ends the program, it holds the shard until that is dropped as lost.
-        with contextlib.suppress(Exception):
+        try:
             self.close()
+        except Exception:  # noqa: S110, SIM105  at the end of the interpreter contextlib may be gone, as the rest of the modules
+            pass
 
     def __reduce__(self) -> Any:
         raise Invalid("a shard belongs to the process that opened it, and cannot be sent to another (in a DataLoader: num_workers=0, batches are made in parallel already)")
