@@ -163,11 +163,11 @@ func (c *controller) place(at *attempt) {
 		at.states[name] = store.Data{State: d.State, Ledger: ledger}
 	}
 	at.restore = once(func() (string, error) {
-		base, err := os.UserCacheDir()
+		cache, err := downloads()
 		if err != nil {
-			base = os.TempDir()
+			return "", err
 		}
-		return run.Fetch(c.ctx, m, filepath.Join(base, "penstock", "checkpoints"))
+		return run.Fetch(c.ctx, m, cache)
 	})
 }
 

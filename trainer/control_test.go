@@ -246,3 +246,34 @@ func TestFoldersAtOnce(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// Without a home, downloads lie where no other user can put anything.
+func TestDownloadsWithoutHome(t *testing.T) {
+	tmp := t.TempDir()
+	for name, v := range map[string]string{"HOME": "", "XDG_CACHE_HOME": "", "TMPDIR": tmp} {
+		t.Setenv(name, v)
+	}
+	dir, err := downloads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(tmp, folderPrefix+strconv.Itoa(os.Getuid()))
+	if st, err := os.Stat(mine); err != nil || st.Mode().Perm() != 0o700 || dir != filepath.Join(mine, "checkpoints") {
+		t.Errorf("%s: %v, %v", dir, st, err)
+	}
+	if err := os.Chmod(mine, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := downloads(); fault.CodeOf(err) != fault.Denied {
+		t.Errorf("a folder that others can write to: %v", err)
+	}
+	if err := os.Remove(mine); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := downloads(); fault.CodeOf(err) != fault.Denied {
+		t.Errorf("a link: %v", err)
+	}
+}

@@ -90,6 +90,26 @@ func (f *tempFolder) remove() error {
 	return err
 }
 
+// downloads is where checkpoints are downloaded to. A user who has no folder for caches (no HOME) gets one in the temporary folder that is closed to
+// others: what lies there is loaded by programs of this user.
+func downloads() (string, error) {
+	if base, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(base, "penstock", "checkpoints"), nil
+	}
+	dir := filepath.Join(os.TempDir(), folderPrefix+strconv.Itoa(os.Getuid()))
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		return "", fault.Wrap(err, fault.Place{File: dir})
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return "", fault.Wrap(err, fault.Place{File: dir})
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Getuid() || st.Mode&0o077 != 0 {
+		return "", fault.New(fault.Denied, "%s is not a folder of this user that is closed to others (mode 0700), as downloads of checkpoints need: remove it, or set HOME or XDG_CACHE_HOME", dir)
+	}
+	return filepath.Join(dir, "checkpoints"), nil
+}
+
 // sweepFolders removes what killed processes of this user left in base. What cannot be removed is left to the next one.
 func sweepFolders(base string) {
 	all, _ := filepath.Glob(filepath.Join(base, folderPrefix+strconv.Itoa(os.Getuid())+"-*")) // the pattern is right
