@@ -257,11 +257,10 @@ func fitRole(args []string) error {
 
 // run is one of the loop.
 type run struct {
-	out     string
-	cmd     *exec.Cmd
-	log     *lines
-	blocks  [workers][]block
-	startup time.Duration
+	out    string
+	cmd    *exec.Cmd
+	log    *lines
+	blocks [workers][]block
 }
 
 // lines are what a run's controller says, each with its moment.
