@@ -22,7 +22,7 @@ import (
 
 func dataCommand() *cobra.Command {
 	var d dataOptions
-	var control bool
+	var control, child bool
 	c := &cobra.Command{
 		Use:   "data SPEC --socket PATH",
 		Short: "Serve the shards of a spec to other processes, over a unix socket",
@@ -47,6 +47,9 @@ is a pipe that is closed; when all ranks have been given up; and when a consumer
 			if err != nil && !d.ready {
 				sayError(cmd.OutOrStdout(), err)
 			}
+			if err != nil && child {
+				return told{err}
+			}
 			return err
 		},
 	}
@@ -57,9 +60,16 @@ is a pipe that is closed; when all ranks have been given up; and when a consumer
 	f.StringVar(&d.state, "state", "", "go on from a state in this `file`, which batches --state-out or a checkpoint wrote")
 	f.StringVar(&d.socket, "socket", "", "`path` of the socket, at most 103 bytes")
 	f.BoolVar(&control, "control", false, "for penstock train: SPEC is a record, and lines of JSON on standard input say what to serve")
+	f.BoolVar(&child, "child", false, "for penstock.open: errors go to stdout until ready and to the consumer after that, never to stderr")
 	_ = f.MarkHidden("control") // it is there
+	_ = f.MarkHidden("child")
 	return c
 }
+
+// told is an error that whoever started this process knows, by another way than stderr.
+type told struct{ error }
+
+func (e told) Unwrap() error { return e.error }
 
 type dataOptions struct {
 	sets          []string

@@ -66,7 +66,10 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "penstock:", s)
 		return exitSignal + int(s.Signal)
 	}
-	fmt.Fprintln(os.Stderr, "penstock:", err)
+	var t told
+	if !errors.As(err, &t) {
+		fmt.Fprintln(os.Stderr, "penstock:", err)
+	}
 	var u usageError
 	if errors.As(err, &u) {
 		return exitUsage

@@ -75,7 +75,7 @@ class Server:
             raise NotFound(f"{spec}: no such spec")
         self._dir = _folder()
         self.socket = os.path.join(self._dir, "s")
-        argv = [program, "data"]
+        argv = [program, "data", "--child"]  # what goes wrong is an exception here, and not printed besides
         for s in sets:
             argv += ["--set", s]
         argv += ["--ranks", str(ranks), "--rank", str(rank), "--socket", self.socket, spec]

@@ -117,6 +117,51 @@ def test_killed_child(binary: str, spec: Spec) -> None:
         assert next(s.iter_batches()).step == state["step"]
 
 
+def test_errors_are_not_printed_besides(binary: str, spec: Spec, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither that of a spec that is wrong, nor that of a job which fails while its batches are made."""
+    with pytest.raises(penstock.Invalid, match="global_batch"):
+        penstock.open(spec(RANGE.replace("global_batch: 64", "global_batch: -1")))
+    with penstock.open(spec(RANGE.replace("shards:", "steps: [{with_columns: {id: 'cast(id, \"uint8\")'}}]\nshards:").replace("columns: {id: int64}", "columns: {id: uint8}"))) as s:
+        with pytest.raises(penstock.Error, match="cast|uint8"):
+            list(s.iter_batches())
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("how", ["end", "raise"])
+@pytest.mark.parametrize("which", ["open", "shard"])
+def test_nothing_is_printed_at_exit(which: str, how: str, penstock_bin: str, spec: Spec) -> None:
+    """A shard of a module that is never closed outlives the names of its own modules, as they are cleared when the interpreter ends."""
+    program = """
+import atexit, sys
+def clear():
+    for name, module in list(sys.modules.items()):
+        if name.startswith("penstock."):
+            for n in [n for n in vars(module) if not n.startswith("__")]:
+                setattr(module, n, None)
+atexit.register(clear)  # first, so that it runs last
+
+from types import SimpleNamespace
+import penstock
+from penstock import _control, _process
+if sys.argv[2] == "open":
+    train = penstock.open(sys.argv[1])
+else:
+    server = _process.Server(sys.argv[1], [], 1, 0)
+    _control.session = lambda: SimpleNamespace(rank=0, data={"train": {"socket": server.socket}}, alive=lambda step: None)
+    train = penstock.shard()
+batch = next(train.iter_batches())
+if sys.argv[3] == "raise":
+    raise ValueError("of the loop")
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PENSTOCK_BINARY": penstock_bin}
+    p = subprocess.run([sys.executable, "-c", program, str(spec(RANGE)), which, how], env=env, capture_output=True, text=True, timeout=60)
+    assert p.stdout == "" and p.returncode == (how == "raise")
+    if how == "end":
+        assert p.stderr == ""
+    else:
+        assert p.stderr.startswith("Traceback") and p.stderr.endswith("\nValueError: of the loop\n")
+
+
 def test_child_ends_with_its_parent(binary: str, spec: Spec) -> None:
     """Also where the parent is killed, and a fork of it lives on."""
     program = """

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -29,7 +30,9 @@ func main() {
 	if err := command().Execute(); err != nil {
 		said := map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": err.Error()}}
 		_ = json.NewEncoder(os.Stdout).Encode(said)
-		fmt.Fprintln(os.Stderr, "feedserver:", err)
+		if !slices.Contains(os.Args, "--child") {
+			fmt.Fprintln(os.Stderr, "feedserver:", err)
+		}
 		os.Exit(1)
 	}
 }
@@ -64,6 +67,7 @@ func command() *cobra.Command {
 	f.IntVar(&ranks, "ranks", 0, "how many")
 	f.IntVar(&rank, "rank", -1, "only this one")
 	f.StringVar(&socket, "socket", "", "path")
+	f.Bool("child", false, "errors are not for stderr")
 	var rows, width int
 	var records bool
 	bench := &cobra.Command{Use: "bench", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
