@@ -50,7 +50,10 @@ func (c *controller) start(a group.Action) {
 		if err != nil {
 			c.post(func() { c.step(group.Event{Kind: group.LaunchFailed, Attempt: a.Attempt, Err: err}) })
 		} else {
-			c.post(func() { c.step(group.Event{Kind: group.Launched, Attempt: a.Attempt}) })
+			c.post(func() {
+				c.some = true
+				c.step(group.Event{Kind: group.Launched, Attempt: a.Attempt})
+			})
 			for e := range at.group.Exits() {
 				c.post(func() { c.exited(at, e) })
 			}

@@ -31,7 +31,8 @@ type Config struct {
 	// Storage is the folder or bucket URL below which the run has a folder of its name; "": penstock-runs. Workers on several
 	// machines need one that all of them reach.
 	Storage string
-	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error.
+	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
+	// result, with no attempts: nothing is done again.
 	Resume bool
 	// From is another run's checkpoint to begin with: URL of its run, with #N for checkpoint N, else the last. Its files and metrics are restored, and
 	// the states of those data sets that this run has under the same name and plan; others begin anew, which the log says.

@@ -9,6 +9,8 @@ import (
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
+const dataLogName = "data.log"
+
 // dataProcess makes the feeder of a process of its own. What that prints goes to data.log.
 func (c *controller) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 	if len(p.Argv) == 0 {
@@ -17,7 +19,7 @@ func (c *controller) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 	if err := os.MkdirAll(c.logs, 0o755); err != nil {
 		return nil, fault.Wrap(err, fault.Place{File: c.logs})
 	}
-	f, err := os.OpenFile(filepath.Join(c.logs, "data.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(c.logs, dataLogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Place{File: c.logs})
 	}

@@ -43,6 +43,7 @@ type controller struct {
 	measure  func(context.Context) map[string]float64
 	from     *origin // nil: none
 	begun    *store.Attempt
+	before   store.Status // that the last controller left; zero where this is the first
 
 	connsMu sync.Mutex
 	conns   map[*net.UnixConn]bool // of workers; nil once the run is over
@@ -60,6 +61,7 @@ type controller struct {
 	a       *attempt             // the current one; nil before the first
 	first   int                  // attempt
 	metrics *store.MetricsWriter // of the attempt
+	some    bool                 // workers were launched
 	last    map[string]float64   // metrics of the last report
 	ended   *group.Action
 	reports int64
@@ -74,18 +76,57 @@ func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []stri
 	c := &controller{cfg: cfg, call: call, work: work, argv: argv, posts: make(chan func(), 64), over: make(chan struct{}), conns: map[*net.UnixConn]bool{}, last: map[string]float64{}}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
 	defer c.stop(errEnded)
-	err = c.open(ctx)
-	if err == nil {
+	var res *Result
+	switch err = c.open(ctx); {
+	case errors.Is(err, errFinished):
+		res, err = c.finished(ctx)
+	case err == nil:
 		c.loop(ctx)
+		res = c.result()
+		err = res.Err
 	}
-	res := c.result()
-	if cerr := c.close(); err == nil && cerr != nil {
+	if err != nil && (c.ended == nil || res.State == store.Failed && !c.some && fault.CodeOf(err) != fault.Canceled) {
+		res = nil // nothing was started
+		c.forget()
+	}
+	if cerr := c.close(); res != nil && cerr != nil {
 		c.cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
 	}
+	return res, err
+}
+
+// errFinished says that there is nothing to go on with.
+var errFinished = errors.New("the run is finished")
+
+// finished is the result of a run that an earlier controller has finished.
+func (c *controller) finished(ctx context.Context) (*Result, error) {
+	list, err := c.run.Checkpoints(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return res, res.Err
+	b := &c.before
+	return &Result{Run: c.run.Name(), Storage: c.run.URL(), State: b.State, Reports: b.Reports, Metrics: b.Metrics, Attempt: b.Attempt, Checkpoint: b.Checkpoint, Checkpoints: list}, nil
+}
+
+// forget frees the name of a run that this call has made, and none of whose workers was started.
+func (c *controller) forget() {
+	if c.run == nil || c.cfg.Resume {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), last)
+	defer cancel()
+	if c.status != nil {
+		_ = c.status.close() // what it says is removed
+	}
+	if c.logs != "" { // what is not empty stays
+		if file := filepath.Join(c.logs, dataLogName); isEmpty(file) {
+			_ = os.Remove(file)
+		}
+		_ = os.Remove(c.logs)
+	}
+	if err := c.run.Discard(ctx); err != nil {
+		c.cfg.Log.Warn("the name of a run that did not begin stays taken", "run", c.cfg.Name, "error", err)
+	}
 }
 
 // open gets together all that a run needs, and refuses what cannot be.
@@ -112,6 +153,9 @@ func (c *controller) open(ctx context.Context) (err error) {
 	}
 	if err = c.openRun(ctx); err != nil {
 		return err
+	}
+	if c.before.State == store.Finished {
+		return errFinished
 	}
 	if c.logs, err = cfg.logs(c.run); err != nil {
 		return fault.Wrap(err, fault.Place{File: cfg.Logs})
@@ -168,11 +212,21 @@ func (c *controller) launches() error {
 	return nil
 }
 
+func isEmpty(file string) bool {
+	st, err := os.Stat(file)
+	return err == nil && st.Size() == 0
+}
+
 // openRun makes the run, or opens that to go on with.
 func (c *controller) openRun(ctx context.Context) (err error) {
 	cfg := &c.cfg
 	if cfg.Resume {
-		c.run, err = store.Open(ctx, cfg.Storage, cfg.Name)
+		if c.run, err = store.Open(ctx, cfg.Storage, cfg.Name); err != nil {
+			return err
+		}
+		if c.before, err = c.run.Status(ctx); fault.CodeOf(err) == fault.NotFound {
+			return nil // it never began
+		}
 		return err
 	}
 	dir, err := os.Getwd()
@@ -350,7 +404,7 @@ func (c *controller) result() *Result {
 	c.finishAttempt()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), last)
 	defer cancel()
-	res := &Result{Run: c.run.Name(), Storage: c.run.URL(), State: string(c.ended.State), Reports: c.reports, Metrics: c.last, Attempts: c.ended.Attempt - c.first + 1, Failures: c.failed,
+	res := &Result{Run: c.run.Name(), Storage: c.run.URL(), State: string(c.ended.State), Reports: c.reports, Metrics: c.last, Attempts: c.ended.Attempt - c.first + 1, Attempt: c.ended.Attempt, Failures: c.failed,
 		Checkpoint: c.ended.Checkpoint, Err: c.ended.Err}
 	superseded := errors.Is(context.Cause(c.ctx), store.ErrSuperseded)
 	if c.metrics != nil && !superseded {

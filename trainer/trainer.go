@@ -33,7 +33,8 @@ type Result struct {
 	State    string // store.Finished, Preempted or Failed
 	Reports  int64  // made by all ranks, and kept
 	Metrics  map[string]float64
-	Attempts int // of this call
+	Attempts int // of this call; 0: the run was finished before
+	Attempt  int // number of the last one, counted over all calls
 	Failures []Failure
 	// Checkpoint is the newest one; 0: none.
 	Checkpoint int
@@ -52,7 +53,7 @@ func (r *Result) Best(metric, order string) (*store.Manifest, bool) {
 var calls atomic.Int64
 
 // Fit runs until the loop has ended on all ranks, the run is preempted, or it fails. The error is that of the result; without a result
-// nothing was started. The end of ctx ends the workers, and everything else: all that Fit started has ended when it returns.
+// nothing was started, and the name of a new run is free again. The end of ctx ends the workers, and everything else: all that Fit started has ended when it returns.
 //
 // In a worker process (Config.Processes) Fit runs the loop and ends the process.
 func (t *Trainer) Fit(ctx context.Context) (*Result, error) {

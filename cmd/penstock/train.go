@@ -117,7 +117,15 @@ of a step are the same. RUN is a name in --storage, or the folder or URL of the 
 				return err
 			}
 			rec := r.Record()
-			if err := r.Close(); err != nil {
+			st, err := r.Status(cmd.Context())
+			if cerr := r.Close(); cerr != nil {
+				return cerr
+			}
+			if err == nil && st.State == store.Finished {
+				nothingLeft(cmd.OutOrStdout(), name, st.Reports, st.Checkpoint)
+				return nil
+			}
+			if err != nil && fault.CodeOf(err) != fault.NotFound {
 				return err
 			}
 			if rec.Spec == "" {
@@ -223,7 +231,13 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	c.Preemption.Notice = trainer.Signals(ctx)
 	begin := time.Now()
 	r, err := trainer.Command(s.Train.Command, *c).Fit(ctx)
-	if r == nil {
+	switch {
+	case r == nil && fault.CodeOf(err) == fault.Exists: // the name
+		return usageError{err}
+	case r == nil:
+		return err
+	case r.Attempts == 0:
+		nothingLeft(cmd.OutOrStdout(), r.Run, r.Reports, r.Checkpoint)
 		return err
 	}
 	t.summary(cmd.OutOrStdout(), r, time.Since(begin))
@@ -298,6 +312,15 @@ func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
 	if r.State != store.Finished {
 		fmt.Fprintf(w, "go on with: %s\n", resumeHint(t.cfg.Storage, r.Run))
 	}
+}
+
+// nothingLeft says that a run is finished, and what may come of it.
+func nothingLeft(w io.Writer, name string, reports int64, checkpoint int) {
+	fmt.Fprintf(w, "%s is finished: %s, %s; nothing was done", name, some(reports, "report"), lastCheckpoint(checkpoint))
+	if checkpoint > 0 {
+		fmt.Fprintf(w, ". Another run begins with its checkpoint: penstock train SPEC --from %s", name)
+	}
+	fmt.Fprintln(w)
 }
 
 func lastCheckpoint(n int) string {

@@ -180,35 +180,36 @@ func TestTrain(t *testing.T) {
 		t.Fatalf("exit %d: %s%s", r.code, r.out, r.err)
 	}
 	r = penstock(t, "train", spec, "--name", "first")
-	if r.code != exitFailed || !strings.Contains(r.err, `there is a run "first"`) || !strings.Contains(r.err, "--resume") {
+	if r.code != exitUsage || !strings.Contains(r.err, `there is a run "first"`) || !strings.Contains(r.err, "--resume") {
 		t.Errorf("the same name: %d %s", r.code, r.err)
 	}
-	// It goes on where it was, with the spec as it is now, and more steps.
-	r = penstock(t, "train", spec, "--name", "first", "--resume", "--quiet")
-	if r.code != 0 || r.err != "" || !strings.Contains(r.out, "first: finished after 6 reports in 1 attempt") || !strings.Contains(r.out, "rank 0: 30 steps\n") {
-		t.Errorf("resumed: exit %d: %s%s", r.code, r.out, r.err)
+	// What is finished is not done again.
+	for _, args := range [][]string{{"train", spec, "--name", "first", "--resume"}, {"resume", runs + "/first"}} {
+		if r = penstock(t, args...); r.code != 0 || r.err != "" || !strings.HasPrefix(r.out, "first is finished: 4 reports, last checkpoint 4; nothing was done. ") || strings.Contains(r.out, "rank") {
+			t.Errorf("%q: %+v", args, r)
+		}
 	}
 	r = penstock(t, "runs", "--storage", runs)
-	if l := lines(r.out); r.code != 0 || len(l) != 2 || !strings.HasPrefix(l[0], "NAME   STATE     ATTEMPT  CHECKPOINT  AGE") || !strings.HasPrefix(l[1], "first  finished  2 ") || r.err != "" {
+	if l := lines(r.out); r.code != 0 || len(l) != 2 || !strings.HasPrefix(l[0], "NAME   STATE     ATTEMPT  CHECKPOINT  AGE") || !strings.HasPrefix(l[1], "first  finished  1 ") || r.err != "" {
 		t.Errorf("runs: %+v", r)
 	}
 	var run runJSON
 	r = penstock(t, "status", runs+"/first", "--json")
-	if err := json.Unmarshal([]byte(r.out), &run); err != nil || run.State != "finished" || run.Attempt != 2 || run.Reports != 6 || run.Metrics["steps"] != 30 || run.Workers != 2 || len(run.Command) != 1 {
+	if err := json.Unmarshal([]byte(r.out), &run); err != nil || run.State != "finished" || run.Attempt != 1 || run.Reports != 4 || run.Metrics["steps"] != 20 || run.Workers != 2 || len(run.Command) != 1 {
 		t.Errorf("status: %+v, %v", run, err)
 	}
 	r = penstock(t, "status", "first", "--storage", runs)
-	for _, want := range []string{"run              first\n", "state            finished\n", "attempt          2\n", "failures         none\n", "last metrics     loss 0.0333333, steps 30\n"} {
+	for _, want := range []string{"run              first\n", "state            finished\n", "attempt          1\n", "failures         none\n", "last metrics     loss 0.05, steps 20\n"} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("status has no %q: %+v", want, r)
 		}
 	}
 	r = penstock(t, "checkpoints", "first", "--storage", runs)
-	if l := lines(r.out); r.code != 0 || len(l) != 4 || !strings.HasPrefix(l[0], "NUMBER  REPORT  AGE") || !strings.HasSuffix(l[3], "loss 0.0333333, steps 30\n") {
+	if l := lines(r.out); r.code != 0 || len(l) != 4 || !strings.HasPrefix(l[0], "NUMBER  REPORT  AGE") || !strings.HasSuffix(l[3], "loss 0.05, steps 20\n") {
 		t.Errorf("checkpoints: %+v", r)
 	}
 	var best checkpointJSON
-	r = penstock(t, "checkpoints", "first", "--storage", runs, "--best", "loss", "--order", "max", "--json")
+	r = penstock(t, "checkpoints", "first", "--storage", runs, "--best", "steps", "--order", "max", "--json")
 	if err := json.Unmarshal([]byte(r.out), &best); err != nil || best.Report != 4 || !slices.Equal(best.Files, []string{"steps"}) || !slices.Equal(best.Data, []string{"train"}) {
 		t.Errorf("best: %+v, %v, %s", best, err, r.err)
 	}

@@ -266,3 +266,38 @@ func TestRenamed(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A run that came to nothing goes, one that has checkpoints or is another's does not.
+func TestDiscard(t *testing.T) {
+	storages(t, func(t *testing.T, storage string) {
+		r := newRun(t, storage, "a")
+		if err := r.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r = newRun(t, storage, "a")
+		begin(t, r)
+		if err := r.SetStatus(t.Context(), Status{State: Failed}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(t.Context(), storage, "a")
+		wantErr(t, err, fault.NotFound, "has no runs")
+		r = newRun(t, storage, "a")
+		if a := begin(t, r); a.Number != 1 {
+			t.Errorf("attempt %d", a.Number)
+		}
+		die(r)
+		other := openRun(t, storage, "a")
+		begin(t, other)
+		if err := r.Discard(t.Context()); !errors.Is(err, ErrSuperseded) {
+			t.Errorf("of another: %v", err)
+		}
+		if _, err := other.Commit(t.Context(), Commit{Report: 1, World: 1}); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, other.Discard(t.Context()), fault.Invalid, "has checkpoints")
+		openRun(t, storage, "a")
+	})
+}

@@ -428,3 +428,41 @@ func randomHex(n int) string {
 	rand.Read(b)
 	return hex.EncodeToString(b)
 }
+
+// Discard removes a run that came to nothing: its name is free again. Only who made it, or began it last, may; one that has checkpoints is an Invalid
+// error, one that another controller has begun an ErrSuperseded. In a local storage the folder is left where it has other files.
+func (r *Run) Discard(ctx context.Context) error {
+	if err := r.log.lock(ctx); err != nil {
+		return err
+	}
+	defer r.log.unlock()
+	r.mu.Lock()
+	id := r.own.id
+	r.mu.Unlock()
+	entries, err := r.readLog(ctx)
+	if err != nil {
+		return err
+	}
+	gone := []string{statusFile, runFile} // from the second on nobody can open it
+	for _, e := range entries {
+		if e.ckpt != nil {
+			return fault.New(fault.Invalid, "run %q has checkpoints: it is not discarded", r.rec.Name).At(r.place(""))
+		}
+		gone = append(gone, entryName(e.number))
+	}
+	if all := starts(entries); len(all) > 0 && all[len(all)-1].Controller != id {
+		return r.superseded(all[len(all)-1])
+	}
+	for _, rel := range gone {
+		r.at("discard", rel)
+		if err := r.b.Delete(ctx, r.prefix+rel); err != nil {
+			return err
+		}
+	}
+	if dir, ok := r.Local(); ok {
+		for _, sub := range []string{checkpointsDir, metricsDir, ""} {
+			_ = os.Remove(path.Join(dir, sub)) // not where there is something in it
+		}
+	}
+	return nil
+}
