@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/trainer"
+	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -213,6 +214,9 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	if err := configure(&t.cfg, s.Train); err != nil {
 		return usageError{err}
 	}
+	if err := launch.Check(launch.Worker{Argv: s.Train.Command, Dir: t.cfg.Dir, Env: append(os.Environ(), t.cfg.Env...)}); err != nil {
+		return usageError{err}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fault.New(fault.Unsupported, "the path of this program: %w", err)
@@ -241,10 +245,13 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return err
 	}
 	t.summary(cmd.OutOrStdout(), r, time.Since(begin))
-	if r.State == store.Preempted {
+	switch {
+	case err == nil:
+		return nil
+	case r.State == store.Preempted:
 		return exitError{exitPreempted, err}
 	}
-	return err
+	return exitError{exitFailed, err} // whatever it was: the command line was right
 }
 
 // configure makes the train section a configuration; what is set in c already stays.

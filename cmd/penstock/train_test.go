@@ -378,7 +378,11 @@ func TestTrainMistakes(t *testing.T) {
 		{[]string{"train", spec, "--set", "train.data={val: {spec: none.yaml}}"}, exitUsage, `data set "val": open `},
 		{[]string{"train", spec, "--set", "steps=[{map: {function: none}}]"}, exitUsage, "none"},
 		{[]string{"train", spec, "--set", "steps=[{filter: ida > 3}]", "--set", runs, "--set", "train.name=a"}, exitUsage, `ida`},
-		{[]string{"train", spec, "--set", "train.command=[/nowhere/prog]", "--set", runs, "--set", "train.name=b"}, exitFailed, "/nowhere/prog"},
+		{[]string{"train", spec, "--set", "train.command=[/nowhere/prog]", "--set", runs, "--set", "train.name=b"}, exitUsage, "/nowhere/prog"},
+		{[]string{"train", spec, "--set", runs, "--name", "b", "--", "no-such-program"}, exitUsage, "program no-such-program is not in PATH"},
+		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "train.working_dir=/nowhere"}, exitUsage, "working directory /nowhere is not there"},
+		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "source={parquet: {paths: [/nowhere/*.parquet]}}"}, exitFailed, "/nowhere"},
+		{[]string{"train", spec, "--set", runs, "--name", "same", "--set", "train.config.same=true"}, exitFailed, "both gave a file"},
 		{[]string{"train", spec, "--set", "train.command=[sh, -c, 'echo a reason >&2; exit 7']", "--set", runs, "--set", "train.name=c"}, exitFailed, "exit code 7"},
 		{[]string{"resume", "none", "--storage", dir + "/other"}, exitFailed, `there is no run "none"`},
 		{[]string{"resume"}, exitUsage, "resume: RUN is missing"},
@@ -393,6 +397,10 @@ func TestTrainMistakes(t *testing.T) {
 		if r.code != c.code || !strings.Contains(r.err, c.want) {
 			t.Errorf("%q: exit %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.out, r.err)
 		}
+	}
+	// What never started has left its name free.
+	if r := penstock(t, "runs", "--storage", dir+"/other", "--json"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.out, `"name":"c"`) || !strings.Contains(r.out, `"name":"same"`) {
+		t.Errorf("%+v", r)
 	}
 	val := filepath.Join(dir, "val.yaml")
 	if err := os.WriteFile(val, []byte("version: 1\nsource: {range: {n: 5}}\nsteps: [{filter: idd > 1}]\nshards: {global_batch: 4}\n"), 0o644); err != nil {

@@ -43,6 +43,7 @@ type (
 		Steps int64  // of training
 		Every int64  // steps between checkpoints
 		Wait  int    // milliseconds that a step takes
+		Same  bool   // all ranks give the same file
 		Die   int64  // rank 1 kills itself before this step of the first attempt
 	}
 	// stepFile is what a rank had of a step.
@@ -133,7 +134,7 @@ func worker() error {
 		}
 		reports++
 		r := object{"n": reports, "step": done, "metrics": object{"loss": 1 / float64(done), "steps": done}, "data": object{"train": data.State()}}
-		if rank == 0 {
+		if rank == 0 || c.Same {
 			dir, err := os.MkdirTemp("", "ckpt")
 			if err != nil {
 				return err

@@ -179,6 +179,12 @@ func startError(w *worker, err error) error {
 	return fault.New(code, "cannot start %s: %w%s", w.path, err, why)
 }
 
+// Check is the error that Launch of processes would have for a worker's program, its script or its working directory.
+func Check(w Worker) error {
+	_, err := resolve(w)
+	return err
+}
+
 // resolve finds the program of a worker and checks what would keep it from starting.
 func resolve(w Worker) (string, error) {
 	dir, err := filepath.Abs(w.Dir)
