@@ -21,6 +21,9 @@ from penstock._errors import (
 from penstock._version import __version__
 
 if TYPE_CHECKING:
+    from penstock import lightning as lightning
+    from penstock import torch as torch
+    from penstock import train as train
     from penstock._batch import Batch, Lineage, Place
     from penstock._open import connect, open, shard
     from penstock._serve import serve
@@ -53,6 +56,9 @@ _lazy = {
     ),
 }
 
+# Modules that are imported with their first use as an attribute. (serve is a function too, and its module is called the same way.)
+_modules = ("lightning", "torch", "train")
+
 __all__ = [
     "Batch",
     "Context",
@@ -84,6 +90,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _modules:
+        return importlib.import_module(f"penstock.{name}")
     module = _lazy.get(name)
     if module is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import random
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +87,22 @@ def test_dataloader(serve: Serve, spec: Spec) -> None:
         with pytest.raises(penstock.Invalid, match="cannot be sent to another"):
             pickle.dumps(data)
         assert next(iter(loader)).step == 0  # the forks did no harm
+
+
+def test_attribute() -> None:
+    """``import penstock`` is enough for what is in its submodules."""
+    code = "import sys, penstock; assert 'torch' not in sys.modules; print(penstock.torch.ShardDataset.__name__, penstock.torch.ShardDataset.__module__)"
+    p = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}, capture_output=True, text=True)
+    assert p.stdout == "ShardDataset penstock.torch\n", p.stderr
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_dataloader_that_would_stack(serve: Serve, spec: Spec, size: int) -> None:
+    """Elements are batches already; a loader's own batch_size would make a new axis of them."""
+    with penstock.connect(serve(spec(ALL)).socket) as s:
+        with pytest.raises(penstock.Invalid, match=r"pass batch_size=None: .* shards.global_batch"):
+            next(iter(DataLoader(ShardDataset(s), batch_size=size)))
+        assert next(iter(DataLoader(ShardDataset(s), batch_size=None)))["id"].shape == (32,)
 
 
 def test_stateful_dataloader(serve: Serve, spec: Spec) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,5 +106,9 @@ def test_settings() -> None:
 
 def test_names() -> None:
     assert not set(penstock.__all__) - set(dir(penstock))
+    code = "import sys, penstock; assert 'penstock.train' not in sys.modules and 'torch' not in sys.modules; print(penstock.train.get_context().rank, penstock.get_context().rank)"
+    env = {**{k: v for k, v in os.environ.items() if k not in ("RANK", "PENSTOCK_CONTROL")}, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    p = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert p.stdout == "0 0\n", p.stderr
     with pytest.raises(AttributeError):
         penstock.nothing  # type: ignore[attr-defined]
