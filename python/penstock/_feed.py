@@ -56,6 +56,8 @@ _SOON = 1 << 20  # bytes of a batch that is freed at once; smaller ones ride wit
 _PINNED = 1  # flag of begin: pages of the ring stay where they are
 _NOTICED = 1  # flag of a batch
 
+_MANY, _MANY_BYTES = 16, 64 << 20  # batches that are held when a warning comes: no loop, with what is ahead of it, holds that many
+
 _PATIENCE = 5.0  # seconds without a batch while several are held, until a warning
 _LONG_PATIENCE = 30.0  # while one is
 
@@ -106,6 +108,17 @@ class Item:
     lineage: bytes
     heads: tuple[Head, ...]
     memory: NDArray[np.uint8] | None  # None: no bytes
+
+
+_LOOPS = ("penstock", "torch", "torchdata", "lightning", "lightning_fabric", "pytorch_lightning")
+
+
+def _of_user() -> int:
+    """The stacklevel, for a warning of our caller, of the first frame that is neither ours nor of a library that loops for the user."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LOOPS:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()
@@ -222,7 +235,7 @@ class Feed:
             raise self._at(
                 Unsupported, f"the ring of {ring} bytes cannot be mapped ({e}): raise the limit of address space (ulimit -v), or give the data process less memory"
             ) from e
-        self.much = ring // 4  # to hold: what the data process may take in all
+        self.much = ring // 4  # to hold, however few batches: what the data process may take in all
         with contextlib.suppress(OSError):
             self.ring.madvise(mmap.MADV_DONTDUMP)
 
@@ -275,16 +288,17 @@ class Feed:
             self._warn(f"no batch for {waited:.0f} s, while ")
 
     def _warn(self, begin: str) -> None:
-        """Once."""
+        """Once, of the line that asked for a batch."""
         if self._warned:
             return
         self._warned = True
         n = len(self.held)
         warnings.warn(
-            f"rank {self.rank}: {begin}{n} earlier {'batch is' if n == 1 else 'batches are'} still in use ({self.held_bytes / (1 << 20):.1f} MiB): "
-            "arrays and tensors are views of the data process's memory, which comes back with the last view of a batch. Drop them sooner, keep copies (x.copy(), x.clone()), or raise run.memory",
+            f"rank {self.rank}: {begin}{n} {'batch is' if n == 1 else 'batches are'} still in use ({self.held_bytes / (1 << 20):.1f} MiB): "
+            "arrays and tensors are views of the data process's memory, which comes back with the last view of a batch, and grows without a limit of its own until then. "
+            "Keep copies: {k: v.clone() for k, v in batch.items()} of tensors, v.copy() of arrays; or drop batches sooner",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=_of_user(),
         )
 
     def _need(self, n: int, deadline: float | None = None) -> None:
@@ -458,7 +472,7 @@ class Feed:
             lease.feed, lease.offset, lease.length = self, offset, length
             self.held[offset] = lease
             self.held_bytes += length
-            if self.held_bytes > self.much:
+            if self.held_bytes > self.much or (self.held_bytes > _MANY_BYTES and len(self.held) > _MANY):
                 self._warn("")
             item.memory = memory
         if kind == TENSORS:

@@ -63,7 +63,7 @@ class Shard:
         """The batches of an epoch as numpy arrays by name: writable views of the data process's memory, not copies.
 
         bfloat16 arrives as the dtype of ml_dtypes where that package is installed, else as its bits in uint16. A batch's memory goes back when the last
-        view of it is gone; who keeps many keeps the data process waiting, and is told so. Of a spec that makes records (no ``shards.columns``), strings, lists,
+        view of it is gone; who keeps many keeps as much memory, beyond ``run.memory`` too, and is warned once: keep copies (``v.copy()``). Of a spec that makes records (no ``shards.columns``), strings, lists,
         booleans and columns with nulls are copies, as pyarrow's ``to_numpy`` makes them.
         """
         self._begin()

@@ -149,7 +149,7 @@ def _until(what: object) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("keep, text", [(3, "3 earlier batches are still in use"), (1, "1 earlier batch is still in use")])
+@pytest.mark.parametrize("keep, text", [(3, "3 batches are still in use"), (1, "1 batch is still in use")])
 def test_kept_views_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, text: str) -> None:
     monkeypatch.setattr(_feed, "_PATIENCE", 0.5)
     monkeypatch.setattr(_feed, "_LONG_PATIENCE", 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import linecache
 import os
 import random
 import signal
@@ -279,7 +280,7 @@ def test_kept_batches(serve: Serve, spec: Spec) -> None:
             warnings.simplefilter("always")
             kept = list(s.iter_batches())
         assert len(kept) == len(s) == 61 and s._feed.held_bytes == 61 << 19
-        assert len(caught) == 1 and "17 earlier batches are still in use (8.5 MiB)" in str(caught[0].message)
+        assert len(caught) == 1 and "17 batches are still in use (8.5 MiB)" in str(caught[0].message)
         for i, b in enumerate(kept):
             assert b["id"][0] == 65536 * i and b["id"][-1] == 65536 * (i + 1) - 1
         offsets = set(s._feed.held)
@@ -289,6 +290,40 @@ def test_kept_batches(serve: Serve, spec: Spec) -> None:
         assert s._feed.held_bytes == 0 and not s._feed.held
         more = {at for b in s.iter_batches() for at in s._feed.held} - offsets
         assert len(more) <= 8  # it is the same memory, but for what was ahead
+
+
+@pytest.mark.parametrize("torch", [False, True])
+def test_kept_batches_are_told_of_early(serve: Serve, spec: Spec, torch: bool) -> None:
+    """Of more than 16 batches and 64 MiB, with the line of the loop that keeps them, and what to do instead."""
+    # 4 MiB a batch, 100 MiB in all.
+    path = spec("version: 1\nsource: {range: {n: 13107200}}\nshards: {global_batch: 524288, columns: {id: int64}, shuffle: none}\nrun: {memory: 16MiB}\n")
+    with penstock.connect(serve(path).socket) as s:
+        assert s._feed.much > 200 << 20
+        if torch:
+            loops = pytest.importorskip("torch.utils.data")
+            it = iter(loops.DataLoader(pytest.importorskip("penstock.torch").ShardDataset(s), batch_size=None))
+        else:
+            it = s.iter_batches()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kept = [next(it) for _ in range(16)]
+            assert not caught
+            for b in it:
+                kept.append(b)
+        (w,) = caught
+        assert w.filename == __file__ and linecache.getline(__file__, w.lineno).strip() == "for b in it:"
+        text = str(w.message)
+        assert "17 batches are still in use (68.0 MiB)" in text and "{k: v.clone() for k, v in batch.items()}" in text
+        del kept, b
+
+
+def test_a_plain_loop_is_not_warned(serve: Serve, spec: Spec) -> None:
+    """With many batches ahead, as large as they are."""
+    path = spec("version: 1\nsource: {range: {n: 13107200}}\nshards: {global_batch: 524288, columns: {id: int64}, shuffle: none}\nrun: {memory: 256MiB}\n")
+    with penstock.connect(serve(path).socket, prefetch=20) as s, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sum(1 for _ in s.iter_batches()) == 25
+        assert sum(1 for _ in s.iter_torch_batches()) == 25
 
 
 def test_killed_server(serve: Serve, spec: Spec) -> None:
