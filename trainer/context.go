@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,13 +31,14 @@ type Context struct {
 	config   map[string]any
 	conn     *net.UnixConn
 	reading  sync.WaitGroup
-	reported chan *wire.Reported
+	reported chan *wire.Reported // room for all that may be unanswered
 	restored chan *wire.Restored
 	sending  sync.Mutex
 	aliveAt  atomic.Int64 // ns since the epoch
 	steps    atomic.Int64 // of training sets
 
 	asking   sync.Mutex     // held by a report or restore
+	answered int64          // reports that the controller has answered; guarded by asking
 	files    *wire.Restored // the answer; guarded by asking
 	awaiting bool           // it was asked for
 
@@ -56,7 +58,10 @@ type identity struct {
 	rank    int
 }
 
-const helloTime = 10 * time.Second
+const (
+	helloTime = 10 * time.Second
+	ahead     = 64 // reports that may be unanswered
+)
 
 // join connects a worker with its controller. Call leave.
 func join(ctx context.Context, id identity) (*Context, error) {
@@ -64,7 +69,7 @@ func join(ctx context.Context, id identity) (*Context, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the controller of run %q does not answer: %w", id.run, err)
 	}
-	c := &Context{conn: conn, reported: make(chan *wire.Reported, 1), restored: make(chan *wire.Restored, 1), shards: map[string]*Shard{}}
+	c := &Context{conn: conn, reported: make(chan *wire.Reported, ahead+1), restored: make(chan *wire.Restored, 1), shards: map[string]*Shard{}}
 	c.Context, c.cancel = context.WithCancelCause(ctx)
 	fail := func(err error) (*Context, error) {
 		c.cancel(err)
@@ -88,7 +93,7 @@ func join(ctx context.Context, id identity) (*Context, error) {
 		return fail(fault.New(fault.Corrupt, "the controller of run %q does not say welcome: use one release for all", id.run))
 	}
 	c.w = *m.Welcome
-	c.reports = c.w.Reports
+	c.reports, c.answered = c.w.Reports, c.w.Reports
 	if err := json.Unmarshal(c.w.Config, &c.config); err != nil {
 		return fail(fault.New(fault.Corrupt, "the config of run %q: %w", id.run, err))
 	}
@@ -108,7 +113,12 @@ func (c *Context) read(r *wire.Reader) {
 			c.cancel(fault.New(fault.Unavailable, "the controller of run %q is gone: %w", c.w.Run, err))
 			return
 		case m.Reported != nil:
-			c.reported <- m.Reported // one is asked for at a time
+			select {
+			case c.reported <- m.Reported:
+			default:
+				c.cancel(fault.New(fault.Corrupt, "the controller of run %q answers more reports than were made", c.w.Run))
+				return
+			}
 		case m.Restored != nil:
 			c.restored <- m.Restored
 		case m.Preempt != nil:
@@ -241,7 +251,8 @@ func (k *Checkpoint) Dir(ctx context.Context) (string, error) {
 
 // Report makes the next report: every rank reports equally often, after the same steps. metrics are kept, those of the lowest rank where several have the same name. dir is a folder whose files
 // become a checkpoint, together with those of other ranks and the position in the data; "": none of this rank. With files, Report returns when the checkpoint is committed (Checkpointing.Async: when
-// the files are taken over: dir is gone then); it waits for the other ranks. An error says that the report, or the checkpoint, is not kept.
+// the files are taken over: dir is gone then); it waits for the other ranks. Without, and where the worker has training sets open, it returns when the report is sent. An error says that the report, or the
+// checkpoint, is not kept; that of a report which was only sent is returned by the next call, or becomes the loop's.
 func (c *Context) Report(metrics map[string]float64, dir string) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -253,12 +264,17 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 		}
 		r.Dir = abs
 	}
+	if err := c.settle(c.answered + int64(len(c.reported))); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	r.N = c.reports + 1
+	training := false
 	for name, s := range c.shards {
 		if s.eval {
 			continue
 		}
+		training = true
 		st := s.f.State()
 		b, err := st.MarshalJSON()
 		if err != nil {
@@ -276,23 +292,44 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 		return err
 	}
 	c.aliveAt.Store(time.Now().UnixNano())
-	var a *wire.Reported
-	select {
-	case a = <-c.reported:
-	case <-c.Done():
-		select {
-		case a = <-c.reported: // what the controller said counts
-		default:
-			return c.gone(nil)
-		}
-	}
-	if a.N != r.N {
-		return fault.New(fault.Corrupt, "the controller answers report %d, report %d was made", a.N, r.N)
+	var err error
+	if dir == "" && training {
+		err = c.settle(r.N - ahead)
+	} else {
+		err = c.settle(r.N) // without data a notice counts from a report on, which is the controller's to say
 	}
 	c.mu.Lock()
 	c.reports = r.N
 	c.mu.Unlock()
-	return a.Error.Err()
+	return err
+}
+
+// settle waits for the answers to all reports up to n. It needs asking.
+func (c *Context) settle(n int64) (err error) {
+	for c.answered < n {
+		var a *wire.Reported
+		select {
+		case a = <-c.reported:
+		case <-c.Done():
+			select {
+			case a = <-c.reported: // what the controller said counts
+			default:
+				return cmp.Or(err, c.gone(nil))
+			}
+		}
+		if c.answered++; a.N != c.answered {
+			return fault.New(fault.Corrupt, "the controller answers report %d, report %d is due", a.N, c.answered)
+		}
+		err = cmp.Or(err, a.Error.Err())
+	}
+	return err
+}
+
+// settled waits for the answers to all reports.
+func (c *Context) settled() error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	return c.settle(c.Reports())
 }
 
 // Reports made so far by the run.

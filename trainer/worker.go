@@ -66,6 +66,9 @@ func runLoop(ctx context.Context, id identity, loop func(*Context) error) error 
 	}
 	defer c.leave()
 	trace, err := call(loop, c)
+	if err == nil {
+		err = c.settled()
+	}
 	done := wire.FromError(err)
 	if done != nil {
 		done.Trace = trace

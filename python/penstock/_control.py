@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from penstock._shard import Shard
 
 VERSION = 1  # of the protocol: both sides have the same
+#: Reports that may be unanswered.
+AHEAD = 64
 MAX_LINE = 16 << 20  # bytes
 
 ENV_SOCKET = "PENSTOCK_CONTROL"
@@ -106,11 +108,14 @@ class Session:
         self._asking = threading.Lock()  # one request at a time
         self._sending = threading.Lock()
         self._got = threading.Condition()  # guards what follows
-        self._answers: deque[dict[str, Any]] = deque()
+        self._answers: deque[dict[str, Any]] = deque()  # to restore
+        self._acks: deque[dict[str, Any]] = deque()  # to reports, in order
+        self._answered = 0  # reports, when there is none in _acks
         self._lost: tuple[str, str] | None = None  # code and text
         #: Where a data set stands, for loops that take batches ahead; else it is the shard's own state.
         self.positions: dict[str, Callable[[], dict[str, Any]]] = {}
         self._restored: Path | None = None
+        self._restoring = False  # it was asked for
         self._done = False
         self.failed = False  # with an exception that nobody caught
 
@@ -132,7 +137,7 @@ class Session:
                 raise _fault(first["refused"], "the controller of this run refuses this worker")
             raise Unavailable("the controller of this run is gone: it ended, or was killed, before it took this worker")
         self.welcome = Welcome.of(first["welcome"])
-        self.reports = self.welcome.reports  # made so far
+        self.reports = self._answered = self.welcome.reports  # made so far
         threading.Thread(target=self._listen, name="penstock-control", daemon=True).start()
 
     # The loop's side.
@@ -163,8 +168,14 @@ class Session:
             self._send({"alive": {"step": step} if step else {}})
 
     def report(self, metrics: Mapping[str, float], directory: str) -> int:
-        """Makes the next report, and waits until it is kept. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files."""
+        """Makes the next report. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
+
+        With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
+        of it is raised by the next call.
+        """
         with self._asking:
+            self.check()
+            self._settle(self._answered + len(self._acks))
             states = {name: self.positions.get(name, s.state_dict)() for name, s in _training().items()}
             n = self.reports + 1
             m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
@@ -173,14 +184,30 @@ class Session:
             if states:
                 m["data"] = states
                 m["step"] = max(int(s.get("step") or 0) for s in states.values())
-            a = self._ask({"report": m}, "reported")
+            self._send({"report": m})
             self.reports = n
             self._alive_at = time.monotonic()
-        if a.get("n") != n:
-            raise self._lose("corrupt", f"the controller answers report {a.get('n')} where report {n} was made: use one release for both sides")
-        if a.get("error"):
-            raise _fault(a["error"], f"report {n}")
-        return int(a.get("checkpoint") or 0)
+            # Without data a notice counts from a report on, which is the controller's to say.
+            return self._settle(n if directory or not states else n - AHEAD)
+
+    def _settle(self, n: int) -> int:
+        """Waits for the answers to all reports up to ``n``. Returns the last one's checkpoint."""
+        failed: Error | None = None
+        number = 0
+        while self._answered < n:
+            a = self._await(self._acks)
+            if a is None:
+                assert self._lost is not None
+                raise failed or error(*self._lost)
+            self._answered += 1
+            if a.get("n") != self._answered:
+                raise self._lose("corrupt", f"the controller answers report {a.get('n')} where report {self._answered} is due: use one release for both sides")
+            if a.get("error") and failed is None:
+                failed = _fault(a["error"], f"report {self._answered}")
+            number = int(a.get("checkpoint") or 0)
+        if failed is not None:
+            raise failed
+        return number
 
     def restore(self) -> Path | None:
         """The folder with the files of the checkpoint that the group goes on from; None where there is none. Asked once."""
@@ -188,7 +215,13 @@ class Session:
             return None
         with self._asking:
             if self._restored is None:
-                a = self._ask({"restore": {}}, "restored")
+                self._restoring = True
+                self.check()
+                self._send({"restore": {}})
+                a = self._await(self._answers)
+                if a is None:
+                    assert self._lost is not None
+                    raise error(*self._lost)
                 if a.get("error"):
                     raise _fault(a["error"], f"checkpoint {self.welcome.checkpoint}")
                 if not a.get("dir"):
@@ -201,6 +234,9 @@ class Session:
         if self._done or self.pid != os.getpid():
             return
         self._done, self.failed = True, failure is not None
+        if failure is None:
+            with contextlib.suppress(Error):  # of a report: the controller knows
+                self._settle(self.reports)
         m: dict[str, Any] = {}
         if failure is not None:
             trace = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
@@ -218,19 +254,12 @@ class Session:
 
     # The controller's side.
 
-    def _ask(self, request: dict[str, Any], want: str) -> dict[str, Any]:
-        self.check()
-        self._send(request)
+    def _await(self, queue: deque[dict[str, Any]]) -> dict[str, Any] | None:
+        """The next answer; None when the controller is gone."""
         with self._got:
-            while not self._answers and self._lost is None:
+            while not queue and self._lost is None:
                 self._got.wait()
-            if not self._answers:
-                assert self._lost is not None
-                raise error(*self._lost)
-            a = self._answers.popleft()
-        if want not in a:
-            raise self._lose("corrupt", f"the controller answers with {', '.join(a) or 'nothing'} where {want} is due: use one release for both sides")
-        return a[want] or {}
+            return queue.popleft() if queue else None
 
     def _send(self, m: dict[str, Any]) -> None:
         line = json.dumps(m, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -261,9 +290,13 @@ class Session:
     def _listen(self) -> None:
         try:
             while (m := self._read()) is not None:
-                if "reported" in m or "restored" in m:
+                if "reported" in m:
                     with self._got:
-                        self._answers.append(m)
+                        self._acks.append(m["reported"] or {})
+                        self._got.notify_all()
+                elif "restored" in m and self._restoring:
+                    with self._got:
+                        self._answers.append(m["restored"] or {})
                         self._got.notify_all()
                 elif "preempt" in m:
                     p = m["preempt"]

@@ -185,8 +185,8 @@ def test_given_up(controller: Controller) -> None:
 
 
 @pytest.mark.parametrize("line, want", [
-    (b"no json\n", "is damaged"), (b"[]\n", "is damaged"), (b'{"reported": {"n": 9}}\n', "answers report 9 where report 1 was made"),
-    (b'{"restored": {}}\n', "answers with restored where reported is due"), (b'{"news": {}}\n', "says news, which this release does not know"), (b"{}\n", "says nothing"),
+    (b"no json\n", "is damaged"), (b"[]\n", "is damaged"), (b'{"reported": {"n": 9}}\n', "answers report 9 where report 1 is due"),
+    (b'{"restored": {}}\n', "says restored, which this release does not know"), (b'{"news": {}}\n', "says news, which this release does not know"), (b"{}\n", "says nothing"),
 ])  # fmt: skip
 def test_a_controller_of_another_kind(controller: Controller, line: bytes, want: str) -> None:
     def answer(rank: int, m: dict[str, Any]) -> None:
@@ -246,6 +246,46 @@ penstock.report({})
     assert out == 10 * "this process  True\n"
     controller.wait(lambda: controller.heard[-1][1] == "eof")
     assert len(controller.said("report")) == 2 and controller.said("done") == [{}] and len(controller.said("hello")) == 1
+
+
+AHEAD = """
+import penstock
+from penstock import _control
+class Shard:
+    eval = noticed = False
+    def state_dict(self):
+        return {"epoch": 0, "step": 1}
+_control._training = lambda: {"train": Shard()}
+"""
+
+
+def test_reports_are_not_waited_for(controller: Controller) -> None:
+    """With data, reports without files return when they are sent, up to 64 of them; an error is that of a later call, and the process does not end before all are answered."""
+    controller.on_report = lambda rank, m: None
+    p = controller.start(AHEAD + "for i in range(70): penstock.report({}); print(i, flush=True)")
+    controller.wait(lambda: len(controller.said("report")) == 65)
+    assert [r["n"] for r in controller.said("report")] == list(range(1, 66))
+
+    def answer(rank: int, m: dict[str, Any]) -> None:
+        controller.send(rank, {"reported": {"n": m["n"]}})
+
+    controller.on_report = answer
+    for n in range(1, 66):
+        controller.send(0, {"reported": {"n": n}})
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+    assert len(out.split()) == 70 and len(controller.said("report")) == 70
+
+
+def test_an_error_is_that_of_a_later_report(controller: Controller) -> None:
+    def answer(rank: int, m: dict[str, Any]) -> None:
+        error = {"error": {"code": "invalid", "text": "not kept"}} if m["n"] == 1 else {}
+        controller.send(rank, {"reported": {"n": m["n"], **error}})
+
+    controller.on_report = answer
+    p = controller.start(AHEAD + "import time\nfor i in range(1000): penstock.report({}); time.sleep(0.01)")
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 1 and "Invalid: report 1: not kept" in err and len(controller.said("report")) < 1000
 
 
 def test_threads_report_one_after_another(controller: Controller) -> None:
