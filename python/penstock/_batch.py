@@ -79,12 +79,27 @@ class Batch(Dict[str, T], Generic[T]):
         """Where each real row comes from; None without ``with_lineage`` in the spec. Decoded with each use."""
         return decode_lineage(self._lineage, self.real)
 
+    def __repr__(self) -> str:
+        """What it has, not the values."""
+        columns = ", ".join(f"{k!r}: {_form(v)}" for k, v in self.items())
+        where = f"epoch {self.epoch}, step {self.step}, {self.rows} rows: " if hasattr(self, "step") else ""  # one that a user made has no place
+        return f"<penstock.Batch {where}{{{columns}}}>"
+
     def like(self, columns: dict[str, Any]) -> Batch[Any]:
         """Another batch of the same rows."""
         b: Batch[Any] = Batch(columns)
         b.epoch, b.step, b.rows, b.real = self.epoch, self.step, self.rows, self.real
         b.noticed, b._samples, b._lineage = self.noticed, self._samples, self._lineage
         return b
+
+
+def _form(v: Any) -> str:
+    """dtype, shape and device of an array or a tensor: float32 [32, 10]."""
+    dtype, shape = getattr(v, "dtype", None), getattr(v, "shape", None)
+    if dtype is None or shape is None:
+        return type(v).__name__
+    device = str(getattr(v, "device", "cpu"))
+    return f"{str(dtype).removeprefix('torch.')} [{', '.join(map(str, shape))}]{'' if device == 'cpu' else f' {device}'}"
 
 
 def decode_samples(b: bytes, real: int) -> NDArray[np.int64] | None:

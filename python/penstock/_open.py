@@ -90,7 +90,7 @@ def open(
         while server:
             server.pop().close()
 
-    return Shard(start(), reopen=start, done=end)
+    return Shard(start(), spec=os.fspath(spec), reopen=start, done=end)
 
 
 def _number(name: str, default: int) -> int:

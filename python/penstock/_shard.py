@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class Shard:
         feed: Feed,
         *,
         name: str = "",
+        spec: str = "",
         eval: bool = False,
         reopen: Callable[[], Feed] | None = None,
         alive: Callable[[int], None] | None = None,
@@ -45,6 +46,7 @@ class Shard:
         self._feed = feed
         #: Of the data set in its run; "" where there is none.
         self.name = name
+        self._spec = spec  # that penstock.open was given
         #: Each loop gives every row once, and the state is no part of checkpoints.
         self.eval = eval
         #: The preemption notice counts: save, report, and end.
@@ -141,6 +143,9 @@ class Shard:
         if item.kind == TENSORS:
             raise Unsupported("this spec makes tensors: leave shards.columns out of it for record batches, or take iter_batches()")
         return _arrow.record(item.memory, item.rows)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a shard has several forms of batches: loop over shard.iter_batches() (numpy), shard.iter_torch_batches() (tensors) or shard.to_arrow(), each of which is one epoch")
 
     def __len__(self) -> int:
         """Batches of an epoch. TypeError where nobody knows before reading: with filters, packing and the like."""
@@ -253,7 +258,7 @@ class Shard:
         raise Invalid("a shard belongs to the process that opened it, and cannot be sent to another (in a DataLoader: num_workers=0, batches are made in parallel already)")
 
     def __repr__(self) -> str:
-        what = self.name or self._feed.path
+        what = self.name or self._spec or self._feed.path
         return f"<penstock.Shard {what!r}, rank {self.rank}, {'closed' if self.closed else f'epoch {self.epoch}, step {self.step}'}>"
 
 

@@ -58,6 +58,20 @@ def test_open(binary: str, spec: Spec) -> None:
         next(s.iter_batches())
 
 
+def test_looks(binary: str, spec: Spec) -> None:
+    """A shard names what the user named, a batch its columns; a shard itself is no iterable, and says what is."""
+    path = spec(RANGE)
+    with penstock.open(path) as s:
+        assert repr(s) == f"<penstock.Shard {str(path)!r}, rank 0, epoch 0, step 0>"
+        for loop in (iter, list, lambda s: [b for b in s]):
+            with pytest.raises(TypeError, match=r"shard\.iter_batches\(\)"):
+                loop(s)
+        b = next(s.iter_batches())
+        assert repr(b) == str(b) == "<penstock.Batch epoch 0, step 0, 64 rows: {'id': int64 [64], 'mask': bool [64]}>"
+        assert s.step == 1 and repr(s.last) == "<penstock.Batch epoch 0, step 0, 64 rows: {}>"
+        assert repr(penstock.Batch(a=[1])) == "<penstock.Batch {'a': list}>"
+
+
 def test_ranks_and_overrides(binary: str, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     path = spec(RANGE)
     rows = []
@@ -252,6 +266,7 @@ def test_shard_of_a_run(serve: Callable[..., Served], spec: Spec, monkeypatch: p
     t = threading.Thread(target=other)
     t.start()
     s, v = penstock.shard(), penstock.shard("val")
+    assert repr(s) == "<penstock.Shard 'train', rank 1, epoch 0, step 0>"
     assert penstock.shard("train") is s and s.rank == 1 and v.eval and not s.eval and _open.opened() == {"train": s, "val": v}
     list(s.iter_batches())
     assert steps == list(range(1, 17))

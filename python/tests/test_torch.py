@@ -89,6 +89,14 @@ def test_dataloader(serve: Serve, spec: Spec) -> None:
         assert next(iter(loader)).step == 0  # the forks did no harm
 
 
+def test_repr(serve: Serve, spec: Spec) -> None:
+    with penstock.connect(serve(spec(ALL)).socket) as s:
+        b = next(s.iter_torch_batches())
+        forms = {"id": "int64 [32]", "u": "uint16 [32]", "b": "bool [32]", "x": "float32 [32]", "h": "float16 [32, 1]", "f": "bfloat16 [32, 2]"}
+        assert set(b) == set(forms) and repr(b) == f"<penstock.Batch epoch 0, step 0, 32 rows: {{{', '.join(f'{k!r}: {forms[k]}' for k in b)}}}>"
+        assert "meta" in repr(b.like({"x": torch.zeros(3, device="meta")}))
+
+
 def test_attribute() -> None:
     """``import penstock`` is enough for what is in its submodules."""
     code = "import sys, penstock; assert 'torch' not in sys.modules; print(penstock.torch.ShardDataset.__name__, penstock.torch.ShardDataset.__module__)"
