@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -81,13 +82,14 @@ type ExecOptions struct {
 	// Program is what is started for Command[0], and Local is more of Env: what may be another on another machine, where the job is the same.
 	Program string
 	Local   []string
+	Verb    string // what errors and plans call the step, no part of the job's fingerprint; "": exec
 }
 
 // Exec passes batches through child processes. The order is kept; a child that
 // dies or hangs is replaced and its batch given to another. A job's fingerprint holds
 // the command, not what the program does: give a RunID (of shards an ID) when that changes.
 func (d *Dataset) Exec(o ExecOptions) *Dataset {
-	return d.then("exec", func(in ops.Node, m ops.Meta) (ops.Node, error) {
+	return d.then(cmp.Or(o.Verb, "exec"), func(in ops.Node, m ops.Meta) (ops.Node, error) {
 		out := o.Schema
 		if out == nil {
 			out = in.Schema()

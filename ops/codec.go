@@ -236,6 +236,9 @@ func encodeNode(n Node, bare bool, out *[]nodeJSON) (int, error) {
 		j.Op, j.Command, j.Env, j.Workers, j.BatchRows, j.TimeoutMS, j.Flat =
 			"exec", n.Command, n.Env, n.Workers, n.BatchRows, n.TimeoutMS, n.Flat
 		j.Program, j.Local = n.Program, n.Local
+		if bare { // whatever it was written as
+			j.Verb = "exec"
+		}
 		j.Schema, err = encodeSchema(n.Out)
 	case *Sample:
 		j.Op, j.Seed, j.Key = "sample", n.Seed, n.Key

@@ -144,10 +144,11 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("another plan has the same fingerprint: %s", other)
 		}
 	}
+	verb := "exec"
 	e := func(spec ops.ExecSpec) ops.Node {
 		in := must(t, text)
 		spec.Command, spec.Out = append([]string{"x"}, spec.Command...), in.Schema()
-		n, err := ops.NewExec(in, &spec, ops.Meta{Pos: 3, Verb: "exec"})
+		n, err := ops.NewExec(in, &spec, ops.Meta{Pos: 3, Verb: verb})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +157,12 @@ func TestFingerprint(t *testing.T) {
 	if fp(e(ops.ExecSpec{Workers: 1})) != fp(e(ops.ExecSpec{Workers: 2, Program: "/opt/x", Local: []string{"DIR=/a"}, BatchRows: 7, TimeoutMS: 5})) {
 		t.Error("how a command runs changes the fingerprint")
 	}
-	if plain := fp(e(ops.ExecSpec{})); plain == fp(e(ops.ExecSpec{Command: []string{"y"}})) || plain == fp(e(ops.ExecSpec{Env: []string{"A=1"}})) {
+	plain := fp(e(ops.ExecSpec{}))
+	if verb = "python"; fp(e(ops.ExecSpec{})) != plain {
+		t.Error("how a command is written changes the fingerprint")
+	}
+	verb = "exec"
+	if plain == fp(e(ops.ExecSpec{Command: []string{"y"}})) || plain == fp(e(ops.ExecSpec{Env: []string{"A=1"}})) {
 		t.Error("another command has the same fingerprint")
 	}
 	const mix = "mix stop=all\na 3: read a: t list<int>\n pack t length=8\nb 1 repeat: read b: t list<int>\n pack t length=8"

@@ -38,7 +38,7 @@ func (p *Python) options(folder string) (o dataset.ExecOptions, err error) {
 	if !functionName.MatchString(p.Function) {
 		return o, fault.New(fault.Invalid, "function %q: write module:function, such as my.module:tokenize", p.Function)
 	}
-	o = dataset.ExecOptions{Env: p.Env, Workers: p.Workers, BatchRows: p.BatchRows, Timeout: time.Duration(p.Timeout), Flat: p.Flat}
+	o = dataset.ExecOptions{Verb: "python", Env: p.Env, Workers: p.Workers, BatchRows: p.BatchRows, Timeout: time.Duration(p.Timeout), Flat: p.Flat}
 	if o.Schema, err = p.Schema.schema(); err != nil {
 		return o, err
 	}

@@ -67,7 +67,7 @@ func TestPython(t *testing.T) {
 		{"function: my.module:Tokenizer.run, ", "", `key "function" is missing`},
 		{"workers: 1", "format: pandas", `s.yaml:3:62: steps[0].python.format: want one of numpy, arrow, not "pandas"`},
 		{"list<int32>", "lists", `s.yaml:3:18: step 1, column "tokens"`},
-		{"workers: 1", "workers: -1", "must not be negative"},
+		{"workers: 1", "workers: -1", "step 1 (python): workers, batch_rows and timeout must not be negative"},
 	} {
 		s, err := Parse("s.yaml", []byte(strings.Replace(text, c.from, c.to, 1)), nil)
 		if err == nil {
