@@ -200,14 +200,20 @@ class _Function:
         missing = [n for n in self._schema.names if n not in got]
         more = [str(n) for n in got if n not in self._schema.names]
         if missing == [PARENT]:
-            raise Invalid(f"{self._name()} returned no column {PARENT}, which says for each row the row of its batch that it comes from: needed with flat: true")
+            raise Invalid(f"{self._name()} returned no column {PARENT}, which says for each row the row of its batch that it comes from: needed with flat: true (it returned {_names(got)})")
         if missing:
-            raise Invalid(f"{self._name()} returned no column {', '.join(missing)}: it returns all columns of the step's schema")
+            raise Invalid(f"{self._name()} returned no column {', '.join(missing)}, but {_names(got)}: it returns all columns of the step's schema")
         if more:
             raise Invalid(f"{self._name()} returned column {', '.join(more)}, which the step does not have: declare what it returns in the step's schema")
 
     def _name(self) -> str:
         return getattr(self._call, "__name__", type(self._call).__name__)
+
+
+def _names(got: Mapping[str, Any]) -> str:
+    """The columns of ``got``, the first of many."""
+    names = [str(n) for n in got]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") or "none at all"
 
 
 def _wants_arrow(fn: Any) -> bool:

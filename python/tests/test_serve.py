@@ -124,7 +124,8 @@ def test_functions_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("f, kind, want", [
     (lambda b: None, Invalid, "returned nothing: a dict of arrays or a pyarrow.RecordBatch is needed"),
-    (lambda b: {}, Invalid, "returned no column id"),
+    (lambda b: {}, Invalid, "returned no column id, but none at all"),
+    (lambda b: {"ids": b["id"], "x": b["id"]}, Invalid, "returned no column id, but ids, x"),
     (lambda b: {**b, "x": b["id"]}, Invalid, "returned column x, which the step does not have"),
     (lambda b: {"id": b["id"][:1]}, ValueError, "returned 1 rows for 2"),
     (lambda b: {"id": ["a", "b"]}, ValueError, "column 'id': values of type string"),
