@@ -358,11 +358,26 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 	}
 	text := e.String()
 	if len(e.Tail) > 0 {
-		text += fmt.Sprintf("; the end of its log (%s):\n    %s", filepath.Join(c.logs, fmt.Sprintf("attempt-%d", at.number), fmt.Sprintf("rank-%d.log", e.Rank)), strings.Join(e.Tail, "\n    "))
+		text += fmt.Sprintf(" (log: %s):\n    %s", c.logFile(at.number, e.Rank), strings.Join(e.Tail, "\n    "))
 	} else if e.PID != 0 && e.Signal == 0 && !e.Memory {
 		text += ", and printed nothing"
 	}
 	return fault.New(code, "%s", text)
+}
+
+// logFile is where a worker's output goes.
+func (c *controller) logFile(attempt, rank int) string {
+	return filepath.Join(c.logs, fmt.Sprintf("attempt-%d", attempt), fmt.Sprintf("rank-%d.log", rank))
+}
+
+// logOf is the log of a worker that has one.
+func (c *controller) logOf(attempt, rank int) string {
+	if file := c.logFile(attempt, rank); rank >= 0 && c.argv != nil {
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+	}
+	return ""
 }
 
 // ofRank says whose error it is, where it does not.
@@ -405,7 +420,7 @@ func (c *controller) stacks(ranks []int) {
 				}
 			}
 			if err != nil {
-				c.cfg.Log.Warn("the stacks of a worker", "run", c.cfg.Name, "rank", r, "error", err)
+				c.cfg.Log.Warn(fmt.Sprintf("no stacks of rank %d", r), "run", c.cfg.Name, "rank", r, "error", err)
 			}
 		}
 		c.post(func() { c.step(group.Event{Kind: group.StacksTaken, Attempt: at.number}) })

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -101,7 +103,7 @@ func (c *controller) upload(at *attempt, k store.Commit) {
 		e := group.Event{Kind: group.Uploaded, N: k.Report, Err: err}
 		if err == nil {
 			e.Checkpoint, c.newest = m.Number, m.Number
-			c.cfg.Log.Info("a checkpoint", "run", c.cfg.Name, "checkpoint", m.Number, "report", m.Report, "bytes", m.Bytes)
+			c.committed(m)
 			c.write(string(c.g.State()))
 			if h := c.cfg.Events.Committed; h != nil {
 				h(*m)
@@ -114,6 +116,38 @@ func (c *controller) upload(at *attempt, k store.Commit) {
 			c.cfg.Log.Warn("checkpoints that are not kept", "run", c.cfg.Name, "error", err)
 		}
 	}
+}
+
+// committed tells of a checkpoint.
+func (c *controller) committed(m *store.Manifest) {
+	text := fmt.Sprintf("checkpoint %d at report %d (%s)", m.Number, m.Report, bytesText(m.Bytes))
+	for i, name := range slices.Sorted(maps.Keys(m.Metrics)) {
+		text += fmt.Sprintf("%s %s %.6g", [2]string{":", ","}[min(i, 1)], name, m.Metrics[name])
+	}
+	c.cfg.Log.Info(text, "run", c.cfg.Name, "checkpoint", m.Number, "report", m.Report, "bytes", m.Bytes)
+	k := c.cfg.Checkpoint
+	if _, ok := m.Metrics[k.Metric]; k.KeepBest > 0 && !ok && !c.warned {
+		c.warned = true
+		have := "none"
+		if len(m.Metrics) > 0 {
+			have = strings.Join(slices.Sorted(maps.Keys(m.Metrics)), ", ")
+		}
+		c.cfg.Log.Warn(fmt.Sprintf("checkpoint %d has no metric %q, by which the best are kept (keep_best.metric): its metrics are %s", m.Number, k.Metric, have), "run", c.cfg.Name)
+	}
+}
+
+// bytesText is a size for people.
+func bytesText(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if v >= 1024 {
+			v, unit = v/1024, u
+		}
+	}
+	if v < 10 && unit != "B" {
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.0f %s", v, unit)
 }
 
 // takeOver makes the folders of ranks the controller's, where nobody waits for their upload. It returns the folder that they are in; "": they stay where they are.

@@ -34,7 +34,7 @@ type Config struct {
 	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
 	// result, with no attempts: nothing is done again.
 	Resume bool
-	// From is another run's checkpoint to begin with: URL of its run, with #N for checkpoint N, else the last. Its files and metrics are restored, and
+	// From is another run's checkpoint to begin with: the name of its run, which is in Storage too, or its folder or URL; with #N for checkpoint N, else the last. Its files and metrics are restored, and
 	// the states of those data sets that this run has under the same name and plan; others begin anew, which the log says.
 	From string
 
@@ -154,6 +154,7 @@ type Failure struct {
 	Rank    int    // -1: of no worker
 	Class   string // worker, memory, or fatal
 	Final   bool   // no other attempt follows
+	Log     string // file with what the worker printed; "": none
 	Err     error
 }
 

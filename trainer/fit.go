@@ -68,6 +68,7 @@ type controller struct {
 	newest  int                // checkpoint
 	devices map[string]float64 // measured last; nil: nothing was
 	reason  string             // of the state
+	warned  bool               // of a checkpoint without the metric of KeepBest
 	failed  []Failure
 }
 
@@ -147,7 +148,7 @@ func (c *controller) open(ctx context.Context) (err error) {
 		}
 	}
 	if cfg.From != "" {
-		if c.from, err = openOrigin(ctx, cfg.From); err != nil {
+		if c.from, err = openOrigin(ctx, cfg.From, cfg.Storage); err != nil {
 			return err
 		}
 	}
@@ -252,7 +253,9 @@ func (c *controller) feeds() (feeder.Feeder, error) {
 
 // fail writes that a run failed before its loop began.
 func (c *controller) fail(err error) error {
-	c.status.set(store.Status{State: store.Failed, Error: statusError(err)})
+	s := c.standing(store.Failed)
+	s.Error = statusError(err)
+	c.status.set(s)
 	return c.status.close()
 }
 
@@ -266,6 +269,7 @@ func (c *controller) loop(ctx context.Context) {
 		cfg.Checkpoint, cfg.Reports = m.Number, m.Report
 		c.last, c.reports, c.newest = m.Metrics, m.Report, m.Number
 	}
+	c.begins(cfg.Checkpoint, cfg.Reports)
 	c.g = group.New(cfg)
 	c.others.Go(c.accept)
 	c.others.Go(c.flush)
@@ -298,6 +302,22 @@ func (c *controller) loop(ctx context.Context) {
 		}
 		timer.Reset(c.due())
 	}
+}
+
+// begins says what the run is.
+func (c *controller) begins(checkpoint int, reports int64) {
+	workers := "1 worker"
+	if c.cfg.Workers > 1 {
+		workers = fmt.Sprintf("%d workers", c.cfg.Workers)
+	}
+	from := ""
+	switch {
+	case checkpoint > 0:
+		from = fmt.Sprintf(", from its checkpoint %d at report %d", checkpoint, reports)
+	case c.from != nil:
+		from = fmt.Sprintf(", from checkpoint %d of run %s", c.from.manifest.Number, c.from.run.Name())
+	}
+	c.cfg.Log.Info(fmt.Sprintf("run %s in %s: %s%s", c.cfg.Name, c.run.URL(), workers, from), "run", c.cfg.Name)
 }
 
 // due is when the state machine wants to know the time.
@@ -350,9 +370,11 @@ func (c *controller) act(a group.Action) {
 	case group.Status:
 		c.setStatus(a)
 	case group.Failure:
-		f := Failure{Attempt: a.Attempt, Rank: a.Rank, Class: a.Class.String(), Final: a.Final, Err: a.Err}
+		f := Failure{Attempt: a.Attempt, Rank: a.Rank, Class: a.Class.String(), Final: a.Final, Err: a.Err, Log: c.logOf(a.Attempt, a.Rank)}
 		c.failed = append(c.failed, f)
-		c.cfg.Log.Warn("an attempt failed", "run", c.cfg.Name, "attempt", a.Attempt, "rank", a.Rank, "class", f.Class, "error", a.Err)
+		if !a.Final || c.g.State() == group.Preempting { // else it is the run's error
+			c.cfg.Log.Warn(fmt.Sprintf("attempt %d failed", a.Attempt), "run", c.cfg.Name, "attempt", a.Attempt, "rank", a.Rank, "class", f.Class, "error", a.Err)
+		}
 		if h := c.cfg.Events.Failed; h != nil {
 			h(f)
 		}
@@ -368,7 +390,7 @@ func (c *controller) setStatus(a group.Action) {
 		c.reason = a.Err.Error()
 	}
 	c.write(string(a.State))
-	c.cfg.Log.Info("the run", "run", c.cfg.Name, "state", a.State, "attempt", a.Attempt)
+	c.cfg.Log.Info(fmt.Sprintf("attempt %d: %s", a.Attempt, a.State), "run", c.cfg.Name, "state", a.State, "attempt", a.Attempt)
 	if h := c.cfg.Events.Status; h != nil {
 		h(string(a.State), a.Attempt, a.Err)
 	}
@@ -376,15 +398,28 @@ func (c *controller) setStatus(a group.Action) {
 
 // write has the status written.
 func (c *controller) write(state string) {
-	s := store.Status{State: state, Reports: c.reports, Checkpoint: c.newest, Metrics: maps.Clone(c.last), Reason: c.reason}
+	c.status.set(c.standing(state))
+}
+
+// standing is where the run stands, with the failures of earlier controllers.
+func (c *controller) standing(state string) store.Status {
+	s := store.Status{State: state, Workers: c.cfg.Workers, Reports: c.reports, Checkpoint: c.newest, Metrics: maps.Clone(c.last), Reason: c.reason, Failures: maps.Clone(c.before.Failures)}
+	if e := c.before.Error; e != nil && e.Code != fault.Canceled.String() { // which was no failure
+		s.Error = e
+	}
 	if n := len(c.failed); n > 0 {
 		s.Error = statusError(c.failed[n-1].Err)
-		s.Failures = map[string]int{}
+		if s.Failures == nil {
+			s.Failures = map[string]int{}
+		}
 		for _, f := range c.failed {
 			s.Failures[f.Class]++
 		}
 	}
-	c.status.set(s)
+	if c.ended != nil && c.ended.State == group.Failed && fault.CodeOf(c.ended.Err) == fault.Canceled {
+		s.Error = statusError(c.ended.Err)
+	}
+	return s
 }
 
 func statusError(err error) *store.Error {
@@ -425,6 +460,11 @@ func (c *controller) result() *Result {
 		res.Err = err
 	}
 	res.Checkpoints = list
+	if k := c.cfg.Checkpoint; k.KeepBest > 0 && len(list) > 0 && !superseded {
+		if _, ok := res.Best(k.Metric, k.Order); !ok {
+			c.cfg.Log.Warn(fmt.Sprintf("none of the checkpoints has metric %q, so the best of them are not known, and the last are kept", k.Metric), "run", c.cfg.Name)
+		}
+	}
 	if h := c.cfg.Events.Status; h != nil {
 		h(res.State, c.ended.Attempt, res.Err)
 	}

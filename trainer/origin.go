@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -13,10 +14,14 @@ type origin struct {
 	manifest *store.Manifest
 }
 
-func openOrigin(ctx context.Context, ref string) (*origin, error) {
-	storage, name, n, err := store.Ref(ref)
+// openOrigin opens what ref names: a name alone is in storage.
+func openOrigin(ctx context.Context, ref, storage string) (*origin, error) {
+	in, name, n, err := store.Ref(ref)
 	if err != nil {
 		return nil, err
+	}
+	if strings.Contains(ref, "/") {
+		storage = in
 	}
 	run, err := store.Open(ctx, storage, name)
 	if err != nil {

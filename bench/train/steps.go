@@ -243,7 +243,7 @@ func (r *run) failures(engine string) (at []int64, err error) {
 		return at, readJSON(filepath.Join(r.out, "failed.json"), &at)
 	}
 	for i, text := range r.log.text {
-		if strings.Contains(text, "an attempt failed") {
+		if strings.Contains(text, "penstock: warning: attempt ") {
 			at = append(at, r.log.at[i])
 		}
 	}

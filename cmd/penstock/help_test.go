@@ -59,7 +59,7 @@ func TestHelpExamplesRun(t *testing.T) {
 				t.Errorf("%s: %v, %d bytes out: %s", line, err, len(out), stderr.String())
 			}
 			for said := range strings.Lines(stderr.String()) {
-				if !strings.Contains(said, "to count") && !strings.HasPrefix(said, "penstock: the run: state ") && !strings.HasPrefix(said, "penstock: a checkpoint: ") {
+				if !strings.Contains(said, "to count") && !strings.HasPrefix(said, "penstock: run first") && !strings.HasPrefix(said, "penstock: run 20") && !strings.HasPrefix(said, "penstock: attempt ") && !strings.HasPrefix(said, "penstock: checkpoint ") {
 					t.Errorf("%s: %s", line, said)
 				}
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -61,7 +62,7 @@ it, as with one that failed or was preempted. (The process is looked for on this
 				if e := s.Status.Error; e != nil && s.State != store.Finished {
 					text = oneLine(e.Text)
 				}
-				t.row(s.Name, s.State, number(int64(s.Status.Attempt)), number(int64(s.Status.Checkpoint)), age(now.Sub(s.Created)), text)
+				t.row(s.Name, stateText(s.State, s.Status.Error), number(int64(s.Status.Attempt)), number(int64(s.Status.Checkpoint)), age(now.Sub(s.Created)), text)
 				if s.State == store.StateLost {
 					lost = append(lost, s.Name)
 				}
@@ -105,7 +106,11 @@ func runOf(s store.Summary) runJSON {
 		return runJSON{Name: s.Name, State: "unknown", Error: &store.Error{Code: fault.CodeOf(s.Err).String(), Text: s.Err.Error()}}
 	}
 	x := s.Status
-	return runJSON{Name: s.Name, State: s.State, Created: s.Created, Updated: x.Updated, Workers: s.Workers, Attempt: x.Attempt, Reports: x.Reports, Checkpoint: x.Checkpoint,
+	workers := s.Workers
+	if x.Workers > 0 { // of the last attempt
+		workers = x.Workers
+	}
+	return runJSON{Name: s.Name, State: s.State, Created: s.Created, Updated: x.Updated, Workers: workers, Attempt: x.Attempt, Reports: x.Reports, Checkpoint: x.Checkpoint,
 		Metrics: x.Metrics, Failures: x.Failures, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID}
 }
 
@@ -150,8 +155,9 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	now := time.Now()
 	t := newTable(out)
 	t.row("run", x.Name)
-	state := x.State
-	if x.Reason != "" {
+	state := stateText(x.State, x.Error)
+	reason := firstLine(x.Reason)
+	if e := x.Error; reason != "" && reason != state && (e == nil || firstLine(e.Text) != reason) { // else it is told below
 		state += " (" + oneLine(x.Reason) + ")"
 	}
 	t.row("state", state)
@@ -164,15 +170,15 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	if !x.Updated.IsZero() {
 		t.row("last word", fmt.Sprintf("%s ago, of process %d on %s", age(now.Sub(x.Updated)), x.PID, x.Host))
 	}
-	t.row("attempt", number(int64(x.Attempt)))
+	t.row("attempts", number(int64(x.Attempt)))
 	t.row("failures", failuresText(x.Failures))
 	t.row("reports", count(x.Reports))
 	t.row("last checkpoint", lastNumber(x.Checkpoint))
 	if len(x.Metrics) > 0 {
 		t.row("last metrics", metricsText(x.Metrics))
 	}
-	if x.Error != nil {
-		t.row("last error", oneLine(x.Error.Text))
+	if x.Error != nil && x.Error.Code != fault.Canceled.String() {
+		t.row("last error", printable(firstLine(x.Error.Text)))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -184,6 +190,14 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 		fmt.Fprintf(out, "go on with: %s\n", resumeHint(storage, x.Name))
 	}
 	return nil
+}
+
+// stateText is a state for people: who interrupts a run does not see it as failed.
+func stateText(state string, err *store.Error) string {
+	if state == store.Failed && err != nil && err.Code == fault.Canceled.String() {
+		return "interrupted"
+	}
+	return state
 }
 
 func checkpointsCommand() *cobra.Command {
@@ -317,12 +331,7 @@ func printJSON(w io.Writer, v any) error {
 // oneLine is a text that fits a cell: its first line, without what would move the columns.
 func oneLine(text string) string {
 	line, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	line = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, line)
+	line = printable(line)
 	if r := []rune(line); len(r) > 100 {
 		return string(r[:97]) + "..."
 	}
@@ -330,6 +339,16 @@ func oneLine(text string) string {
 		line += " ..."
 	}
 	return line
+}
+
+// printable has blanks for what would move the columns.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, line)
 }
 
 // number is a number in a cell; nothing for 0.
@@ -370,11 +389,13 @@ func metricsText(m map[string]float64) string {
 	return oneLine(strings.Join(parts, ", "))
 }
 
+// failuresText counts the failures of a run by what they were.
 func failuresText(f map[string]int) string {
+	names := map[string]string{"worker": "of a worker", "memory": "out of memory", "fatal": "that ended the run"}
 	var parts []string
 	for _, class := range slices.Sorted(maps.Keys(f)) {
 		if f[class] > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", class, f[class]))
+			parts = append(parts, fmt.Sprintf("%d %s", f[class], cmp.Or(names[class], class)))
 		}
 	}
 	if parts == nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -50,7 +51,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 		Example: `  penstock train examples/train.yaml
   penstock train examples/train.yaml --workers 4 --set train.config.lr=0.1 -- sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   penstock train examples/train.yaml --name first --resume   # goes on, with the spec as it is now
-  penstock train examples/train.yaml --from penstock-runs/first   # begins with its last checkpoint`,
+  penstock train examples/train.yaml --from first   # another run, which begins with its last checkpoint`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				t.command, a = a[n:], a[:n]
@@ -87,7 +88,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 	f.StringVar(&t.name, "name", "", "of the run; default: train.name, or made of the time")
 	f.StringVar(&t.storage, "storage", "", "folder or bucket `URL` for runs; default: train.storage, or penstock-runs")
 	f.BoolVar(&t.resume, "resume", false, "go on with the run of this name, which is there already")
-	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its folder or URL, with #N for checkpoint N, else the last")
+	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its name in the storage, or its folder or URL; with #N for checkpoint N, else the last")
 	t.flags(c)
 	return c
 }
@@ -251,7 +252,22 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	case r.State == store.Preempted:
 		return exitError{exitPreempted, err}
 	}
-	return exitError{exitFailed, err} // whatever it was: the command line was right
+	return exitError{exitFailed, errors.New(lastWord(err, r.Failures))} // whatever it was: the command line was right
+}
+
+// lastWord is an error in one sentence, with the log of the worker that it is of. What the worker said itself has been printed.
+func lastWord(err error, failures []trainer.Failure) string {
+	text := firstLine(err.Error())
+	if n := len(failures); n > 0 && failures[n-1].Log != "" && failures[n-1].Final && !strings.Contains(text, failures[n-1].Log) {
+		text += " (log: " + failures[n-1].Log + ")"
+	}
+	return text
+}
+
+// firstLine of an error; the end of a log, or a stack, may follow.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return strings.TrimSuffix(line, ":")
 }
 
 // configure makes the train section a configuration; what is set in c already stays.
@@ -311,7 +327,14 @@ func budget(n *int) int {
 
 // summary is the last line, and what to do next.
 func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
-	fmt.Fprintf(w, "%s: %s after %s in %s, %s in %s", r.Run, r.State, some(r.Reports, "report"), some(int64(r.Attempts), "attempt"), lastCheckpoint(r.Checkpoint), seconds(took))
+	state, attempts := r.State, some(int64(r.Attempt), "attempt")
+	if state == store.Failed && fault.CodeOf(r.Err) == fault.Canceled {
+		state = "interrupted"
+	}
+	if r.Attempts != r.Attempt {
+		attempts += fmt.Sprintf(" (this time %d)", r.Attempts)
+	}
+	fmt.Fprintf(w, "%s: %s after %s in %s, %s in %s", r.Run, state, some(r.Reports, "report"), attempts, lastCheckpoint(r.Checkpoint), seconds(took))
 	if len(r.Metrics) > 0 {
 		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
 	}
@@ -414,14 +437,15 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	b.WriteString(r.Message)
 	sep := ": "
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "run" {
+		switch a.Key {
+		case "error":
+			b.WriteString(sep + firstLine(a.Value.String()))
+		case "data":
+			fmt.Fprintf(&b, "%sdata set %s", sep, a.Value)
+		default: // the message has it
 			return true
 		}
-		b.WriteString(sep)
-		if sep = ", "; a.Key != "error" {
-			b.WriteString(a.Key + " ")
-		}
-		b.WriteString(a.Value.String())
+		sep = ", "
 		return true
 	})
 	b.WriteByte('\n')

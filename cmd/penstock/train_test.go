@@ -176,7 +176,7 @@ func TestTrain(t *testing.T) {
 	runs := dir + "/runs"
 	r := penstock(t, "train", spec, "--name", "first", "--set", "train.config.steps=20")
 	if r.code != 0 || !strings.Contains(r.out, "first: finished after 4 reports in 1 attempt, last checkpoint 4 in ") || !strings.Contains(r.out, "; loss 0.05, steps 20\n") ||
-		!strings.Contains(r.out, "rank 1: 20 steps\n") || !strings.Contains(r.err, "penstock: a checkpoint: checkpoint 4, report 4") {
+		!strings.Contains(r.out, "rank 1: 20 steps\n") || !strings.HasPrefix(r.err, "penstock: run first in "+runs+"/first: 2 workers\n") || !strings.Contains(r.err, "\npenstock: checkpoint 4 at report 4 (2 B): loss 0.05, steps 20\n") {
 		t.Fatalf("exit %d: %s%s", r.code, r.out, r.err)
 	}
 	r = penstock(t, "train", spec, "--name", "first")
@@ -199,7 +199,7 @@ func TestTrain(t *testing.T) {
 		t.Errorf("status: %+v, %v", run, err)
 	}
 	r = penstock(t, "status", "first", "--storage", runs)
-	for _, want := range []string{"run              first\n", "state            finished\n", "attempt          1\n", "failures         none\n", "last metrics     loss 0.05, steps 20\n"} {
+	for _, want := range []string{"run              first\n", "state            finished\n", "attempts         1\n", "failures         none\n", "last metrics     loss 0.05, steps 20\n"} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("status has no %q: %+v", want, r)
 		}
@@ -217,9 +217,16 @@ func TestTrain(t *testing.T) {
 		t.Errorf("its file holds %q, %v", b, err)
 	}
 	// Another run begins with its checkpoint.
-	r = penstock(t, "train", spec, "--name", "second", "--from", runs+"/first#4")
-	if r.code != 0 || !strings.Contains(r.out, "second: finished after 2 reports") {
+	r = penstock(t, "train", spec, "--name", "second", "--from", "first#4", "--set", "train.checkpoints.keep_best={metric: los}")
+	if r.code != 0 || !strings.Contains(r.out, "second: finished after 2 reports in 1 attempt,") || !strings.Contains(r.err, ": 2 workers, from checkpoint 4 of run first\n") {
 		t.Errorf("from another: exit %d: %s%s", r.code, r.out, r.err)
+	}
+	if strings.Count(r.err, `penstock: warning: checkpoint 1 has no metric "los", by which the best are kept (keep_best.metric): its metrics are loss, steps`) != 1 ||
+		strings.Count(r.err, "warning: ") != 2 || !strings.Contains(r.err, `none of the checkpoints has metric "los"`) {
+		t.Errorf("no such metric: %s", r.err)
+	}
+	if r = penstock(t, "train", spec, "--from", "firs"); r.code != exitFailed || !strings.Contains(r.err, `there is no run "firs" in `+runs+`: is it "first"?`) {
+		t.Errorf("from none: %+v", r)
 	}
 	// One that trains on other data has the files, and begins anew with the data.
 	r = penstock(t, "train", spec, "--name", "third", "--from", runs+"/first#4", "--set", "steps.0.filter=id > 100", "--set", "train.config.steps=25")
@@ -277,7 +284,7 @@ func TestTrainKilled(t *testing.T) {
 			if err := os.Remove(spec); err != nil { // the record is enough
 				t.Error(err)
 			}
-			if r := penstock(t, "resume", "run", "--storage", dir+"/runs", "--workers", "3"); r.code != 0 || !strings.Contains(r.out, "rank 2: 30 steps") {
+			if r := penstock(t, "resume", "run", "--storage", dir+"/runs", "--workers", "3"); r.code != 0 || !strings.Contains(r.out, "rank 2: 30 steps") || !strings.Contains(r.out, " in 2 attempts (this time 1), ") {
 				t.Errorf("resume: %+v", r)
 			}
 		}},
@@ -292,7 +299,7 @@ func TestTrainKilled(t *testing.T) {
 				c.kill(t, s, spec, dir)
 			}
 			if s.ProcessState == nil {
-				if err := s.Wait(); err != nil || !strings.Contains(s.out.String(), "2 attempts") || !strings.Contains(s.err.String(), "an attempt failed: attempt 1") {
+				if err := s.Wait(); err != nil || !strings.Contains(s.out.String(), "2 attempts") || !strings.Contains(s.err.String(), "penstock: warning: attempt 1 failed: ") || strings.Contains(s.err.String(), "class") {
 					t.Errorf("%v: %s%s", err, s.out.String(), s.err.String())
 				}
 			}
@@ -322,7 +329,7 @@ func TestTrainSignals(t *testing.T) {
 		state  string
 		saves  bool
 	}{
-		{syscall.SIGINT, 130, "failed", false},
+		{syscall.SIGINT, 130, "interrupted", false},
 		{syscall.SIGTERM, exitPreempted, "preempted", true},
 		{syscall.SIGUSR2, exitPreempted, "preempted", true},
 	} {
@@ -350,6 +357,37 @@ func TestTrainSignals(t *testing.T) {
 				t.Errorf("resume: %+v", r)
 			}
 		})
+	}
+}
+
+// A failure is told once, by what the worker printed: the last line is a sentence with the path of its log. What failed is known to those who come later.
+func TestTrainFails(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "w.sh")
+	if err := os.WriteFile(script, []byte("echo the reason >&2\nsleep 0.1\nexit $(cat code)\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code := func(n string) {
+		if err := os.WriteFile(filepath.Join(dir, "code"), []byte(n), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code("7")
+	spec := trainSpec(t, dir, "")
+	r := penstock(t, "train", spec, "--name", "a", "--workers", "1", "--set", "train.working_dir="+dir, "--set", "train.failures={worker: 0}", "--", "sh", "w.sh")
+	log := dir + "/runs/a/logs/attempt-1/rank-0.log"
+	if l := lines(r.err); r.code != exitFailed || strings.Count(r.out+r.err, "the reason") != 1 || strings.Contains(r.err, "warning") || !strings.HasPrefix(l[len(l)-1], "penstock: rank 0") || !strings.HasSuffix(l[len(l)-1], "exit code 7 (log: "+log+")\n") {
+		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
+	}
+	code("0")
+	if r = penstock(t, "resume", dir+"/runs/a", "--workers", "2"); r.code != 0 || !strings.Contains(r.out, "a: finished after 0 reports in 2 attempts (this time 1), no checkpoint") {
+		t.Errorf("resume: %+v", r)
+	}
+	r = penstock(t, "status", dir+"/runs/a")
+	for _, want := range []string{"workers          2\n", "attempts         2\n", "failures         1 of a worker\n", "exit code 7"} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("status has no %q: %+v", want, r)
+		}
 	}
 }
 

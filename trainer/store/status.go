@@ -35,12 +35,13 @@ type Status struct {
 	Attempt int    `json:"attempt"` // the group's start; set by SetStatus
 	// The controller; set by SetStatus.
 	Process
-	Updated    time.Time      `json:"updated"` // set by SetStatus
+	Updated    time.Time      `json:"updated"`           // set by SetStatus
+	Workers    int            `json:"workers,omitempty"` // of the last attempt
 	Reports    int64          `json:"reports"`
 	Checkpoint int            `json:"checkpoint,omitempty"` // the newest
 	Metrics    Metrics        `json:"metrics,omitempty"`    // of the last report
 	Error      *Error         `json:"error,omitempty"`      // the last failure
-	Failures   map[string]int `json:"failures,omitempty"`   // by class
+	Failures   map[string]int `json:"failures,omitempty"`   // by class, of all controllers of the run
 	Reason     string         `json:"reason,omitempty"`     // why it waits, restarts or was preempted
 }
 
