@@ -37,8 +37,7 @@ is a pipe that is closed; when all ranks have been given up; and when a consumer
 		Example: `  penstock data examples/shards.yaml --socket feed/s
   penstock data examples/shards.yaml --socket feed/s --ranks 8 --rank 0 --rank 1
   penstock data examples/shards.yaml --socket feed/s --state state.json --set run.memory=1GiB`,
-		Args:   args("SPEC", 1, 1),
-		Hidden: true,
+		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if control {
 				return controlled(cmd, a[0])

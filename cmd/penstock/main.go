@@ -25,9 +25,9 @@ var version = "dev"
 
 // Exit codes: part of the interface. exitHelp is how --help tells of them.
 const (
-	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing or may not be read; 2 the command line, the
-spec or a file that they name beside the data is wrong or cannot be read; 130 interrupted
-(SIGINT); 143 told to end (SIGTERM).`
+	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing or may not be read; 2 a mistake in the
+command line, in the spec, or in another file that one of them names (a state, a ledger; not the data), or it
+cannot be read; 130 interrupted (SIGINT); 143 told to end (SIGTERM).`
 
 	exitOK     = 0
 	exitFailed = 1
@@ -118,8 +118,17 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 	}
 	c.SetFlagErrorFunc(flagError)
 	c.SetHelpCommand(helpCommand())
-	c.AddCommand(runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand(), versionCommand(), completionCommand(), dataCommand())
-	c.AddCommand(trainCommand(), resumeCommand(), runsCommand(), statusCommand(), checkpointsCommand())
+	c.AddCommand(versionCommand(), completionCommand())
+	group := func(id, title string, all ...*cobra.Command) {
+		c.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, sub := range all {
+			sub.GroupID = id
+			c.AddCommand(sub)
+		}
+	}
+	group("pipelines", "Pipelines and data:", runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand())
+	group("training", "Training:", trainCommand(), resumeCommand(), runsCommand(), statusCommand(), checkpointsCommand())
+	group("programs", "For other programs:", dataCommand())
 	return c
 }
 

@@ -27,8 +27,8 @@ import (
 const (
 	defaultStorage = "penstock-runs"
 
-	trainExits = `Exit codes: 0 the run finished; 1 it failed; 2 the command line, the spec or a file that they name beside the data
-is wrong or cannot be read; 75 it was preempted, and can be resumed; 130 interrupted (SIGINT), and can be resumed.`
+	trainExits = `Exit codes: 0 the run finished; 1 it failed; 2 a mistake in the command line or the spec, a name that is taken, a program,
+script or working directory that is not there; 75 it was preempted, and can be resumed; 130 interrupted (SIGINT), and can be resumed.`
 
 	trainSignals = `SIGINT ends the workers; a second one ends everything at once. SIGTERM and SIGUSR2 say that the machine will be taken away: the workers
 save, report and end, within train.preemption.grace. Either way penstock resume goes on from the last checkpoint.`
