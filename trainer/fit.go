@@ -58,6 +58,7 @@ type controller struct {
 	// the loop's
 	g       *group.Group
 	origin  time.Time
+	wake    time.Duration        // when the state machine wants to know the time
 	a       *attempt             // the current one; nil before the first
 	first   int                  // attempt
 	metrics *store.MetricsWriter // of the attempt
@@ -283,13 +284,19 @@ func (c *controller) loop(ctx context.Context) {
 	defer beat.Stop()
 	stopped := ctx.Done()
 	lost := c.ctx.Done()
+	notice := c.cfg.Preemption.Notice
+	c.wake = c.now()
 	for c.ended == nil {
 		select {
 		case f := <-c.posts:
 			f()
 		case <-timer.C:
 			c.step(group.Event{Kind: group.Tick})
-		case reason := <-c.cfg.Preemption.Notice:
+		case reason, ok := <-notice:
+			if !ok {
+				notice = nil
+				break
+			}
 			c.step(group.Event{Kind: group.Notice, Grace: c.cfg.Preemption.Grace, Err: fault.New(fault.Canceled, "the run was preempted (%s): it can be resumed", reason)})
 		case <-stopped:
 			stopped, lost = nil, nil
@@ -300,7 +307,8 @@ func (c *controller) loop(ctx context.Context) {
 		case <-beat.C:
 			c.write(string(c.g.State()))
 		}
-		timer.Reset(c.due())
+		c.wake = c.now() + c.due()
+		timer.Reset(c.wake - c.now())
 	}
 }
 
@@ -340,6 +348,10 @@ func (c *controller) post(f func()) {
 
 // step gives the state machine an event, and does what it says.
 func (c *controller) step(e group.Event) {
+	// Time in which this process was stopped does not count: nobody was heard.
+	if late := c.now() - c.wake; late > time.Second {
+		c.origin = c.origin.Add(late)
+	}
 	e.At = c.now()
 	for _, a := range append([]group.Action(nil), c.g.Step(e)...) {
 		c.act(a)

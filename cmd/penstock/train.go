@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -229,13 +228,15 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		c.DataProcess.Sets[name] = d.Eval
 	}
 	c.Output = cmd.OutOrStdout()
-	c.Log = slog.New(newLineLog(cmd.ErrOrStderr(), t.quiet))
+	lines := newLineLog(cmd.ErrOrStderr(), t.quiet)
+	c.Log = slog.New(lines)
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	signal.Reset(syscall.SIGTERM) // which ends other commands
 	c.Preemption.Notice = trainer.Signals(ctx)
 	begin := time.Now()
 	r, err := trainer.Command(s.Train.Command, *c).Fit(ctx)
+	lines.close()
 	switch {
 	case r == nil && fault.CodeOf(err) == fault.Exists: // the name
 		return usageError{err}
@@ -411,17 +412,38 @@ func enter(log io.Writer, dir string) error {
 
 // lineLog writes what a run says about itself: a line each.
 type lineLog struct {
-	w     io.Writer
 	least slog.Level
-	mu    *sync.Mutex
+	lines chan string
+	done  chan struct{}
 }
 
-func newLineLog(w io.Writer, quiet bool) slog.Handler {
-	l := &lineLog{w: w, least: slog.LevelInfo, mu: &sync.Mutex{}}
+const (
+	logLines = 1000        // that wait for a terminal which takes nothing; others are left out
+	logTime  = time.Second // for the last ones to leave
+)
+
+// newLineLog writes in a goroutine of its own: a terminal that takes nothing (Ctrl-S, a pipe that nobody reads) must not hold up the run. Close it.
+func newLineLog(w io.Writer, quiet bool) *lineLog {
+	l := &lineLog{least: slog.LevelInfo, lines: make(chan string, logLines), done: make(chan struct{})}
 	if quiet {
 		l.least = slog.LevelWarn
 	}
+	go func() {
+		defer close(l.done)
+		for s := range l.lines {
+			_, _ = io.WriteString(w, s) // there is nobody to tell
+		}
+	}()
 	return l
+}
+
+// close waits for what was said to be written, for a second.
+func (l *lineLog) close() {
+	close(l.lines)
+	select {
+	case <-l.done:
+	case <-time.After(logTime):
+	}
 }
 
 func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= l.least }
@@ -449,8 +471,9 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	b.WriteByte('\n')
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err := io.WriteString(l.w, b.String())
-	return err
+	select {
+	case l.lines <- b.String():
+	default: // left out
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -40,6 +39,9 @@ type owner struct {
 	next    int // number of the log after the last that is known
 }
 
+// maxNumber of an entry: more than any run has; a larger one is none of ours.
+const maxNumber = 1 << 30
+
 func numbered(n int) string { return fmt.Sprintf("%06d", n) }
 
 func entryName(n int) string { return checkpointsDir + numbered(n) + ".json" }
@@ -48,7 +50,7 @@ func entryName(n int) string { return checkpointsDir + numbered(n) + ".json" }
 func parseEntry(name string) (n int, ok bool) {
 	num, found := strings.CutSuffix(name, ".json")
 	n, err := strconv.Atoi(num)
-	return n, found && err == nil && n >= 0 && n < math.MaxInt32 && numbered(n) == num
+	return n, found && err == nil && n >= 0 && n <= maxNumber && numbered(n) == num
 }
 
 // readLog is the log, in order. What is removed at this moment may be missing.
@@ -182,6 +184,9 @@ func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
 	}
 	defer r.log.unlock()
 	for {
+		if ctx.Err() != nil {
+			return nil, fault.New(fault.Canceled, "%w", context.Cause(ctx))
+		}
 		entries, err := r.readLog(ctx)
 		if err != nil {
 			return nil, err
@@ -245,6 +250,9 @@ func (r *Run) nextStart(ctx context.Context, entries []*entry, o BeginOptions) (
 	}
 	if len(entries) > 0 {
 		s.Number = entries[len(entries)-1].number + 1
+	}
+	if s.Number > maxNumber-1000 { // no run comes near it by itself
+		return nil, nil, fault.New(fault.Corrupt, "the last entry has number %d: it was damaged or forged; remove it", s.Number-1).At(r.place(entryName(s.Number - 1)))
 	}
 	from, err := pick(checkpoints(entries), o.Checkpoint)
 	if err != nil {

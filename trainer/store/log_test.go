@@ -1,10 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -403,4 +406,53 @@ func FuzzEntry(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A number beyond reason is no entry of a log: one that was forged cannot make a run unreachable.
+func TestNumberBeyondReason(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Create(t.Context(), dir, Record{Name: "a", Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Begin(t.Context(), BeginOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "a", "checkpoints", "000000.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]fault.Code{maxNumber - 10: fault.Corrupt, 2147483646: fault.Unknown} {
+		path := filepath.Join(dir, "a", "checkpoints", fmt.Sprint(n)+".json")
+		if err := os.WriteFile(path, bytes.Replace(b, []byte(`"number": 0`), []byte(`"number": `+fmt.Sprint(n)), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Begin(t.Context(), BeginOptions{}); fault.CodeOf(err) != want {
+			t.Errorf("with entry %d: %v", n, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A name whose record is gone, but not its checkpoints, is not a new run's.
+func TestRecordGone(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Create(t.Context(), dir, Record{Name: "a", Workers: 1})
+	if err == nil {
+		_, err = r.Begin(t.Context(), BeginOptions{})
+	}
+	if err == nil {
+		err = errors.Join(r.Close(), os.Remove(filepath.Join(dir, "a", "run.json")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := Create(t.Context(), dir, Record{Name: "a", Workers: 1}); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "is gone") {
+			t.Errorf("%v", err)
+		}
+	}
 }

@@ -155,6 +155,14 @@ func (r *Run) claimName(ctx context.Context, storage string) error {
 		}
 		return fault.New(fault.Exists, "there is a run %q in %s: go on with it by --resume (Config.Resume), or take another name", r.rec.Name, storage).At(r.place(runFile))
 	}
+	// Nobody begins before the name is claimed, so what is there is of a run whose record is gone.
+	entries, err := r.readLog(ctx)
+	if err == nil && len(entries) > 0 {
+		err = fault.New(fault.Exists, "there are checkpoints of a run %q in %s whose %s is gone: bring it back and go on, or take another name", r.rec.Name, storage, runFile).At(r.place(checkpointsDir))
+	}
+	if err != nil {
+		return errors.Join(err, r.b.Delete(context.WithoutCancel(ctx), r.prefix+runFile))
+	}
 	return nil
 }
 

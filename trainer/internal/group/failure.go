@@ -14,7 +14,7 @@ type cause struct {
 	class Class
 	level int
 	sure  bool   // nothing that comes later can be the cause of it
-	same  string // equal for failures that look alike
+	same  string // equal for failures that look alike; "": of those that need not come again
 	err   error
 }
 
@@ -27,8 +27,10 @@ const (
 	ours        // ended by us
 )
 
-// aborted is a worker's end by its own hand, as that of frameworks which lost a peer is.
-const aborted = "aborted"
+const (
+	aborted = "aborted" // a worker's end by its own hand, as that of frameworks which lost a peer is
+	killed  = "killed"
+)
 
 func fatalCause(rank int, err error) *cause {
 	return &cause{rank: rank, class: Fatal, level: own, sure: true, err: err}
@@ -108,6 +110,9 @@ func (g *Group) exit(e Event) {
 		c.level = ours
 	case e.Signal != "" && e.Signal != aborted:
 		c.level, c.sure = own, true
+		if e.Signal == killed { // from outside: no property of the program
+			c.same = ""
+		}
 	}
 	if c.err == nil {
 		c.err = fault.New(fault.WorkerLost, "rank %d ended with exit code %d %s", e.Rank, e.Code, e.Signal)
@@ -325,7 +330,7 @@ func (g *Group) judge() {
 	switch {
 	case g.end != nil || c.class == Fatal:
 	case g.notice != nil:
-	case !g.progress && g.last == c.same:
+	case !g.progress && g.last != "" && g.last == c.same:
 		err = fault.New(fault.CodeOf(err), "twice before the first report or batch, so it would come again: %w", err)
 	default:
 		g.fails[c.class]++
