@@ -74,3 +74,36 @@ func TestRequestsPerRowGroup(t *testing.T) {
 		})
 	}
 }
+
+// Counting the rows of Parquet files reads their footers, and nothing else.
+func TestCountReadsFooters(t *testing.T) {
+	srv := testserver.S3(t)
+	srv.CreateBucket(t, "data")
+	ctx := context.Background()
+	base, query, _ := strings.Cut(srv.URL("data"), "?")
+	const rows, files = 300_000, 3
+	for i := range files {
+		if _, err := dataset.Range(rows).WithColumns("a = random()", "b = string(id)").
+			WriteParquet(ctx, fmt.Sprintf("%s/f%d?%s", base, i, query), &dataset.WriteOptions{TargetBytes: 1 << 30}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := testserver.NewProxy(t, srv, testserver.Faults{})
+	var gets atomic.Int64
+	p.Set(testserver.Faults{Only: func(r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, ".parquet") {
+			gets.Add(1)
+		}
+		return false
+	}})
+	base, query, _ = strings.Cut(srv.Via(p).URL("data"), "?")
+	ds := dataset.ReadParquet(base + "/?" + query)
+	defer ds.Close()
+	n, err := ds.Count(ctx, nil)
+	if err != nil || n != rows*files {
+		t.Fatal(n, err)
+	}
+	if g := gets.Load(); g != files {
+		t.Errorf("%d requests for %d footers", g, files)
+	}
+}
