@@ -42,6 +42,18 @@ def columns(batch: pa.RecordBatch, memory: NDArray[np.uint8]) -> dict[str, NDArr
     return {name: _column(batch.column(i), memory, start) for i, name in enumerate(batch.schema.names)}
 
 
+def _dtype(t: pa.DataType) -> np.dtype[Any]:
+    """Of numbers, dates, timestamps and durations. (pyarrow's own way wants pandas.)"""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(t):
+        return np.dtype(f"M8[{t.unit}]")
+    if pa.types.is_duration(t):
+        return np.dtype(f"m8[{t.unit}]")
+    names = {"halffloat": "float16", "float": "float32", "double": "float64", "date32[day]": "M8[D]", "date64[ms]": "M8[ms]"}
+    return np.dtype(names.get(str(t), str(t)))
+
+
 def _column(a: pa.Array, memory: NDArray[np.uint8], start: int) -> NDArray[Any]:
     import pyarrow as pa
 
@@ -52,7 +64,7 @@ def _column(a: pa.Array, memory: NDArray[np.uint8], start: int) -> NDArray[Any]:
         values = values.flatten()
     t = values.type
     if values.null_count == 0 and (pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t)):
-        dtype = np.dtype("M8[D]" if pa.types.is_date32(t) else "M8[ms]" if pa.types.is_date64(t) else t.to_pandas_dtype() if not pa.types.is_timestamp(t) else f"M8[{t.unit}]")
+        dtype = _dtype(t)
         width = t.bit_width // 8
         data = values.buffers()[1]
         if dtype.itemsize == width and data is not None:

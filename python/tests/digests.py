@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock import _arrow
 from penstock._batch import NAMES
 from penstock._feed import Item
 
@@ -79,7 +80,7 @@ def _values(h: Any, t: pa.DataType, nullable: bool, values: list[Any]) -> None:
         for f in t:
             _values(h, f.type, f.nullable, [None if v is None else v[f.name] for v in values])
     else:
-        dtype = np.dtype("M8[D]") if pa.types.is_date32(t) else np.dtype(t.to_pandas_dtype())
+        dtype = _arrow._dtype(t)
         a = np.array([0 if v is None else v for v in values], dtype)
         h.update((a.astype(np.int32) if dtype.kind == "M" else a).tobytes())
     if nullable:

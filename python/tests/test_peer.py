@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import random
+import signal
 import socket
 import struct
 import threading
@@ -179,7 +180,6 @@ def test_kept_views_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
 
 
 def test_interrupt_loses_nothing(tmp_path: Path) -> None:
-    import _thread
 
     ring = Ring()
     go = threading.Event()
@@ -196,7 +196,7 @@ def test_interrupt_loses_nothing(tmp_path: Path) -> None:
 
     with Fake(tmp_path, script) as f, penstock.connect(f.path) as s:
         it = s.iter_batches()
-        t = threading.Thread(target=lambda: (_until(lambda: len(s._feed._buf) == 50), _thread.interrupt_main()))
+        t = threading.Thread(target=lambda: (_until(lambda: len(s._feed._buf) == 50), signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)))
         t.start()
         with pytest.raises(KeyboardInterrupt):
             next(it)
