@@ -370,7 +370,7 @@ def stacks() -> str:
 
 def _watch(s: Session) -> None:
     """Says how the process ends, and lets it be asked what it is doing."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(STACKS_SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN):  # ignored: the run was started in the background
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or no file
             faulthandler.register(STACKS_SIGNAL, file=sys.__stderr__ or 2, all_threads=True)
     before = sys.excepthook

@@ -180,7 +180,7 @@ def test_kept_views_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
 
 
 def test_interrupt_loses_nothing(tmp_path: Path) -> None:
-
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have programs in the background ignore it
     ring = Ring()
     go = threading.Event()
 
