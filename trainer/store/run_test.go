@@ -203,6 +203,40 @@ func TestStatusList(t *testing.T) {
 	})
 }
 
+// A damaged status is told with what to do about it, and that helps: the next controller goes on from the newest checkpoint.
+func TestDamagedStatus(t *testing.T) {
+	dir := t.TempDir()
+	r := newRun(t, dir, "x")
+	begin(t, r)
+	m := commit(t, r, 1, map[string]string{"f": "x"})
+	if err := r.SetStatus(t.Context(), Status{State: Running}); err != nil {
+		t.Fatal(err)
+	}
+	die(r)
+	file := filepath.Join(dir, "x", statusFile)
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", string(good[:len(good)/2]), strings.Replace(string(good), `"kind": "status"`, `"kind": "run"`, 1), strings.Replace(string(good), `"reports": 0`, `"reports": "0"`, 1)} {
+		if bad == string(good) {
+			t.Fatalf("nothing is damaged in %s", good)
+		}
+		write(t, file, bad)
+		next := openRun(t, dir, "x")
+		_, err := next.Status(t.Context())
+		wantErr(t, err, fault.Corrupt, file, "remove this file")
+		_, err = next.Begin(t.Context(), BeginOptions{})
+		wantErr(t, err, fault.Corrupt, file, "remove this file")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if a := begin(t, openRun(t, dir, "x")); a.Number != 2 || a.From == nil || a.From.Number != m.Number {
+		t.Errorf("the next attempt is %+v", a)
+	}
+}
+
 func TestPresence(t *testing.T) {
 	self := Self()
 	if self.Presence() != Alive || self.PID != os.Getpid() {

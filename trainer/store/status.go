@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -95,10 +96,13 @@ func (r *Run) SetStatus(ctx context.Context, s Status) error {
 	return r.b.Put(ctx, r.prefix+statusFile, data, nil)
 }
 
-// Status is where the run stands: a NotFound error where it never began.
+// Status is where the run stands: a NotFound error where it never began. A damaged one is Corrupt, and stops whoever would go on: only it knows whether the run had finished.
 func (r *Run) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.read(ctx, statusFile, "status", maxRecord, &s)
+	if fault.CodeOf(err) == fault.Corrupt {
+		err = fault.Wrap(fmt.Errorf("%w; where the run stood is lost, its checkpoints are not: remove this file to go on from the newest one", err), fault.Place{})
+	}
 	return s, err
 }
 
