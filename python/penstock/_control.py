@@ -302,8 +302,6 @@ class Session:
                     p = m["preempt"]
                     with self._got:
                         self.preempt = Preempt(str(p.get("reason", "")), float(p.get("grace") or 0), int(p.get("report") or 0))
-                elif "stacks" in m:
-                    self._send({"stacks": {"text": _short(stacks(), 1 << 20)}})
                 elif "refused" in m:
                     f = _fault(m["refused"], "the controller gave this worker up")
                     self._lose(f.code, str(f))
@@ -357,15 +355,6 @@ def _training() -> dict[str, Shard]:
     """The training data sets that this process has opened, by name. Those closed since are among them: what they gave stays given."""
     module = sys.modules.get("penstock._open")
     return {name: s for name, s in module._opened.items() if not s.eval} if module else {}
-
-
-def stacks() -> str:
-    """What the threads of this process are doing."""
-    names = {t.ident: t.name for t in threading.enumerate()}
-    parts = []
-    for ident, frame in sys._current_frames().items():
-        parts.append(f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)))
-    return "\n".join(parts)
 
 
 def _watch(s: Session) -> None:

@@ -20,7 +20,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReaderSize(r, 16<<
 // FromWorker reads what a worker says: io.EOF at the end of a line, and of all.
 func (r *Reader) FromWorker() (m ToController, err error) {
 	err = r.read(&m, func() int {
-		return count(m.Hello != nil, m.Report != nil, m.Alive != nil, m.Restore != nil, m.Stacks != nil, m.Done != nil)
+		return count(m.Hello != nil, m.Report != nil, m.Alive != nil, m.Restore != nil, m.Done != nil)
 	})
 	return m, err
 }
@@ -28,7 +28,7 @@ func (r *Reader) FromWorker() (m ToController, err error) {
 // FromController reads what the controller says.
 func (r *Reader) FromController() (m ToWorker, err error) {
 	err = r.read(&m, func() int {
-		return count(m.Welcome != nil, m.Reported != nil, m.Restored != nil, m.Preempt != nil, m.Stacks != nil, m.Refused != nil)
+		return count(m.Welcome != nil, m.Reported != nil, m.Restored != nil, m.Preempt != nil, m.Refused != nil)
 	})
 	return m, err
 }
@@ -112,12 +112,6 @@ func (e *Error) Err() error {
 	if e == nil {
 		return nil
 	}
-	code := fault.Unknown
-	for c := fault.Unknown; c <= fault.Denied; c++ {
-		if c.String() == e.Code {
-			code = c
-		}
-	}
 	text := cut(e.Text, 64<<10)
 	if text == "" {
 		text = "an error without a text"
@@ -125,7 +119,7 @@ func (e *Error) Err() error {
 	if t := strings.TrimSpace(cut(e.Trace, 64<<10)); t != "" {
 		text += "\n" + t
 	}
-	return &fault.Error{Code: code, Err: errors.New(text)}
+	return &fault.Error{Code: fault.ParseCode(e.Code), Err: errors.New(text)}
 }
 
 // cut is the beginning of s, of at most n bytes.

@@ -1,8 +1,8 @@
-// Package wire is what a worker and the controller of its run say to each other: lines of JSON over one unix socket (or a pipe in memory,
-// for workers of the same process). The Python package speaks it too; docs/design/0004-trainers.md says what the messages mean.
+// Package wire is what a worker and the controller of its run say to each other: lines of JSON over one unix socket.
+// The Python package speaks it too; docs/design/0004-trainers.md says what the messages mean.
 //
 // A worker connects to the socket that [EnvSocket] names and says [Hello]; the controller answers [Welcome], or [Refused] and ends. Then the worker says Report, Alive, Restore and
-// Done in any order, and the controller answers each Report and Restore, in order; Preempt, Stacks and Refused come unasked. A line holds one [ToController] or
+// Done in any order, and the controller answers each Report and Restore, in order; Preempt and Refused come unasked. A line holds one [ToController] or
 // [ToWorker], in which exactly one field is set. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
 package wire
 
@@ -32,7 +32,6 @@ type ToController struct {
 	Report  *Report  `json:"report,omitempty"`
 	Alive   *Alive   `json:"alive,omitempty"`
 	Restore *Restore `json:"restore,omitempty"`
-	Stacks  *Stacks  `json:"stacks,omitempty"` // answer to ToWorker.Stacks, where the worker can
 	Done    *Done    `json:"done,omitempty"`
 }
 
@@ -42,7 +41,6 @@ type ToWorker struct {
 	Reported *Reported `json:"reported,omitempty"`
 	Restored *Restored `json:"restored,omitempty"`
 	Preempt  *Preempt  `json:"preempt,omitempty"`
-	Stacks   *Stacks   `json:"stacks,omitempty"`  // asks for them; Text is empty
 	Refused  *Error    `json:"refused,omitempty"` // the controller gives this worker up: the last line
 }
 
@@ -122,11 +120,6 @@ type Preempt struct {
 	Reason string  `json:"reason"`
 	Grace  float64 `json:"grace"`  // seconds until the group is ended
 	Report int64   `json:"report"` // see above
-}
-
-// Stacks of a worker's threads, as text.
-type Stacks struct {
-	Text string `json:"text,omitempty"`
 }
 
 // Done: the worker's loop has returned, with an error or without. It exits next.

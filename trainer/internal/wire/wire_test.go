@@ -17,10 +17,9 @@ import (
 func TestRoundTrip(t *testing.T) {
 	up := []ToController{
 		{Hello: &Hello{Version: Version, Run: "r", Attempt: 2, Rank: 1, PID: 7, Client: "go"}},
-		{Report: &Report{N: 3, Metrics: Metrics{"loss": 0.5, "lr": math.Inf(1)}, Dir: "/a b", Data: map[string]json.RawMessage{"train": json.RawMessage(`{"version":1}`)}, Step: 9}},
+		{Report: &Report{N: 3, Metrics: Metrics{"loss": 0.5, "lr": math.Inf(1)}, Dir: "/a b\n<c>", Data: map[string]json.RawMessage{"train": json.RawMessage(`{"version":1}`)}, Step: 9}},
 		{Alive: &Alive{Step: 4}},
 		{Restore: &Restore{}},
-		{Stacks: &Stacks{Text: "a\nb <c>"}},
 		{Done: &Done{Error: &Error{Code: "user_code", Text: "x", Trace: "y"}}},
 	}
 	var b []byte
@@ -108,16 +107,16 @@ func TestLimit(t *testing.T) {
 	if fault.CodeOf(err) != fault.Invalid || src.read > MaxLine+64<<10 {
 		t.Errorf("%v after %d bytes", err, src.read)
 	}
-	long := ToController{Stacks: &Stacks{Text: strings.Repeat("x", MaxLine)}}
+	long := ToController{Report: &Report{Dir: strings.Repeat("x", MaxLine)}}
 	if _, err := Append(nil, long); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a long message: %v", err)
 	}
-	fits := ToController{Stacks: &Stacks{Text: strings.Repeat("x", MaxLine-100)}}
+	fits := ToController{Report: &Report{Dir: strings.Repeat("x", MaxLine-100)}}
 	b, err := Append(nil, fits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := NewReader(bytes.NewReader(b)).FromWorker(); err != nil || got.Stacks.Text != fits.Stacks.Text {
+	if got, err := NewReader(bytes.NewReader(b)).FromWorker(); err != nil || got.Report.Dir != fits.Report.Dir {
 		t.Errorf("the longest message: %v", err)
 	}
 }
