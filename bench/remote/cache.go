@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/blobcache"
@@ -53,5 +54,5 @@ func cached(t testing.TB, r *report, small int64) {
 		}
 	}
 	r.add("cache, 20 ms: GETs of the second epoch", "0", "%d", again)
-	r.add("cache, 20 ms: time of an epoch without it, of the first and of the second with it", "", "%.2f, %.2f, %.2f s", median(none).Seconds(), median(one).Seconds(), median(two).Seconds())
+	r.add("cache, 20 ms: time of an epoch without it, of the first and of the second with it", "", "%.2f, %.2f, %.2f s", kit.Median(none).Seconds(), kit.Median(one).Seconds(), kit.Median(two).Seconds())
 }

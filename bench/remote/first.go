@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/parquetio"
@@ -49,7 +50,7 @@ func first(t testing.TB, r *report, small int64) {
 		var plans, batches, cpus []time.Duration
 		for range rounds {
 			runtime.GC()
-			begin, before := time.Now(), cpu()
+			begin, before := time.Now(), kit.CPU()
 			ds := dataset.ReadParquet(path)
 			if _, err := ds.Schema(ctx); err != nil {
 				t.Fatal(err)
@@ -57,7 +58,7 @@ func first(t testing.TB, r *report, small int64) {
 			plans = append(plans, time.Since(begin))
 			its := must(ds.Shards(ctx, 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1024}}))(t)
 			bt := must(its[0].Next(ctx))(t)
-			batches, cpus = append(batches, time.Since(begin)), append(cpus, cpu()-before)
+			batches, cpus = append(batches, time.Since(begin)), append(cpus, kit.CPU()-before)
 			if bt.Rows() != 1024 {
 				t.Fatalf("%d rows", bt.Rows())
 			}
@@ -65,7 +66,7 @@ func first(t testing.TB, r *report, small int64) {
 			its[0].Close()
 			ds.Close()
 		}
-		return median(plans), median(batches), median(cpus)
+		return kit.Median(plans), kit.Median(batches), kit.Median(cpus)
 	}
 	what := fmt.Sprintf("%d files x 100 row groups x 10 columns (%.0f GB): plan and first shuffled batch, ", files, float64(files*len(data))/1e9)
 	plan, batch, used := measure(many, 3)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/blobio"
@@ -61,8 +62,8 @@ func hedge(t testing.TB, r *report, small int64) {
 		p, _, n = pass(false, seed)
 		with, nWith = append(with, p), nWith+n
 	}
-	r.add("1 % of GETs take 1 s, the others 20 ms: p99 of the wait for a batch, without hedging and with", ">= 3x less", "%.0f and %.0f ms: %.1fx", ms(median(without)), ms(median(with)),
-		median(without).Seconds()/median(with).Seconds())
+	r.add("1 % of GETs take 1 s, the others 20 ms: p99 of the wait for a batch, without hedging and with", ">= 3x less", "%.0f and %.0f ms: %.1fx", ms(kit.Median(without)), ms(kit.Median(with)),
+		kit.Median(without).Seconds()/kit.Median(with).Seconds())
 	r.add("requests more for it", "<= 3 %", "%.1f %% (%d and %d GETs, %d of them slow)", 100*(float64(nWith)/float64(nWithout)-1), nWith, nWithout, slow.Load())
 }
 

@@ -16,11 +16,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/pprof"
-	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
 // part measures one thing. More than 1, small makes its data that many times smaller, for tests.
@@ -45,44 +44,24 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			log.Fatal(err)
-		}
-		defer pprof.StopCPUProfile()
+	end, err := kit.Profile(*profile)
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer end()
 	r := &report{out: os.Stdout}
 	r.head()
 	for _, p := range chosen {
-		h := &host{ctx: ctx, dir: flag.Arg(0)}
+		h := kit.NewHost(ctx, flag.Arg(0), nil)
 		p.run(h, r, 1)
-		h.close()
+		h.Close()
 	}
 	r.foot()
 }
 
 // choose finds parts by their names.
 func choose(names string) ([]part, error) {
-	if names == "" {
-		return parts, nil
-	}
-	var out []part
-	for n := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.name == n })
-		if i < 0 {
-			have := []string{}
-			for _, p := range parts {
-				have = append(have, p.name)
-			}
-			return nil, fmt.Errorf("no part %q; have %s", n, strings.Join(have, ", "))
-		}
-		out = append(out, parts[i])
-	}
-	return out, nil
+	return kit.Choose(parts, func(p part) string { return p.name }, names)
 }
 
 // report prints the table.
@@ -98,65 +77,5 @@ func (r *report) add(what, goal, figure string, args ...any) {
 }
 
 func (r *report) foot() {
-	load := "unknown"
-	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		load, _, _ = strings.Cut(string(b), " ")
-	}
-	fmt.Fprintf(r.out, "\nLoad average at the end: %s (wall times mean something only where the machine has little else to do; CPU times always do).\n", load)
-}
-
-// host is what internal/testserver takes for a test: an error ends the program, and close undoes what was started.
-type host struct {
-	testing.TB // for the methods that are not asked for
-	ctx        context.Context
-	dir        string
-	undo       []func()
-}
-
-func (h *host) Context() context.Context { return h.ctx }
-func (h *host) Helper()                  {}
-func (h *host) Cleanup(f func())         { h.undo = append(h.undo, f) }
-
-func (h *host) Setenv(key, value string) {
-	old, was := os.LookupEnv(key)
-	if err := os.Setenv(key, value); err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() {
-		if was {
-			os.Setenv(key, old)
-		} else {
-			os.Unsetenv(key)
-		}
-	})
-}
-
-func (h *host) TempDir() string {
-	err := os.MkdirAll(h.dir, 0o777)
-	if err != nil {
-		h.Fatal(err)
-	}
-	dir, err := os.MkdirTemp(h.dir, "remote-")
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func (h *host) Fatal(args ...any) {
-	h.close()
-	log.Fatal(args...)
-}
-
-func (h *host) Fatalf(format string, args ...any) { h.Fatal(fmt.Sprintf(format, args...)) }
-
-// Skipf is called where the server cannot be had.
-func (h *host) Skipf(format string, args ...any) { h.Fatalf(format, args...) }
-
-func (h *host) close() {
-	for _, f := range slices.Backward(h.undo) {
-		f()
-	}
-	h.undo = nil
+	fmt.Fprintf(r.out, "\nLoad average at the end: %s (wall times mean something only where the machine has little else to do; CPU times always do).\n", kit.LoadAverage())
 }

@@ -13,6 +13,7 @@ import (
 	"gocloud.dev/blob"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/io/parquetio"
@@ -70,7 +71,7 @@ func scan(t testing.TB, r *report, small int64) {
 			}
 			mb := float64(bytes) / 1e6
 			r.add(fmt.Sprintf("scan of %.0f MB of Parquet (%s, %s) against bare parallel GETs, speed", mb, d.name, c.name), ">= 85 %", "%.0f %% (%.0f of %.0f MB/s; CPU of the program: scan %.2f s, GETs alone %.2f s, the scan of local files %.2f s)",
-				100*median(bare).Seconds()/median(whole).Seconds(), mb/median(whole).Seconds(), mb/median(bare).Seconds(), median(wholeCPU).Seconds(), median(bareCPU).Seconds(), median(localCPU).Seconds())
+				100*kit.Median(bare).Seconds()/kit.Median(whole).Seconds(), mb/kit.Median(whole).Seconds(), mb/kit.Median(bare).Seconds(), kit.Median(wholeCPU).Seconds(), kit.Median(bareCPU).Seconds(), kit.Median(localCPU).Seconds())
 		}
 	}
 }

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	_ "gocloud.dev/blob/s3blob"
-	"golang.org/x/sys/unix"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/internal/testserver"
 )
 
@@ -49,27 +48,12 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// cpu is what this process has used.
-func cpu() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // timed is the wall and CPU time of f.
 func timed(t testing.TB, f func() error) (wall, used time.Duration) {
 	t.Helper()
-	begin, before := time.Now(), cpu()
+	begin, before := time.Now(), kit.CPU()
 	if err := f(); err != nil {
 		t.Fatal(err)
 	}
-	return time.Since(begin), cpu() - before
-}
-
-func median(ds []time.Duration) time.Duration {
-	ds = slices.Clone(ds)
-	slices.Sort(ds)
-	return ds[len(ds)/2]
+	return time.Since(begin), kit.CPU() - before
 }

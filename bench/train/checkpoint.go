@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"testing"
+	"slices"
 	"time"
 
 	"gocloud.dev/blob"
@@ -16,6 +16,7 @@ import (
 	_ "gocloud.dev/blob/s3blob"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -88,8 +89,8 @@ func (b *bench) commitToFolder(what, dir string, rounds int) error {
 }
 
 func (b *bench) commitToS3(what, dir string, rounds int) error {
-	t := &host{b: b}
-	defer t.end()
+	t := kit.NewHost(b.ctx, b.dir, b.close)
+	defer t.Close()
 	srv := testserver.S3(t)
 	srv.CreateBucket(t, "bench")
 	bucket, err := blob.OpenBucket(b.ctx, srv.URL("bench"))
@@ -177,8 +178,8 @@ func (b *bench) commitTo(what, storage, dir string, rounds int, ways []way, buck
 		for k := range own {
 			ratios, aa = append(ratios, (plain[i][k]+again[i][k])/2/own[k]), append(aa, plain[i][k]/again[i][k])
 		}
-		b.add(what+w.name, w.goal, "%.0f %% (%.0f to %.0f %%; A/A of plain %.2fx); %.0f MB/s, plain %.0f MB/s", 100*median(ratios), 100*quantile(ratios, 0), 100*quantile(ratios, 1), median(aa),
-			float64(size)/1e6/median(own), float64(size)/1e6/median(append(plain[i], again[i]...)))
+		b.add(what+w.name, w.goal, "%.0f %% (%.0f to %.0f %%; A/A of plain %.2fx); %.0f MB/s, plain %.0f MB/s", 100*kit.Median(ratios), 100*slices.Min(ratios), 100*slices.Max(ratios), kit.Median(aa),
+			float64(size)/1e6/kit.Median(own), float64(size)/1e6/kit.Median(append(plain[i], again[i]...)))
 	}
 	return nil
 }
@@ -225,57 +226,4 @@ func syncFile(name string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
-}
-
-// host is what package testserver takes for a test.
-type host struct {
-	testing.TB // for the methods that are not asked for
-	b          *bench
-	undo       []func()
-}
-
-func (h *host) Context() context.Context { return h.b.ctx }
-func (h *host) Helper()                  {}
-func (h *host) Cleanup(f func())         { h.undo = append(h.undo, f) }
-
-func (h *host) Setenv(key, value string) {
-	old, was := os.LookupEnv(key)
-	if err := os.Setenv(key, value); err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() {
-		if was {
-			os.Setenv(key, old)
-		} else {
-			os.Unsetenv(key)
-		}
-	})
-}
-
-func (h *host) TempDir() string {
-	dir, err := os.MkdirTemp(h.b.dir, "s3-")
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func (h *host) Fatal(args ...any) {
-	h.end()
-	h.b.close()
-	fmt.Fprintln(os.Stderr, append([]any{"train:"}, args...)...)
-	os.Exit(1)
-}
-
-func (h *host) Fatalf(format string, args ...any) { h.Fatal(fmt.Sprintf(format, args...)) }
-
-// Skipf is called where the server cannot be had.
-func (h *host) Skipf(format string, args ...any) { h.Fatalf(format, args...) }
-
-func (h *host) end() {
-	for i := len(h.undo) - 1; i >= 0; i-- {
-		h.undo[i]()
-	}
-	h.undo = nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/feed"
@@ -105,21 +107,13 @@ func (b *bench) handoffOf(name string, rows, width, n, rounds int, py *pythonCli
 			got[w.name] = append(got[w.name], t)
 		}
 	}
-	over := func(a, of string) float64 {
-		var ratios []float64
+	over := func(a, of string) (ratios []float64) {
 		for i := range got[a] {
 			ratios = append(ratios, got[of][i]/got[a][i])
 		}
-		return median(ratios)
+		return ratios
 	}
-	least := func(a, of string) (min, max float64) {
-		var ratios []float64
-		for i := range got[a] {
-			ratios = append(ratios, got[of][i]/got[a][i])
-		}
-		return quantile(ratios, 0), quantile(ratios, 1)
-	}
-	us := func(a string) float64 { return 1e6 * median(got[a]) }
+	us := func(a string) float64 { return 1e6 * kit.Median(got[a]) }
 	label := map[string]string{"go": "Go client", "numpy": "Python client, numpy", "torch": "Python client, torch", "loader": "beside it: torch DataLoader, 1 loader worker"}
 	base := map[string]string{"go": "copy", "numpy": "py copy", "torch": "py copy", "loader": "py copy"}
 	for _, k := range []string{"go", "numpy", "torch", "loader"} {
@@ -133,10 +127,10 @@ func (b *bench) handoffOf(name string, rows, width, n, rounds int, py *pythonCli
 			if k != "loader" {
 				goal = ">= 0.8x"
 			}
-			from, to := least(k, base[k])
-			line := fmt.Sprintf("%.2fx (%.2f to %.2f); %.0f us a batch, memcpy %.0f us", over(k, base[k]), from, to, us(k), us(base[k]))
+			ratios := over(k, base[k])
+			line := fmt.Sprintf("%.2fx (%.2f to %.2f); %.0f us a batch, memcpy %.0f us", kit.Median(ratios), slices.Min(ratios), slices.Max(ratios), us(k), us(base[k]))
 			if k == "go" {
-				line += fmt.Sprintf("; A/A of memcpy %.2fx", over("copy again", "copy"))
+				line += fmt.Sprintf("; A/A of memcpy %.2fx", kit.Median(over("copy again", "copy")))
 			}
 			b.add(what+"speed / memcpy", goal, "%s", line)
 			continue

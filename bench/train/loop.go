@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/shard"
@@ -85,7 +86,7 @@ func loop(c *trainer.Context) error {
 	left := 0
 	for i, ms := range append([][2]int{{o.Blocks[0][0], o.Warm}}, o.Blocks...) {
 		k := block{MS: ms[0], Steps: ms[1]}
-		from, used := time.Now(), cpuTime()
+		from, used := time.Now(), kit.CPU().Seconds()
 		for range ms[1] {
 			begin := time.Now()
 			x, err := s.Next(c)
@@ -128,21 +129,12 @@ func loop(c *trainer.Context) error {
 			wait, report := got.Sub(begin).Seconds(), time.Since(released).Seconds()
 			k.Next, k.Sleep, k.Report, k.Worst = k.Next+wait, k.Sleep+slept.Sub(got).Seconds(), k.Report+report, max(k.Worst, wait)
 		}
-		k.CPU = cpuTime() - used
+		k.CPU = kit.CPU().Seconds() - used
 		if k.Wall = time.Since(from).Seconds(); i > 0 {
 			blocks = append(blocks, k)
 		}
 	}
 	return writeJSON(filepath.Join(o.Out, fmt.Sprintf("rank-%d.json", m.Rank)), blocks)
-}
-
-// cpuTime of this process, in seconds.
-func cpuTime() float64 {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 // saved is a folder with what a small model leaves: 1 MiB.

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -17,11 +18,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
 // part measures one thing and adds lines to the table.
@@ -65,7 +67,7 @@ func main() {
 	b := &bench{out: os.Stdout}
 	only := flag.String("only", "", "parts to measure, comma separated; default: all")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
-	python := flag.String("python", or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
+	python := flag.String("python", cmp.Or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
 	lib := flag.String("lib", "python", "folder of the package penstock")
 	binary := flag.String("penstock", "bin/penstock", "the command")
 	flag.BoolVar(&b.quick, "quick", false, "few steps and small batches, to see that it runs")
@@ -77,16 +79,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			log.Fatal(err)
-		}
-		defer pprof.StopCPUProfile()
+	end, err := kit.Profile(*profile)
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer end()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
@@ -127,7 +124,7 @@ func (b *bench) measure(chosen []part, dir, python, lib, binary string) (err err
 	fmt.Fprintf(b.out, "# Training, measured\n\n%s, %d cores, %s, %s/%s, %s%s. Made by `ONLY=train bench/run.sh`; ratios are of one run, in turns. A/A is what the same gave twice in it: what differs by less says nothing.\n\n",
 		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), cpuModel(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.versions())
 	fmt.Fprintf(b.out, "| what | figure | goal | command |\n|---|---|---|---|\n")
-	load := loadAverage()
+	load := kit.LoadAverage()
 	begin := time.Now()
 	for _, p := range chosen {
 		b.part = p.name
@@ -137,14 +134,14 @@ func (b *bench) measure(chosen []part, dir, python, lib, binary string) (err err
 		}
 		log.Printf("%s: %.0f s", p.name, time.Since(from).Seconds())
 	}
-	fmt.Fprintf(b.out, "\nLoad average: %s at the beginning, %s at the end; %.0f s in all. What is in a figure besides, and what it was measured with, is said in `bench/train`.\n", load, loadAverage(), time.Since(begin).Seconds())
+	fmt.Fprintf(b.out, "\nLoad average: %s at the beginning, %s at the end; %.0f s in all. What is in a figure besides, and what it was measured with, is said in `bench/train`.\n", load, kit.LoadAverage(), time.Since(begin).Seconds())
 	return nil
 }
 
 // add is a line of the table.
 func (b *bench) add(what, goal, figure string, args ...any) {
 	command := fmt.Sprintf("`bin/bench-train -only %s DIR`", b.part)
-	fmt.Fprintf(b.out, "| %s | %s | %s | %s |\n", what, fmt.Sprintf(figure, args...), or(goal, "-"), command)
+	fmt.Fprintf(b.out, "| %s | %s | %s | %s |\n", what, fmt.Sprintf(figure, args...), cmp.Or(goal, "-"), command)
 }
 
 // absent is the line of what cannot be measured here.
@@ -161,38 +158,7 @@ func (b *bench) close() {
 
 // choose finds parts by their names.
 func choose(names string) ([]part, error) {
-	if names == "" {
-		return parts, nil
-	}
-	var out []part
-	for n := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.name == n })
-		if i < 0 {
-			have := []string{}
-			for _, p := range parts {
-				have = append(have, p.name)
-			}
-			return nil, fmt.Errorf("no part %q; have %s", n, strings.Join(have, ", "))
-		}
-		out = append(out, parts[i])
-	}
-	return out, nil
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	load, _, _ := strings.Cut(string(text), " ")
-	return load
+	return kit.Choose(parts, func(p part) string { return p.name }, names)
 }
 
 func cpuModel() string {
@@ -204,14 +170,3 @@ func cpuModel() string {
 	}
 	return "processor unknown"
 }
-
-// quantile of numbers, which are sorted.
-func quantile(xs []float64, q float64) float64 {
-	slices.Sort(xs)
-	if len(xs) == 0 {
-		return 0
-	}
-	return xs[min(int(q*float64(len(xs))), len(xs)-1)]
-}
-
-func median(xs []float64) float64 { return quantile(xs, 0.5) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -19,7 +20,7 @@ func footprint(b *bench) error {
 		o.Blocks[0][1] = 60
 	}
 	for _, e := range []string{"go", "pytorch"} {
-		what := fmt.Sprintf("memory and CPU, %s, 2 workers, 20 ms steps: ", or(b.engines()[e], "PyTorch script"))
+		what := fmt.Sprintf("memory and CPU, %s, 2 workers, 20 ms steps: ", cmp.Or(b.engines()[e], "PyTorch script"))
 		if b.engines()[e] == "" {
 			b.absent(what + "controller and data process")
 			continue
@@ -68,15 +69,12 @@ func watch(r *run, done <-chan error) ([]*process, error) {
 		}
 	}
 	all := []*process{{name: "the controller", pid: r.cmd.Process.Pid}}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.cmd.Process.Pid, r.cmd.Process.Pid))
-	if err != nil {
-		return nil, err
-	}
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.cmd.Process.Pid))
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range tasks[1:] {
+	var children []byte
+	for _, t := range tasks { // children are listed by the thread that started them
 		more, err := os.ReadFile(t)
 		if err != nil {
 			continue // the thread has ended

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/trainer/collective"
 )
 
@@ -37,7 +39,7 @@ func allReduce(b *bench) error {
 				own, raw = append(own, 1e6*r.Own), append(raw, 1e6*r.Raw)
 			}
 			b.add(fmt.Sprintf("all-reduce of %s, %d ranks: speed / a bare ring of unix sockets", kib(4*n), world), ">= 50 %", "%.0f %% (%.0f to %.0f %%; A/A of the ring %.0f %%); %.0f us, the ring %.0f us",
-				100*median(ratio), 100*quantile(ratio, 0), 100*quantile(ratio, 1), 100*median(again), median(own), median(raw))
+				100*kit.Median(ratio), 100*slices.Min(ratio), 100*slices.Max(ratio), 100*kit.Median(again), kit.Median(own), kit.Median(raw))
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,9 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
 func next(k block) float64   { return k.Next }
@@ -50,7 +54,7 @@ func overhead(b *bench) error {
 		}
 	}
 	for _, e := range []string{"go", "pytorch"} {
-		what := fmt.Sprintf("overhead, %s, 2 workers, 20 ms steps: time in Next and Report / wall time", or(b.engines()[e], "PyTorch script"))
+		what := fmt.Sprintf("overhead, %s, 2 workers, 20 ms steps: time in Next and Report / wall time", cmp.Or(b.engines()[e], "PyTorch script"))
 		if runs[e] == nil {
 			b.absent(what)
 			continue
@@ -223,14 +227,14 @@ func restart(b *bench) error {
 	}
 	for _, e := range []string{"go", "pytorch"} {
 		t := all[e]
-		what := fmt.Sprintf("restart, %s, 2 workers: from SIGKILL of one to ", or(b.engines()[e], "PyTorch script"))
+		what := fmt.Sprintf("restart, %s, 2 workers: from SIGKILL of one to ", cmp.Or(b.engines()[e], "PyTorch script"))
 		if t == nil {
 			b.absent(what + "the first batch of the next attempt")
 			continue
 		}
-		b.add(what+"the failure as the controller says it", "", "%.3f s (most %.3f)", median(t.detected), quantile(t.detected, 1))
+		b.add(what+"the failure as the controller says it", "", "%.3f s (most %.3f)", kit.Median(t.detected), slices.Max(t.detected))
 		b.add(what+"the first batch on all ranks of the next attempt, after that and without the framework's own start", "<= 2 s", "%.3f s (most %.3f of %d kills); the worker's own start beside it: %.3f s; together %.3f s",
-			median(t.rest), quantile(t.rest, 1), len(t.rest), median(t.framework), median(t.again))
+			kit.Median(t.rest), slices.Max(t.rest), len(t.rest), kit.Median(t.framework), kit.Median(t.again))
 	}
 	return nil
 }
