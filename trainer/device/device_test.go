@@ -323,6 +323,18 @@ func TestNvidiaSmi(t *testing.T) {
 	}
 }
 
+// Of what nvidia-smi says only so much is kept, though it says more.
+func TestMuchOutput(t *testing.T) {
+	s := script(t, fmt.Sprintf("head -c %d /dev/zero", 3*maxOutput)).(*smi)
+	if err := s.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.run(t.Context())
+	if err != nil || len(out) != maxOutput {
+		t.Errorf("%d bytes, not %d: %v", len(out), maxOutput, err)
+	}
+}
+
 func TestBrokenNvidiaSmi(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
 		"no driver":    {"echo \"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\"\nexit 9", "exit status 9: NVIDIA-SMI has failed because"},

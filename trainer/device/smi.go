@@ -29,7 +29,7 @@ func (s *smi) open(context.Context) (err error) {
 	return nil
 }
 
-// run gives the command's output, of which it takes the first MiB.
+// run gives the command's output, of which it takes the first maxOutput bytes.
 func (s *smi) run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, s.path, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -42,17 +42,20 @@ func (s *smi) run(ctx context.Context, args ...string) ([]byte, error) {
 		return nil, fault.New(fault.Unavailable, "nvidia-smi hangs, and is not started again by this process: %w", ctx.Err())
 	case err != nil:
 		// It says what is wrong on its output as well.
-		text, _, _ := strings.Cut(strings.TrimSpace(bad.String()+"\n"+out.String()), "\n")
+		text, _, _ := strings.Cut(strings.TrimSpace(bad.kept.String()+"\n"+out.kept.String()), "\n")
 		return nil, fault.New(fault.Unavailable, "nvidia-smi failed, and is not started again by this process: %w: %.200s", err, text)
 	}
-	return out.Bytes(), nil
+	return out.kept.Bytes(), nil
 }
 
-// limited keeps the first MiB.
-type limited struct{ bytes.Buffer }
+// maxOutput of the command, in bytes: what comes after is dropped.
+const maxOutput = 1 << 20
+
+// limited keeps the first maxOutput bytes. It is no bytes.Buffer itself: ReadFrom of one, which io.Copy prefers, knows no limit.
+type limited struct{ kept bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	l.Buffer.Write(p[:min(len(p), max(0, 1<<20-l.Len()))])
+	l.kept.Write(p[:min(len(p), maxOutput-l.kept.Len())])
 	return len(p), nil
 }
 
