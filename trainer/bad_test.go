@@ -317,7 +317,7 @@ func save(c *Context, text string) error {
 	return c.Report(map[string]float64{"n": float64(c.Reports())}, dir)
 }
 
-// A storage that takes no more ends the run, and says so.
+// A storage that takes no more ends the run, and says so. With Async the files of the report that is no checkpoint are kept: nobody else has them.
 func TestStorageFails(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		c := quick(t, fmt.Sprintf("storage-%v", async))
@@ -348,7 +348,21 @@ func TestStorageFails(t *testing.T) {
 			}
 		}, c), fault.Exists, "checkpoints")
 		if res == nil || res.Attempts != 1 || res.Checkpoint == 0 {
-			t.Errorf("%+v", res)
+			t.Fatalf("%+v", res)
+		}
+		kept, err := filepath.Glob(filepath.Join(os.TempDir(), keptPrefix+"*"))
+		if err != nil || len(kept) > 1 || (len(kept) == 1) != async {
+			t.Fatalf("kept: %q, %v", kept, err)
+		}
+		if async {
+			if !strings.Contains(res.Err.Error(), "its files are kept in "+kept[0]) {
+				t.Error(res.Err)
+			}
+			for rank := range 2 {
+				if b, err := os.ReadFile(filepath.Join(kept[0], fmt.Sprintf("rank-%d", rank), fmt.Sprintf("model-%d.bin", rank))); err != nil || string(b) != "two" {
+					t.Errorf("rank %d: %q, %v", rank, b, err)
+				}
+			}
 		}
 	}
 	c := quick(t, "file")

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
 	"github.com/penstock-data/penstock/trainer/store"
 	"golang.org/x/sys/unix"
 )
@@ -24,12 +25,9 @@ import (
 // complete keeps the metrics of a report that all ranks have made.
 func (c *controller) complete(n int64) {
 	all := c.a.reports[n]
-	metrics := map[string]float64{}
+	metrics := metricsOf(all)
 	step, files := int64(0), false
-	for _, r := range slices.Backward(all) {
-		for name, v := range r.Metrics {
-			metrics[name] = v // of the lowest rank that has it
-		}
+	for _, r := range all {
 		step, files = max(step, r.Step), files || r.Dir != ""
 	}
 	if !files {
@@ -49,23 +47,21 @@ func (c *controller) complete(n int64) {
 	}
 }
 
+// metricsOf a report of all ranks: where several have the same name, that of the lowest counts.
+func metricsOf(all []*wire.Report) map[string]float64 {
+	out := map[string]float64{}
+	for _, r := range slices.Backward(all) {
+		maps.Copy(out, r.Metrics)
+	}
+	return out
+}
+
 // commit makes a report a checkpoint.
 func (c *controller) commit(n int64, ranks []int) {
 	at := c.a
 	all := at.reports[n]
 	delete(at.reports, n)
-	k := store.Commit{Attempt: at.number, Report: n, Metrics: c.last, World: c.cfg.Workers, Data: map[string]store.Data{}, Parallel: c.cfg.Checkpoint.Parallel}
-	if c.reports != n { // others were completed meanwhile
-		k.Metrics = map[string]float64{}
-		for _, r := range slices.Backward(all) {
-			for name, v := range r.Metrics {
-				k.Metrics[name] = v
-			}
-		}
-	}
-	for name, d := range at.states {
-		k.Data[name] = d
-	}
+	k := store.Commit{Attempt: at.number, Report: n, Metrics: metricsOf(all), World: c.cfg.Workers, Data: maps.Clone(at.states), Parallel: c.cfg.Checkpoint.Parallel}
 	for _, r := range all {
 		for name, raw := range r.Data {
 			k.Data[name] = store.Data{State: raw}
@@ -81,7 +77,6 @@ func (c *controller) commit(n int64, ranks []int) {
 func (c *controller) upload(at *attempt, k store.Commit) {
 	var m *store.Manifest
 	staged, err := c.takeOver(at, &k)
-	defer os.RemoveAll(staged) // "": nothing
 	for name, d := range k.Data {
 		if err == nil {
 			if _, perr := shard.ParseState(d.State); perr != nil {
@@ -98,6 +93,11 @@ func (c *controller) upload(at *attempt, k store.Commit) {
 	}
 	if err == nil {
 		m, err = c.run.Commit(c.ctx, k)
+	}
+	if err == nil {
+		_ = os.RemoveAll(staged) // "": nothing; what stays goes with its parent
+	} else {
+		err = c.keep(staged, k.Report, err)
 	}
 	c.post(func() {
 		e := group.Event{Kind: group.Uploaded, N: k.Report, Err: err}
@@ -170,7 +170,26 @@ func (c *controller) takeOver(at *attempt, k *store.Commit) (staged string, err 
 	return staged, nil
 }
 
-// moveDir renames a folder, or copies it and removes what it was where that cannot be.
+// keptPrefix begins the names of folders in the temporary folder that hold files which were taken over and are in no checkpoint. They are the user's: nobody sweeps them.
+const keptPrefix = "penstock-unsaved-"
+
+// keep saves the files of a report that were taken over and could not be committed: nobody else has them. It returns err with their place. staged "": there are none.
+func (c *controller) keep(staged string, n int64, err error) error {
+	if staged == "" || os.Remove(staged) == nil { // empty: none was taken over
+		return err
+	}
+	to, kerr := os.MkdirTemp(filepath.Dir(c.staging.path), fmt.Sprintf("%s%s-report-%d-", keptPrefix, c.cfg.Name, n))
+	if kerr == nil {
+		kerr = unix.Rename(staged, to) // in the place of the empty folder, which os.Rename refuses
+	}
+	if kerr != nil {
+		return fault.New(fault.CodeOf(err), "%w; its files, which were taken over, are lost: %w", err, kerr)
+	}
+	c.cfg.Log.Warn(fmt.Sprintf("the files of report %d are in no checkpoint; they are kept in %s", n, to), "run", c.cfg.Name, "report", n) // workers that are ended already get no error
+	return fault.New(fault.CodeOf(err), "%w; its files are kept in %s", err, to)
+}
+
+// moveDir renames a folder, or copies it and removes what it was where that cannot be. After an error one of both is whole.
 func moveDir(from, to string) error {
 	err := os.Rename(from, to)
 	if err == nil || !errors.Is(err, unix.EXDEV) {
@@ -191,6 +210,7 @@ func moveDir(from, to string) error {
 		return copyFile(path, dst) // what is no file the commit refuses, by its name
 	})
 	if err != nil {
+		_ = os.RemoveAll(to) // from is whole
 		return fault.Wrap(err, fault.Place{File: from})
 	}
 	return fault.Wrap(os.RemoveAll(from), fault.Place{File: from})

@@ -122,7 +122,7 @@ type Failures struct {
 type Checkpointing struct {
 	store.Policy
 	// Async lets a report return as soon as its files are the controller's: the directory is moved away, so that it is gone. One upload goes on at a
-	// time; the next report with files waits for it.
+	// time; the next report with files waits for it. Where it fails the files are kept in a folder of the temporary folder, which the error names.
 	Async bool
 	// Parallel uploads of files; 0: 8.
 	Parallel int

@@ -221,6 +221,12 @@ func TestMoveDir(t *testing.T) {
 	if err := moveDir(to, from); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "link") {
 		t.Error(err)
 	}
+	if _, err := os.Stat(filepath.Join(to, "a", "b", "f")); err != nil {
+		t.Errorf("what could not be moved is gone: %v", err)
+	}
+	if _, err := os.Stat(from); err == nil {
+		t.Error("half of what could not be moved is there")
+	}
 }
 
 // Processes that start at one moment sweep each other's folders: each must have its own nevertheless.
