@@ -1,9 +1,12 @@
+//go:build linux
+
 package main
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,10 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
-// trainSpec writes the spec of a run whose workers are those of worker_test.go. Steps are written to out, where it is not empty.
+// trainSpec writes the spec of a run whose workers are those of worker_test.go; config is what they are told beside its steps.
 func trainSpec(t *testing.T, dir, config string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -45,7 +50,7 @@ train:
 	return name
 }
 
-// steps is what all ranks had of each step: the numbers of its samples, in order of rank, and the digests by rank where world is 2.
+// stepsIn is what all ranks had of each step: the numbers of its samples, in order of rank, and the digests by rank where world is 2.
 func stepsIn(t *testing.T, dir string) (samples map[string][]int64, digests map[string]string) {
 	t.Helper()
 	all, err := os.ReadDir(dir)
@@ -106,18 +111,38 @@ func startPenstock(t *testing.T, args ...string) *started {
 	return s
 }
 
-// waitForStep waits until a step of rank 0 was made.
-func waitForStep(t *testing.T, s *started, dir string, step int) {
+// steps are told by rank 0, as it makes them, through a fifo.
+type steps struct {
+	path string // for the config of the workers: tell
+	file *os.File
+	in   *bufio.Reader
+}
+
+func listen(t *testing.T, dir string) *steps {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // of other processes
-		if all, _ := filepath.Glob(filepath.Join(dir, fmt.Sprintf("%04d-0-of-*", step))); len(all) > 0 {
-			return
-		}
-		if time.Now().After(end) {
-			_ = s.Process.Kill()
-			_ = s.Wait()
-			t.Fatalf("step %d does not come: %s%s", step, s.out.String(), s.err.String())
-		}
+	path := filepath.Join(dir, "steps")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // which workers come and go does not matter to one that may write, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &steps{path, f, bufio.NewReader(f)}
+}
+
+// wait waits until a step was made.
+func (l *steps) wait(t *testing.T, s *started, step int) {
+	t.Helper()
+	err := l.file.SetReadDeadline(time.Now().Add(time.Minute))
+	for line := ""; err == nil && line != fmt.Sprintln(step); {
+		line, err = l.in.ReadString('\n')
+	}
+	if err != nil {
+		_ = s.Process.Kill()
+		_ = s.Wait()
+		t.Fatalf("step %d does not come: %v: %s%s", step, err, s.out.String(), s.err.String())
 	}
 }
 
@@ -153,18 +178,28 @@ func dataProcessOf(t *testing.T, pid int) int {
 	return 0
 }
 
-// gone fails where a process is still there.
+// gone waits until processes have ended, which are not ours, and fails where one does not.
 func gone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // ended by the system
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-			if err != nil || strings.Contains(string(stat), ") Z ") {
-				break
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL: older kernels, of one that ends just now
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		poll, n := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0
+		for end := time.Now().Add(10 * time.Second); n == 0; {
+			left := time.Until(end).Milliseconds()
+			if left <= 0 {
+				t.Fatalf("process %d is still there", pid)
 			}
-			if time.Now().After(end) {
-				t.Fatalf("process %d is still there: %s", pid, stat)
+			if n, err = unix.Poll(poll, int(left)); err != nil && !errors.Is(err, unix.EINTR) {
+				t.Fatal(err)
 			}
+			n = max(n, 0)
 		}
 	}
 }
@@ -292,10 +327,11 @@ func TestTrainKilled(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir, out := t.TempDir(), t.TempDir()
-			spec := trainSpec(t, dir, "out: "+out+", wait: 10, "+c.config)
+			made := listen(t, dir)
+			spec := trainSpec(t, dir, "out: "+out+", wait: 10, tell: "+made.path+", "+c.config)
 			s := startPenstock(t, "train", spec, "--name", "run")
 			if c.kill != nil {
-				waitForStep(t, s, out, 12)
+				made.wait(t, s, 12)
 				c.kill(t, s, spec, dir)
 			}
 			if s.ProcessState == nil {
@@ -335,9 +371,11 @@ func TestTrainSignals(t *testing.T) {
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			t.Parallel()
-			dir, out := t.TempDir(), t.TempDir()
-			s := startPenstock(t, "train", trainSpec(t, dir, "wait: 20, out: "+out), "--name", "run")
-			waitForStep(t, s, out, 6)
+			dir := t.TempDir()
+			made := listen(t, dir)
+			// The workers compare what they get with what is in out.
+			s := startPenstock(t, "train", trainSpec(t, dir, "wait: 20, tell: "+made.path+", out: "+t.TempDir()), "--name", "run")
+			made.wait(t, s, 6)
 			children := childrenOf(t, s.Process.Pid)
 			if err := s.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
@@ -364,7 +402,7 @@ func TestTrainSignals(t *testing.T) {
 func TestTrainFails(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "w.sh")
-	if err := os.WriteFile(script, []byte("echo the reason >&2\nsleep 0.1\nexit $(cat code)\n"), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte("echo the reason >&2\nexit $(cat code)\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	code := func(n string) {

@@ -42,6 +42,7 @@ type (
 		Out   string // folder for a file per step and rank
 		Steps int64  // of training
 		Every int64  // steps between checkpoints
+		Tell  string // fifo into which rank 0 writes the number of each step that it has made, a line each
 		Wait  int    // milliseconds that a step takes
 		Same  bool   // all ranks give the same file
 		Die   int64  // rank 1 kills itself before this step of the first attempt
@@ -110,6 +111,15 @@ func worker() error {
 	if err != nil {
 		return err
 	}
+	tell := io.Discard
+	if c.Tell != "" && rank == 0 {
+		f, err := os.OpenFile(c.Tell, os.O_RDWR, 0) // it does not wait for who listens
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		tell = f
+	}
 	reports := w.Reports
 	for done < c.Steps {
 		if c.Die > 0 && rank == 1 && attempt == 1 && done+1 == c.Die {
@@ -128,7 +138,10 @@ func worker() error {
 			}
 		}
 		b.Release()
-		time.Sleep(time.Duration(c.Wait) * time.Millisecond) // the work of a step
+		if _, err := fmt.Fprintln(tell, done); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(c.Wait) * time.Millisecond) // the work of a step, without which a run would be over before anybody could stop it; nobody waits for this
 		if done%c.Every != 0 && !data.Noticed() {
 			continue
 		}
