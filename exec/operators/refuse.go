@@ -2,6 +2,7 @@ package operators
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"strings"
@@ -56,12 +57,7 @@ func (c *command) refusal(answer arrow.RecordBatch) error {
 		return nil
 	}
 	name, _ := md.GetValue(codeKey)
-	code := fault.UserCode
-	for k := fault.Unknown; k <= fault.Denied; k++ {
-		if k.String() == name {
-			code = k
-		}
-	}
+	code := cmp.Or(fault.ParseCode(name), fault.UserCode)
 	text = strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "?"))
 	return &refused{fault.New(code, "%s: %s", c, text)}
 }

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // Tool returns the path of a program that `make tools` builds. Where it is absent the test is skipped, or fails when CI=true.
@@ -14,7 +16,7 @@ func Tool(t testing.TB, name string) string {
 	t.Helper()
 	p := filepath.Join(root(), "bin", "tools", name)
 	if _, err := os.Stat(p); err != nil {
-		missing(t, "%s is not built: run make tools", name)
+		memtest.Skip(t, "%s is not built: run make tools", name)
 	}
 	return p
 }
@@ -28,7 +30,7 @@ func Python(t testing.TB, modules ...string) string {
 		p = filepath.Join(root(), "bin", "venv", "bin", "python")
 	}
 	if out, err := exec.Command(p, "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
-		missing(t, "no Python with %s (run make venv, or set PENSTOCK_PYTHON): %v %s", strings.Join(modules, ", "), err, out)
+		memtest.Skip(t, "no Python with %s (run make venv, or set PENSTOCK_PYTHON): %v %s", strings.Join(modules, ", "), err, out)
 	}
 	return p
 }
@@ -36,12 +38,4 @@ func Python(t testing.TB, modules ...string) string {
 func root() string {
 	_, self, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(self), "..", "..")
-}
-
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }

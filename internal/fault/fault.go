@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -44,6 +45,9 @@ func (c Code) String() string {
 	}
 	return fmt.Sprintf("code(%d)", uint8(c))
 }
+
+// ParseCode is the code that String gives so; Unknown for other texts.
+func ParseCode(name string) Code { return Code(max(slices.Index(names[:], name), 0)) }
 
 // Retryable reports whether running the same thing again may help.
 func (c Code) Retryable() bool { return c == Exhausted || c == Unavailable || c == WorkerLost }

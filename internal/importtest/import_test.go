@@ -19,7 +19,7 @@ var allowed = []struct {
 }{
 	{"internal/fault", ""},
 	{"internal/memtest", ""},
-	{"internal/datatest", ""},
+	{"internal/datatest", "internal/memtest"},
 	{"internal/typename", "internal/fault"},
 	{"internal/near", ""},
 	{"internal/cell", ""},

@@ -158,7 +158,7 @@ func (g *Group) watch() {
 	case err != nil:
 		g.fail(g.lost(r))
 	case !n.Bye:
-		g.end(&fault.Error{Code: code(n.Code), Err: errors.New(n.Text)}, &n)
+		g.end(&fault.Error{Code: fault.ParseCode(n.Code), Err: errors.New(n.Text)}, &n)
 	default:
 		g.mu.Lock()
 		g.over, g.last = true, n.Calls
@@ -184,16 +184,6 @@ func (g *Group) name(rank int) string {
 		return fmt.Sprintf("rank %d", rank)
 	}
 	return fmt.Sprintf("rank %d (process %d)", rank, g.pids[rank])
-}
-
-// code is the fault code of a name.
-func code(name string) fault.Code {
-	for c := fault.Unknown; c <= fault.Denied; c++ {
-		if c.String() == name {
-			return c
-		}
-	}
-	return fault.Unknown
 }
 
 // enter begins a call: it takes the turn, and makes the end of ctx the end of the group. leave gives both back.

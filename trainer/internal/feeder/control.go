@@ -61,13 +61,7 @@ func (e *Error) fault() error {
 	if e == nil {
 		return nil
 	}
-	code := fault.Unknown
-	for c := fault.Unknown; c <= fault.Denied; c++ {
-		if c.String() == e.Code {
-			code = c
-		}
-	}
-	var err error = fault.New(code, "%s", e.Text)
+	var err error = fault.New(fault.ParseCode(e.Code), "%s", e.Text)
 	if e.Refused != "" {
 		err = &refused{e.Refused, err}
 	}
