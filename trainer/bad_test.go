@@ -234,6 +234,34 @@ func TestBadLoops(t *testing.T) {
 	}
 }
 
+// A controller that was away (stopped, or held up by a callback as here) hears what was said meanwhile before it takes silence for a hang.
+func TestControllerAway(t *testing.T) {
+	c := quick(t, "away")
+	c.Data, c.Workers = nil, 1
+	c.HangTimeout = 300 * time.Millisecond
+	back := make(chan struct{})
+	c.Events.Reported = func(n int64, _ int, _ map[string]float64) {
+		if n == 1 {
+			time.Sleep(1500 * time.Millisecond)
+			close(back)
+		}
+	}
+	res := fitOK(t, func(k *Context) error {
+		if err := k.Report(nil, ""); err != nil {
+			return err
+		}
+		select {
+		case <-back:
+		case <-k.Done():
+			return context.Cause(k)
+		}
+		return k.Report(nil, "")
+	}, c)
+	if res.Attempts != 1 || len(res.Failures) > 0 {
+		t.Errorf("%d attempts, failures %v", res.Attempts, res.Failures)
+	}
+}
+
 // A loop that does not watch its context is named, and no other attempt is made beside it.
 func TestDeafLoop(t *testing.T) {
 	c := quick(t, "deaf")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -57,8 +58,8 @@ type controller struct {
 
 	// the loop's
 	g       *group.Group
-	origin  time.Time
-	wake    time.Duration        // when the state machine wants to know the time
+	began   time.Time
+	clock   group.Clock
 	a       *attempt             // the current one; nil before the first
 	first   int                  // attempt
 	metrics *store.MetricsWriter // of the attempt
@@ -262,7 +263,7 @@ func (c *controller) fail(err error) error {
 
 // loop runs the state machine.
 func (c *controller) loop(ctx context.Context) {
-	c.origin = time.Now()
+	c.began = time.Now()
 	c.first = c.begun.Number
 	cfg := group.Config{World: c.cfg.Workers, Library: c.work != nil, Async: c.cfg.Checkpoint.Async, StartTimeout: c.cfg.StartTimeout, HangTimeout: c.cfg.HangTimeout, ReportTimeout: c.cfg.ReportTimeout,
 		StopTimeout: c.cfg.StopTimeout, Worker: c.cfg.Failures.Worker, Memory: c.cfg.Failures.Memory, Delay: c.cfg.Failures.Delay, Attempt: c.begun.Number - 1}
@@ -285,7 +286,6 @@ func (c *controller) loop(ctx context.Context) {
 	stopped := ctx.Done()
 	lost := c.ctx.Done()
 	notice := c.cfg.Preemption.Notice
-	c.wake = c.now()
 	for c.ended == nil {
 		select {
 		case f := <-c.posts:
@@ -307,8 +307,7 @@ func (c *controller) loop(ctx context.Context) {
 		case <-beat.C:
 			c.write(string(c.g.State()))
 		}
-		c.wake = c.now() + c.due()
-		timer.Reset(c.wake - c.now())
+		timer.Reset(c.due())
 	}
 }
 
@@ -328,15 +327,17 @@ func (c *controller) begins(checkpoint int, reports int64) {
 	c.cfg.Log.Info(fmt.Sprintf("run %s in %s: %s%s", c.cfg.Name, c.run.URL(), workers, from), "run", c.cfg.Name)
 }
 
-// due is when the state machine wants to know the time.
+// due says in how long the state machine is to know the time.
 func (c *controller) due() time.Duration {
+	now := c.now() // looks, also where nothing is due
 	if at, ok := c.g.Deadline(); ok {
-		return max(at-c.now(), time.Millisecond)
+		return min(max(at-now, time.Millisecond), group.Look)
 	}
-	return time.Hour
+	return group.Look
 }
 
-func (c *controller) now() time.Duration { return time.Since(c.origin) }
+// now is the time of events.
+func (c *controller) now() time.Duration { return c.clock.At(time.Since(c.began)) }
 
 // post has the loop call f. After the loop nothing is called any more.
 func (c *controller) post(f func()) {
@@ -348,12 +349,8 @@ func (c *controller) post(f func()) {
 
 // step gives the state machine an event, and does what it says.
 func (c *controller) step(e group.Event) {
-	// Time in which this process was stopped does not count: nobody was heard.
-	if late := c.now() - c.wake; late > time.Second {
-		c.origin = c.origin.Add(late)
-	}
 	e.At = c.now()
-	for _, a := range append([]group.Action(nil), c.g.Step(e)...) {
+	for _, a := range slices.Clone(c.g.Step(e)) {
 		c.act(a)
 	}
 }
