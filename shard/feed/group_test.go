@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -130,6 +131,42 @@ func TestClose(t *testing.T) {
 	if err := g.wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Where the listener is served again, whoever wants a rank that was given up waits for those that still have theirs.
+func TestAgain(t *testing.T) {
+	path := socket(t)
+	l, err := Listen(path)
+	must(t, err)
+	defer l.Close()
+	served := func() chan error {
+		its := tensorJob(t, 2, 10, shard.Options{})
+		done := make(chan error, 1)
+		go func() { done <- Serve(t.Context(), l, its, &Options{Again: true}) }()
+		return done
+	}
+	done := served()
+	other := dialTest(t, path, 1, nil)
+	must(t, dialTest(t, path, 0, nil).Close())
+	for err == nil || strings.Contains(err.Error(), "is taken by") { // until the bye has been read
+		_, err = Dial(t.Context(), path, 0, &DialOptions{Wait: -1})
+	}
+	wantError(t, err, fault.Exists, "rank 0 was given up", "free again")
+	var waits sync.WaitGroup
+	waits.Go(func() {
+		c, err := Dial(t.Context(), path, 0, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.Close()
+	})
+	must(t, other.Close())
+	must(t, <-done)
+	done = served()
+	must(t, dialTest(t, path, 1, nil).Close())
+	waits.Wait()
+	must(t, <-done)
 }
 
 // All ranks restore the same state, before the first batch; every deviation is named.

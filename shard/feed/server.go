@@ -39,7 +39,7 @@ func Serve(ctx context.Context, l net.Listener, its []*shard.Iterator, o *Option
 	}
 	s := &server{seats: map[int]*seat{}, started: make(chan struct{}), wait: 5 * time.Minute, sent: step{0, -1}}
 	if o != nil {
-		s.notice = o.Notice
+		s.notice, s.again = o.Notice, o.Again
 		if o.Wait != 0 {
 			s.wait = o.Wait
 		}
