@@ -104,6 +104,14 @@ class _Copies(Iterator[Batch[torch.Tensor]]):
                 done.synchronize()
         self._busy = [x for x in self._busy if not x[0].query()]  # type: ignore[no-untyped-call, unused-ignore]
 
+    def __del__(self) -> None:
+        # A loop that is left early: memory is not given back while a copy reads it.
+        try:
+            for done, _ in self._busy:
+                done.synchronize()
+        except Exception:  # noqa: S110  at the end of the interpreter torch may be gone
+            pass
+
     def __next__(self) -> Batch[torch.Tensor]:
         if self._over:
             raise StopIteration
@@ -162,7 +170,8 @@ class Pins:
 
     def _check(self, result: Any, r: tuple[int, int]) -> None:
         if int(result) != 0:
-            raise Unsupported(f"CUDA does not pin {r[1] - r[0]} bytes of the data process's memory (error {int(result)}): leave pin_memory out, or give the data process less memory")
+            why = self._cudart.cudaGetErrorString(result)
+            raise Unsupported(f"CUDA does not pin {r[1] - r[0]} bytes of the data process's memory ({why}, error {int(result)}): leave pin_memory out, or give the data process less memory")
 
     def close(self) -> None:
         """Unregisters all. No copy may be under way."""

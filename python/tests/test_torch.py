@@ -154,6 +154,9 @@ class Cudart:
         self.ranges[at] = size
         return 0
 
+    def cudaGetErrorString(self, result: int) -> str:
+        return "already mapped" if result == 712 else "not mapped"
+
     def cudaHostUnregister(self, at: int) -> int:
         assert self.idle
         return 0 if self.ranges.pop(at, None) else 713
@@ -182,7 +185,7 @@ def test_pins() -> None:
         assert all(a + n <= base + size for a, n in cuda.ranges.items())
     assert cuda.calls < 40 and waits < 40, f"seed {seed}: {cuda.calls}"
     cuda.ranges[base + size] = 1
-    with pytest.raises(penstock.Unsupported, match="error 712"):
+    with pytest.raises(penstock.Unsupported, match="already mapped, error 712"):
         pins.register(size, 1, base, size + 65536, wait)
     del cuda.ranges[base + size]
     wait()
@@ -289,6 +292,22 @@ def test_copies_hold_their_memory(serve: Serve, spec: Spec, cuda: Cudart, monkey
         next(it)
         gc.collect()
         assert len(s._feed.held) == 1
+
+
+def test_a_loop_that_is_left_while_it_copies(serve: Serve, spec: Spec, cuda: Cudart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a batch goes back after the copy, also where the loop ends before that."""
+    monkeypatch.setattr(Event, "slow", True)
+    held: list[int] = []
+    with penstock.connect(serve(spec(ALL)).socket) as s:
+        wait = Event.synchronize
+        monkeypatch.setattr(Event, "synchronize", lambda e: (held.append(len(s._feed.held)), wait(e))[1])
+        for b in s.iter_torch_batches("cuda"):
+            assert b.step == 0
+            n = len(s._feed.held)
+            break
+        del b
+        gc.collect()
+        assert n >= 1 and held and held[0] == n
 
 
 def test_killed_while_ahead(serve: Serve, spec: Spec, cuda: Cudart) -> None:
