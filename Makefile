@@ -9,7 +9,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel venv demo test test-python check race fuzz bench bench-peers soak tools clean
+.PHONY: help build wheel venv demo test test-python check race fuzz bench bench-peers soak proto tools clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,11 @@ $(TOOLS)/staticcheck: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools 
 $(TOOLS)/versitygw: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/versity/versitygw/cmd/versitygw
 $(TOOLS)/fake-gcs-server: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/fsouza/fake-gcs-server
 $(TOOLS)/parquetgo: tools/go.mod tools/parquetgo/main.go ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ ./parquetgo
+$(TOOLS)/protoc-gen-%: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$(TOOLS)/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
+
+proto: $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## write the Go code of .proto files
+	$(GO) run -C tools ./protogen ../$(TOOLS) ../cluster/internal/pb/cluster.proto
 
 test: tools check ## set up, check and test everything (30 minutes on 2 cold cores at most; PYTHON= of the Python tests)
 	$(if $(PYTHON),,@python/venv.sh $(BIN)/venv || [ "$$CI" != true ])
