@@ -46,7 +46,7 @@ type RunOptions struct {
 	// Observe is called once, when the run starts, with a function that gives its
 	// statistics at any time, also after its end. For progress displays.
 	Observe func(stats func() exec.Stats)
-	// Log receives what happens along the way (retries, stalls); nil discards it. Not used with a Runner.
+	// Log receives what happens along the way: retries, stalls, at level debug every skipped row. nil discards it. Not used with a Runner.
 	Log *slog.Logger
 	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults.
 	NoRules []string

@@ -124,8 +124,17 @@ func (a *attempt) over(err error) {
 	if f := ev.TaskFinished; f != nil {
 		f(a.info(), err)
 	}
-	if a.ended.CompareAndSwap(false, true) && r.finish(a, err) && ev.TaskRetried != nil {
-		ev.TaskRetried(a.info(), err)
+	if a.ended.CompareAndSwap(false, true) && r.finish(a, err) {
+		a.retried(err)
+	}
+}
+
+// retried says that a, which came to err, will run again.
+func (a *attempt) retried(err error) {
+	i := a.info()
+	a.r.log.Warn("a task is tried again", "split", i.Origin.Split, "task", i.Task, "attempt", i.Attempt, "error", err)
+	if f := a.r.opt.Events.TaskRetried; f != nil {
+		f(i, err)
 	}
 }
 
@@ -232,8 +241,9 @@ func (a *attempt) giveUp() {
 	time.AfterFunc(closeGrace, func() {
 		if a.ended.CompareAndSwap(false, true) {
 			err := a.place(e)
-			if a.r.finish(a, err) && a.r.opt.Events.TaskRetried != nil {
-				a.r.opt.Events.TaskRetried(a.info(), err)
+			a.r.log.Warn("a call that does not obey its context is left behind", "split", a.where.Load().Split, "error", err)
+			if a.r.finish(a, err) {
+				a.retried(err)
 			}
 		}
 	})

@@ -177,6 +177,7 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 		if err := r.judge(false); err != nil {
 			return err
 		}
+		r.log.Debug("a row is skipped", "split", s.Origin.Split, "row", s.Row, "error", s.Err)
 		if f := r.opt.Events.RowSkipped; f != nil {
 			f(s)
 		}
@@ -278,11 +279,17 @@ func (r *run) pull(ctx context.Context) (*exec.Block, error) {
 				break
 			}
 			report := r.report()
-			if f := r.opt.Events.Stalled; f != nil {
-				f(report)
-			}
+			r.stalled(report)
 			r.fail(fault.New(fault.Stalled, "no progress for %v:\n%s", r.opt.StallTimeout, report))
 		}
+	}
+}
+
+// stalled says that nothing moves, and why.
+func (r *run) stalled(report string) {
+	r.log.Error("the run makes no progress", "report", report)
+	if f := r.opt.Events.Stalled; f != nil {
+		f(report)
 	}
 }
 

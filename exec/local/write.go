@@ -308,9 +308,7 @@ func (w *partLoop) run() (err error) {
 		if d := r.opt.StallTimeout; d > 0 {
 			t := time.AfterFunc(d, func() {
 				report := what + " took longer than " + d.String()
-				if f := r.opt.Events.Stalled; f != nil {
-					f(report)
-				}
+				r.stalled(report)
 				r.fail(fault.New(fault.Stalled, "no progress: %s", report))
 			})
 			defer t.Stop()

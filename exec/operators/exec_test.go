@@ -328,8 +328,9 @@ func TestExecCancel(t *testing.T) {
 		go func() {
 			task := must[exec.Task](t)(op.NewTask(testEnv(alloc)))
 			in := cut(nil, rec, 1, false)[0]
-			defer in.Release()
-			errs <- task.Process(ctx, in, func(b *exec.Block) error { b.Release(); return nil })
+			err := task.Process(ctx, in, func(b *exec.Block) error { b.Release(); return nil })
+			in.Release() // before the test can end
+			errs <- err
 		}()
 	}
 	for len(op.pool.slots) == 0 {
