@@ -72,6 +72,11 @@ bench: build ## the quick benchmarks; results below bench/results
 bench-peers: ## Penstock beside other engines and loaders: 7 GB of packages, 40 minutes (DIR=, ONLY=, QUICK=1)
 	DIR='$(DIR)' ONLY='$(ONLY)' QUICK='$(QUICK)' ROUNDS='$(ROUNDS)' ./bench/peers/run.sh
 
+.PHONY: gpu-check
+gpu-check: build ## with an NVIDIA GPU: discovery, training, pinned copies; bench/results/gpu.md (PYTHON= with CUDA)
+	$(GO) build -o $(BIN)/bench-gpu ./bench/gpu
+	PENSTOCK_PYTHON='$(or $(PYTHON),$(wildcard $(BIN)/venv/bin/python))' $(BIN)/bench-gpu -o bench/results/gpu.md
+
 soak: tools ## the long tests: more seeds, Azurite, kill loops (needs npm)
 	@mkdir -p $(TOOLS)
 	test -d $(TOOLS)/node_modules/azurite || npm install --no-fund --no-audit --prefix $(TOOLS) azurite@3.37.0

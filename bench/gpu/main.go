@@ -1,20 +1,25 @@
-// Command gpu checks what Penstock does with the GPUs of this machine: it lists them, measures them, times both, and leases them all. Without a GPU it says so, and does nothing.
+// Command gpu checks what Penstock does with the GPUs of this machine: it lists them, measures them, times both, leases them all; then it trains on one by `penstock train`, with batches that are copied from
+// the ring asynchronously, and measures these copies beside plain ones. Without a GPU it says so, and does nothing. `make gpu-check` runs it.
 //
-//	gpu [-o FILE]
+//	gpu [-o FILE] [-penstock FILE] [-python FILE] [-lib DIR]
 //
-// Figures go to standard output, and to FILE as Markdown. A machine on which something is wrong exits with 1.
+// Figures go to standard output, and to FILE as Markdown, also where one misses its goal. A machine on which something is wrong, or too slow, exits with 1.
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"math"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -25,23 +30,40 @@ const samples = 50
 
 func main() {
 	log.SetFlags(0)
-	out := flag.String("o", "", "file for the figures")
-	flag.Parse()
-	if flag.NArg() != 0 {
-		log.Fatal("usage: gpu [-o FILE]")
-	}
-	text, err := check(context.Background())
-	fmt.Print(text)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if *out != "" && text != "" {
-		if err := os.WriteFile(*out, []byte(text), 0o644); err != nil {
-			log.Fatal(err)
-		}
+	if err := run(os.Args[1:]); err != nil {
+		log.Fatal("gpu: ", err)
 	}
 }
 
+func run(args []string) error {
+	f := flag.NewFlagSet("gpu", flag.ContinueOnError)
+	out := f.String("o", "", "file for the figures")
+	var tr training
+	f.StringVar(&tr.penstock, "penstock", "bin/penstock", "the command")
+	f.StringVar(&tr.python, "python", cmp.Or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with torch that has CUDA; default: PENSTOCK_PYTHON, or python3")
+	f.StringVar(&tr.lib, "lib", "python", "folder of the package penstock")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() != 0 {
+		return errors.New("it takes no arguments: see the comment in bench/gpu/main.go")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	text, err := check(ctx)
+	if err == nil && text != "" {
+		var more string
+		more, err = tr.run(ctx)
+		text += more
+	}
+	fmt.Print(text)
+	if *out != "" && text != "" {
+		err = errors.Join(err, os.WriteFile(*out, []byte(text), 0o644))
+	}
+	return err
+}
+
+// check lists, measures and leases; "": there is no GPU.
 func check(ctx context.Context) (string, error) {
 	start := time.Now()
 	inv, err := device.Discover(ctx, nil)
@@ -56,7 +78,7 @@ func check(ctx context.Context) (string, error) {
 		return "", inv.Problem
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# GPUs\n\n`bench/gpu`, %s, %d CPUs, through %s.\n\n", runtime.Version(), runtime.NumCPU(), inv.Source())
+	fmt.Fprintf(&b, "# GPUs\n\n%s, `make gpu-check`, %s, %d CPUs, through %s.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.Version(), runtime.NumCPU(), inv.Source())
 	b.WriteString("| index | name | memory | UUID | utilisation | used | temperature | power |\n|--:|---|--:|---|--:|--:|--:|--:|\n")
 	first, err := inv.Sample(ctx)
 	if err != nil {
