@@ -1,8 +1,9 @@
 // Package place decides which processes run on which nodes: a pure state machine, events in, actions out, without clock, goroutine, randomness or I/O
 // (docs/design/0005-cluster.md, "Placement").
 //
-// A demand is a gang of processes, placed all at once or not at all. Demands are served in order of arrival; one that does not fit now, but could, reserves the nodes where it will fit
-// first, and later ones may take only what it does not need. An event costs what it changes, not the number of nodes or demands.
+// A demand is a gang of processes, placed all at once or not at all. Demands are served in order of arrival; one that does not fit now, but could, has nodes reserved for
+// it, and later ones may take only what it does not need. So a large gang is not starved by small ones. Demands that are alike (same needs, labels, size) wait in one line; an event costs the lines that wait
+// and what it changes, and a placement a pass over the nodes.
 //
 // Not safe for concurrent use.
 package place
@@ -43,7 +44,8 @@ type Member struct {
 	Labels map[string]string // that its node must have
 }
 
-// Demand is a gang. Members of the same needs and labels are to lie side by side in Members: they are placed as one group.
+// Demand is a gang. Members of the same needs and labels that lie side by side are placed as one group, and groups one after another, those with most GPUs first: a gang of unequal members may be
+// found not to fit where a cleverer search would place it.
 type Demand struct {
 	ID      DemandID
 	Members []Member
@@ -87,8 +89,7 @@ type ActionKind uint8
 
 const (
 	Place ActionKind = iota // start all members of Demand, as Placed says
-	Lost                    // these members of Demand were on a node that was lost (what they held is given back); the others run on until they have Ended or the demand is cancelled
-	Why                     // Demand waits for another reason than was said last; Never: no set of the nodes there are could take it
+	Lost                    // the members of Demand that Placed names were on a node that was lost: what they held is free; the others run on until they Ended or the demand is cancelled
 )
 
 // Action is an output.
@@ -96,6 +97,4 @@ type Action struct {
 	Do     ActionKind
 	Demand DemandID
 	Placed []Placement
-	Why    string
-	Never  bool
 }

@@ -1,0 +1,210 @@
+package place
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// try says where the members of d go now; nil: they do not fit. later keeps off what is reserved.
+func (m *Machine) try(d *demand, later bool) []Placement {
+	offer := func(n *node) Resources { return n.free }
+	if later {
+		offer = func(n *node) Resources {
+			if n.kept.zero() {
+				return n.free
+			}
+			left := n.free
+			left.Named = maps.Clone(n.free.Named)
+			left.take(n.kept, -1)
+			return left
+		}
+	}
+	placed := m.fit(d, func(n *node) bool { return n.is == up }, offer, nil)
+	taken := map[string]bool{} // of the last node
+	for i := range placed {
+		p := &placed[i]
+		n := m.nodes[p.Node]
+		if i > 0 && placed[i-1].Node != p.Node {
+			clear(taken)
+			for _, o := range placed[:i] {
+				if o.Node == p.Node {
+					for _, x := range o.Devices {
+						taken[x] = true
+					}
+				}
+			}
+		}
+		for _, x := range n.Devices {
+			if int64(len(p.Devices)) == d.Members[p.Member].Needs.GPUs {
+				break
+			}
+			if _, used := n.used[x]; !used && !taken[x] {
+				p.Devices = append(p.Devices, x)
+				taken[x] = true
+			}
+		}
+	}
+	return placed
+}
+
+// fit finds usable nodes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: of the lowest id).
+func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
+	var left map[NodeID]Resources // after the groups before
+	if len(d.groups) > 1 {
+		left = map[NodeID]Resources{}
+	}
+	placed := make([]Placement, 0, len(d.Members))
+	for _, g := range d.groups {
+		var rooms []room
+		sum := int64(0)
+		for _, n := range m.order {
+			if !usable(n) || !n.has(g.Labels) {
+				continue
+			}
+			has, ok := left[n.ID]
+			if !ok {
+				has = offer(n)
+			}
+			c := has.holds(g.Needs, plenty)
+			if c == 0 {
+				continue
+			}
+			r := room{n: n, c: c, bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
+			if prefer != nil {
+				r.prefer = prefer(n)
+			}
+			rooms = append(rooms, r)
+			sum += c
+		}
+		if sum < int64(g.n) {
+			return nil
+		}
+		share(rooms, int64(g.n), d.Spread)
+		next := g.first
+		for _, r := range rooms {
+			for range r.take {
+				placed = append(placed, Placement{Member: next, Node: r.n.ID})
+				next++
+			}
+			if left != nil && r.take > 0 {
+				has, ok := left[r.n.ID]
+				if !ok {
+					has = offer(r.n)
+					has.Named = maps.Clone(has.Named)
+				}
+				for range r.take {
+					has.take(g.Needs, -1)
+				}
+				left[r.n.ID] = has
+			}
+		}
+	}
+	slices.SortFunc(placed, func(a, b Placement) int { return cmp.Compare(a.Member, b.Member) })
+	return placed
+}
+
+// plenty is how many of those fit that need nothing.
+const plenty = 1 << 30
+
+// room is how many members of a group fit on a node, and how many go there.
+type room struct {
+	n          *node
+	c, take    int64
+	bad, waste bool
+	prefer     int64
+}
+
+// share deals n members to rooms, which have room for them, and puts the rooms in order.
+func share(rooms []room, n int64, spread Spread) {
+	slices.SortStableFunc(rooms, func(a, b room) int {
+		return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer))
+	})
+	if spread == Spaced {
+		for n > 0 {
+			for i := range rooms {
+				if r := &rooms[i]; n > 0 && r.take < r.c {
+					r.take++
+					n--
+				}
+			}
+		}
+		return
+	}
+	for i := 0; n > 0; i++ {
+		// The last ones go where least is left over: the smallest room of this kind that takes them all.
+		best := i
+		for k := i; k < len(rooms) && rooms[k].bad == rooms[i].bad && rooms[k].waste == rooms[i].waste && rooms[k].c >= n; k++ {
+			if rooms[k].c < rooms[best].c {
+				best = k
+			}
+		}
+		rooms[i], rooms[best] = rooms[best], rooms[i]
+		if best != i { // the order of the others stays
+			slices.SortStableFunc(rooms[i+1:], func(a, b room) int {
+				return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer))
+			})
+		}
+		rooms[i].take = min(n, rooms[i].c)
+		n -= rooms[i].take
+	}
+}
+
+// compare puts false before true.
+func compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// holds is how many times needs fit, at most most.
+func (r Resources) holds(needs Resources, most int64) int64 {
+	times := func(have, need int64) {
+		if need > 0 {
+			most = min(most, max(have, 0)/need)
+		}
+	}
+	times(r.MilliCPUs, needs.MilliCPUs)
+	times(r.GPUs, needs.GPUs)
+	times(r.Memory, needs.Memory)
+	for k, need := range needs.Named {
+		times(r.Named[k], need)
+	}
+	return most
+}
+
+// take adds sign times x. Its map must be r's own.
+func (r *Resources) take(x Resources, sign int64) {
+	r.MilliCPUs += sign * x.MilliCPUs
+	r.GPUs += sign * x.GPUs
+	r.Memory += sign * x.Memory
+	for k, v := range x.Named {
+		if r.Named == nil {
+			r.Named = map[string]int64{}
+		}
+		r.Named[k] += sign * v
+	}
+}
+
+func (r Resources) zero() bool { return r.equal(Resources{}) }
+
+func (r Resources) equal(o Resources) bool {
+	if r.MilliCPUs != o.MilliCPUs || r.GPUs != o.GPUs || r.Memory != o.Memory {
+		return false
+	}
+	for k, v := range r.Named {
+		if o.Named[k] != v {
+			return false
+		}
+	}
+	for k, v := range o.Named {
+		if r.Named[k] != v {
+			return false
+		}
+	}
+	return true
+}

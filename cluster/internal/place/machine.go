@@ -1,0 +1,421 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Machine is the state. The zero value has no nodes and no demands.
+type Machine struct {
+	nodes  map[NodeID]*node
+	order  []*node // by id; the lost ones are not in it
+	placed map[DemandID]*demand
+	waits  map[DemandID]*demand
+	lines  map[string]*line
+	kinds  []*line // lines by the arrival of their first
+	came   int64   // demands so far
+
+	first *demand // the one that nodes are reserved for; nil: none
+	stale bool    // first, or its reservation, may be another
+	out   []Action
+}
+
+type standing uint8
+
+const (
+	up standing = iota
+	suspect
+	draining
+)
+
+type node struct {
+	Node
+	is       standing
+	free     Resources         // capacity less what is booked; below 0 where the node came back with less
+	kept     Resources         // reserved for Machine.first
+	used     map[string]member // devices
+	holds    map[member]Placement
+	draining bool // also while it is suspect
+}
+
+type member struct {
+	demand DemandID
+	index  int
+}
+
+type demand struct {
+	Demand
+	groups []group
+	at     int64 // of its arrival
+	line   *line
+	where  map[int]Placement // of a placed one: members that have not ended
+}
+
+// group is members that are alike.
+type group struct {
+	first, n int // of Demand.Members
+	Member
+}
+
+// line is waiting demands of the same groups, in order of arrival. room has, per group and for each node, how many members would fit there now: so it is known without a look at the nodes when a try is of use.
+type line struct {
+	key    string
+	queue  []*demand
+	groups []group
+	room   []map[NodeID]int64
+	sum    []int64
+	tried  bool // in vain, and no node has more room since
+}
+
+// Step takes an event, and says what to do. The actions are valid until the next call.
+func (m *Machine) Step(e Event) []Action {
+	m.out = m.out[:0]
+	if m.nodes == nil {
+		m.nodes, m.placed, m.waits, m.lines = map[NodeID]*node{}, map[DemandID]*demand{}, map[DemandID]*demand{}, map[string]*line{}
+	}
+	switch e.Kind {
+	case NodeUp:
+		m.arrive(e.Node)
+	case NodeSuspect, NodeBack, NodeDrain:
+		if n := m.nodes[e.Node.ID]; n != nil {
+			m.stand(n, e.Kind)
+		}
+	case NodeLost:
+		if n := m.nodes[e.Node.ID]; n != nil {
+			m.lose(n)
+		}
+	case Want:
+		m.want(e.Demand)
+	case Restore:
+		m.restore(e.Demand, e.Placed)
+	case Cancel:
+		m.cancel(e.Demand.ID)
+	case Ended:
+		if d := m.placed[e.Demand.ID]; d != nil {
+			m.end(d, e.Member)
+		}
+	}
+	m.serve()
+	return m.out
+}
+
+// arrive takes up a node, or what a known one offers now.
+func (m *Machine) arrive(x Node) {
+	n := m.nodes[x.ID]
+	if n == nil {
+		n = &node{used: map[string]member{}, holds: map[member]Placement{}}
+		m.nodes[x.ID] = n
+		i, _ := slices.BinarySearchFunc(m.order, x.ID, func(n *node, id NodeID) int { return cmp.Compare(n.ID, id) })
+		n.Node = x
+		m.order = slices.Insert(m.order, i, n)
+	}
+	n.Node = x
+	n.Capacity.GPUs = min(x.Capacity.GPUs, int64(len(x.Devices)))
+	n.free = n.Capacity
+	n.free.Named = maps.Clone(x.Capacity.Named)
+	for k := range n.holds {
+		n.free.take(m.placed[k.demand].Members[k.index].Needs, -1)
+	}
+	n.is = up
+	if n.draining {
+		n.is = draining
+	}
+	m.stale = true
+	m.recount(n)
+}
+
+func (m *Machine) stand(n *node, e EventKind) {
+	switch e {
+	case NodeSuspect:
+		n.is = suspect
+	case NodeDrain:
+		n.is, n.draining = draining, true
+	case NodeBack:
+		n.draining = false
+		if n.is == draining {
+			n.is = up
+		}
+	}
+	m.stale = true
+	m.recount(n)
+}
+
+func (m *Machine) lose(n *node) {
+	held := map[DemandID][]Placement{}
+	for k, p := range n.holds {
+		held[k.demand] = append(held[k.demand], p)
+	}
+	for _, id := range slices.Sorted(maps.Keys(held)) {
+		lost := held[id]
+		slices.SortFunc(lost, func(a, b Placement) int { return cmp.Compare(a.Member, b.Member) })
+		d := m.placed[id]
+		for _, p := range lost {
+			m.end(d, p.Member)
+		}
+		m.out = append(m.out, Action{Do: Lost, Demand: id, Placed: lost})
+	}
+	delete(m.nodes, n.ID)
+	m.order = slices.DeleteFunc(m.order, func(x *node) bool { return x == n })
+	for _, l := range m.kinds {
+		l.forget(n.ID)
+	}
+	m.stale = true
+}
+
+// want takes up a demand. One whose id is there already changes nothing.
+func (m *Machine) want(x Demand) {
+	if m.placed[x.ID] != nil || m.waits[x.ID] != nil || len(x.Members) == 0 {
+		return
+	}
+	m.came++
+	d := &demand{Demand: x, groups: groups(x.Members), at: m.came}
+	key := keyOf(d)
+	l := m.lines[key]
+	if l == nil {
+		l = &line{key: key, groups: d.groups, room: make([]map[NodeID]int64, len(d.groups)), sum: make([]int64, len(d.groups))}
+		for i := range l.room {
+			l.room[i] = map[NodeID]int64{}
+		}
+		m.lines[key] = l
+		m.kinds = append(m.kinds, l)
+		for _, n := range m.order {
+			l.count(n)
+		}
+	}
+	d.line = l
+	l.queue = append(l.queue, d)
+	m.waits[x.ID] = d
+	m.stale = m.stale || m.first == nil
+}
+
+// restore takes up a demand that is placed.
+func (m *Machine) restore(x Demand, placed []Placement) {
+	if m.placed[x.ID] != nil || m.waits[x.ID] != nil {
+		return
+	}
+	d := &demand{Demand: x, groups: groups(x.Members), where: map[int]Placement{}}
+	m.placed[x.ID] = d
+	for _, p := range placed {
+		if n := m.nodes[p.Node]; n != nil && p.Member >= 0 && p.Member < len(x.Members) {
+			m.book(d, n, p)
+			m.recount(n)
+		}
+	}
+	if len(d.where) == 0 {
+		delete(m.placed, x.ID)
+	}
+}
+
+func (m *Machine) cancel(id DemandID) {
+	if d := m.waits[id]; d != nil {
+		m.leave(d)
+	}
+	if d := m.placed[id]; d != nil {
+		for _, i := range slices.Sorted(maps.Keys(d.where)) {
+			m.end(d, i)
+		}
+	}
+}
+
+// leave takes a demand out of its line.
+func (m *Machine) leave(d *demand) {
+	delete(m.waits, d.ID)
+	l := d.line
+	if l.queue[0] == d {
+		l.queue[0] = nil
+		l.queue = l.queue[1:]
+		m.sorted()
+	} else {
+		l.queue = slices.DeleteFunc(l.queue, func(x *demand) bool { return x == d })
+	}
+	if len(l.queue) == 0 {
+		delete(m.lines, l.key)
+		m.kinds = slices.DeleteFunc(m.kinds, func(x *line) bool { return x == l })
+	}
+	if m.first == d {
+		m.stale = true
+	}
+}
+
+// sorted puts the lines in the order of their first demands, after one has changed.
+func (m *Machine) sorted() {
+	slices.SortStableFunc(m.kinds, func(a, b *line) int { return cmp.Compare(a.head(), b.head()) })
+}
+
+func (l *line) head() int64 {
+	if len(l.queue) == 0 {
+		return 0
+	}
+	return l.queue[0].at
+}
+
+// end gives back what a member holds. Twice is once.
+func (m *Machine) end(d *demand, index int) {
+	p, ok := d.where[index]
+	if !ok {
+		return
+	}
+	delete(d.where, index)
+	if len(d.where) == 0 {
+		delete(m.placed, d.ID)
+	}
+	n := m.nodes[p.Node]
+	delete(n.holds, member{d.ID, index})
+	for _, x := range p.Devices {
+		delete(n.used, x)
+	}
+	n.free.take(d.Members[index].Needs, 1)
+	m.recount(n)
+}
+
+// book gives a member what it needs of a node.
+func (m *Machine) book(d *demand, n *node, p Placement) {
+	k := member{d.ID, p.Member}
+	if _, ok := n.holds[k]; ok {
+		return
+	}
+	n.holds[k], d.where[p.Member] = p, p
+	for _, x := range p.Devices {
+		n.used[x] = k
+	}
+	n.free.take(d.Members[p.Member].Needs, -1)
+}
+
+// serve places what fits, the oldest first.
+func (m *Machine) serve() {
+	for again := true; again; {
+		again = false
+		m.reserve()
+		for _, l := range m.kinds {
+			d := l.queue[0]
+			if l.tried || !l.mayFit() {
+				continue
+			}
+			placed := m.try(d, d != m.first)
+			if l.tried = placed == nil; l.tried {
+				continue
+			}
+			m.leave(d)
+			d.where = map[int]Placement{}
+			m.placed[d.ID] = d
+			for _, p := range placed {
+				m.book(d, m.nodes[p.Node], p)
+			}
+			for _, p := range placed {
+				m.recount(m.nodes[p.Node])
+			}
+			m.out = append(m.out, Action{Do: Place, Demand: d.ID, Placed: placed})
+			again = true
+			break
+		}
+	}
+}
+
+// reserve keeps nodes for the oldest demand that the nodes there are could take: that which it needs of them goes to nobody who came later.
+func (m *Machine) reserve() {
+	if !m.stale {
+		return
+	}
+	m.stale = false
+	for _, n := range m.order {
+		n.kept = Resources{}
+	}
+	m.first = nil
+	for _, l := range m.kinds {
+		l.tried = false
+	}
+	for _, l := range m.kinds {
+		d := l.queue[0]
+		placed := m.ever(d)
+		if placed == nil {
+			continue
+		}
+		m.first = d
+		for _, p := range placed {
+			m.nodes[p.Node].kept.take(d.Members[p.Member].Needs, 1)
+		}
+		return
+	}
+}
+
+// ever says where d would go if nothing else ran, on the freest of nodes that are alike; nil: the nodes there are could never take it. One that is suspect may be back.
+func (m *Machine) ever(d *demand) []Placement {
+	return m.fit(d, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
+}
+
+func (l *line) mayFit() bool {
+	for i, g := range l.groups {
+		if l.sum[i] < int64(g.n) {
+			return false
+		}
+	}
+	return true
+}
+
+// recount brings the lines up to date with a node.
+func (m *Machine) recount(n *node) {
+	for _, l := range m.kinds {
+		l.count(n)
+	}
+}
+
+func (l *line) count(n *node) {
+	for i, g := range l.groups {
+		var c int64
+		if n.is == up && n.has(g.Labels) {
+			c = n.free.holds(g.Needs, int64(g.n))
+		}
+		l.tried = l.tried && c <= l.room[i][n.ID]
+		l.sum[i] += c - l.room[i][n.ID]
+		if c == 0 {
+			delete(l.room[i], n.ID)
+		} else {
+			l.room[i][n.ID] = c
+		}
+	}
+}
+
+func (l *line) forget(id NodeID) {
+	for i := range l.groups {
+		l.sum[i] -= l.room[i][id]
+		delete(l.room[i], id)
+	}
+}
+
+func (n *node) has(labels map[string]string) bool {
+	for k, v := range labels {
+		if have, ok := n.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// groups cuts a gang into groups of equal members.
+func groups(members []Member) []group {
+	var gs []group
+	for i, x := range members {
+		if k := len(gs) - 1; k >= 0 && gs[k].Needs.equal(x.Needs) && maps.Equal(gs[k].Labels, x.Labels) {
+			gs[k].n++
+			continue
+		}
+		gs = append(gs, group{first: i, n: 1, Member: x})
+	}
+	slices.SortStableFunc(gs, func(a, b group) int {
+		return cmp.Or(cmp.Compare(b.Needs.GPUs, a.Needs.GPUs), cmp.Compare(b.Needs.MilliCPUs, a.Needs.MilliCPUs), cmp.Compare(b.Needs.Memory, a.Needs.Memory))
+	})
+	return gs
+}
+
+// keyOf names what a demand asks for.
+func keyOf(d *demand) string {
+	var b strings.Builder
+	fmt.Fprint(&b, d.Spread, d.Avoid)
+	for _, g := range d.groups {
+		fmt.Fprint(&b, g.first, g.n, g.Needs, g.Labels) // maps print in the order of their keys
+	}
+	return b.String()
+}

@@ -1,0 +1,458 @@
+package place
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func gpus(id string, cpus, n int64) Node {
+	x := Node{ID: NodeID(id), Capacity: Resources{MilliCPUs: 1000 * cpus, GPUs: n, Memory: 64 << 30}}
+	for i := range n {
+		x.Devices = append(x.Devices, fmt.Sprintf("%s-%d", id, i))
+	}
+	return x
+}
+
+func gang(id string, n int, needs Resources) Demand {
+	d := Demand{ID: DemandID(id)}
+	for range n {
+		d.Members = append(d.Members, Member{Needs: needs})
+	}
+	return d
+}
+
+func up1(n Node) Event                  { return Event{Kind: NodeUp, Node: n} }
+func want(d Demand) Event               { return Event{Kind: Want, Demand: d} }
+func of(k EventKind, node string) Event { return Event{Kind: k, Node: Node{ID: NodeID(node)}} }
+func ended(demand string, member int) Event {
+	return Event{Kind: Ended, Demand: Demand{ID: DemandID(demand)}, Member: member}
+}
+func cancelled(demand string) Event           { return Event{Kind: Cancel, Demand: Demand{ID: DemandID(demand)}} }
+func labelled(n Node, k, v string) Node       { n.Labels = map[string]string{k: v}; return n }
+func where(d Demand, k, v string) Demand      { d.Members[0].Labels = map[string]string{k: v}; return d }
+func spaced(d Demand) Demand                  { d.Spread = Spaced; return d }
+func avoiding(d Demand, ids ...NodeID) Demand { d.Avoid = ids; return d }
+
+// text of actions: "place a: 0@n1[n1-0] 1@n2".
+func text(as []Action) string {
+	var b strings.Builder
+	for _, a := range as {
+		fmt.Fprintf(&b, "%s %s:", []string{"place", "lost"}[a.Do], a.Demand)
+		for _, p := range a.Placed {
+			fmt.Fprintf(&b, " %d@%s", p.Member, p.Node)
+			if len(p.Devices) > 0 {
+				fmt.Fprintf(&b, "%v", p.Devices)
+			}
+		}
+		b.WriteString("; ")
+	}
+	return strings.TrimSuffix(b.String(), "; ")
+}
+
+func TestPlaces(t *testing.T) {
+	one, gpu := Resources{MilliCPUs: 1000}, Resources{MilliCPUs: 1000, GPUs: 1}
+	type step struct {
+		e    Event
+		want string
+	}
+	for name, steps := range map[string][]step{
+		"first come, first served": {
+			{up1(gpus("n1", 2, 0)), ""},
+			{want(gang("a", 1, one)), "place a: 0@n1"},
+			{want(gang("b", 2, one)), ""},
+			{want(gang("b", 1, one)), ""}, // the id is known
+			{ended("a", 0), "place b: 0@n1 1@n1"},
+			{ended("a", 0), ""},
+		},
+		"all at once or not at all": {
+			{up1(gpus("n1", 8, 2)), ""}, {up1(gpus("n2", 8, 1)), ""},
+			{want(gang("a", 4, gpu)), ""},
+			{up1(gpus("n3", 8, 1)), "place a: 0@n1[n1-0] 1@n1[n1-1] 2@n2[n2-0] 3@n3[n3-0]"},
+		},
+		"few nodes, then little waste": {
+			{up1(gpus("n1", 8, 8)), ""}, {up1(gpus("n2", 8, 4)), ""}, {up1(gpus("n3", 8, 1)), ""},
+			{want(gang("a", 1, gpu)), "place a: 0@n3[n3-0]"},
+			{want(gang("b", 4, gpu)), "place b: 0@n2[n2-0] 1@n2[n2-1] 2@n2[n2-2] 3@n2[n2-3]"},
+			{want(gang("c", 2, gpu)), "place c: 0@n1[n1-0] 1@n1[n1-1]"},
+		},
+		"GPUs are left to those who need them": {
+			{up1(gpus("n1", 8, 8)), ""}, {up1(gpus("n2", 4, 0)), ""},
+			{want(gang("a", 1, one)), "place a: 0@n2"},
+			{want(gang("b", 4, one)), "place b: 0@n2 1@n2 2@n2 3@n1"},
+		},
+		"spread": {
+			{up1(gpus("n1", 8, 0)), ""}, {up1(gpus("n2", 8, 0)), ""},
+			{want(spaced(gang("a", 3, one))), "place a: 0@n1 1@n1 2@n2"},
+		},
+		"labels": {
+			{up1(gpus("n1", 8, 0)), ""}, {want(where(gang("a", 1, one), "zone", "b")), ""},
+			{up1(labelled(gpus("n2", 8, 0), "zone", "b")), "place a: 0@n2"},
+		},
+		"avoid": {
+			{up1(gpus("n1", 1, 0)), ""}, {up1(gpus("n2", 1, 0)), ""},
+			{want(avoiding(gang("a", 1, one), "n1")), "place a: 0@n2"},
+			{want(avoiding(gang("b", 1, one), "n2", "n1")), "place b: 0@n1"},
+		},
+		"a large gang is not starved": {
+			{up1(gpus("n1", 2, 0)), ""}, {up1(gpus("n2", 2, 0)), ""},
+			{want(gang("a", 1, one)), "place a: 0@n1"},
+			{want(gang("b", 1, one)), "place b: 0@n1"},
+			{want(gang("big", 3, one)), ""}, // reserves all of n2 and one of n1
+			{want(gang("c", 1, one)), ""},
+			{ended("a", 0), "place big: 0@n2 1@n2 2@n1"},
+			{ended("b", 0), "place c: 0@n1"},
+		},
+		"what a reservation leaves": {
+			{up1(gpus("n1", 4, 0)), ""}, {up1(gpus("n2", 4, 0)), ""},
+			{want(gang("a", 1, Resources{MilliCPUs: 2000})), "place a: 0@n1"},
+			{want(gang("b", 1, Resources{MilliCPUs: 2000})), "place b: 0@n1"},
+			{want(gang("c", 1, Resources{MilliCPUs: 2000})), "place c: 0@n2"},
+			{want(gang("big", 1, Resources{MilliCPUs: 4000})), ""},
+			{want(gang("small", 1, one)), ""}, // n2 is kept
+			{want(where(gang("never", 1, one), "x", "y")), ""},
+			{ended("a", 0), "place small: 0@n1"},
+			{ended("c", 0), "place big: 0@n2"},
+		},
+		"nodes come and go": {
+			{up1(gpus("n1", 1, 0)), ""}, {want(gang("a", 1, one)), "place a: 0@n1"},
+			{of(NodeSuspect, "n1"), ""}, {want(gang("b", 1, one)), ""},
+			{of(NodeLost, "n1"), "lost a: 0@n1"},
+			{up1(gpus("n1", 2, 0)), "place b: 0@n1"},
+			{of(NodeDrain, "n1"), ""}, {want(gang("c", 1, one)), ""},
+			{of(NodeSuspect, "n1"), ""}, {up1(gpus("n1", 2, 0)), ""},
+			{of(NodeBack, "n1"), "place c: 0@n1"},
+			{of(NodeLost, "n9"), ""},
+		},
+		"a node that comes back with less": {
+			{up1(gpus("n1", 2, 2)), ""}, {want(gang("a", 2, gpu)), "place a: 0@n1[n1-0] 1@n1[n1-1]"},
+			{up1(gpus("n1", 1, 1)), ""}, {want(gang("b", 1, gpu)), ""},
+			{ended("a", 1), ""}, {ended("a", 0), "place b: 0@n1[n1-0]"},
+		},
+		"more GPUs than devices is a mistake": {
+			{up1(Node{ID: "n1", Capacity: Resources{MilliCPUs: 9000, GPUs: 4}, Devices: []string{"x"}}), ""},
+			{want(gang("a", 2, gpu)), ""}, {want(gang("b", 1, gpu)), "place b: 0@n1[x]"},
+		},
+		"a head starts again": {
+			{up1(gpus("n1", 4, 2)), ""}, {of(NodeSuspect, "n1"), ""},
+			{Event{Kind: Restore, Demand: gang("a", 2, gpu), Placed: []Placement{{0, "n1", []string{"n1-1"}}}}, ""},
+			{want(gang("b", 1, gpu)), ""},
+			{up1(gpus("n1", 4, 2)), "place b: 0@n1[n1-0]"},
+			{want(gang("c", 1, gpu)), ""},
+			{ended("a", 0), "place c: 0@n1[n1-1]"},
+		},
+		"cancelled": {
+			{up1(gpus("n1", 1, 0)), ""}, {want(gang("a", 1, one)), "place a: 0@n1"}, {want(gang("b", 1, one)), ""}, {want(gang("c", 1, one)), ""},
+			{cancelled("b"), ""}, {cancelled("a"), "place c: 0@n1"}, {cancelled("x"), ""},
+		},
+		"unequal members": {
+			{up1(gpus("n1", 4, 1)), ""}, {up1(gpus("n2", 4, 0)), ""},
+			{want(Demand{ID: "a", Members: []Member{{Needs: one}, {Needs: one}, {Needs: gpu}}}), "place a: 0@n2 1@n2 2@n1[n1-0]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m Machine
+			for i, s := range steps {
+				if got := text(m.Step(s.e)); got != s.want {
+					t.Fatalf("step %d: %q, want %q; waiting: %+v", i, got, s.want, m.Waiting())
+				}
+			}
+		})
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	gpu := Resources{MilliCPUs: 1000, GPUs: 1}
+	var m Machine
+	say := func() (s string) {
+		for _, w := range m.Waiting() {
+			s += fmt.Sprintf("%s: %s (%v)\n", w.Demand, w.Why, w.Never)
+		}
+		return s
+	}
+	m.Step(want(gang("a", 2, gpu)))
+	got := say()
+	m.Step(up1(gpus("n1", 4, 2)))
+	m.Step(want(gang("b", 1, Resources{MilliCPUs: 1000, GPUs: 4})))
+	m.Step(want(gang("c", 4, gpu)))
+	m.Step(want(where(gang("d", 1, gpu), "zone", "b")))
+	m.Step(want(gang("e", 2, gpu)))
+	m.Step(want(gang("f", 1, Resources{Named: map[string]int64{"tpu": 2}})))
+	m.Step(ended("a", 0))
+	m.Step(want(gang("g", 1, gpu)))
+	got += say()
+	m.Step(of(NodeDrain, "n1"))
+	m.Step(cancelled("d"))
+	got += say()
+	const golden = `a: there are no nodes (true)
+b: it needs 1 CPU, 4 GPUs on one node; the most that one has is 4 CPUs, 2 GPUs (true)
+c: it needs 4 times 1 CPU, 1 GPU; the nodes there are have room for 2, if nothing else ran (true)
+d: no node that takes work has the labels zone=b (true)
+e: it needs 2 times 1 CPU, 1 GPU; there is room for 1 now (false)
+f: it needs 2 tpu on one node; the most that one has is nothing (true)
+g: what is free is kept for e, which came first (false)
+b: no node takes work: all are draining (true)
+c: no node takes work: all are draining (true)
+e: no node takes work: all are draining (true)
+f: no node takes work: all are draining (true)
+g: no node takes work: all are draining (true)
+`
+	if got != golden {
+		t.Errorf("got\n%swant\n%s", got, golden)
+	}
+}
+
+// world is a second account of what a machine did, as simple as can be.
+type world struct {
+	t      *testing.T
+	m      Machine
+	nodes  map[NodeID]Node
+	is     map[NodeID]EventKind // NodeUp, NodeSuspect, NodeDrain
+	waits  map[DemandID]Demand
+	placed map[DemandID]map[int]Placement
+	all    map[DemandID]Demand
+	log    []string
+}
+
+func (w *world) step(e Event) {
+	switch e.Kind {
+	case NodeUp:
+		if w.is[e.Node.ID] != NodeDrain {
+			w.is[e.Node.ID] = NodeUp
+		}
+		w.nodes[e.Node.ID] = e.Node
+	case NodeDrain, NodeSuspect:
+		if w.is[e.Node.ID] != NodeDrain {
+			w.is[e.Node.ID] = e.Kind
+		}
+	case NodeLost:
+		delete(w.nodes, e.Node.ID)
+		delete(w.is, e.Node.ID)
+	case Want:
+		w.waits[e.Demand.ID], w.all[e.Demand.ID] = e.Demand, e.Demand
+	case Cancel:
+		delete(w.waits, e.Demand.ID)
+		delete(w.placed, e.Demand.ID)
+	case Ended:
+		delete(w.placed[e.Demand.ID], e.Member)
+	}
+	as := w.m.Step(e)
+	w.log = append(w.log, text(as))
+	for _, a := range as {
+		switch a.Do {
+		case Place:
+			d, ok := w.waits[a.Demand]
+			if !ok || len(a.Placed) != len(d.Members) {
+				w.t.Fatalf("placed %v, which waits: %v", a, ok)
+			}
+			delete(w.waits, a.Demand)
+			w.placed[a.Demand] = map[int]Placement{}
+			for i, p := range a.Placed {
+				n := w.nodes[p.Node]
+				if p.Member != i || w.is[p.Node] != NodeUp || n.ID == "" || int64(len(p.Devices)) != d.Members[i].Needs.GPUs {
+					w.t.Fatalf("placed %v on %v", a, n)
+				}
+				for k, v := range d.Members[i].Labels {
+					if n.Labels[k] != v {
+						w.t.Fatalf("%v has not the labels of %v", n, d)
+					}
+				}
+				w.placed[a.Demand][i] = p
+			}
+		case Lost:
+			for _, p := range a.Placed {
+				if p.Node != e.Node.ID || w.placed[a.Demand][p.Member].Node != p.Node {
+					w.t.Fatalf("lost %v", a)
+				}
+				delete(w.placed[a.Demand], p.Member)
+			}
+		}
+	}
+	w.check()
+}
+
+// free is what is left of a node; it ends the test where that is less than nothing, or a device has two owners.
+func (w *world) free() map[NodeID]Resources {
+	left := map[NodeID]Resources{}
+	for id, n := range w.nodes {
+		left[id] = n.Capacity
+	}
+	owner := map[string]DemandID{}
+	for id, ps := range w.placed {
+		for i, p := range ps {
+			r, ok := left[p.Node]
+			if !ok {
+				w.t.Fatalf("%s is on %s, which is not there", id, p.Node)
+			}
+			r.take(w.all[id].Members[i].Needs, -1)
+			left[p.Node] = r
+			if r.MilliCPUs < 0 || r.GPUs < 0 || r.Memory < 0 {
+				w.t.Fatalf("too much is on %s: %v", p.Node, r)
+			}
+			for _, x := range p.Devices {
+				if owner[x] != "" {
+					w.t.Fatalf("device %s is of %s and of %s", x, owner[x], id)
+				}
+				owner[x] = id
+				if !slices.Contains(w.nodes[p.Node].Devices, x) {
+					w.t.Fatalf("device %s is not of %s", x, p.Node)
+				}
+			}
+		}
+	}
+	return left
+}
+
+// check: the machine's account is that of the world, and the oldest that the nodes could take does not fit.
+func (w *world) check() {
+	left := w.free()
+	for _, n := range w.m.order {
+		if !n.free.equal(left[n.ID]) {
+			w.t.Fatalf("%s has %v free, not %v", n.ID, left[n.ID], n.free)
+		}
+	}
+	if len(w.m.order) != len(w.nodes) || len(w.m.waits) != len(w.waits) {
+		w.t.Fatalf("%d nodes, %d wait; want %d and %d", len(w.m.order), len(w.m.waits), len(w.nodes), len(w.waits))
+	}
+	for _, wait := range w.m.Waiting() {
+		if wait.Never {
+			continue
+		}
+		d := w.waits[wait.Demand]
+		room := int64(0)
+		for id, n := range w.nodes {
+			if x := (node{Node: n}); w.is[id] == NodeUp && x.has(d.Members[0].Labels) {
+				room += left[id].holds(d.Members[0].Needs, int64(len(d.Members)))
+			}
+		}
+		if room >= int64(len(d.Members)) {
+			w.t.Fatalf("%s waits (%s), and there is room for %d of %d", d.ID, wait.Why, room, len(d.Members))
+		}
+		return // others may be kept back for it
+	}
+}
+
+// Random nodes, demands and failures: nothing is booked twice, the oldest never waits for what is free, all that the nodes can take is placed in the end, and the same events give the same actions.
+func TestSimulated(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		var logs [2][]string
+		for again := range logs {
+			w := &world{t: t, nodes: map[NodeID]Node{}, is: map[NodeID]EventKind{}, waits: map[DemandID]Demand{}, placed: map[DemandID]map[int]Placement{}, all: map[DemandID]Demand{}}
+			ok := t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+				w.t = t
+				simulate(w, rand.New(rand.NewPCG(seed, 1)))
+			})
+			if !ok {
+				return
+			}
+			logs[again] = w.log
+		}
+		if !reflect.DeepEqual(logs[0], logs[1]) {
+			t.Fatalf("seed %d: the same events gave other actions", seed)
+		}
+	}
+}
+
+func simulate(w *world, r *rand.Rand) {
+	id := 0
+	node := func() Node {
+		id++
+		n := gpus(fmt.Sprintf("n%03d", id), 1+r.Int64N(8), r.Int64N(3)*r.Int64N(5))
+		if r.IntN(3) == 0 {
+			n.Labels = map[string]string{"zone": string(rune('a' + r.IntN(2)))}
+		}
+		return n
+	}
+	pick := func() string {
+		if ids := slices.Sorted(maps.Keys(w.nodes)); len(ids) > 0 {
+			return string(ids[r.IntN(len(ids))])
+		}
+		return "none"
+	}
+	for range 120 {
+		switch k := r.IntN(20); {
+		case k < 2 && len(w.nodes) < 20:
+			w.step(up1(node()))
+		case k < 3:
+			w.step(of(NodeLost, pick()))
+		case k < 4:
+			if x := pick(); x != "none" && w.is[NodeID(x)] == NodeUp {
+				w.step(of(NodeSuspect, x))
+				if r.IntN(2) == 0 {
+					w.step(up1(w.nodes[NodeID(x)]))
+				}
+			}
+		case k < 5:
+			w.step(of(NodeDrain, pick()))
+		case k < 13:
+			id++
+			d := gang(fmt.Sprintf("d%03d", id), 1+r.IntN(6)*r.IntN(3), Resources{MilliCPUs: 500 * r.Int64N(8), GPUs: r.Int64N(2) * r.Int64N(4)})
+			if r.IntN(5) == 0 {
+				for i := range d.Members {
+					d.Members[i].Labels = map[string]string{"zone": "a"}
+				}
+			}
+			d.Spread = Spread(r.IntN(2))
+			w.step(want(d))
+		case k < 14:
+			if ids := slices.Sorted(maps.Keys(w.waits)); len(ids) > 0 {
+				w.step(cancelled(string(ids[r.IntN(len(ids))])))
+			}
+		default:
+			w.endOne(r)
+		}
+	}
+	for len(w.placed) > 0 {
+		w.endOne(r)
+	}
+	for _, x := range w.m.Waiting() {
+		if !x.Never && !slices.ContainsFunc(slices.Collect(maps.Values(w.is)), func(k EventKind) bool { return k == NodeSuspect }) {
+			w.t.Fatalf("all has ended, and %s waits: %s", x.Demand, x.Why)
+		}
+	}
+}
+
+func (w *world) endOne(r *rand.Rand) {
+	ids := slices.Sorted(maps.Keys(w.placed))
+	if len(ids) == 0 {
+		return
+	}
+	id := ids[r.IntN(len(ids))]
+	if members := slices.Sorted(maps.Keys(w.placed[id])); len(members) > 0 {
+		w.step(ended(string(id), members[r.IntN(len(members))]))
+	}
+	if len(w.placed[id]) == 0 {
+		delete(w.placed, id)
+	}
+}
+
+// A demand comes, is placed and ends, on many nodes, where another waits in vain.
+func BenchmarkStep(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
+			var m Machine
+			for i := range n {
+				m.Step(up1(gpus(fmt.Sprintf("n%04d", i), 64, 8)))
+			}
+			one := Resources{MilliCPUs: 1000, GPUs: 1}
+			for i := range n * 8 {
+				m.Step(want(gang(fmt.Sprintf("full%d", i), 1, one)))
+			}
+			m.Step(want(gang("large", n*8, one)))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ { // one ends and one comes, which waits behind the large one
+				m.Step(ended("full0", 0))
+				m.Step(Event{Kind: Restore, Demand: gang("full0", 1, one), Placed: []Placement{{0, "n0000", []string{"n0000-0"}}}})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/event")
+		})
+	}
+}
