@@ -7,7 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/killtest"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/device"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
@@ -72,7 +74,9 @@ func fitProgram() error {
 	if err != nil {
 		return err
 	}
-	_, err = New(c.loop, c.config()).Fit(context.Background())
+	cfg := c.config()
+	cfg.Log, cfg.Logs = slog.New(slog.NewTextHandler(os.Stderr, nil)), filepath.Join(c.Out, "logs")
+	_, err = New(c.loop, cfg).Fit(context.Background())
 	return err
 }
 
@@ -88,7 +92,7 @@ func dataProgram() error {
 	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)})
 }
 
-// loop of the programs: it writes a line per sample, and saves every so many steps.
+// loop of the programs: it writes a line per sample and the loss of each step, says where it is, and saves every so many steps.
 func (k conf) loop(c *Context) error {
 	if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-worker-%d", os.Getpid())), nil, 0o600); err != nil {
 		return err
@@ -126,12 +130,20 @@ func (k conf) loop(c *Context) error {
 		return err
 	}
 	defer f.Close()
+	losses, err := os.Create(filepath.Join(k.Out, fmt.Sprintf("loss-%d-%d-%d", c.World(), c.Attempt(), c.Rank())))
+	if err != nil {
+		return err
+	}
+	defer losses.Close()
 	s, err := c.Shard("train")
 	if err != nil {
 		return err
 	}
-	if err := checkRestored(c, s); err != nil {
-		return err
+	var m model
+	if c.Checkpoint() != nil {
+		if err := m.restore(c, s); err != nil {
+			return err
+		}
 	}
 	first := true
 	for s.Epoch() < epochs {
@@ -153,15 +165,29 @@ func (k conf) loop(c *Context) error {
 			if _, err := f.Write(b.Bytes()); err != nil {
 				return err
 			}
+			made := int64(x.Epoch())*steps + x.Step() + 1
+			if err := killtest.Say(c.Rank(), killtest.Step, made); err != nil {
+				return err
+			}
 			time.Sleep(time.Duration(k.StepMS) * time.Millisecond) // a step of training takes time
+			loss, err := m.step(c, x)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(losses, "%d %x\n", made, math.Float64bits(loss)); err != nil {
+				return err
+			}
 			if c.Preempted() || (x.Step()+1)%k.Every == 0 {
 				dir := ""
 				if c.Rank() == 0 {
-					if dir, err = saveState(s); err != nil {
+					if dir, err = m.save(s); err != nil {
 						return err
 					}
 				}
-				if err := c.Report(map[string]float64{"step": float64(s.Step())}, dir); err != nil {
+				if err := killtest.Say(c.Rank(), killtest.Report, made); err != nil {
+					return err
+				}
+				if err := c.Report(map[string]float64{"step": float64(s.Step()), "loss": loss}, dir); err != nil {
 					return err
 				}
 				if c.Preempted() {
@@ -340,88 +366,6 @@ func TestProcesses(t *testing.T) {
 	}
 	sameLedger(t, c.Out)
 	nothingLeft(t, c)
-}
-
-// Whatever is killed, and whenever: the run finishes with the samples of one that was left alone.
-func TestKilled(t *testing.T) {
-	runs := 10
-	if os.Getenv("PENSTOCK_SOAK") != "" {
-		runs = 100
-	}
-	restarts := 0
-	defer func() {
-		if restarts < runs/5 {
-			t.Errorf("%d restarts in %d runs: nobody noticed", restarts, runs)
-		}
-	}()
-	for i := range runs {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			seed := uint64(i)
-			if os.Getenv("PENSTOCK_SOAK") != "" {
-				seed = rand.Uint64()
-			}
-			t.Logf("seed %d", seed)
-			r := rand.New(rand.NewPCG(seed, 1))
-			c := newConf(t, "killed")
-			c.Async = r.IntN(2) == 0
-			c.Workers = 1 + r.IntN(3)
-			victim := []string{"worker", "controller", "data"}[i%3]
-			c.DataProcess = victim == "data" || r.IntN(2) == 0
-			t.Logf("%d workers, async %v, data process %v, victim %s", c.Workers, c.Async, c.DataProcess, victim)
-			wait := time.Duration(r.IntN(700)) * time.Millisecond
-			if victim == "controller" {
-				killController(t, r, c, wait)
-			} else {
-				over, done := make(chan struct{}), make(chan struct{})
-				go func() {
-					defer close(done)
-					time.Sleep(wait)
-					for {
-						select {
-						case <-over:
-							return
-						default:
-						}
-						if p := pids(c.Out, victim); len(p) > 0 {
-							victim := p[r.IntN(len(p))]
-							t.Logf("kill %d after %v", victim, wait)
-							_ = syscall.Kill(victim, syscall.SIGKILL)
-							return
-						}
-						time.Sleep(10 * time.Millisecond)
-					}
-				}()
-				res := c.fit(t)
-				close(over)
-				<-done
-				restarts += res.Attempts - 1
-			}
-			sameLedger(t, c.Out)
-			nothingLeft(t, c)
-		})
-	}
-}
-
-// killController kills the controller, and goes on from its last commit: perhaps on another number of workers.
-func killController(t *testing.T, r *rand.Rand, c conf, wait time.Duration) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), c.env()...)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(wait)
-	_ = cmd.Process.Kill()
-	err := cmd.Wait()
-	t.Logf("controller after %v: %v", wait, err)
-	if _, err := store.Open(t.Context(), c.Storage, c.Name); fault.CodeOf(err) == fault.NotFound {
-		c.Resume = false // it was not even created
-	} else {
-		c.Resume = true
-	}
-	c.Workers = 1 + r.IntN(3)
-	t.Logf("goes on with %d workers", c.Workers)
-	c.fit(t)
 }
 
 // Workers have the devices that they asked for, and reports say what these do. Needs a GPU.
