@@ -1,0 +1,246 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// embedded is the etcd of a head: one member, no peers, one unix socket.
+type embedded struct {
+	dir    string
+	socket string
+	short  string // folder made for the socket, as dir is too long for one; empty: none
+	lock   *os.File
+
+	onFail func(error)
+	failed chan struct{} // closed with cause set, once
+
+	stopping atomic.Bool
+
+	mu    sync.Mutex
+	etcd  *embed.Etcd // nil: it has not started yet
+	cause error
+}
+
+// maxSocket is the room for a socket's address.
+const maxSocket = 100
+
+// startEmbedded returns when etcd serves. onFail is called when it stops by itself later.
+func startEmbedded(ctx context.Context, opts Options, onFail func(error)) (*embedded, error) {
+	dir, err := filepath.Abs(opts.Dir)
+	if err != nil {
+		return nil, fault.WithCode(fault.Invalid, err)
+	}
+	e := &embedded{dir: dir, onFail: onFail, failed: make(chan struct{})}
+	if err := e.prepare(); err != nil {
+		e.release()
+		return nil, err
+	}
+	cfg := e.config(opts)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(opts.Log, &e.stopping, e.fatal))
+
+	// etcd panics, or ends the goroutine in which it meets damage (see fatal).
+	type result struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	started := make(chan result, 1)
+	go func() {
+		r := result{err: errEnded}
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("%v", p)
+			}
+			started <- r
+		}()
+		r.etcd, r.err = embed.StartEtcd(cfg)
+	}()
+	var r result
+	select {
+	case r = <-started:
+	case <-ctx.Done():
+		go func() { // it takes as long as it takes, then it goes
+			if r := <-started; r.etcd != nil {
+				e.started(r.etcd)
+				e.stop()
+			} else {
+				e.release()
+			}
+		}()
+		return nil, fault.New(fault.Canceled, "starting the store in %s: %w", dir, context.Cause(ctx))
+	}
+	if r.err != nil {
+		e.release()
+		return nil, e.startError(r.err)
+	}
+	e.started(r.etcd)
+	select {
+	case <-e.etcd.Server.ReadyNotify():
+		return e, nil
+	case <-e.failed:
+		return nil, e.startError(e.err())
+	case err := <-e.etcd.Err():
+		e.stop()
+		return nil, e.startError(err)
+	case <-ctx.Done():
+		e.stop()
+		return nil, fault.New(fault.Canceled, "starting the store in %s: %w", dir, context.Cause(ctx))
+	}
+}
+
+// errEnded is what StartEtcd gives where fatal ended its goroutine: the reason is in err.
+var errEnded = errors.New("etcd has stopped")
+
+func (e *embedded) startError(err error) error {
+	if errors.Is(err, errEnded) && e.err() != nil {
+		err = e.err()
+	}
+	switch {
+	case fault.CodeOf(err) == fault.Exhausted, errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fault.New(fault.Exhausted, "starting the store in %s: the disk is full: free some space there, and start again: %w", e.dir, err)
+	case errors.Is(err, os.ErrPermission):
+		return fault.New(fault.Denied, "starting the store in %s: give this user the files there: %w", e.dir, err)
+	case fault.CodeOf(err) == fault.Canceled:
+		return err
+	}
+	return fault.New(fault.Corrupt, "the store in %s cannot be opened: if its disk is sound, its files are damaged: put a copy of %s back, or move that folder away to begin a new cluster, which nodes and people must join again: %w",
+		e.dir, filepath.Join(e.dir, "etcd"), err)
+}
+
+// prepare makes the folder, takes its lock, and finds a place for the socket.
+func (e *embedded) prepare() error {
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return fault.WithCode(fault.Denied, err)
+	}
+	if err := os.Chmod(e.dir, 0o700); err != nil {
+		return fault.New(fault.Denied, "the folder of the store must belong to this user: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(e.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fault.WithCode(fault.Denied, err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fault.New(fault.Exists, "another process has the store in %s: stop the head that runs there, or give this one another folder", e.dir)
+		}
+		return fault.New(fault.Unsupported, "the store in %s cannot be locked: choose a folder on a local file system: %w", e.dir, err)
+	}
+	e.lock = lock
+	e.socket = filepath.Join(e.dir, "etcd.sock")
+	if len(e.socket) <= maxSocket {
+		return nil
+	}
+	for _, parent := range []string{os.TempDir(), "/tmp"} {
+		if e.short, err = os.MkdirTemp(parent, "penstock-"); err != nil { // mode 0700
+			continue
+		}
+		if e.socket = filepath.Join(e.short, "etcd.sock"); len(e.socket) <= maxSocket {
+			return nil
+		}
+		os.Remove(e.short)
+		e.short = ""
+	}
+	return fault.New(fault.Invalid, "the path of the store, %s, is too long for a socket, and so are those of temporary files (%v): choose a shorter one", e.dir, err)
+}
+
+// config is etcd's. A single member is its own leader and needs nobody's heartbeats, so the short election time only makes it start fast; where the process gets no CPU for longer than that, nothing
+// happens. The log between snapshots is in memory too, up to 64 KiB an entry: that is why there are few.
+func (e *embedded) config(opts Options) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = "penstock"
+	cfg.Dir = filepath.Join(e.dir, "etcd")
+	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: e.socket}}
+	cfg.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Host: "penstock"}} // nobody reads it
+	cfg.ListenPeerUrls = nil
+	cfg.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "penstock"}}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.TickMs, cfg.ElectionMs = 20, 100
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 1000, 10
+	cfg.MaxWalFiles, cfg.MaxSnapFiles = 2, 2
+	cfg.QuotaBackendBytes = opts.Quota
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
+	cfg.EnableGRPCGateway = false
+	cfg.BackendFreelistType = "map"
+	return cfg
+}
+
+// fatal is called by etcd where it would end the process. What it has on disk is whole. While it starts, the goroutine that starts it ends; later that goroutine stays where it is, as code after this
+// point, deferred functions among it, may not run.
+func (e *embedded) fatal(message string, err error) {
+	e.mu.Lock()
+	first := e.cause == nil
+	if first {
+		code, fix := fault.Unavailable, "see the log, and start again"
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			code, fix = fault.Exhausted, "its disk is full: free some space, and start again"
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", message, err)
+		} else {
+			err = errors.New(message)
+		}
+		e.cause = fault.New(code, "the store in %s has stopped; nothing that was acknowledged is lost: %s: %w", e.dir, fix, err)
+	}
+	running := e.etcd != nil
+	e.mu.Unlock()
+	if first {
+		close(e.failed)
+		e.onFail(e.err())
+	}
+	if !running {
+		runtime.Goexit()
+	}
+	select {}
+}
+
+func (e *embedded) started(etcd *embed.Etcd) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.etcd = etcd
+}
+
+func (e *embedded) err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cause
+}
+
+func (e *embedded) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", e.socket)
+}
+
+// stop ends etcd, and gives the folder back. After a failure etcd cannot be ended: the process must.
+func (e *embedded) stop() {
+	if e.err() != nil {
+		return
+	}
+	e.stopping.Store(true)
+	e.etcd.Close()
+	e.release()
+}
+
+// release gives back what prepare took.
+func (e *embedded) release() {
+	if e.short != "" {
+		os.RemoveAll(e.short)
+	}
+	if e.lock != nil {
+		e.lock.Close()
+	}
+}
