@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _state
+from penstock._ahead import Ahead
 from penstock._batch import Head, decode_form
 from penstock._errors import CODES, Corrupt, Error, Invalid, Unavailable, Unsupported, error
 
@@ -52,7 +53,7 @@ _MAX_AHEAD = 1 << 10
 _MAP_NORESERVE = 0x4000  # named by Python 3.13 and later
 
 _TICK = 1  # seconds between looks at why nothing comes
-_SOON = 1 << 20  # bytes of a batch that is freed at once; smaller ones ride with the next request
+_SOON = 1 << 19  # bytes of batches that are freed at once; fewer ride with the next request
 _PINNED = 1  # flag of begin: pages of the ring stay where they are
 _NOTICED = 1  # flag of a batch
 
@@ -88,7 +89,8 @@ def _gone(lease: _Lease) -> None:
     if feed.dead:
         return
     feed.pending.append(_FREE_FRAME.pack(_FREE, 8, 0, lease.offset))
-    if feed.waiting or lease.length >= _SOON:
+    feed.freed += lease.length
+    if feed.waiting or feed.freed >= _SOON:
         feed.flush()
 
 
@@ -128,16 +130,16 @@ class Feed:
     """A rank of a data process that serves the socket at ``path``.
 
     It waits up to ``wait`` seconds for one that is not there yet, and for a rank that another consumer has to become free. At most ``prefetch``
-    batches are ready beside the one that is being used. ``explain`` adds to the error of a data process that is gone.
+    batches are ready beside the one that is being used; None: see :class:`Ahead`. ``explain`` adds to the error of a data process that is gone.
     """
 
-    def __init__(self, path: str, rank: int, *, wait: float = 10.0, prefetch: int = 2, explain: Callable[[], str] | None = None) -> None:
+    def __init__(self, path: str, rank: int, *, wait: float = 10.0, prefetch: int | None = None, explain: Callable[[], str] | None = None) -> None:
         if not hasattr(socket, "recv_fds") or not hasattr(socket, "MSG_CMSG_CLOEXEC") or not hasattr(fcntl, "F_GET_SEALS"):
             raise Unsupported("batches in shared memory need Linux")
         if not 0 <= rank < 1 << 31:
             raise Invalid(f"no rank {rank}: ranks begin at 0")
         self.path, self.rank = path, rank
-        self.prefetch = min(max(prefetch, 1), _MAX_AHEAD - 1)
+        self.ahead = Ahead(prefetch, _MAX_AHEAD - 1)
         self.begun = self.over = self.closed = self.forked = False
         self.dead = False  # nothing is sent any more
         self.pinned = False  # asked for with the first batch: the ring's pages stay where they are
@@ -146,6 +148,7 @@ class Feed:
         self.held: dict[int, _Lease] = {}  # batches that have views, by their offset
         self.held_bytes = 0
         self.pending: deque[bytes] = deque()  # frames to send
+        self.freed = 0  # bytes of batches that they free
         self._sending = threading.Lock()
         self._explain = explain
         self._buf = bytearray()  # received
@@ -215,6 +218,7 @@ class Feed:
             w = json.loads(meta)
             self.steps: int | None = int(w["steps"]) if w["known"] else None
             ring = int(w["ring"])
+            self.ahead.offered = int(w.get("ahead", 0))
             state = json.dumps(w["state"])
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise Corrupt("the feed is damaged: no welcome") from e
@@ -328,6 +332,7 @@ class Feed:
         while self.pending and self._sending.acquire(blocking=False):
             try:
                 frames = []
+                self.freed = 0
                 while self.pending:
                     frames.append(self.pending.popleft())
                 if not self.dead:
@@ -385,15 +390,9 @@ class Feed:
             self.usable()
         if self.over:
             return None
-        if not self.begun:
-            self.begun = True
-            # One more: what is used up is asked for again with the next call.
-            flags = _PINNED if self.pinned else 0
-            self.pending.append(_HEADER.pack(_BEGIN, b"\0\0\0", 8, 0) + struct.pack("<II", self.prefetch + 1, flags))
+        self._ask()
         self.waiting = True
         try:
-            if self.pending:
-                self.flush()
             while True:
                 self._taken = False
                 kind, meta = self._frame()
@@ -407,7 +406,7 @@ class Feed:
                 item = self._batch(kind, meta)
             elif kind == END:
                 item = Item()
-                item.kind, item.position = END, meta
+                item.kind, item.position, item.memory = END, meta, None
                 _state.position(meta, self.base)
             elif kind == OVER:
                 self.over = True
@@ -416,7 +415,7 @@ class Feed:
                 raise _remote(meta)
             else:
                 raise Corrupt(f"the feed is damaged: a frame of kind {kind}")
-            self.pending.append(_MORE_FRAME)
+            self.ahead.take(0 if item.memory is None else len(item.memory), time.monotonic())
             return item
         except Error as e:
             if not self.closed:
@@ -429,14 +428,25 @@ class Feed:
         finally:
             self.waiting = False
 
+    def _ask(self) -> None:
+        n = self.ahead.ask()
+        if not n:
+            return
+        if self.begun:
+            self.pending.append(_MORE_FRAME * n)
+        else:
+            self.begun = True
+            self.pending.append(_HEADER.pack(_BEGIN, b"\0\0\0", 8, 0) + struct.pack("<II", n, _PINNED if self.pinned else 0))
+        self.ahead.asked += n  # an interrupt before this line asks twice, one after it loses nothing
+        self.flush()
+
     def ready(self) -> bool:
         """Whether something is there that :meth:`next` would not wait for (or the most of it, or the end)."""
         if self.dead or not self.begun:
             return False
         if len(self._buf) >= 16:
             return True
-        if self.pending:
-            self.flush()
+        self._ask()
         poll = select.poll()  # select has no room for large descriptors
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))

@@ -19,7 +19,7 @@ def opened() -> dict[str, Shard]:
     return {name: s for name, s in _opened.items() if not s.closed}
 
 
-def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
+def shard(name: str = "train", *, prefetch: int | None = None) -> Shard:
     """This worker's shard of a data set of its run (``penstock train``, or a Go program that calls ``trainer.Command``).
 
     Called again with the same name it gives the same shard; an evaluation set that was closed is opened again, once all ranks have closed it. After a restart of the group it stands where the last checkpoint was committed.
@@ -45,7 +45,7 @@ def shard(name: str = "train", *, prefetch: int = 2) -> Shard:
     return s
 
 
-def connect(path: str | os.PathLike[str], rank: int = 0, *, wait: float = 10.0, prefetch: int = 2) -> Shard:
+def connect(path: str | os.PathLike[str], rank: int = 0, *, wait: float = 10.0, prefetch: int | None = None) -> Shard:
     """The shard of a rank at the socket of a data process (``penstock data``, or ``feed.Serve`` in a Go program).
 
     It waits ``wait`` seconds for a socket that is not there yet.
@@ -58,7 +58,7 @@ def open(
     rank: int | None = None,
     world_size: int | None = None,
     *,
-    prefetch: int = 2,
+    prefetch: int | None = None,
     **overrides: Any,
 ) -> Shard:
     """The shard of a rank of a spec, anywhere: it starts the penstock binary as a child, which ends with this process or with the shard.

@@ -16,6 +16,7 @@ import pytest
 import fake
 import penstock
 from penstock import _batch, _process, _state
+from penstock._ahead import Ahead
 from penstock._errors import CODES, error
 
 
@@ -112,3 +113,43 @@ def test_names() -> None:
     assert p.stdout == "0 0\n", p.stderr
     with pytest.raises(AttributeError):
         penstock.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "offered, size, pace, want",
+    [
+        (1 << 20, 64 << 10, 0.001, 16),
+        (1 << 20, (64 << 10) + 1, 0.001, 15),
+        (1 << 20, 100, 0.001, 16),
+        (1 << 20, 300 << 10, 0.001, 3),
+        (1 << 20, 4 << 20, 0.001, 2),
+        (100 << 10, 20 << 10, 0.001, 5),
+        (0, 100, 0.001, 2),
+        (-5, 100, 0.001, 2),
+        (1 << 20, 100, 0.01999, 5),
+        (1 << 20, 100, 2.0, 2),
+        (1 << 20, 0, 0.001, 2),
+    ],
+)
+def test_ahead(offered: int, size: int, pace: float, want: int) -> None:
+    """The table of TestAhead in Go."""
+    a = Ahead(None, 1023)
+    a.offered = offered
+    for i in range(5):
+        assert i >= 2 or a.n == 2  # the pace is not known
+        a.asked += a.ask()
+        a.take(size, 1000 + i * pace)
+    assert a.n == want
+
+
+@pytest.mark.parametrize("n", range(1, 21))
+def test_ask(n: int) -> None:
+    """Asked for is what is taken next, and n more at most; and never so little that half of n is not there."""
+    a, calls = Ahead(n, 1023), 0
+    for _ in range(100):
+        more = a.ask()
+        a.asked += more
+        calls += more > 0
+        assert (1 if n == 1 else n // 2 + 2) <= a.asked <= n + 1
+        a.take(1 << 20, 1000.0)
+    assert calls <= 100 // (n // 2 or 1) + 1

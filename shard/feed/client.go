@@ -28,12 +28,14 @@ type Client struct {
 	ring  *window
 	queue chan item
 	done  chan struct{} // closed by Close
+	ahead ahead
 	begun bool
 	last  error // that every later Next returns; nil: none yet
 
 	reading sync.WaitGroup
 	writes  sync.Mutex
-	out     []byte // guarded by writes: a free that goes with the next frame; then reused
+	out     []byte // guarded by writes: frees that go with the next frame; then reused
+	freed   uint64 // guarded by writes: bytes of batches in them
 
 	mu      sync.Mutex
 	state   shard.State
@@ -55,10 +57,6 @@ func Dial(ctx context.Context, path string, rank int, o *DialOptions) (*Client, 
 	if opt.MaxBatch <= 0 {
 		opt.MaxBatch = 1 << 30
 	}
-	if opt.Prefetch == 0 {
-		opt.Prefetch = 2
-	}
-	opt.Prefetch = min(max(opt.Prefetch, 1), maxAhead)
 	at := fault.Place{File: path}
 	if rank < 0 || rank > math.MaxInt32 {
 		return nil, fault.New(fault.Invalid, "no rank %d: ranks begin at 0", rank).At(at)
@@ -100,7 +98,13 @@ func dial(ctx context.Context, path string, rank int, o *DialOptions, until time
 	conn.SetDeadline(later(until, time.Now().Add(time.Second)))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	c := &Client{rank: rank, conn: conn, queue: make(chan item, o.Prefetch), done: make(chan struct{})}
+	c := &Client{rank: rank, conn: conn, ahead: ahead{n: aheadLeast}, done: make(chan struct{})}
+	most := aheadMost
+	if o.Prefetch != 0 {
+		c.ahead.fixed, c.ahead.n = true, min(max(o.Prefetch, 1), maxAhead-1)
+		most = c.ahead.n
+	}
+	c.queue = make(chan item, most+1)
 	if err := c.greet(o.MaxBatch); err != nil {
 		if ctx.Err() != nil {
 			err = fault.New(fault.Canceled, "%w", context.Cause(ctx))
@@ -158,17 +162,17 @@ func (c *Client) greet(limit int64) error {
 	c.ring = &window{ring: ring, free: c.free}
 	c.r.ring = c.ring
 	c.state, c.r.base = c.hi.State, c.hi.State
+	c.ahead.bytes = c.hi.Ahead
 	return nil
 }
 
-// free tells the data process that a batch is not looked at any more; one that is gone need not know. As a rule a batch is asked
-// for soon after one was given back, so a free waits for the next frame, whatever it is.
-func (c *Client) free(offset uint64) {
+// free tells the data process that a batch is not looked at any more; one that is gone need not know. As a rule batches are asked
+// for soon after some were given back, so small ones wait for the next frame, whatever it is.
+func (c *Client) free(in span) {
 	c.writes.Lock()
 	defer c.writes.Unlock()
-	waits := len(c.out) > 0
-	c.out = appendFrame(c.out, frameFree, binary.LittleEndian.AppendUint64(nil, offset))
-	if waits {
+	c.out = binary.LittleEndian.AppendUint64(appendHeader(c.out, frameFree, 8), in.offset)
+	if c.freed += in.length; c.freed >= freeBytes {
 		_ = c.flush()
 	}
 }
@@ -258,15 +262,18 @@ func (c *Client) Next(ctx context.Context) (*shard.Batch, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	if !c.begun {
-		if c.begun = true; c.last == nil {
-			// What the data process said before it went is read all the same.
-			_ = c.send(frameBegin, binary.LittleEndian.AppendUint64(nil, uint64(cap(c.queue)))) // no flags
-			c.reading.Go(c.read)
-		}
-	}
 	if c.last != nil {
 		return nil, c.last
+	}
+	// A data process that is gone is seen when reading; what it said before is read all the same.
+	n := c.ahead.ask()
+	switch {
+	case !c.begun:
+		c.begun = true
+		_ = c.send(frameBegin, binary.LittleEndian.AppendUint64(nil, uint64(n))) // no flags
+		c.reading.Go(c.read)
+	case n > 0:
+		_ = c.more(n)
 	}
 	var x item
 	select {
@@ -284,7 +291,7 @@ func (c *Client) Next(ctx context.Context) (*shard.Batch, error) {
 		c.last = io.EOF
 		return nil, io.EOF
 	}
-	_ = c.send(frameMore, nil) // a data process that is gone is seen when reading
+	c.ahead.take(x.size, time.Now())
 	c.mu.Lock()
 	c.state = x.state
 	c.noticed = c.noticed || x.noticed
@@ -327,10 +334,20 @@ func (c *Client) send(kind byte, meta []byte) error {
 	return c.flush()
 }
 
+// more asks for n frames.
+func (c *Client) more(n int) error {
+	c.writes.Lock()
+	defer c.writes.Unlock()
+	for range n {
+		c.out = appendHeader(c.out, frameMore, 0)
+	}
+	return c.flush()
+}
+
 // flush needs c.writes.
 func (c *Client) flush() error {
 	_, err := c.conn.Write(c.out)
-	c.out = c.out[:0]
+	c.out, c.freed = c.out[:0], 0
 	return err
 }
 

@@ -71,6 +71,7 @@ var errDamaged = fault.New(fault.Corrupt, "the feed is damaged: a frame that doe
 // item is what a frame of the data process gives a consumer.
 type item struct {
 	batch   *shard.Batch
+	size    int64       // of the batch, in bytes
 	state   shard.State // after it
 	noticed bool        // the notice counts from the batch on
 	eof     bool        // the end of an epoch
@@ -153,7 +154,7 @@ func (r *reader) batch(kind byte, meta []byte) (item, error) {
 	if kind == frameRecord {
 		buf.Release() // the record's buffers are parts of it
 	}
-	x.batch = shard.NewBatch(p)
+	x.batch, x.size = shard.NewBatch(p), int64(h.in.length)
 	return x, nil
 }
 

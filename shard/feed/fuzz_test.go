@@ -76,7 +76,7 @@ func (s stream) readAll(base shard.State, use func(*shard.Batch)) (free int, err
 	ring := memory.NewGoAllocator().Allocate(len(s.ring)) // aligned
 	copy(ring, s.ring)
 	r := newReader(bytes.NewReader(s.frames), 0, fuzzLimit)
-	r.ring = &window{ring: ring, free: func(uint64) { free++ }}
+	r.ring = &window{ring: ring, free: func(span) { free++ }}
 	r.base = base
 	for {
 		x, err := r.next()

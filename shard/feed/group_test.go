@@ -102,7 +102,7 @@ func TestServerGone(t *testing.T) {
 			b.Release()
 			n++
 		}
-		if s := c.State(); s.Step != int64(n) || n > 5+2 {
+		if s := c.State(); s.Step != int64(n) || n > 5+aheadMost {
 			t.Errorf("%d batches, but the state has step %d", n, s.Step)
 		}
 	}

@@ -601,8 +601,8 @@ func TestBegin(t *testing.T) {
 // A window takes what lies in it, and nothing else.
 func TestWindow(t *testing.T) {
 	ring := memory.NewGoAllocator().Allocate(1 << 16)
-	var free []uint64
-	w := &window{ring: ring, free: func(at uint64) { free = append(free, at) }}
+	var free []span
+	w := &window{ring: ring, free: func(in span) { free = append(free, in) }}
 	for _, in := range []span{{1 << 16, 64}, {64, 1 << 16}, {1, 64}, {1 << 63, 64}, {0, 1<<16 + 1}, {64, 1<<64 - 64}, {1<<64 - 64, 64}} {
 		if _, err := w.take(in); err != errDamaged {
 			t.Errorf("%+v: %v", in, err)
@@ -617,7 +617,7 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%+v is free while a part of it is used", in)
 		}
 		part.Release()
-		if fmt.Sprint(free) != fmt.Sprint([]uint64{in.offset}) {
+		if fmt.Sprint(free) != fmt.Sprint([]span{in}) {
 			t.Errorf("%+v: %v is free", in, free)
 		}
 		free = nil

@@ -177,11 +177,12 @@ func (s *server) flags(at step) uint32 {
 	return 0
 }
 
-// welcome says where a rank stands. Another may be restoring its state: not at the same time.
+// welcome says where a rank stands. Another may be restoring its state: not at the same time. What all ranks read ahead takes an eighth of the budget at most, but
+// for two batches of each.
 func (s *server) welcome(st *seat, ring int64) welcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := welcome{Rank: st.it.Rank(), State: st.it.State(), Ring: ring}
+	w := welcome{Rank: st.it.Rank(), State: st.it.State(), Ring: ring, Ahead: min(st.it.Budget()/8/int64(len(s.ranks)), aheadBytes)}
 	w.Steps, w.Known = st.it.Len()
 	return w
 }

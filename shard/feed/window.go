@@ -23,7 +23,7 @@ import (
 // memory.Allocator of batches it only frees. Safe for concurrent use.
 type window struct {
 	ring []byte
-	free func(offset uint64) // tells the data process
+	free func(in span) // tells the data process
 
 	mu     sync.Mutex
 	views  int // batches out
@@ -63,7 +63,7 @@ func (v *views) Free(b []byte) {
 	tell := !w.closed
 	w.mu.Unlock()
 	if tell {
-		w.free(offset)
+		w.free(span{offset, uint64(len(b))})
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

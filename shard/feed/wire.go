@@ -62,15 +62,20 @@ type welcome struct {
 	Steps int64       `json:"steps"`
 	Known bool        `json:"known"` // Steps is
 	State shard.State `json:"state"`
-	Ring  int64       `json:"ring"` // bytes of it
+	Ring  int64       `json:"ring"`  // bytes of it
+	Ahead int64       `json:"ahead"` // bytes of batches that there is room to read ahead
+}
+
+// appendHeader appends the header of a frame with n bytes of meta.
+func appendHeader(b []byte, kind byte, n int) []byte {
+	b = append(b, kind, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	return binary.LittleEndian.AppendUint64(b, 0)
 }
 
 // appendFrame appends a header and meta.
 func appendFrame(b []byte, kind byte, meta []byte) []byte {
-	b = append(b, kind, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(meta)))
-	b = binary.LittleEndian.AppendUint64(b, 0)
-	return append(b, meta...)
+	return append(appendHeader(b, kind, len(meta)), meta...)
 }
 
 // appendPosition appends what changes in a state from step to step.
