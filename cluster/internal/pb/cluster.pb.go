@@ -59,6 +59,51 @@ func (*Empty) Descriptor() ([]byte, []int) {
 	return file_cluster_proto_rawDescGZIP(), []int{0}
 }
 
+// Fault is the detail of a status: what package fault says of the error, whose text is the status's.
+type Fault struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fault) Reset() {
+	*x = Fault{}
+	mi := &file_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fault) ProtoMessage() {}
+
+func (x *Fault) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fault.ProtoReflect.Descriptor instead.
+func (*Fault) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Fault) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 // Resources of a node, or of a process. What is not there is 0.
 type Resources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -72,7 +117,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_cluster_proto_msgTypes[1]
+	mi := &file_cluster_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -84,7 +129,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[1]
+	mi := &file_cluster_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -97,7 +142,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{1}
+	return file_cluster_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Resources) GetMilliCpus() int64 {
@@ -144,7 +189,7 @@ type Inventory struct {
 
 func (x *Inventory) Reset() {
 	*x = Inventory{}
-	mi := &file_cluster_proto_msgTypes[2]
+	mi := &file_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -156,7 +201,7 @@ func (x *Inventory) String() string {
 func (*Inventory) ProtoMessage() {}
 
 func (x *Inventory) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[2]
+	mi := &file_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -169,7 +214,7 @@ func (x *Inventory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
 func (*Inventory) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{2}
+	return file_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Inventory) GetName() string {
@@ -240,7 +285,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_cluster_proto_msgTypes[3]
+	mi := &file_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +297,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[3]
+	mi := &file_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +310,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{3}
+	return file_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JoinRequest) GetToken() string {
@@ -308,7 +353,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_cluster_proto_msgTypes[4]
+	mi := &file_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +365,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[4]
+	mi := &file_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +378,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{4}
+	return file_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JoinReply) GetCluster() string {
@@ -373,7 +418,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_cluster_proto_msgTypes[5]
+	mi := &file_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +430,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[5]
+	mi := &file_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +443,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{5}
+	return file_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -417,7 +462,7 @@ type RenewReply struct {
 
 func (x *RenewReply) Reset() {
 	*x = RenewReply{}
-	mi := &file_cluster_proto_msgTypes[6]
+	mi := &file_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +474,7 @@ func (x *RenewReply) String() string {
 func (*RenewReply) ProtoMessage() {}
 
 func (x *RenewReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[6]
+	mi := &file_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +487,7 @@ func (x *RenewReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewReply.ProtoReflect.Descriptor instead.
 func (*RenewReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{6}
+	return file_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewReply) GetChain() [][]byte {
@@ -468,7 +513,7 @@ type FromAgent struct {
 
 func (x *FromAgent) Reset() {
 	*x = FromAgent{}
-	mi := &file_cluster_proto_msgTypes[7]
+	mi := &file_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +525,7 @@ func (x *FromAgent) String() string {
 func (*FromAgent) ProtoMessage() {}
 
 func (x *FromAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[7]
+	mi := &file_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +538,7 @@ func (x *FromAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromAgent.ProtoReflect.Descriptor instead.
 func (*FromAgent) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FromAgent) GetSay() isFromAgent_Say {
@@ -592,6 +637,7 @@ type FromHead struct {
 	//	*FromHead_ReadLog
 	//	*FromHead_Leave
 	//	*FromHead_Beat
+	//	*FromHead_Heard
 	Say           isFromHead_Say `protobuf_oneof:"say"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -599,7 +645,7 @@ type FromHead struct {
 
 func (x *FromHead) Reset() {
 	*x = FromHead{}
-	mi := &file_cluster_proto_msgTypes[8]
+	mi := &file_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +657,7 @@ func (x *FromHead) String() string {
 func (*FromHead) ProtoMessage() {}
 
 func (x *FromHead) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[8]
+	mi := &file_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +670,7 @@ func (x *FromHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromHead.ProtoReflect.Descriptor instead.
 func (*FromHead) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FromHead) GetSay() isFromHead_Say {
@@ -688,6 +734,15 @@ func (x *FromHead) GetBeat() *Beat {
 	return nil
 }
 
+func (x *FromHead) GetHeard() string {
+	if x != nil {
+		if x, ok := x.Say.(*FromHead_Heard); ok {
+			return x.Heard
+		}
+	}
+	return ""
+}
+
 type isFromHead_Say interface {
 	isFromHead_Say()
 }
@@ -716,6 +771,10 @@ type FromHead_Beat struct {
 	Beat *Beat `protobuf:"bytes,6,opt,name=beat,proto3,oneof"` // heard
 }
 
+type FromHead_Heard struct {
+	Heard string `protobuf:"bytes,7,opt,name=heard,proto3,oneof"` // the process whose end is on record: the agent may forget it
+}
+
 func (*FromHead_Welcome) isFromHead_Say() {}
 
 func (*FromHead_Start) isFromHead_Say() {}
@@ -728,6 +787,8 @@ func (*FromHead_Leave) isFromHead_Say() {}
 
 func (*FromHead_Beat) isFromHead_Say() {}
 
+func (*FromHead_Heard) isFromHead_Say() {}
+
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inventory     *Inventory             `protobuf:"bytes,1,opt,name=inventory,proto3" json:"inventory,omitempty"`
@@ -739,7 +800,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cluster_proto_msgTypes[9]
+	mi := &file_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +812,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[9]
+	mi := &file_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +825,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Hello) GetInventory() *Inventory {
@@ -799,7 +860,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_cluster_proto_msgTypes[10]
+	mi := &file_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +872,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[10]
+	mi := &file_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +885,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -858,7 +919,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_cluster_proto_msgTypes[11]
+	mi := &file_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +931,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[11]
+	mi := &file_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +944,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Beat) GetSeq() uint64 {
@@ -912,7 +973,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_cluster_proto_msgTypes[12]
+	mi := &file_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +985,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[12]
+	mi := &file_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +998,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Process) GetId() string {
@@ -975,7 +1036,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1048,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1061,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Start) GetProcess() string {
@@ -1054,7 +1115,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1127,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1140,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Started) GetProcess() *Process {
@@ -1099,7 +1160,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1172,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1185,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stop) GetProcess() string {
@@ -1155,7 +1216,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1228,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1241,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Exited) GetProcess() string {
@@ -1235,7 +1296,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1308,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1321,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Leave) GetGraceMs() int64 {
@@ -1283,7 +1344,7 @@ type ReadLog struct {
 
 func (x *ReadLog) Reset() {
 	*x = ReadLog{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1356,7 @@ func (x *ReadLog) String() string {
 func (*ReadLog) ProtoMessage() {}
 
 func (x *ReadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1369,7 @@ func (x *ReadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLog.ProtoReflect.Descriptor instead.
 func (*ReadLog) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReadLog) GetRequest() uint64 {
@@ -1360,7 +1421,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1433,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1446,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogChunk) GetRequest() uint64 {
@@ -1439,7 +1500,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1512,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1525,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchRequest) GetFollow() bool {
@@ -1487,7 +1548,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1560,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1573,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Cluster) GetId() string {
@@ -1567,7 +1628,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1640,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1653,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeState) GetId() string {
@@ -1669,7 +1730,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1742,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1755,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{23}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Waiting) GetJob() string {
@@ -1728,7 +1789,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1801,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1814,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{24}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -1781,7 +1842,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1793,7 +1854,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1806,7 +1867,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{25}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShutdownRequest) GetNode() string {
@@ -1842,7 +1903,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +1915,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +1928,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{26}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTokenRequest) GetKind() string {
@@ -1908,7 +1969,7 @@ type CreateTokenReply struct {
 
 func (x *CreateTokenReply) Reset() {
 	*x = CreateTokenReply{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +1981,7 @@ func (x *CreateTokenReply) String() string {
 func (*CreateTokenReply) ProtoMessage() {}
 
 func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +1994,7 @@ func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenReply.ProtoReflect.Descriptor instead.
 func (*CreateTokenReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateTokenReply) GetToken() string {
@@ -1966,7 +2027,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2039,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2052,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Token) GetId() string {
@@ -2059,7 +2120,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2071,7 +2132,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2084,7 +2145,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -2103,7 +2164,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2176,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2189,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -2147,7 +2208,7 @@ type PackRequest struct {
 
 func (x *PackRequest) Reset() {
 	*x = PackRequest{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2220,7 @@ func (x *PackRequest) String() string {
 func (*PackRequest) ProtoMessage() {}
 
 func (x *PackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2233,7 @@ func (x *PackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackRequest.ProtoReflect.Descriptor instead.
 func (*PackRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PackRequest) GetSha256() string {
@@ -2191,7 +2252,7 @@ type HasPackReply struct {
 
 func (x *HasPackReply) Reset() {
 	*x = HasPackReply{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2264,7 @@ func (x *HasPackReply) String() string {
 func (*HasPackReply) ProtoMessage() {}
 
 func (x *HasPackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2277,7 @@ func (x *HasPackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HasPackReply.ProtoReflect.Descriptor instead.
 func (*HasPackReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HasPackReply) GetHas() bool {
@@ -2236,7 +2297,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2309,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2322,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Chunk) GetSha256() string {
@@ -2295,7 +2356,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2368,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2381,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Job) GetSubmission() string {
@@ -2396,7 +2457,7 @@ type SubmitReply struct {
 
 func (x *SubmitReply) Reset() {
 	*x = SubmitReply{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2408,7 +2469,7 @@ func (x *SubmitReply) String() string {
 func (*SubmitReply) ProtoMessage() {}
 
 func (x *SubmitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2421,7 +2482,7 @@ func (x *SubmitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitReply.ProtoReflect.Descriptor instead.
 func (*SubmitReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SubmitReply) GetJob() string {
@@ -2447,7 +2508,7 @@ type JobsRequest struct {
 
 func (x *JobsRequest) Reset() {
 	*x = JobsRequest{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2520,7 @@ func (x *JobsRequest) String() string {
 func (*JobsRequest) ProtoMessage() {}
 
 func (x *JobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2533,7 @@ func (x *JobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsRequest.ProtoReflect.Descriptor instead.
 func (*JobsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *JobsRequest) GetJobs() []string {
@@ -2491,7 +2552,7 @@ type JobList struct {
 
 func (x *JobList) Reset() {
 	*x = JobList{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2564,7 @@ func (x *JobList) String() string {
 func (*JobList) ProtoMessage() {}
 
 func (x *JobList) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2577,7 @@ func (x *JobList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobList.ProtoReflect.Descriptor instead.
 func (*JobList) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *JobList) GetJobs() []*JobState {
@@ -2545,7 +2606,7 @@ type JobState struct {
 
 func (x *JobState) Reset() {
 	*x = JobState{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2618,7 @@ func (x *JobState) String() string {
 func (*JobState) ProtoMessage() {}
 
 func (x *JobState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2631,7 @@ func (x *JobState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobState.ProtoReflect.Descriptor instead.
 func (*JobState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *JobState) GetId() string {
@@ -2660,7 +2721,7 @@ type StopJobRequest struct {
 
 func (x *StopJobRequest) Reset() {
 	*x = StopJobRequest{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2733,7 @@ func (x *StopJobRequest) String() string {
 func (*StopJobRequest) ProtoMessage() {}
 
 func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2746,7 @@ func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobRequest.ProtoReflect.Descriptor instead.
 func (*StopJobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StopJobRequest) GetJob() string {
@@ -2713,7 +2774,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2786,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2799,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogsRequest) GetJob() string {
@@ -2767,7 +2828,9 @@ var File_cluster_proto protoreflect.FileDescriptor
 const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\rcluster.proto\x12\x13penstock.cluster.v1\"\a\n" +
-	"\x05Empty\"\xd1\x01\n" +
+	"\x05Empty\"\x1b\n" +
+	"\x05Fault\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\"\xd1\x01\n" +
 	"\tResources\x12\x1d\n" +
 	"\n" +
 	"milli_cpus\x18\x01 \x01(\x03R\tmilliCpus\x12\x12\n" +
@@ -2813,14 +2876,15 @@ const file_cluster_proto_rawDesc = "" +
 	"\astarted\x18\x03 \x01(\v2\x1c.penstock.cluster.v1.StartedH\x00R\astarted\x125\n" +
 	"\x06exited\x18\x04 \x01(\v2\x1b.penstock.cluster.v1.ExitedH\x00R\x06exited\x121\n" +
 	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03logB\x05\n" +
-	"\x03say\"\xd0\x02\n" +
+	"\x03say\"\xe8\x02\n" +
 	"\bFromHead\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.penstock.cluster.v1.StartH\x00R\x05start\x12/\n" +
 	"\x04stop\x18\x03 \x01(\v2\x19.penstock.cluster.v1.StopH\x00R\x04stop\x129\n" +
 	"\bread_log\x18\x04 \x01(\v2\x1c.penstock.cluster.v1.ReadLogH\x00R\areadLog\x122\n" +
 	"\x05leave\x18\x05 \x01(\v2\x1a.penstock.cluster.v1.LeaveH\x00R\x05leave\x12/\n" +
-	"\x04beat\x18\x06 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beatB\x05\n" +
+	"\x04beat\x18\x06 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x12\x16\n" +
+	"\x05heard\x18\a \x01(\tH\x00R\x05heardB\x05\n" +
 	"\x03say\"\xb2\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x126\n" +
@@ -3018,128 +3082,129 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
-	(*Resources)(nil),          // 1: penstock.cluster.v1.Resources
-	(*Inventory)(nil),          // 2: penstock.cluster.v1.Inventory
-	(*JoinRequest)(nil),        // 3: penstock.cluster.v1.JoinRequest
-	(*JoinReply)(nil),          // 4: penstock.cluster.v1.JoinReply
-	(*RenewRequest)(nil),       // 5: penstock.cluster.v1.RenewRequest
-	(*RenewReply)(nil),         // 6: penstock.cluster.v1.RenewReply
-	(*FromAgent)(nil),          // 7: penstock.cluster.v1.FromAgent
-	(*FromHead)(nil),           // 8: penstock.cluster.v1.FromHead
-	(*Hello)(nil),              // 9: penstock.cluster.v1.Hello
-	(*Welcome)(nil),            // 10: penstock.cluster.v1.Welcome
-	(*Beat)(nil),               // 11: penstock.cluster.v1.Beat
-	(*Process)(nil),            // 12: penstock.cluster.v1.Process
-	(*Start)(nil),              // 13: penstock.cluster.v1.Start
-	(*Started)(nil),            // 14: penstock.cluster.v1.Started
-	(*Stop)(nil),               // 15: penstock.cluster.v1.Stop
-	(*Exited)(nil),             // 16: penstock.cluster.v1.Exited
-	(*Leave)(nil),              // 17: penstock.cluster.v1.Leave
-	(*ReadLog)(nil),            // 18: penstock.cluster.v1.ReadLog
-	(*LogChunk)(nil),           // 19: penstock.cluster.v1.LogChunk
-	(*WatchRequest)(nil),       // 20: penstock.cluster.v1.WatchRequest
-	(*Cluster)(nil),            // 21: penstock.cluster.v1.Cluster
-	(*NodeState)(nil),          // 22: penstock.cluster.v1.NodeState
-	(*Waiting)(nil),            // 23: penstock.cluster.v1.Waiting
-	(*DrainRequest)(nil),       // 24: penstock.cluster.v1.DrainRequest
-	(*ShutdownRequest)(nil),    // 25: penstock.cluster.v1.ShutdownRequest
-	(*CreateTokenRequest)(nil), // 26: penstock.cluster.v1.CreateTokenRequest
-	(*CreateTokenReply)(nil),   // 27: penstock.cluster.v1.CreateTokenReply
-	(*Token)(nil),              // 28: penstock.cluster.v1.Token
-	(*Tokens)(nil),             // 29: penstock.cluster.v1.Tokens
-	(*RevokeTokenRequest)(nil), // 30: penstock.cluster.v1.RevokeTokenRequest
-	(*PackRequest)(nil),        // 31: penstock.cluster.v1.PackRequest
-	(*HasPackReply)(nil),       // 32: penstock.cluster.v1.HasPackReply
-	(*Chunk)(nil),              // 33: penstock.cluster.v1.Chunk
-	(*Job)(nil),                // 34: penstock.cluster.v1.Job
-	(*SubmitReply)(nil),        // 35: penstock.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),        // 36: penstock.cluster.v1.JobsRequest
-	(*JobList)(nil),            // 37: penstock.cluster.v1.JobList
-	(*JobState)(nil),           // 38: penstock.cluster.v1.JobState
-	(*StopJobRequest)(nil),     // 39: penstock.cluster.v1.StopJobRequest
-	(*LogsRequest)(nil),        // 40: penstock.cluster.v1.LogsRequest
-	nil,                        // 41: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 42: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 43: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 44: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 45: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 46: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 47: penstock.cluster.v1.JobState.FailuresEntry
+	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
+	(*Resources)(nil),          // 2: penstock.cluster.v1.Resources
+	(*Inventory)(nil),          // 3: penstock.cluster.v1.Inventory
+	(*JoinRequest)(nil),        // 4: penstock.cluster.v1.JoinRequest
+	(*JoinReply)(nil),          // 5: penstock.cluster.v1.JoinReply
+	(*RenewRequest)(nil),       // 6: penstock.cluster.v1.RenewRequest
+	(*RenewReply)(nil),         // 7: penstock.cluster.v1.RenewReply
+	(*FromAgent)(nil),          // 8: penstock.cluster.v1.FromAgent
+	(*FromHead)(nil),           // 9: penstock.cluster.v1.FromHead
+	(*Hello)(nil),              // 10: penstock.cluster.v1.Hello
+	(*Welcome)(nil),            // 11: penstock.cluster.v1.Welcome
+	(*Beat)(nil),               // 12: penstock.cluster.v1.Beat
+	(*Process)(nil),            // 13: penstock.cluster.v1.Process
+	(*Start)(nil),              // 14: penstock.cluster.v1.Start
+	(*Started)(nil),            // 15: penstock.cluster.v1.Started
+	(*Stop)(nil),               // 16: penstock.cluster.v1.Stop
+	(*Exited)(nil),             // 17: penstock.cluster.v1.Exited
+	(*Leave)(nil),              // 18: penstock.cluster.v1.Leave
+	(*ReadLog)(nil),            // 19: penstock.cluster.v1.ReadLog
+	(*LogChunk)(nil),           // 20: penstock.cluster.v1.LogChunk
+	(*WatchRequest)(nil),       // 21: penstock.cluster.v1.WatchRequest
+	(*Cluster)(nil),            // 22: penstock.cluster.v1.Cluster
+	(*NodeState)(nil),          // 23: penstock.cluster.v1.NodeState
+	(*Waiting)(nil),            // 24: penstock.cluster.v1.Waiting
+	(*DrainRequest)(nil),       // 25: penstock.cluster.v1.DrainRequest
+	(*ShutdownRequest)(nil),    // 26: penstock.cluster.v1.ShutdownRequest
+	(*CreateTokenRequest)(nil), // 27: penstock.cluster.v1.CreateTokenRequest
+	(*CreateTokenReply)(nil),   // 28: penstock.cluster.v1.CreateTokenReply
+	(*Token)(nil),              // 29: penstock.cluster.v1.Token
+	(*Tokens)(nil),             // 30: penstock.cluster.v1.Tokens
+	(*RevokeTokenRequest)(nil), // 31: penstock.cluster.v1.RevokeTokenRequest
+	(*PackRequest)(nil),        // 32: penstock.cluster.v1.PackRequest
+	(*HasPackReply)(nil),       // 33: penstock.cluster.v1.HasPackReply
+	(*Chunk)(nil),              // 34: penstock.cluster.v1.Chunk
+	(*Job)(nil),                // 35: penstock.cluster.v1.Job
+	(*SubmitReply)(nil),        // 36: penstock.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),        // 37: penstock.cluster.v1.JobsRequest
+	(*JobList)(nil),            // 38: penstock.cluster.v1.JobList
+	(*JobState)(nil),           // 39: penstock.cluster.v1.JobState
+	(*StopJobRequest)(nil),     // 40: penstock.cluster.v1.StopJobRequest
+	(*LogsRequest)(nil),        // 41: penstock.cluster.v1.LogsRequest
+	nil,                        // 42: penstock.cluster.v1.Resources.NamedEntry
+	nil,                        // 43: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                        // 44: penstock.cluster.v1.Start.EnvEntry
+	nil,                        // 45: penstock.cluster.v1.Job.EnvEntry
+	nil,                        // 46: penstock.cluster.v1.Job.SecretsEntry
+	nil,                        // 47: penstock.cluster.v1.Job.LabelsEntry
+	nil,                        // 48: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	41, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
-	1,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	42, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
-	2,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
-	9,  // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
-	11, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
-	14, // 6: penstock.cluster.v1.FromAgent.started:type_name -> penstock.cluster.v1.Started
-	16, // 7: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
-	19, // 8: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
-	10, // 9: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
-	13, // 10: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
-	15, // 11: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
-	18, // 12: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
-	17, // 13: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
-	11, // 14: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Beat
-	2,  // 15: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
-	12, // 16: penstock.cluster.v1.Hello.running:type_name -> penstock.cluster.v1.Process
-	16, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
-	1,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	43, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
-	1,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
-	12, // 21: penstock.cluster.v1.Started.process:type_name -> penstock.cluster.v1.Process
-	22, // 22: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
-	23, // 23: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
-	2,  // 24: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
-	1,  // 25: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
-	1,  // 26: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
-	28, // 27: penstock.cluster.v1.CreateTokenReply.record:type_name -> penstock.cluster.v1.Token
-	28, // 28: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	44, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	45, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
-	1,  // 31: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	46, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
-	38, // 33: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
-	34, // 34: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	47, // 35: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	3,  // 36: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	7,  // 37: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	5,  // 38: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	31, // 39: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	20, // 40: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	24, // 41: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	24, // 42: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 43: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	26, // 44: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	42, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
+	43, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
+	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
+	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
+	15, // 6: penstock.cluster.v1.FromAgent.started:type_name -> penstock.cluster.v1.Started
+	17, // 7: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
+	20, // 8: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
+	11, // 9: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
+	14, // 10: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
+	16, // 11: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
+	19, // 12: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
+	18, // 13: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
+	12, // 14: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Beat
+	3,  // 15: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
+	13, // 16: penstock.cluster.v1.Hello.running:type_name -> penstock.cluster.v1.Process
+	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
+	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
+	44, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
+	13, // 21: penstock.cluster.v1.Started.process:type_name -> penstock.cluster.v1.Process
+	23, // 22: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
+	24, // 23: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
+	3,  // 24: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
+	2,  // 25: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
+	2,  // 26: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
+	29, // 27: penstock.cluster.v1.CreateTokenReply.record:type_name -> penstock.cluster.v1.Token
+	29, // 28: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
+	45, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	46, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	2,  // 31: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
+	47, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	39, // 33: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
+	35, // 34: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
+	48, // 35: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	4,  // 36: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 37: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 38: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 39: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 40: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 41: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 42: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 43: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 44: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
 	0,  // 45: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	30, // 46: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	31, // 47: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	33, // 48: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	34, // 49: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	36, // 50: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	39, // 51: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	40, // 52: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	4,  // 53: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	8,  // 54: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	6,  // 55: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	33, // 56: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	21, // 57: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	31, // 46: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 47: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 48: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 49: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	37, // 50: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	40, // 51: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	41, // 52: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	5,  // 53: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 54: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 55: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 56: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 57: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
 	0,  // 58: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
 	0,  // 59: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
 	0,  // 60: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	27, // 61: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	29, // 62: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	28, // 61: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 62: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
 	0,  // 63: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	32, // 64: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	33, // 64: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
 	0,  // 65: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	35, // 66: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	37, // 67: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	36, // 66: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	38, // 67: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
 	0,  // 68: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	19, // 69: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	20, // 69: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
 	53, // [53:70] is the sub-list for method output_type
 	36, // [36:53] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
@@ -3152,20 +3217,21 @@ func file_cluster_proto_init() {
 	if File_cluster_proto != nil {
 		return
 	}
-	file_cluster_proto_msgTypes[7].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[8].OneofWrappers = []any{
 		(*FromAgent_Hello)(nil),
 		(*FromAgent_Beat)(nil),
 		(*FromAgent_Started)(nil),
 		(*FromAgent_Exited)(nil),
 		(*FromAgent_Log)(nil),
 	}
-	file_cluster_proto_msgTypes[8].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[9].OneofWrappers = []any{
 		(*FromHead_Welcome)(nil),
 		(*FromHead_Start)(nil),
 		(*FromHead_Stop)(nil),
 		(*FromHead_ReadLog)(nil),
 		(*FromHead_Leave)(nil),
 		(*FromHead_Beat)(nil),
+		(*FromHead_Heard)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3173,7 +3239,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -1,0 +1,198 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Holder has the certificate that a process shows, which is replaced while it runs.
+type Holder struct {
+	cert atomic.Pointer[tls.Certificate]
+	now  func() time.Time
+}
+
+// NewHolder begins with a certificate whose Leaf is set. now is the clock; nil is time.Now.
+func NewHolder(c *tls.Certificate, now func() time.Time) *Holder {
+	h := &Holder{now: orNow(now)}
+	h.cert.Store(c)
+	return h
+}
+
+// Certificate is the one that handshakes show now.
+func (h *Holder) Certificate() *tls.Certificate { return h.cert.Load() }
+
+// Set replaces it; connections that are there stay.
+func (h *Holder) Set(c *tls.Certificate) { h.cert.Store(c) }
+
+// Due is when the certificate is to be renewed: after two thirds of its life.
+func (h *Holder) Due() time.Time {
+	leaf := h.cert.Load().Leaf
+	return leaf.NotAfter.Add(-(leaf.NotAfter.Sub(leaf.NotBefore) - Early) / 3)
+}
+
+const (
+	lookEvery  = 10 * time.Minute // clocks are set, machines sleep: timers alone would be late
+	firstRetry = 15 * time.Second
+)
+
+// Keep renews the certificate whenever it is due, until ctx ends. What fails is logged and tried again, after 15 seconds at first and 10 minutes at most.
+func (h *Holder) Keep(ctx context.Context, renew func(context.Context) (*tls.Certificate, error), log *slog.Logger) {
+	retry := firstRetry
+	for {
+		wait := min(h.Due().Sub(h.now()), lookEvery)
+		if wait <= 0 {
+			c, err := renew(ctx)
+			switch {
+			case err == nil:
+				h.Set(c)
+				retry = firstRetry
+				if wait = min(h.Due().Sub(h.now()), lookEvery); wait > 0 {
+					log.Info("certificate renewed", "ends", c.Leaf.NotAfter)
+					break
+				}
+				err = fault.New(fault.Internal, "the new certificate is due for renewal already")
+				fallthrough
+			default:
+				if ctx.Err() != nil {
+					return
+				}
+				log.Warn("the certificate could not be renewed; it is tried again", "error", err, "in", retry, "ends", h.cert.Load().Leaf.NotAfter)
+				wait, retry = retry, min(2*retry, lookEvery)
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// ServerTLS is the head's side: TLS 1.3, the holder's certificate; clients show a certificate of a node of this cluster, or none.
+func ServerTLS(h *Holder, ca *CA) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Time: h.now, NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.cert.Load(), nil },
+		ClientAuth:     tls.VerifyClientCertIfGiven, ClientCAs: roots,
+		SessionTicketsDisabled: true, // every connection shows its certificate
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			id, err := PeerNode(s)
+			if err == nil && id.Cluster != ca.cluster {
+				err = fault.New(fault.Denied, "the certificate is of cluster %s", id.Cluster)
+			}
+			return err
+		},
+	}
+}
+
+// PeerNode is the node at the other side of a connection that a server accepted.
+func PeerNode(s tls.ConnectionState) (Identity, error) {
+	if len(s.VerifiedChains) == 0 {
+		return Identity{}, fault.New(fault.Denied, "the caller shows no certificate of this cluster")
+	}
+	id, err := IdentityOf(s.PeerCertificates[0])
+	if err == nil && id.Role != Node {
+		err = fault.New(fault.Denied, "the certificate is not a node's")
+	}
+	if err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+// ClientTLS is the side of whoever calls the head: the other side must be the head of the cluster of pin, by its certificate's role and its authority's hash. Host names are not compared: a head is
+// known by many, and no certificate of this authority with that role is anybody else's. h is the certificate to show; nil: none. now is the clock; nil is time.Now.
+func ClientTLS(h *Holder, pin Pin, now func() time.Time) *tls.Config {
+	now = orNow(now)
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS13, Time: now, NextProtos: []string{"h2"},
+		// Only what crypto/tls would check by itself, with the system's roots and the host name, is off. VerifyConnection runs in every handshake before anything is sent.
+		InsecureSkipVerify: true,
+		VerifyConnection:   func(s tls.ConnectionState) error { return verifyHead(s.PeerCertificates, pin, now()) },
+	}
+	if h != nil {
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return h.cert.Load(), nil }
+	}
+	return c
+}
+
+// ErrPin is in the error of a handshake with another cluster's head, or with none at all.
+var ErrPin = errors.New("it is not the head of the cluster that the token or certificate here is of (the authority's hash differs)")
+
+func verifyHead(chain []*x509.Certificate, pin Pin, now time.Time) error {
+	var root *x509.Certificate
+	for _, c := range chain {
+		if PinOf(c) == pin {
+			root = c
+		}
+	}
+	if root == nil || len(chain) < 2 || !root.IsCA {
+		return fault.New(fault.Denied, "%w", ErrPin)
+	}
+	leaf := chain[0]
+	roots := x509.NewCertPool()
+	roots.AddCert(root)
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	if inv, ok := errors.AsType[x509.CertificateInvalidError](err); ok && inv.Reason == x509.Expired {
+		switch {
+		case now.Before(leaf.NotBefore):
+			return fault.New(fault.Denied, "this machine's clock is at least %s behind the head's (it says %s): set it, for example by NTP",
+				round(leaf.NotBefore.Add(Early).Sub(now)), now.UTC().Format(time.RFC3339))
+		case now.After(leaf.NotAfter):
+			return fault.New(fault.Denied, "this machine's clock is at least %s ahead of the head's (it says %s), or the head has not renewed its certificate: set the clock, for example by NTP",
+				round(now.Sub(leaf.NotAfter)), now.UTC().Format(time.RFC3339))
+		}
+	}
+	if err != nil {
+		return fault.New(fault.Denied, "the head's certificate is not good: %w", err)
+	}
+	id, err := IdentityOf(leaf)
+	if err != nil {
+		return err
+	}
+	if id.Role != Head {
+		return fault.New(fault.Denied, "the other side is not a head")
+	}
+	return nil
+}
+
+// MaxSkew is how far clocks may be apart: beyond it a certificate made by one may not be good yet on the other.
+const MaxSkew = Early - time.Minute
+
+// CheckClock compares this machine's clock with the other side's, named by whose ("the head's"); beyond [MaxSkew] the error says which is behind and by how much.
+func CheckClock(here, there time.Time, whose string) error {
+	switch d := there.Sub(here); {
+	case d > MaxSkew:
+		return fault.New(fault.Invalid, "this machine's clock is %s behind %s: set it, for example by NTP", round(d), whose)
+	case d < -MaxSkew:
+		return fault.New(fault.Invalid, "this machine's clock is %s ahead of %s: set it, for example by NTP", round(-d), whose)
+	}
+	return nil
+}
+
+// round gives "12m", "3h5m", "40s".
+func round(d time.Duration) string {
+	if d = d.Round(time.Second); d < time.Minute {
+		return d.String()
+	}
+	d = d.Round(time.Minute)
+	if h := d / time.Hour; h > 0 {
+		return fmt.Sprintf("%dh%dm", h, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dm", d/time.Minute)
+}

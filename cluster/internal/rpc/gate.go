@@ -1,0 +1,279 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/internal/fault"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+)
+
+// gate judges who may call what.
+type gate struct {
+	tokens    Tokens
+	log       *slog.Logger
+	now       func() time.Time
+	newcomers *counter
+	hosts     *meter // failures by host
+	lines     *meter // of the log
+	mu        sync.Mutex
+	silent    int // lines left out since the last
+}
+
+const (
+	failures    = 20 // of a host, before it has to wait
+	perSecond   = 2  // how many of them are forgotten in a second
+	logLines    = 20 // of refusals at once; then one each half second
+	lookupTime  = 2 * time.Second
+	judgeAgain  = 30 * time.Second // a token whose call goes on
+	bearerLabel = "Bearer "
+)
+
+func newGate(cfg ServerConfig, l Limits) *gate {
+	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &counter{max: l.Newcomers}, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond)}
+}
+
+// tap runs before anything of a call is read but its headers. The context that it returns is the handler's.
+func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.log.Error("judging a call panicked", "method", info.FullMethodName, "panic", p, "stack", string(debug.Stack()))
+			err = fault.New(fault.Internal, "the head failed: a bug in Penstock; its log has the stack")
+		}
+		err = toStatus(err)
+	}()
+	p, err := g.identify(ctx, info.Header["authorization"])
+	if err == nil {
+		pol, ok := policies[info.FullMethodName]
+		if !ok {
+			err = fault.New(fault.Unsupported, "the head knows no call %.100q: both sides must be of the same version of Penstock", info.FullMethodName)
+		} else {
+			err = pol.admits(p)
+		}
+		if ok && err == nil && pol.kind == Newcomer {
+			err = g.admitNewcomer(ctx, p)
+		}
+	}
+	if err != nil {
+		g.refused(p, info.FullMethodName, err)
+		return nil, err
+	}
+	return context.WithValue(ctx, peerKey{}, p), nil
+}
+
+// admitted is the second look, in the handler's own goroutine: whatever way a call came, its peer was judged for this method.
+func admitted(ctx context.Context, method string) error {
+	pol, ok := policies[method]
+	p := PeerOf(ctx)
+	if !ok || p.Kind == Nobody {
+		return fault.New(fault.Denied, "nobody may call %.100q", method)
+	}
+	return pol.admits(p)
+}
+
+func (g *gate) identify(ctx context.Context, authorization []string) (Peer, error) {
+	var p Peer
+	if at, ok := peer.FromContext(ctx); ok {
+		if a, ok := at.AuthInfo.(authInfo); ok {
+			p = a.peer
+		}
+	}
+	switch {
+	case p.Kind == Nobody:
+		return p, fault.New(fault.Denied, "the connection was not judged")
+	case len(authorization) == 0:
+		return p, nil
+	case p.Kind != Newcomer:
+		return p, fault.New(fault.Denied, "an access token was shown by a caller that is known otherwise (%s): one of both", p)
+	case len(authorization) > 1:
+		return p, fault.New(fault.Denied, "more than one access token was shown")
+	}
+	bearer, ok := strings.CutPrefix(authorization[0], bearerLabel)
+	if !ok {
+		return p, fault.New(fault.Denied, "the authorization is not of the form Bearer ID.SECRET")
+	}
+	if g.hosts.over(p.Host, g.now()) {
+		return p, fault.New(fault.Unavailable, "too many calls with wrong tokens from %s: wait a few seconds", p.Host)
+	}
+	id, hash, err := pki.ParseBearer(bearer)
+	if err != nil {
+		return p, err
+	}
+	scope, err := g.judge(ctx, id, hash, true)
+	if err != nil {
+		return p, err
+	}
+	p.Kind, p.Token, p.Scope = Person, id, scope
+	return p, nil
+}
+
+// judge looks a token up. Only to those who know the secret it says why the token is good no more.
+func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (Scope, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	r, err := g.tokens.Lookup(ctx, id)
+	if err != nil && fault.CodeOf(err) != fault.NotFound {
+		g.log.Warn("a token could not be looked up", "token", id, "error", err)
+		return None, fault.New(fault.Unavailable, "the head cannot look tokens up now: try again")
+	}
+	if same := h.Equal(r.Hash); err != nil || secret && !same {
+		return None, fault.New(fault.Denied, "the head does not know this access token (%s)", id)
+	}
+	switch {
+	case r.Revoked:
+		return None, fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
+	case !r.Ends.IsZero() && !g.now().Before(r.Ends):
+		return None, fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
+	case r.Scope < Read || r.Scope > Admin:
+		return None, fault.New(fault.Denied, "access token %s has no scope", id)
+	}
+	return r.Scope, nil
+}
+
+// watch ends a call whose token ends, is revoked, or loses its scope.
+func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc) {
+	t := time.NewTicker(judgeAgain)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		scope, err := g.judge(ctx, p.Token, pki.Hash{}, false)
+		if err == nil && scope < p.Scope {
+			err = fault.New(fault.Denied, "access token %s has scope %s now", p.Token, scope)
+		}
+		if err != nil && fault.CodeOf(err) == fault.Denied {
+			cancel(err)
+			return
+		}
+	}
+}
+
+func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
+	if g.hosts.over(p.Host, g.now()) {
+		return fault.New(fault.Unavailable, "too many wrong tokens from %s: wait a few seconds", p.Host)
+	}
+	if !g.newcomers.add() {
+		return fault.New(fault.Unavailable, "%d machines are joining already: try again", g.newcomers.max)
+	}
+	context.AfterFunc(ctx, g.newcomers.done)
+	return nil
+}
+
+// refused counts and logs a call that was not admitted.
+func (g *gate) refused(p Peer, method string, err error) {
+	if fault.CodeOf(err) == fault.Denied {
+		g.hosts.add(p.Host, g.now())
+	}
+	g.logLimited("a call was refused", "method", method, "peer", p.String(), "why", err)
+}
+
+// answered sees what a handler refused: a newcomer whose token is wrong.
+func (g *gate) answered(p Peer, method string, err error) {
+	if p.Kind == Newcomer && fault.CodeOf(err) == fault.Denied {
+		g.refused(p, method, err)
+	}
+}
+
+// logLimited writes a line, unless there were many lately; then the next says how many were left out.
+func (g *gate) logLimited(msg string, args ...any) {
+	g.mu.Lock()
+	n := g.silent
+	if g.lines.over("", g.now()) {
+		g.silent++
+		g.mu.Unlock()
+		return
+	}
+	g.lines.add("", g.now())
+	g.silent = 0
+	g.mu.Unlock()
+	if n > 0 {
+		args = append(args, "left_out", n)
+	}
+	g.log.Warn(msg, args...)
+}
+
+// meter counts what happens by key, and forgets some of it each second.
+type meter struct {
+	most, perSecond float64
+	mu              sync.Mutex
+	keys            map[string]*level
+}
+
+type level struct {
+	n  float64
+	at time.Time
+}
+
+// maxKeys is how many keys a meter knows; what comes then is counted together.
+const maxKeys = 1024
+
+func newMeter(most, perSecond float64) *meter {
+	return &meter{most: most, perSecond: perSecond, keys: map[string]*level{}}
+}
+
+func (m *meter) level(key string, now time.Time) *level {
+	l := m.keys[key]
+	if l == nil {
+		return nil
+	}
+	l.n = max(0, l.n-max(0, now.Sub(l.at).Seconds())*m.perSecond)
+	l.at = now
+	return l
+}
+
+// over says that key has reached the most.
+func (m *meter) over(key string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.level(key, now)
+	if l == nil && len(m.keys) >= maxKeys {
+		l = m.level("others", now)
+	}
+	return l != nil && l.n > m.most-1
+}
+
+func (m *meter) add(key string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.level(key, now)
+	if l == nil && len(m.keys) >= maxKeys {
+		for k := range m.keys {
+			if m.level(k, now).n == 0 {
+				delete(m.keys, k)
+			}
+		}
+		if len(m.keys) >= maxKeys {
+			key = "others"
+			l = m.level(key, now)
+		}
+	}
+	if l == nil {
+		l = &level{at: now}
+		m.keys[key] = l
+	}
+	l.n = min(l.n+1, m.most)
+}
+
+// hostOf is the address of a peer without its port; of IPv6 the network (/64), which is what one machine has.
+func hostOf(a net.Addr) string {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	if ip.Is6() && !ip.IsLoopback() {
+		return netip.PrefixFrom(ip, 64).Masked().String()
+	}
+	return ip.String()
+}

@@ -1,0 +1,93 @@
+// Package rpc makes the gRPC servers and connections of a cluster; nothing else does.
+//
+// A [Server] judges every call before it reads a byte of its message: who calls (a node's certificate, an access token, the unix socket, nothing), and whether the method's policy admits that
+// peer. What has no policy is refused, and a server with such a method does not start. There is TLS 1.3 on every TCP port; the interface has no way to open one without.
+//
+// Errors travel as fault codes with their text. A handler sees who calls in its context ([PeerOf]).
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+)
+
+// Record is what a store has of an access token.
+type Record struct {
+	Hash    pki.Hash
+	Scope   Scope
+	Ends    time.Time // zero: never
+	Revoked bool
+}
+
+// Tokens knows the access tokens. Lookup gives the record of an id, [fault.NotFound] where there is none; join tokens are none. It is called for every call that shows a token, while the connection
+// of the caller waits: it answers from memory.
+type Tokens interface {
+	Lookup(ctx context.Context, id string) (Record, error)
+}
+
+// Limits of a server. Zero fields are those of [DefaultLimits].
+type Limits struct {
+	Message     int           // bytes
+	Streams     uint32        // calls at once, of a connection
+	Connections int           // at once, on all TCP ports together; and as many again on unix sockets
+	Newcomers   int           // calls of newcomers at once
+	Header      uint32        // bytes of a call's headers
+	Handshake   time.Duration // from accepting a connection to its first frame
+	Idle        time.Duration // of a connection without calls, which is then closed
+	Keepalive   time.Duration // silence after which the other side is asked whether it is there; half of it later the connection is lost
+}
+
+// DefaultLimits are what docs/design/0005-cluster.md says.
+var DefaultLimits = Limits{
+	Message: 4 << 20, Streams: 64, Connections: 1000, Newcomers: 32, Header: 16 << 10, Handshake: 5 * time.Second, Idle: 5 * time.Minute, Keepalive: 10 * time.Second,
+}
+
+func (l Limits) orDefault() Limits {
+	d := DefaultLimits
+	if l.Message == 0 {
+		l.Message = d.Message
+	}
+	if l.Streams == 0 {
+		l.Streams = d.Streams
+	}
+	if l.Connections == 0 {
+		l.Connections = d.Connections
+	}
+	if l.Newcomers == 0 {
+		l.Newcomers = d.Newcomers
+	}
+	if l.Header == 0 {
+		l.Header = d.Header
+	}
+	if l.Handshake == 0 {
+		l.Handshake = d.Handshake
+	}
+	if l.Idle == 0 {
+		l.Idle = d.Idle
+	}
+	if l.Keepalive == 0 {
+		l.Keepalive = d.Keepalive
+	}
+	return l
+}
+
+// ServerConfig is what a server needs.
+type ServerConfig struct {
+	CA     *pki.CA     // whose nodes are believed
+	Holder *pki.Holder // the head's certificate
+	Tokens Tokens
+	Limits Limits
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+type peerKey struct{}
+
+// PeerOf is who calls, in the context of a handler; elsewhere Nobody.
+func PeerOf(ctx context.Context) Peer {
+	p, _ := ctx.Value(peerKey{}).(Peer)
+	return p
+}
