@@ -30,6 +30,7 @@ type assembly struct {
 	parts []part
 	of    []*part // by rank; nil where it is not read here
 	ranks []int32
+	far   *far // of samples that other nodes read, or get; nil: there are none
 }
 
 // number says that the samples of the step from the at-th on have the numbers n, n+1, ... of the epoch.
@@ -67,11 +68,16 @@ type part struct {
 func newAssembly(j *job) *assembly {
 	n := j.lane0[len(j.lane0)-1] + j.Sources[len(j.Sources)-1].Layout.shape.Lanes
 	w := &assembly{j: j, lanes: make([]laneRows, n), parts: make([]part, len(j.iters)), of: make([]*part, j.Job.Ranks)}
-	if j.Job.Ranks > 1 {
+	if j.Job.Ranks > 1 || j.mesh != nil {
 		w.dealer = order.NewDealer(n, j.Job.Ranks)
 	}
 	for i, it := range j.iters {
-		w.of[it.rank] = &w.parts[i]
+		if it.rank != feeder {
+			w.of[it.rank] = &w.parts[i]
+		}
+	}
+	if j.mesh != nil {
+		w.far = newFar(j.mesh, n)
 	}
 	return w
 }
@@ -242,6 +248,10 @@ func (w *assembly) again(k int) {
 		}
 		v := w.seq[i%n]
 		l := &w.lanes[v]
+		if w.far != nil && !l.any { // read elsewhere
+			w.seq = append(w.seq, v)
+			continue
+		}
 		if l.left == 0 {
 			w.next(l)
 		}
@@ -371,14 +381,29 @@ func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 	var lengths map[string]int
 	if j.globalPad() { // the longest lists of all ranks, also of those that are read elsewhere
 		var p part
-		w.all(&p)
+		if w.far == nil {
+			w.all(&p)
+		} else {
+			w.mine(&p)
+		}
 		lengths = j.iters[0].collate.LongestOf(p.rows, p.runs)
 	}
-	w.dealt()
+	if w.far == nil {
+		w.dealt()
+	} else {
+		defer w.far.release()
+		if err := w.exchange(lengths); err != nil {
+			return nil, err
+		}
+	}
 	errs := make([]error, len(j.iters))
 	one := func(i int) {
 		it := j.iters[i]
 		p := &w.parts[i]
+		if it.rank == feeder {
+			items[i] = item{at: after}
+			return
+		}
 		defer func() {
 			if p := recover(); p != nil {
 				f, ok := p.(*fault.Error) // an allocator's

@@ -54,6 +54,25 @@ func (it *Iterator) drop() {
 	it.queue = nil
 }
 
+// Feed gives other nodes what this one reads for them, until the epochs are over or all nodes with ranks have closed their
+// iterators. It is for the iterator of a node without ranks, and does what a loop around its Next does.
+func (it *Iterator) Feed(ctx context.Context) error {
+	if it.rank != feeder {
+		return fault.New(fault.Invalid, "feed: this node has rank %d, whose batches are to be read with Next; it feeds others meanwhile", it.rank)
+	}
+	for {
+		if _, err := it.Next(ctx); err != io.EOF {
+			return err
+		}
+		it.j.mu.Lock()
+		over := it.last.over
+		it.j.mu.Unlock()
+		if over {
+			return nil
+		}
+	}
+}
+
 // Rank is the rank whose batches the iterator gives.
 func (it *Iterator) Rank() int { return it.rank }
 
@@ -118,6 +137,12 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 				err := fault.New(fault.Stalled, "rank %d waits for %v for %s, which is not read: iterators of one call advance together. Read all, close those that are not wanted, or name the ranks of this process (Ranks)", it.rank, j.stall, who)
 				j.fail(err)
 				continue
+			}
+			if j.mesh != nil {
+				if what, since := j.mesh.waiting(); what != "" && since >= j.stall {
+					j.fail(fault.New(fault.Stalled, "rank %d waits for %v for %s, and nothing is heard of other nodes: all nodes of a job advance together. Are all its ranks read there?", it.rank, since.Round(time.Second), what))
+					continue
+				}
 			}
 			stall.Reset(j.stall) // the engine watches over itself
 		}
@@ -198,6 +223,10 @@ func (it *Iterator) Restore(s State) error {
 		it.restored = true
 		return nil
 	}
+	if j.mesh != nil && j.begun {
+		j.mu.Unlock()
+		return fault.New(fault.Unsupported, "restore: the nodes of a job go on together, so this one cannot go elsewhere once it has begun: restore before the first Next, or close the iterators of all nodes and open them anew with Options.State")
+	}
 	j.mu.Unlock()
 	j.halt()
 	j.mu.Lock()
@@ -275,5 +304,5 @@ func (it *Iterator) Len() (int64, bool) {
 func (it *Iterator) Explain() string {
 	it.j.mu.Lock()
 	defer it.j.mu.Unlock()
-	return it.j.explain() + it.explainForm()
+	return it.j.explain() + it.j.explainNodes() + it.explainForm()
 }

@@ -71,7 +71,8 @@ type job struct {
 	depth    int // steps made ahead
 	stall    time.Duration
 	ledger   *Ledger
-	dry      bool // samples are counted from the ledger and metadata, none is read
+	dry      bool  // samples are counted from the ledger and metadata, none is read
+	mesh     *mesh // with other nodes; nil: none
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	work     context.Context // of the producer at work
@@ -102,6 +103,9 @@ func Open(ctx context.Context, o Job) ([]*Iterator, error) {
 		for r := range j.Job.Ranks {
 			ranks = append(ranks, r)
 		}
+	}
+	if len(ranks) == 0 {
+		ranks = []int{feeder}
 	}
 	for _, r := range ranks {
 		c, err := NewCollator(j.Schema, j.Form, j.memory)
@@ -154,6 +158,9 @@ func newJob(ctx context.Context, o Job) (*job, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(err, j.free())
+	}
+	if n := o.Nodes; n != nil && n.Exchange.Nodes() > 1 {
+		j.mesh = newMesh(j)
 	}
 	return j, nil
 }
@@ -211,6 +218,9 @@ func (j *job) lanes(i int) lanes.Config {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},
 	}
+	if j.Nodes != nil && j.Nodes.Exchange.Nodes() > 1 {
+		c.Elsewhere = j.elsewhere(i, j.lane0[i])
+	}
 	for k, st := range s.Layout.scans {
 		c.Leaves = append(c.Leaves, s.Layout.leaf(k, st))
 	}
@@ -239,8 +249,12 @@ func (j *job) check() error {
 	if j.Job.Ranks < 1 {
 		return fault.New(fault.Invalid, "shards: ranks must be at least 1, have %d", j.Job.Ranks)
 	}
-	if j.Options.Ranks != nil && len(j.Options.Ranks) == 0 {
-		return fault.New(fault.Invalid, "shards: no rank is read here: leave Ranks out for all of them")
+	if j.Nodes != nil {
+		if err := j.checkNodes(); err != nil {
+			return err
+		}
+	} else if j.Options.Ranks != nil && len(j.Options.Ranks) == 0 {
+		return errNoRank
 	}
 	seen := map[int]bool{}
 	for _, r := range j.Options.Ranks {
@@ -327,6 +341,8 @@ func (j *job) check() error {
 	return nil
 }
 
+var errNoRank = fault.New(fault.Invalid, "shards: no rank is read here: leave Ranks out for all of them")
+
 // MinMemory is the smallest budget of a run, in bytes: what its buffers need whatever the data are.
 const MinMemory = 64 << 10
 
@@ -359,6 +375,9 @@ func sameTypes(a, b *arrow.Schema) bool {
 // free ends the job for good; the producer has ended.
 func (j *job) free() error {
 	var err error
+	if j.mesh != nil {
+		j.mesh.close()
+	}
 	for _, s := range j.sources {
 		err = errors.Join(err, s.Close())
 	}
@@ -385,6 +404,9 @@ func (j *job) fail(err error) {
 	defer j.mu.Unlock()
 	if j.err == nil {
 		j.err = err
+		if j.mesh != nil {
+			j.mesh.fail(err)
+		}
 	}
 	for _, it := range j.iters {
 		signal(it.ready)
@@ -410,11 +432,17 @@ func (j *job) launch() {
 				panic(p)
 			}
 		}()
-		err := j.produce(at, gone)
+		var err error
+		if j.mesh != nil {
+			err = j.mesh.start(j.work, &at)
+		}
+		if err == nil {
+			err = j.produce(at, gone)
+		}
 		select {
 		case <-gone: // what came of being stopped is nobody's failure
 		default:
-			if err != nil {
+			if err != nil && !j.fed() {
 				j.fail(err)
 			}
 		}
@@ -453,6 +481,10 @@ func (j *job) push(items []item, gone chan struct{}) error {
 			for i, it := range j.iters {
 				if it.closed {
 					items[i].release()
+					continue
+				}
+				if it.rank == feeder && !items[i].eof {
+					it.last = items[i].at
 					continue
 				}
 				it.queue = append(it.queue, items[i])

@@ -33,6 +33,8 @@ type Options struct {
 	State *State
 	// Ledger that was written with State, if any: what is read from there on is added to it, so that it knows the whole epoch.
 	Ledger *Ledger
+	// Nodes divides the job among several processes; nil: this one reads all. See [Nodes].
+	Nodes *Nodes
 }
 
 // Shuffle is the order of samples. It is part of a job's plan: another one is

@@ -32,6 +32,7 @@ type At struct {
 // StateAt finds the state of a job before a step without making the batches before it: from
 // metadata where no step changes the number of rows, else with a ledger, else by counting.
 func StateAt(ctx context.Context, o Job, at At) (State, error) {
+	o.Nodes = nil // what has to be counted is, here
 	j, err := newJob(ctx, o)
 	if err != nil {
 		return State{}, err

@@ -20,6 +20,17 @@ type Stats struct {
 	Steps, Samples           int64         // made, over all epochs; up to the prefetch more than were given
 	Waited                   time.Duration // of this iterator's consumer, in Next: what a trainer starves
 	Elapsed                  time.Duration // since the first Next
+
+	// Of a job of several nodes: what went to others and came from them, and how long steps waited for them.
+	Nodes NodeStats
+}
+
+// NodeStats is what a node has exchanged with others so far.
+type NodeStats struct {
+	Sent, Received           int64 // samples
+	SentBytes, ReceivedBytes int64 // of their rows
+	Waited                   time.Duration
+	Waits                    string // what the step that is made waits for; "": for no other node
 }
 
 // Stats may be called at any time, from any goroutine.
@@ -32,6 +43,9 @@ func (it *Iterator) Stats() Stats {
 	}
 	if t := j.first.Load(); t != 0 {
 		s.Elapsed = time.Since(j.opened) - time.Duration(t)
+	}
+	if j.mesh != nil {
+		s.Nodes = j.mesh.stats()
 	}
 	s.Engine.HeldBytes, s.Engine.PeakBytes, s.Engine.Elapsed = j.budget.Used(), j.budget.Peak(), s.Elapsed
 	return s

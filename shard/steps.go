@@ -311,6 +311,14 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 				p.pass.Start()
 			}
 		}
+		if j.mesh != nil {
+			if j.iters[0].rank == feeder && j.mesh.abandoned() {
+				return j.mesh.left()
+			}
+			if err := j.mesh.begin(j.work); err != nil {
+				return err
+			}
+		}
 		items, full, err := w.step(e, &at)
 		if err != nil {
 			return err
@@ -323,6 +331,9 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 			if err := j.push(items, gone); err != nil {
 				return err
 			}
+		}
+		if j.mesh != nil {
+			j.mesh.done()
 		}
 		if full {
 			continue

@@ -44,6 +44,9 @@ func (p *Pass) chunk() (*chunk, error) {
 			p.planned = true
 			break
 		}
+		if p.own != nil && !p.own[lane] {
+			continue
+		}
 		c.wins = append(c.wins, p.planWindow(c, lane, window, &tasks))
 	}
 	if len(c.wins) == 0 {

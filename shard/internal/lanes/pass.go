@@ -26,6 +26,7 @@ type Pass struct {
 	cancel     context.CancelFunc
 	lots       []*lot
 	queue      [][]*Window // by lane: published, in order
+	own        []bool      // by lane: read here; nil: all are
 	live       map[*Window]struct{}
 	ready      chan collected // of the collector; nil before Start
 	over       error          // why ready was closed
@@ -72,6 +73,12 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 	p := &Pass{
 		s: s, epoch: epoch, num: pass, key: s.key(epoch, pass), order: o, merge: order.NewMerge(o, pos), plan: o.Production(pos), from: pos,
 		queue: make([][]*Window, o.Lanes()), live: map[*Window]struct{}{}, skipped: newSkips(s),
+	}
+	if x := s.c.Elsewhere; x != nil {
+		p.own = make([]bool, o.Lanes())
+		for v := range p.own {
+			p.own[v] = x.Own(v)
+		}
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	rest := &idle{room: s.room()}
@@ -189,9 +196,13 @@ func (p *Pass) Ahead(max int64) ([]int32, error) {
 	return lanes, nil
 }
 
-// Give gives the first n > 0 samples of Ahead. It appends them to dst by lane; give each piece back with Take.
+// Give gives the first n > 0 samples of Ahead. It appends them to dst by lane, but for those of lanes that are read
+// elsewhere; give each piece back with Take.
 func (p *Pass) Give(n int, dst []Piece) []Piece {
 	for _, x := range p.merge.Give(n) {
+		if p.own != nil && !p.own[x.Lane] {
+			continue
+		}
 		q := p.queue[x.Lane]
 		for q[0].Window != x.Window {
 			q[0] = nil
@@ -250,6 +261,9 @@ func (p *Pass) receive() (collected, error) {
 
 // publish receives the next window and tells the merge how many samples it has.
 func (p *Pass) publish(lane int, window int64) error {
+	if p.own != nil && !p.own[lane] {
+		return p.elsewhere(lane, window)
+	}
 	c, err := p.receive()
 	if err == nil && (c.lane != lane || c.window != window) {
 		err = internal("window %d of lane %d came instead of %d of %d", c.window, c.lane, window, lane)
@@ -292,6 +306,25 @@ func (p *Pass) publish(lane int, window int64) error {
 	return nil
 }
 
+// elsewhere is publish for a window of a lane that is read elsewhere.
+func (p *Pass) elsewhere(lane int, window int64) error {
+	from, to := p.order.Bounds(lane, window)
+	m := to - from
+	if !p.s.c.Known() {
+		var err error
+		if m, err = p.s.c.Elsewhere.Await(p.ctx, p.epoch, p.num, lane, window); err != nil {
+			return err
+		}
+	}
+	if err := p.merge.Publish(lane, window, m); err != nil {
+		return err
+	}
+	if f := p.s.c.Published; f != nil {
+		f(p.epoch, p.num, lane, window, m)
+	}
+	return nil
+}
+
 // given is how many samples of a window were given before the pass began.
 func (p *Pass) given(lane int, window int64) int64 {
 	if p.from != nil && p.from[lane].Window == window {
@@ -314,6 +347,23 @@ func (p *Pass) spill(w *Window, given int64) error {
 
 // collect takes the next window of the plan from the engine; false at the end.
 func (p *Pass) collect() (c collected, ok bool) {
+	c, ok = p.read()
+	if !ok || c.err != nil || p.own == nil {
+		return c, ok
+	}
+	if !p.s.c.Known() {
+		p.s.c.Elsewhere.Collected(p.epoch, p.num, c.lane, c.window, c.m)
+	} else if from, to := p.order.Bounds(c.lane, c.window); c.m != to-from {
+		if c.w != nil {
+			c.w.free()
+		}
+		c = collected{err: internal("window %d of lane %d has %d samples of %d rows, though no step changes their number", c.window, c.lane, c.m, to-from)}
+	}
+	return c, ok
+}
+
+// read makes the next window of the plan; false at the end.
+func (p *Pass) read() (c collected, ok bool) {
 	plan, err := p.nextPlan()
 	if err != nil || plan == nil {
 		return collected{err: err}, err != nil

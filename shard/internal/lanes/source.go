@@ -49,7 +49,24 @@ type Config struct {
 	Exec    exec.Options // Budget is set
 	// Published is called for every window, with the number of its samples; may be nil.
 	Published func(epoch, pass uint64, lane int, window, samples int64)
+	// Elsewhere: lanes that others read; nil: none.
+	Elsewhere *Elsewhere
 }
+
+// Elsewhere divides the lanes of a source among processes. A pass reads its own ones, and gives their samples. Of the
+// others it knows how many samples each window has, which is all that the order needs.
+type Elsewhere struct {
+	// Own reports whether a lane is read here.
+	Own func(lane int) bool
+	// Collected is called for every window that is read here as soon as its samples are counted, in the order of
+	// production, by a goroutine of the pass, where counts do not follow from metadata. It must not wait.
+	Collected func(epoch, pass uint64, lane int, window, samples int64)
+	// Await waits for the samples of a window that is read elsewhere.
+	Await func(ctx context.Context, epoch, pass uint64, lane int, window int64) (int64, error)
+}
+
+// Known reports whether the samples of windows follow from metadata.
+func (c *Config) Known() bool { return c.KeepsRows && !c.Bytes }
 
 // Leaf is a scan with the steps behind it, and the units of its splits.
 type Leaf struct {

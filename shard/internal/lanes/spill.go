@@ -94,7 +94,7 @@ func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, er
 		recs[i] = r.Batch
 	}
 	return func(from, n int64) ([]byte, error) {
-		schema := nullable(recs[0].Schema())
+		schema := Nullable(recs[0].Schema())
 		rec, err := gather.Record(alloc, schema, recs, w.slice(from, n))
 		if err != nil {
 			return nil, err
@@ -113,9 +113,9 @@ func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, er
 	}
 }
 
-// nullable is a schema whose columns may all hold nulls: leaves of a union differ in that, and IPC leaves
+// Nullable is a schema whose columns may all hold nulls: leaves of a union differ in that, and IPC leaves
 // out what cannot be.
-func nullable(s *arrow.Schema) *arrow.Schema {
+func Nullable(s *arrow.Schema) *arrow.Schema {
 	fields := s.Fields() // a copy
 	for i := range fields {
 		fields[i].Nullable = true
