@@ -71,6 +71,8 @@ var allowed = []struct {
 	{"cluster/internal/pki", "internal/fault"},
 	{"cluster/internal/packs", "internal/fault"},
 	{"cluster/internal/place", "internal/fault"},
+	{"cluster/internal/jobs", "cluster/internal/place"},
+	{"cluster/internal/core", "cluster/internal/place cluster/internal/jobs"},
 	{"cluster/internal/rpc", "internal/fault cluster/internal/pb cluster/internal/pki"},
 	{"cluster/internal/agent", "internal/fault trainer/launch trainer/device cluster/internal/pb cluster/internal/pki cluster/internal/rpc cluster/internal/packs"},
 	{"cluster/internal/head", "internal/fault internal/near cluster/internal/..."},

@@ -36,7 +36,7 @@ type node struct {
 	is       standing
 	free     Resources         // capacity less what is booked; below 0 where the node came back with less
 	kept     Resources         // reserved for Machine.first
-	used     map[string]member // devices
+	used     map[string]int // devices, by how many hold them: more than one only where a head that starts again finds them so
 	holds    map[member]Placement
 	draining bool // also while it is suspect
 }
@@ -106,7 +106,7 @@ func (m *Machine) Step(e Event) []Action {
 func (m *Machine) arrive(x Node) {
 	n := m.nodes[x.ID]
 	if n == nil {
-		n = &node{used: map[string]member{}, holds: map[member]Placement{}}
+		n = &node{used: map[string]int{}, holds: map[member]Placement{}}
 		m.nodes[x.ID] = n
 		i, _ := slices.BinarySearchFunc(m.order, x.ID, func(n *node, id NodeID) int { return cmp.Compare(n.ID, id) })
 		n.Node = x
@@ -265,7 +265,9 @@ func (m *Machine) end(d *demand, index int) {
 	n := m.nodes[p.Node]
 	delete(n.holds, member{d.ID, index})
 	for _, x := range p.Devices {
-		delete(n.used, x)
+		if n.used[x]--; n.used[x] == 0 {
+			delete(n.used, x)
+		}
 	}
 	n.free.take(d.Members[index].Needs, 1)
 	m.recount(n)
@@ -279,9 +281,19 @@ func (m *Machine) book(d *demand, n *node, p Placement) {
 	}
 	n.holds[k], d.where[p.Member] = p, p
 	for _, x := range p.Devices {
-		n.used[x] = k
+		n.used[x]++
 	}
 	n.free.take(d.Members[p.Member].Needs, -1)
+}
+
+// Booked is what the processes on a node need.
+func (m *Machine) Booked(id NodeID) (r Resources) {
+	if n := m.nodes[id]; n != nil {
+		for k := range n.holds {
+			r.take(m.placed[k.demand].Members[k.index].Needs, 1)
+		}
+	}
+	return r
 }
 
 // serve places what fits, the oldest first.

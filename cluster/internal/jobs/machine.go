@@ -1,0 +1,328 @@
+package jobs
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/place"
+)
+
+const (
+	firstDelay = time.Second
+	mostDelay  = 30 * time.Second
+	// endGrace is what the other processes of an attempt get to end in, when one has failed.
+	endGrace = 10 * time.Second
+)
+
+// Machine is the state. The zero value has no jobs.
+type Machine struct {
+	jobs map[string]*job
+	due  map[string]*job // that wait for their time
+	now  time.Duration
+	out  []Action
+}
+
+type job struct {
+	Spec
+	Record
+	procs   map[int]*proc // of the attempt, that have not ended
+	started int
+	ending  bool // an end of the attempt was asked for
+	again   bool // the next attempt is due at
+	at      time.Duration
+}
+
+type proc struct {
+	place.Placement
+	runs    bool
+	drained bool
+}
+
+// Step takes an event, and says what to do, in this order. The actions are valid until the next call.
+func (m *Machine) Step(e Event) []Action {
+	if m.jobs == nil {
+		m.jobs, m.due = map[string]*job{}, map[string]*job{}
+	}
+	m.out, m.now = m.out[:0], e.At
+	switch e.Kind {
+	case Submit:
+		if m.jobs[e.Spec.ID] == nil {
+			j := &job{Spec: e.Spec, Record: Record{State: Queued}}
+			m.jobs[j.ID] = j
+			m.save(j)
+			m.want(j)
+		}
+	case Load:
+		m.load(e.Spec, e.Record)
+	case Placed:
+		if j := m.jobs[e.Job]; j != nil && e.Demand == j.demand() && (j.State == Queued || j.State == Restarting) && !j.again && j.procs == nil {
+			m.place(j, e.Placed)
+		}
+	case Started, Exited, Gone, Drain:
+		if j := m.jobs[e.Process.Job]; j != nil && e.Process.Attempt == j.Attempt {
+			if p := j.procs[e.Process.Member]; p != nil {
+				m.process(j, p, e)
+			}
+		}
+	case Stop:
+		if j := m.jobs[e.Job]; j != nil && !j.State.Over() {
+			m.stop(j, e.Grace)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.due)) {
+		if j := m.due[id]; j.at <= m.now {
+			delete(m.due, id)
+			j.again = false
+			m.want(j)
+		}
+	}
+	return m.out
+}
+
+// Deadline is when a Tick is due.
+func (m *Machine) Deadline() (at time.Duration, ok bool) {
+	for _, j := range m.due {
+		if !ok || j.at < at {
+			at, ok = j.at, true
+		}
+	}
+	return at, ok
+}
+
+// Record of a job.
+func (m *Machine) Record(id string) (Record, bool) {
+	j := m.jobs[id]
+	if j == nil {
+		return Record{}, false
+	}
+	return j.copy(), true
+}
+
+// Forget drops a job that is over.
+func (m *Machine) Forget(id string) {
+	if j := m.jobs[id]; j != nil && j.State.Over() {
+		delete(m.jobs, id)
+	}
+}
+
+// Where is the node of a process that belongs to an attempt that goes on, and has not ended.
+func (m *Machine) Where(p Process) (node place.NodeID, ok bool) {
+	j := m.jobs[p.Job]
+	if j == nil || j.Attempt != p.Attempt || j.procs[p.Member] == nil {
+		return "", false
+	}
+	return j.procs[p.Member].Node, true
+}
+
+// On lists the processes that are on a node, as far as is known.
+func (m *Machine) On(node place.NodeID) []Process {
+	var ps []Process
+	for _, id := range slices.Sorted(maps.Keys(m.jobs)) {
+		j := m.jobs[id]
+		for _, i := range slices.Sorted(maps.Keys(j.procs)) {
+			if j.procs[i].Node == node {
+				ps = append(ps, Process{id, j.Attempt, i})
+			}
+		}
+	}
+	return ps
+}
+
+func (j *job) copy() Record {
+	r := j.Record
+	r.Failures = maps.Clone(r.Failures)
+	r.Placed = slices.Clone(r.Placed)
+	r.Avoid = slices.Clone(r.Avoid)
+	return r
+}
+
+// demand names that of the attempt after the present one, or of the one that is placed.
+func (j *job) demand() place.DemandID {
+	n := j.Attempt
+	if j.procs == nil {
+		n++
+	}
+	return Demand(j.ID, n)
+}
+
+func (m *Machine) do(a Action) { m.out = append(m.out, a) }
+
+func (m *Machine) save(j *job) { m.do(Action{Do: Save, Job: j.ID, Record: j.copy()}) }
+
+func (m *Machine) want(j *job) {
+	m.do(Action{Do: Want, Job: j.ID, Demand: place.Demand{ID: j.demand(), Members: j.Members, Spread: j.Spread, Avoid: slices.Clone(j.Avoid)}})
+}
+
+// load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
+func (m *Machine) load(s Spec, r Record) {
+	j := &job{Spec: s, Record: r}
+	j.Record = j.copy()
+	m.jobs[j.ID] = j
+	switch {
+	case r.State.Over():
+	case len(r.Placed) > 0:
+		j.procs = map[int]*proc{}
+		for _, p := range r.Placed {
+			j.procs[p.Member] = &proc{Placement: p}
+		}
+		j.ending = r.State == Restarting || r.State == Stopping
+	case r.Stop:
+		m.over(j, Stopped)
+	default:
+		m.want(j)
+	}
+}
+
+func (m *Machine) place(j *job, placed []place.Placement) {
+	j.Attempt++
+	j.State, j.Placed = Starting, slices.Clone(placed)
+	j.procs, j.started, j.ending = map[int]*proc{}, 0, false
+	m.save(j)
+	for _, p := range placed {
+		j.procs[p.Member] = &proc{Placement: p}
+		m.do(Action{Do: Start, Job: j.ID, Process: Process{j.ID, j.Attempt, p.Member}, Placement: p})
+	}
+}
+
+// process is what happened to a process of the attempt.
+func (m *Machine) process(j *job, p *proc, e Event) {
+	switch e.Kind {
+	case Started:
+		if !p.runs {
+			p.runs = true
+			if j.started++; j.started == len(j.Members) && j.State == Starting {
+				j.State = Running
+				m.save(j)
+			}
+		}
+		if j.ending || p.drained { // its node may not have heard
+			m.kill(j, e.Process.Member, endGrace)
+		}
+	case Drain:
+		p.drained = true
+		m.kill(j, e.Process.Member, e.Grace)
+	case Exited, Gone:
+		class := e.Class
+		if e.Kind == Gone {
+			class = Lost
+			e.Text = fmt.Sprintf("node %s was lost, or its agent was", p.Node)
+		}
+		if (class == Crash || class == User) && p.drained {
+			class = Preemption // it ended as it was asked to
+		}
+		delete(j.procs, e.Process.Member)
+		if class != None && !j.ending {
+			m.fails(j, p, class, e)
+		}
+		if len(j.procs) == 0 {
+			m.ended(j)
+		}
+		m.do(Action{Do: Free, Job: j.ID, Demand: place.Demand{ID: Demand(j.ID, j.Attempt)}, Process: e.Process, Placement: p.Placement}) // when it is on record
+	}
+}
+
+// fails: a process is the first of its attempt to fail. The others are ended.
+func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
+	j.ending = true
+	j.Code = e.Code
+	j.Why = string(class) + ": " + e.Text
+	if len(j.Members) > 1 {
+		j.Why = fmt.Sprintf("process %d, %s", e.Process.Member, j.Why)
+	}
+	if j.Failures == nil {
+		j.Failures = map[Class]int64{}
+	}
+	j.Failures[class]++
+	if (class == Unfit || class == Lost) && !slices.Contains(j.Avoid, p.Node) {
+		j.Avoid = append(j.Avoid, p.Node)
+		if len(j.Avoid) > 16 {
+			j.Avoid = j.Avoid[1:]
+		}
+	}
+	j.State = Restarting
+	if !j.may(class) {
+		j.State = Failed
+	}
+	if len(j.procs) > 0 {
+		if j.State == Failed {
+			j.State = Stopping // until the others have ended
+			j.Stop = false
+		}
+		m.save(j)
+		for _, i := range slices.Sorted(maps.Keys(j.procs)) {
+			m.kill(j, i, endGrace)
+		}
+	}
+}
+
+// may reports whether a failure of this class is within the budget.
+func (j *job) may(class Class) bool {
+	most := int64(0)
+	switch class {
+	case Lost, Preemption:
+		return true
+	case Crash:
+		most = j.Budgets.Crash
+	case Memory:
+		most = j.Budgets.Memory
+	case User:
+		most = j.Budgets.User
+	case Unfit:
+		most = j.Budgets.Unfit
+	}
+	return most < 0 || j.Failures[class] <= most
+}
+
+// ended: all processes of the attempt have ended.
+func (m *Machine) ended(j *job) {
+	j.procs, j.Placed = nil, nil
+	switch {
+	case j.Stop:
+		m.over(j, Stopped)
+	case !j.ending:
+		j.Why, j.Code = "", 0
+		m.over(j, Finished)
+	case j.State == Failed || j.State == Stopping:
+		m.over(j, Failed)
+	default:
+		j.State = Restarting
+		m.save(j)
+		var n int64
+		for _, k := range j.Failures {
+			n += k
+		}
+		j.again, j.at = true, m.now+min(firstDelay<<min(n-1, 10), mostDelay)
+		m.due[j.ID] = j
+	}
+}
+
+func (m *Machine) over(j *job, s State) {
+	j.State, j.Avoid = s, nil
+	delete(m.due, j.ID)
+	j.again = false
+	m.save(j)
+}
+
+func (m *Machine) stop(j *job, grace time.Duration) {
+	if j.procs == nil {
+		if !j.again {
+			m.do(Action{Do: Cancel, Job: j.ID, Demand: place.Demand{ID: j.demand()}})
+		}
+		j.Stop = true
+		m.over(j, Stopped)
+		return
+	}
+	if j.State != Stopping { // else it has failed, or was stopped before: that stays its end
+		j.State, j.ending, j.Stop = Stopping, true, true
+		m.save(j)
+	}
+	for _, i := range slices.Sorted(maps.Keys(j.procs)) {
+		m.kill(j, i, grace)
+	}
+}
+
+func (m *Machine) kill(j *job, member int, grace time.Duration) {
+	m.do(Action{Do: Kill, Job: j.ID, Process: Process{j.ID, j.Attempt, member}, Placement: j.procs[member].Placement, Grace: grace})
+}
