@@ -33,7 +33,6 @@ type sim struct {
 	agents []*agent
 	dies   int // actions until the head dies; < 0: not now
 	tick   time.Duration
-	log    []string
 }
 
 type loaded struct { // what the store has of a node
@@ -51,7 +50,6 @@ type submitted struct {
 	plan     [][]jobs.Class // how processes end, by attempt and member; beyond it they end well
 	good     map[int64]map[int]bool
 	attempts int64
-	over     jobs.State
 }
 
 type agent struct {

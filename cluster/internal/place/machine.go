@@ -34,8 +34,8 @@ const (
 type node struct {
 	Node
 	is       standing
-	free     Resources         // capacity less what is booked; below 0 where the node came back with less
-	kept     Resources         // reserved for Machine.first
+	free     Resources      // capacity less what is booked; below 0 where the node came back with less
+	kept     Resources      // reserved for Machine.first
 	used     map[string]int // devices, by how many hold them: more than one only where a head that starts again finds them so
 	holds    map[member]Placement
 	draining bool // also while it is suspect
