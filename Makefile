@@ -77,10 +77,11 @@ gpu-check: build ## with an NVIDIA GPU: discovery, training, pinned copies; benc
 	$(GO) build -o $(BIN)/bench-gpu ./bench/gpu
 	PENSTOCK_PYTHON='$(or $(PYTHON),$(wildcard $(BIN)/venv/bin/python))' $(BIN)/bench-gpu -o bench/results/gpu.md
 
-soak: tools ## the long tests: more seeds, Azurite, kill loops (needs npm)
+soak: tools ## the long tests: more seeds, Azurite, kill loops, PyTorch's too (needs npm; PYTHON= as for test)
 	@mkdir -p $(TOOLS)
 	test -d $(TOOLS)/node_modules/azurite || npm install --no-fund --no-audit --prefix $(TOOLS) azurite@3.37.0
-	PENSTOCK_SOAK=1 $(GO) test -tags '$(TAGS)' -timeout 120m -count 1 $(PKGS)
+	$(if $(PYTHON),,python/venv.sh $(BIN)/venv)
+	PENSTOCK_SOAK=1 PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 120m -count 1 $(PKGS)
 
 clean: ## remove what make built
 	rm -rf $(BIN)
