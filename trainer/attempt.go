@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -425,16 +424,4 @@ func (c *controller) stacks(ranks []int) {
 		}
 		c.post(func() { c.step(group.Event{Kind: group.StacksTaken, Attempt: at.number}) })
 	})
-}
-
-// setOf is where a rank stands, from its state. Ranks of a group write equal states with equal bytes; what a state holds besides is read when it is committed.
-func setOf(name string, raw json.RawMessage) (group.Set, error) {
-	var at struct {
-		Epoch uint64 `json:"epoch"`
-		Step  int64  `json:"step"`
-	}
-	if err := json.Unmarshal(raw, &at); err != nil {
-		return group.Set{}, fault.New(fault.Corrupt, "the state of data set %q: %w", name, err)
-	}
-	return group.Set{Name: name, Key: string(raw), Epoch: at.Epoch, Step: at.Step}, nil
 }

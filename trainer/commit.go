@@ -28,7 +28,10 @@ func (c *controller) complete(n int64) {
 	metrics := metricsOf(all)
 	step, files := int64(0), false
 	for _, r := range all {
-		step, files = max(step, r.Step), files || r.Dir != ""
+		for _, p := range r.Data {
+			step = max(step, p.Step)
+		}
+		files = files || r.Dir != ""
 	}
 	if !files {
 		delete(c.a.reports, n)
@@ -62,27 +65,45 @@ func (c *controller) commit(n int64, ranks []int) {
 	all := at.reports[n]
 	delete(at.reports, n)
 	k := store.Commit{Attempt: at.number, Report: n, Metrics: metricsOf(all), World: c.cfg.Workers, Data: maps.Clone(at.states), Parallel: c.cfg.Checkpoint.Parallel}
+	places := map[string]wire.Place{}
 	for _, r := range all {
-		for name, raw := range r.Data {
-			k.Data[name] = store.Data{State: raw}
+		maps.Copy(places, r.Data) // they are equal
+		for name, p := range r.Data {
+			if p.State != nil {
+				k.Data[name] = store.Data{State: p.State}
+			}
 		}
 	}
 	for _, rank := range ranks {
 		k.Parts = append(k.Parts, store.Part{Rank: rank, Dir: all[rank].Dir})
 	}
-	c.others.Go(func() { c.upload(at, k) })
+	c.others.Go(func() { c.upload(at, k, places) })
+}
+
+// placed refuses a checkpoint whose states are not those of the places where the ranks are. A set that no rank with files has opened has the state that the attempt began with, or none where it began anew.
+func placed(data map[string]store.Data, places map[string]wire.Place) (err error) {
+	for name, p := range places {
+		at := shard.State{Epoch: p.Epoch}
+		if d, ok := data[name]; ok {
+			if at, err = shard.ParseState(d.State); err != nil {
+				return fault.New(fault.CodeOf(err), "the state of data set %q: %w", name, err)
+			}
+		}
+		if at.Epoch != p.Epoch || at.Step != p.Step {
+			return fault.New(fault.Invalid, "the ranks are at step %d of epoch %d of data set %q, but no rank that gives files has opened it: open every training data set on the ranks that save, before the first report", p.Step, p.Epoch, name)
+		}
+	}
+	return nil
 }
 
 // upload commits, and tells the state machine.
-func (c *controller) upload(at *attempt, k store.Commit) {
+func (c *controller) upload(at *attempt, k store.Commit, places map[string]wire.Place) {
 	var m *store.Manifest
-	staged, err := c.takeOver(at, &k)
+	staged, err := "", placed(k.Data, places)
+	if err == nil {
+		staged, err = c.takeOver(at, &k)
+	}
 	for name, d := range k.Data {
-		if err == nil {
-			if _, perr := shard.ParseState(d.State); perr != nil {
-				err = fault.New(fault.CodeOf(perr), "the state of data set %q: %w", name, perr)
-			}
-		}
 		if err != nil {
 			break
 		}

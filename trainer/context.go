@@ -276,16 +276,19 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 		}
 		training = true
 		st := s.f.State()
-		b, err := st.MarshalJSON()
-		if err != nil {
-			c.mu.Unlock()
-			return fault.New(fault.Internal, "the state of data set %q: %w", name, err)
+		p := wire.Place{Epoch: st.Epoch, Step: st.Step}
+		if dir != "" {
+			b, err := st.MarshalJSON()
+			if err != nil {
+				c.mu.Unlock()
+				return fault.New(fault.Internal, "the state of data set %q: %w", name, err)
+			}
+			p.State = b
 		}
 		if r.Data == nil {
-			r.Data = map[string]json.RawMessage{}
+			r.Data = map[string]wire.Place{}
 		}
-		r.Data[name] = b
-		r.Step = max(r.Step, st.Step)
+		r.Data[name] = p
 	}
 	c.mu.Unlock()
 	if err := c.send(wire.ToController{Report: r}); err != nil {

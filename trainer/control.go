@@ -200,21 +200,17 @@ func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
 
 // report takes a rank's report.
 func (c *controller) report(at *attempt, rank int, r *wire.Report) {
-	e := group.Event{Kind: group.Report, Rank: rank, N: r.N, Step: r.Step, Attempt: at.number}
+	e := group.Event{Kind: group.Report, Rank: rank, N: r.N, Attempt: at.number}
 	for _, name := range slices.Sorted(maps.Keys(r.Data)) {
-		s, err := setOf(name, r.Data[name])
-		if err != nil {
-			e.Err = err
-			break
-		}
-		e.Sets = append(e.Sets, s)
+		p := r.Data[name]
+		e.Sets = append(e.Sets, group.Set{Name: name, Key: string(p.State), Epoch: p.Epoch, Step: p.Step}) // ranks of a group write equal states with equal bytes
+		e.Step = max(e.Step, p.Step)
 	}
-	if r.Dir != "" && e.Err == nil {
+	if r.Dir != "" {
 		e.Err = checkDir(r.Dir)
-		e.Files = e.Err == nil
-	}
-	if e.Err != nil {
-		r.Dir = ""
+		if e.Files = e.Err == nil; !e.Files {
+			r.Dir = ""
+		}
 	}
 	c.post(func() {
 		if c.a != at {

@@ -146,8 +146,11 @@ func worker() error {
 			continue
 		}
 		reports++
-		r := object{"n": reports, "step": done, "metrics": object{"loss": 1 / float64(done), "steps": done}, "data": object{"train": data.State()}}
+		at := data.State()
+		place := object{"epoch": at.Epoch, "step": at.Step}
+		r := object{"n": reports, "metrics": object{"loss": 1 / float64(done), "steps": done}, "data": object{"train": place}}
 		if rank == 0 || c.Same {
+			place["state"] = at
 			dir, err := os.MkdirTemp("", "ckpt")
 			if err != nil {
 				return err

@@ -1,6 +1,6 @@
 """A worker's connection to the controller of its run: lines of JSON over a unix socket (``trainer/internal/wire``).
 
-:func:`session` connects, once per process; outside of a run it is None. Every report carries the states of the training data sets
+:func:`session` connects, once per process; outside of a run it is None. Every report says where the training data sets stand
 that :func:`penstock.shard` has opened; whoever gives batches calls :meth:`Session.alive`.
 """
 
@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from penstock._errors import Corrupt, Error, Invalid, Unavailable, Unsupported, error
+from penstock._state import Place, summed
 from penstock._version import __version__
 
 if TYPE_CHECKING:
@@ -98,8 +98,14 @@ def decode_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in metrics.items()}
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 class Session:
-    """The connection. Requests of several threads follow each other; answers are awaited without a limit, as the controller ends what hangs."""
+    """The connection. Requests of several threads follow each other; answers are awaited without a limit, as the controller ends what hangs.
+
+    No thread of ours listens: what the controller says is read by the calls that need it, so that none of it competes with the loop.
+    """
 
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
@@ -107,13 +113,15 @@ class Session:
         self._alive_at = -math.inf
         self._asking = threading.Lock()  # one request at a time
         self._sending = threading.Lock()
-        self._got = threading.Condition()  # guards what follows
-        self._answers: deque[dict[str, Any]] = deque()  # to restore
-        self._acks: deque[dict[str, Any]] = deque()  # to reports, in order
-        self._answered = 0  # reports, when there is none in _acks
+        self._reading = threading.Lock()  # guards what follows: what the controller has said
+        self._buf = bytearray()  # the beginning of a line
+        self._answered = 0  # reports
+        self._failed: Error | None = None  # of the first that was not kept, until it is raised
+        self._number = 0  # checkpoint of the report answered last
+        self._answer: dict[str, Any] | None = None  # to restore
         self._lost: tuple[str, str] | None = None  # code and text
-        #: Where a data set stands, for loops that take batches ahead; else it is the shard's own state.
-        self.positions: dict[str, Callable[[], dict[str, Any]]] = {}
+        #: Where a data set stands, for loops that take batches ahead; else it is the shard's own place.
+        self.positions: dict[str, Callable[[], Place]] = {}
         self._restored: Path | None = None
         self._restoring = False  # it was asked for
         self._done = False
@@ -125,20 +133,31 @@ class Session:
         except OSError as e:
             self._sock.close()
             raise Unavailable(f"the controller of this run does not answer ({path}: {e.strerror or e}): the run is over, or {ENV_SOCKET} was inherited from one; unset it to run without") from e
-        self._lines = self._sock.makefile("rb")
         self._send({"hello": {
             "version": VERSION, "run": os.environ.get(ENV_RUN, ""), "attempt": _number(ENV_ATTEMPT, 1), "rank": _number("RANK", 0),
             "pid": self.pid, "client": f"python {__version__}",
         }})  # fmt: skip
-        first = self._read()
-        if first is None or "welcome" not in first:
+        try:
+            self.welcome = self._hello()
+        except BaseException:
             self._sock.close()
-            if first and "refused" in first:
-                raise _fault(first["refused"], "the controller of this run refuses this worker")
+            raise
+        self.reports = self.welcome.reports  # made so far
+
+    def _hello(self) -> Welcome:
+        lines: list[bytes] = []
+        while not lines and self._lost is None:
+            lines = self._lines(0)
+        first = _message(lines[0]) if lines else {}
+        if "refused" in first:
+            raise _fault(first["refused"], "the controller of this run refuses this worker")
+        if "welcome" not in first:
             raise Unavailable("the controller of this run is gone: it ended, or was killed, before it took this worker")
-        self.welcome = Welcome.of(first["welcome"])
-        self.reports = self._answered = self.welcome.reports  # made so far
-        threading.Thread(target=self._listen, name="penstock-control", daemon=True).start()
+        welcome = Welcome.of(first["welcome"])
+        self._answered = welcome.reports
+        for line in lines[1:]:
+            self._take(line)
+        return welcome
 
     # The loop's side.
 
@@ -153,61 +172,64 @@ class Session:
 
     def noticed(self) -> bool:
         """The machine will be taken away: true from the same step on, on every rank."""
-        self.check()
-        shards, notice = _training(), self.preempt
+        shards = _training()
         if shards:
+            self.check()
             return any(s.noticed for s in shards.values())
+        self._look()
+        self.check()
+        notice = self.preempt
         return notice is not None and self.reports >= notice.report
 
     def alive(self, step: int | None = None) -> None:
-        """The loop gets somewhere. Says so at most once a second; between is the cost of reading a clock. Raises as :meth:`check` does."""
-        self.check()
+        """The loop gets somewhere. Says so, and looks whether the controller is there, at most once a second; between is the cost of reading a clock. Raises as :meth:`check` does."""
         now = time.monotonic()
         if now - self._alive_at >= 1:
             self._alive_at = now
+            self._look()
+            self.check()
             self._send({"alive": {"step": step} if step else {}})
+        elif self._lost is not None:
+            self.check()
 
     def report(self, metrics: Mapping[str, float], directory: str) -> int:
         """Makes the next report. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
 
         With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
-        of it is raised by the next call.
+        of it is raised by the next call. It says where every training data set stands, and with files the state there.
         """
         with self._asking:
+            self._look()
+            self._settle(0)
             self.check()
-            self._settle(self._answered + len(self._acks))
-            states = {name: self.positions.get(name, s.state_dict)() for name, s in _training().items()}
             n = self.reports + 1
             m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
             if directory:
                 m["dir"] = directory
-            if states:
-                m["data"] = states
-                m["step"] = max(int(s.get("step") or 0) for s in states.values())
+            shards = _training()
+            if shards:
+                data: dict[str, Any] = {}
+                m["data"] = data
+                for name, s in shards.items():
+                    place = self.positions[name]() if name in self.positions else s.place()
+                    epoch, step = place.at()
+                    data[name] = {"epoch": epoch, "step": step, "state": summed(place.state())} if directory else {"epoch": epoch, "step": step}
             self._send({"report": m})
             self.reports = n
             self._alive_at = time.monotonic()
             # Without data a notice counts from a report on, which is the controller's to say.
-            return self._settle(n if directory or not states else n - AHEAD)
+            return self._settle(n if directory or not shards else n - AHEAD)
 
     def _settle(self, n: int) -> int:
-        """Waits for the answers to all reports up to ``n``. Returns the last one's checkpoint."""
-        failed: Error | None = None
-        number = 0
-        while self._answered < n:
-            a = self._await(self._acks)
-            if a is None:
-                assert self._lost is not None
-                raise failed or error(*self._lost)
-            self._answered += 1
-            if a.get("n") != self._answered:
-                raise self._lose("corrupt", f"the controller answers report {a.get('n')} where report {self._answered} is due: use one release for both sides")
-            if a.get("error") and failed is None:
-                failed = _fault(a["error"], f"report {self._answered}")
-            number = int(a.get("checkpoint") or 0)
-        if failed is not None:
+        """Waits for the answers to all reports up to ``n``, and raises the first error of those that were answered. Returns the last one's checkpoint."""
+        if self._answered < n:
+            self._until(lambda: self._answered >= n)
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
             raise failed
-        return number
+        if self._answered < n:
+            self.check()
+        return self._number
 
     def restore(self) -> Path | None:
         """The folder with the files of the checkpoint that the group goes on from; None where there is none. Asked once."""
@@ -215,13 +237,15 @@ class Session:
             return None
         with self._asking:
             if self._restored is None:
-                self._restoring = True
+                self._look()
                 self.check()
+                self._answer, self._restoring = None, True
                 self._send({"restore": {}})
-                a = self._await(self._answers)
+                self._until(lambda: self._answer is not None)
+                a = self._answer
                 if a is None:
-                    assert self._lost is not None
-                    raise error(*self._lost)
+                    self.check()
+                    return None
                 if a.get("error"):
                     raise _fault(a["error"], f"checkpoint {self.welcome.checkpoint}")
                 if not a.get("dir"):
@@ -247,80 +271,112 @@ class Session:
             self._send({"done": m})
 
     def check(self) -> None:
-        """Raises if the controller is gone: nobody would hear of what is trained from there on."""
+        """Raises if the controller is known to be gone: nobody would hear of what is trained from there on."""
         lost = self._lost
         if lost is not None:
             raise error(*lost)
 
     # The controller's side.
 
-    def _await(self, queue: deque[dict[str, Any]]) -> dict[str, Any] | None:
-        """The next answer; None when the controller is gone."""
-        with self._got:
-            while not queue and self._lost is None:
-                self._got.wait()
-            return queue.popleft() if queue else None
-
     def _send(self, m: dict[str, Any]) -> None:
-        line = json.dumps(m, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        line = _encode(m).encode() + b"\n"
         if len(line) > MAX_LINE:
             raise Invalid(f"a message of {len(line)} bytes for the controller: metrics and states take at most {MAX_LINE} together")
         with self._sending:
             try:
                 self._sock.sendall(line)
             except OSError as e:
+                self._look()  # it may have said why
                 raise self._lose("unavailable", _GONE) from e
 
-    def _read(self) -> dict[str, Any] | None:
-        """The next line; None when the controller is gone."""
-        try:
-            line = self._lines.readline(4 * MAX_LINE)
-        except OSError:
-            return None
-        if not line.endswith(b"\n"):
-            return None
-        try:
-            m = json.loads(line)
-        except ValueError:
-            m = None
-        if not isinstance(m, dict):
-            raise Corrupt("what the controller says is damaged: use one release for both sides")
-        return m
+    def _look(self) -> None:
+        """Takes what the controller has said. Where another thread is at it, that one does."""
+        if self._lost is None and self._reading.acquire(blocking=False):
+            try:
+                self._receive(socket.MSG_DONTWAIT)
+            finally:
+                self._reading.release()
 
-    def _listen(self) -> None:
+    def _until(self, ready: Callable[[], bool]) -> None:
+        """Waits until something was said, or the controller is gone."""
+        while not ready() and self._lost is None:
+            with self._reading:
+                if not ready() and self._lost is None:  # another thread may have read it
+                    self._receive(0)
+
+    def _receive(self, flags: int) -> None:
+        """Takes what comes next."""
         try:
-            while (m := self._read()) is not None:
-                if "reported" in m:
-                    with self._got:
-                        self._acks.append(m["reported"] or {})
-                        self._got.notify_all()
-                elif "restored" in m and self._restoring:
-                    with self._got:
-                        self._answers.append(m["restored"] or {})
-                        self._got.notify_all()
-                elif "preempt" in m:
-                    p = m["preempt"]
-                    with self._got:
-                        self.preempt = Preempt(str(p.get("reason", "")), float(p.get("grace") or 0), int(p.get("report") or 0))
-                elif "refused" in m:
-                    f = _fault(m["refused"], "the controller gave this worker up")
-                    self._lose(f.code, str(f))
-                    return
-                else:
-                    self._lose("corrupt", f"the controller says {', '.join(m) or 'nothing'}, which this release does not know: use one release for both sides")
-                    return
+            for line in self._lines(flags):
+                self._take(line)
+        except Error as e:
+            self._lose(e.code, str(e))
+
+    def _lines(self, flags: int) -> list[bytes]:
+        """What comes next: whole lines."""
+        try:
+            data = self._sock.recv(1 << 14, flags)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
             self._lose("unavailable", _GONE)
-        except Exception as e:  # whatever it is, nobody may wait for an answer that nobody reads
-            self._lose(e.code if isinstance(e, Error) else "internal", str(e) or repr(e))
+            return []
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        if self._buf and lines:
+            lines[0] = bytes(self._buf) + lines[0]
+            self._buf.clear()
+        if rest:
+            self._buf += rest
+            if len(self._buf) > 4 * MAX_LINE:
+                raise Corrupt("what the controller says is damaged: a line without an end")
+        return lines
+
+    def _take(self, line: bytes) -> None:
+        if line == _KEPT % (self._answered + 1):  # as nearly all are
+            self._answered += 1
+            self._number = 0
+            return
+        m = _message(line)
+        if "reported" in m:
+            a = m["reported"] or {}
+            if a.get("n") != self._answered + 1:
+                raise Corrupt(f"the controller answers report {a.get('n')} where report {self._answered + 1} is due: use one release for both sides")
+            self._answered += 1
+            if a.get("error") and self._failed is None:
+                self._failed = _fault(a["error"], f"report {self._answered}")
+            self._number = int(a.get("checkpoint") or 0)
+        elif "restored" in m and self._restoring:
+            self._answer = m["restored"] or {}
+        elif "preempt" in m:
+            p = m["preempt"]
+            self.preempt = Preempt(str(p.get("reason", "")), float(p.get("grace") or 0), int(p.get("report") or 0))
+        elif "refused" in m:
+            raise _fault(m["refused"], "the controller gave this worker up")
+        else:
+            raise Corrupt(f"the controller says {', '.join(m) or 'nothing'}, which this release does not know: use one release for both sides")
 
     def _lose(self, code: str, text: str) -> Error:
         """The connection is of no use any more; the first reason counts, and is returned."""
-        with self._got:
-            if self._lost is None:
-                self._lost = (code, text)
-            self._got.notify_all()
-            return error(*self._lost)
+        if self._lost is None:
+            self._lost = (code, text)
+        return error(*self._lost)
 
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        m = json.loads(line)
+    except ValueError:
+        m = None
+    if not isinstance(m, dict):
+        raise Corrupt("what the controller says is damaged: use one release for both sides")
+    return m
+
+
+#: A report's answer, without an error or a checkpoint, byte for byte as Go writes it.
+_KEPT = b'{"reported":{"n":%d}}'
 
 _GONE = "the controller of this run is gone: it ended or was killed. `penstock resume` goes on from the last checkpoint"
 
@@ -334,6 +390,8 @@ def session() -> Session | None:
     Only the process that the controller started may have it: processes that it forks or starts get an ``Unsupported`` error.
     """
     global _session
+    if _session is not None:
+        return _session
     path = os.environ.get(ENV_SOCKET)
     if not path:
         return None
@@ -346,9 +404,16 @@ def session() -> Session | None:
             )
         if _session is None:
             _session = Session(path)
+            os.register_at_fork(after_in_child=_forget)
             os.environ[_ENV_OWNER] = str(os.getpid())
             _watch(_session)
         return _session
+
+
+def _forget() -> None:
+    """A process that a worker forks is none: it is told so (see :func:`session`)."""
+    global _session
+    _session = None
 
 
 def _training() -> dict[str, Shard]:

@@ -171,19 +171,16 @@ class Shard:
     @property
     def epoch(self) -> int:
         """Of the next batch."""
-        return self._place()[0]
+        return self.place().at()[0]
 
     @property
     def step(self) -> int:
         """Steps of the epoch that were given."""
-        return self._place()[1]
+        return self.place().at()[1]
 
-    def _place(self) -> tuple[int, int]:
-        b = self._feed.position
-        if b is None:
-            return self._feed.base["epoch"], self._feed.base["step"]
-        epoch, at = _state.uvarint(b, 0)
-        return epoch, _state.uvarint(b, at)[0]
+    def place(self) -> _state.Place:
+        """Where the job stands after the last batch given: what :meth:`state_dict` is made of, at the cost of an object."""
+        return _state.Place(self._feed.base, self._feed.position)
 
     @property
     def begun(self) -> bool:
@@ -195,7 +192,7 @@ class Shard:
 
         A plain dict: ``json.dump`` of it is a state file that the command line takes (``penstock batches --from``).
         """
-        return _state.summed(self._feed.state())
+        return _state.summed(self.place().state())
 
     def load_state_dict(self, state: Mapping[str, Any] | str | bytes) -> None:
         """Goes on from a state: a dict, or its JSON. Every rank loads the same one. A state of another job is refused with what differs.

@@ -31,6 +31,27 @@ def uvarint(b: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+class Place:
+    """Where a job stands: what the data process said with a batch. It is read when somebody asks."""
+
+    __slots__ = ("_base", "_position")
+
+    def __init__(self, base: dict[str, Any], position: bytes | None) -> None:
+        self._base, self._position = base, position
+
+    def at(self) -> tuple[int, int]:
+        """Epoch, and steps of it that were given."""
+        b = self._position
+        if b is None:
+            return self._base["epoch"], self._base["step"]
+        epoch, at = uvarint(b, 0)
+        return epoch, uvarint(b, at)[0]
+
+    def state(self) -> dict[str, Any]:
+        """The state, without its sum."""
+        return self._base if self._position is None else position(self._position, self._base)
+
+
 def position(b: bytes, base: dict[str, Any]) -> dict[str, Any]:
     """The state that a position of the feed says; what does not change from step to step is that of ``base``. It has no sum."""
     at = 0

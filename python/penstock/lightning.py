@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from penstock import _control, _open, train
 from penstock._errors import Invalid, Unsupported
 from penstock._shard import Shard
+from penstock._state import Place, summed
 
 __all__ = ["Loader", "PenstockEnvironment", "ReportCallback", "checkpoint", "loader"]
 
@@ -105,7 +106,7 @@ class Loader:
     def __init__(self, shard: Shard, options: dict[str, Any]) -> None:
         self.shard = shard
         self._options = options
-        self._before: Optional[dict[str, Any]] = None  # the state before the batch that was taken ahead
+        self._before: Optional[Place] = None  # of the batch that was taken ahead
 
     def __iter__(self) -> Iterator[Any]:
         self._before = None
@@ -129,19 +130,19 @@ class Loader:
             return True
         return False
 
-    def position(self) -> dict[str, Any]:
-        """The state after the batch that is, or was last, trained on."""
-        return self._before if self._before is not None else self.shard.state_dict()
+    def position(self) -> Place:
+        """Where the data set is after the batch that is, or was last, trained on."""
+        return self._before if self._before is not None else self.shard.place()
 
 
 class _Ahead(Iterator[Any]):
-    """Notes the state before each batch; after the last one there is none ahead."""
+    """Notes the place before each batch; after the last one there is none ahead."""
 
     def __init__(self, loader: Loader, batches: Iterator[Any]) -> None:
         self._loader, self._batches = loader, batches
 
     def __next__(self) -> Any:
-        before = self._loader.shard.state_dict()
+        before = self._loader.shard.place()
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -155,7 +156,7 @@ class _OpenLoader(Loader):
     """Of a shard that no run keeps the state of: Lightning's checkpoints have it."""
 
     def state_dict(self) -> dict[str, Any]:
-        return self.position()
+        return summed(self.position().state())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.shard.load_state_dict(state)

@@ -106,7 +106,7 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
     together with the position in every training data set: a rank that gives one waits until that is committed (or, with asynchronous checkpoints, until
     the directory was moved away). A report that is not kept raises with the reason.
     """
-    values = {_name(k): _number(k, v) for k, v in (metrics or {}).items()}
+    values = {k if type(k) is str and k else _name(k): v if type(v) is float else _number(k, v) for k, v in (metrics or {}).items()}
     directory = ""
     if checkpoint is not None:
         directory = os.path.abspath(os.fspath(checkpoint))

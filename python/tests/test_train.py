@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import _control, train
+from penstock import _control, _state, train
 from penstock._control import decode_metrics, encode_metrics
 from penstock._errors import Invalid, Unsupported
 
@@ -134,10 +134,11 @@ def test_the_controller_ends() -> None:
 import penstock
 penstock.report({{}})
 print("ready", flush=True)
+import math, select
 from penstock import _control
 s = _control.session()
-with s._got:
-    s._got.wait_for(lambda: s._lost is not None)
+select.select([s._sock], [], [])
+s._alive_at = -math.inf  # it looks once a second
 try:
     {call}
 except penstock.Unavailable as e:
@@ -251,10 +252,11 @@ penstock.report({})
 AHEAD = """
 import penstock
 from penstock import _control
+from penstock._state import Place
 class Shard:
     eval = noticed = False
-    def state_dict(self):
-        return {"epoch": 0, "step": 1}
+    def place(self):
+        return Place({"epoch": 0, "step": 1}, None)
 _control._training = lambda: {"train": Shard()}
 """
 
@@ -275,6 +277,40 @@ def test_reports_are_not_waited_for(controller: Controller) -> None:
     out, err = p.communicate(timeout=60)
     assert p.returncode == 0, err
     assert len(out.split()) == 70 and len(controller.said("report")) == 70
+
+
+def test_what_reports_say_of_the_data(controller: Controller) -> None:
+    """Where it stands; with files the state as well. States are not made of what nobody asked for."""
+    run(controller, AHEAD + """
+class Counted(Place):
+    made = 0
+    def state(self):
+        Counted.made += 1
+        return {"version": 1, "epoch": 3, "step": 4}
+_control.session().positions["train"] = lambda: Counted({"epoch": 3, "step": 4}, None)
+penstock.report({})
+assert Counted.made == 0
+penstock.report({}, "/")
+assert Counted.made == 1
+""")
+    light, files = controller.said("report")
+    assert light["data"] == {"train": {"epoch": 3, "step": 4}}
+    assert files["data"] == {"train": {"epoch": 3, "step": 4, "state": _state.summed({"version": 1, "epoch": 3, "step": 4})}}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_lines_in_pieces(controller: Controller, piece: int) -> None:
+    """What the controller says arrives as it likes: in pieces, several lines at once."""
+
+    def answer(rank: int, m: dict[str, Any]) -> None:
+        if m["n"] == 9:
+            text = b"".join(json.dumps(x).encode() + b"\n" for x in [*({"reported": {"n": n}} for n in range(1, 9)), {"preempt": {"reason": "\u00e4", "grace": 1, "report": 2}}, {"reported": {"n": 9, "checkpoint": 5}}])
+            for i in range(0, len(text), piece):
+                controller.connections[rank].sendall(text[i : i + piece])
+
+    controller.on_report = answer
+    out, _ = run(controller, AHEAD + "s = _control.session()\nfor i in range(8): penstock.report({})\nprint(s.report({}, '/'), s._answered, s.preempt.reason, len(s._buf))")
+    assert out == "5 9 \u00e4 0\n"
 
 
 def test_an_error_is_that_of_a_later_report(controller: Controller) -> None:
@@ -314,11 +350,11 @@ def test_preemption_with_data(controller: Controller) -> None:
     """Where training data sets are open it counts from the batch that carries it. Evaluation ones do not matter."""
     out, _ = run(controller, """
 from types import SimpleNamespace as S
-from penstock import _open, _control
+from penstock import _open, _control, _state
 s = _control.session()
 a, b, val = S(eval=False, noticed=False), S(eval=False, noticed=False), S(eval=True, noticed=True)
 _open._opened.update(a=a, b=b, val=val)
-a.state_dict = b.state_dict = lambda: {"step": 5}
+a.place = b.place = lambda: _state.Place({"epoch": 2, "step": 5}, None)
 penstock.report({})
 penstock.report({})
 print(penstock.preempted())
@@ -327,7 +363,7 @@ print(penstock.preempted())
 """)
     assert out == "False\nTrue\n"
     for m in controller.said("report"):
-        assert m["data"] == {"a": {"step": 5}, "b": {"step": 5}} and m["step"] == 5
+        assert m["data"] == {"a": {"epoch": 2, "step": 5}, "b": {"epoch": 2, "step": 5}}
 
 
 def test_alive(controller: Controller) -> None:

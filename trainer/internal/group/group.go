@@ -98,7 +98,7 @@ type Event struct {
 // Set is where a rank stands in a data set.
 type Set struct {
 	Name  string
-	Key   string // equal for equal states
+	Key   string // equal for equal states; "": not known
 	Epoch uint64
 	Step  int64
 }

@@ -143,7 +143,7 @@ func eventOf(t *testing.T, line string, attempt int) Event {
 		default:
 			step, key, _ := strings.Cut(val, "/")
 			n, _ := strconv.Atoi(step)
-			e.Sets = append(e.Sets, Set{Name: f[:strings.IndexByte(f, '=')], Step: int64(n), Key: val + key})
+			e.Sets = append(e.Sets, Set{Name: f[:strings.IndexByte(f, '=')], Step: int64(n), Key: key})
 		}
 	}
 	return e

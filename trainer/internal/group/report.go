@@ -127,10 +127,13 @@ func (g *Group) ack(rank int, a Action) {
 func differ(n int64, all []ranksSet) error {
 	for i, a := range all {
 		for _, b := range all[:i] {
-			if a.Name != b.Name || a.Key == b.Key {
+			if a.Name != b.Name {
 				continue
 			}
 			if a.Epoch == b.Epoch && a.Step == b.Step {
+				if a.Key == b.Key || a.Key == "" || b.Key == "" {
+					continue
+				}
 				return fault.New(fault.Invalid, "report %d: ranks %d and %d are at step %d of epoch %d of data set %q with different states: their batches are not of one job", n, b.rank, a.rank, a.Step, a.Epoch, a.Name)
 			}
 			return fault.New(fault.Invalid, "report %d was made after different steps of data set %q: %s. All ranks report after the same step", n, a.Name, places(a.Name, all))

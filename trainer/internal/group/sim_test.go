@@ -227,9 +227,9 @@ func (w *world) happens() (Event, bool) {
 			moves = append(moves, func() Event {
 				x.made++
 				x.waiting = x.made
-				e := Event{Kind: Report, Rank: i, N: x.made, Sets: []Set{{Name: "train", Key: fmt.Sprint(x.made), Step: x.made}}}
+				e := Event{Kind: Report, Rank: i, N: x.made, Sets: []Set{{Name: "train", Step: x.made}}}
 				if x.made%w.every == 0 && slices.Contains(w.saves, i) {
-					e.Files = true
+					e.Files, e.Sets[0].Key = true, fmt.Sprint(x.made)
 					w.files[x.made] = append(w.files[x.made], i)
 				}
 				return e

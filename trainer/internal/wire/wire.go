@@ -88,9 +88,16 @@ type Report struct {
 	Metrics Metrics `json:"metrics,omitempty"`
 	// Dir is an absolute path whose files belong to the checkpoint; "": this rank gives none.
 	Dir string `json:"dir,omitempty"`
-	// Data is the state (version 1, as in docs/order.md) of every training data set that the rank has opened.
-	Data map[string]json.RawMessage `json:"data,omitempty"`
-	Step int64                      `json:"step,omitempty"` // for people: steps of data taken so far
+	// Data is where every training data set stands that the rank has opened.
+	Data map[string]Place `json:"data,omitempty"`
+}
+
+// Place is where a data set stands after the last batch that a rank got. All ranks of an attempt begin with the same state, which the data process sees to, so epoch and step say
+// all; with Dir the state comes along, which is kept.
+type Place struct {
+	Epoch uint64          `json:"epoch"`
+	Step  int64           `json:"step"`
+	State json.RawMessage `json:"state,omitempty"` // version 1, as in docs/order.md
 }
 
 // Reported answers a Report: it is kept, and where this rank gave files, committed (or, when uploads are not waited for, taken over).

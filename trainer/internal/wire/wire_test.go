@@ -17,7 +17,7 @@ import (
 func TestRoundTrip(t *testing.T) {
 	up := []ToController{
 		{Hello: &Hello{Version: Version, Run: "r", Attempt: 2, Rank: 1, PID: 7, Client: "go"}},
-		{Report: &Report{N: 3, Metrics: Metrics{"loss": 0.5, "lr": math.Inf(1)}, Dir: "/a b\n<c>", Data: map[string]json.RawMessage{"train": json.RawMessage(`{"version":1}`)}, Step: 9}},
+		{Report: &Report{N: 3, Metrics: Metrics{"loss": 0.5, "lr": math.Inf(1)}, Dir: "/a b\n<c>", Data: map[string]Place{"train": {Epoch: 1, Step: 9, State: json.RawMessage(`{"version":1}`)}, "more": {Step: 2}}}},
 		{Alive: &Alive{Step: 4}},
 		{Restore: &Restore{}},
 		{Done: &Done{Error: &Error{Code: "user_code", Text: "x", Trace: "y"}}},
@@ -159,7 +159,7 @@ func TestErrors(t *testing.T) {
 }
 
 func FuzzFromWorker(f *testing.F) {
-	f.Add([]byte(`{"report":{"n":1,"metrics":{"loss":"NaN"},"data":{"a":{}}}}` + "\n"))
+	f.Add([]byte(`{"report":{"n":1,"metrics":{"loss":"NaN"},"data":{"a":{"step":1}}}}` + "\n"))
 	f.Add([]byte(`{"hello":{"version":1}}` + "\n{}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := NewReader(bytes.NewReader(b))

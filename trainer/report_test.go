@@ -1,0 +1,158 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/feed"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+// A report without files returns before it is answered, and says where the rank is; its error is that of a later call. One with files sends the state, and waits.
+func TestReportIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f := feeder.Local(dir, []feeder.Set{feeder.Of("train", train().Dataset, train().Options, false)})
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	sockets, _, err := f.Start(t.Context(), 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := feed.Listen(filepath.Join(dir, "c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	said := make(chan *wire.Report, 2*ahead)
+	answers := make(chan wire.Reported, 2*ahead)
+	defer close(answers)
+	go func() { // the controller
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		say := func(m wire.ToWorker) {
+			if b, err := wire.Append(nil, m); err == nil {
+				_, _ = conn.Write(b) // seen by who waits for it
+			}
+		}
+		r := wire.NewReader(conn)
+		if m, err := r.FromWorker(); err != nil || m.Hello == nil {
+			return
+		}
+		say(wire.ToWorker{Welcome: &wire.Welcome{Run: "r", Attempt: 1, World: 1, Config: []byte("{}"), Reports: 3, Data: map[string]wire.Data{"train": {Socket: sockets["train"]}}}})
+		go func() {
+			for a := range answers {
+				say(wire.ToWorker{Reported: &a})
+			}
+		}()
+		for {
+			m, err := r.FromWorker()
+			if err != nil {
+				return
+			}
+			if m.Report != nil {
+				said <- m.Report
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // of a Report that waits for what never comes
+	defer cancel()
+	c, err := join(ctx, identity{socket: l.Addr().String(), run: "r", attempt: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.leave()
+	s, err := c.Shard("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	for i := range ahead {
+		if err := c.Report(nil, ""); err != nil {
+			t.Fatalf("report %d: %v", i+1, err)
+		}
+	}
+	for n := int64(4); n < 4+ahead; n++ {
+		if r := <-said; r.N != n || r.Dir != "" || len(r.Data) != 1 || r.Data["train"].Step != 1 || r.Data["train"].Epoch != 0 || r.Data["train"].State != nil {
+			t.Fatalf("report %d: %+v", n, r)
+		}
+	}
+	answers <- wire.Reported{N: 4, Error: wire.FromError(fault.New(fault.Exhausted, "not kept"))}
+	if err := c.Report(nil, ""); fault.CodeOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "not kept") {
+		t.Errorf("the call after an error: %v", err)
+	}
+	for n := int64(5); n <= 5+ahead; n++ {
+		answers <- wire.Reported{N: n}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "model"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Report(nil, dir); err != nil {
+		t.Error(err)
+	}
+	<-said // that after the error
+	r := <-said
+	p := r.Data["train"]
+	if at, err := shard.ParseState(p.State); err != nil || r.Dir != dir || p.Step != 1 || at.Step != 1 || at.Sample != batch {
+		t.Errorf("with files: %+v, %v", r, err)
+	}
+	if got, want := p.State, mustJSON(t, s.State()); string(got) != want {
+		t.Errorf("sent %s, the state is %s", got, want)
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// A checkpoint holds states of where the ranks are, or is none.
+func TestPlaced(t *testing.T) {
+	at := func(epoch uint64, step int64) store.Data {
+		return store.Data{State: json.RawMessage(mustJSON(t, shard.State{Version: shard.StateVersion, Order: 1, Epoch: epoch, Step: step}))}
+	}
+	for name, c := range map[string]struct {
+		data   map[string]store.Data
+		places map[string]wire.Place
+		code   fault.Code
+		want   string
+	}{
+		"nothing":                  {},
+		"a state":                  {map[string]store.Data{"a": at(1, 2)}, map[string]wire.Place{"a": {Epoch: 1, Step: 2}}, 0, ""},
+		"restored, not opened":     {map[string]store.Data{"a": at(1, 2)}, nil, 0, ""},
+		"opened, nothing was read": {nil, map[string]wire.Place{"a": {Epoch: 4}}, 0, ""},
+		"not of this step":         {map[string]store.Data{"a": at(1, 2)}, map[string]wire.Place{"a": {Epoch: 1, Step: 3}}, fault.Invalid, `step 3 of epoch 1 of data set "a"`},
+		"not of this epoch":        {map[string]store.Data{"a": at(1, 2)}, map[string]wire.Place{"a": {Epoch: 2, Step: 2}}, fault.Invalid, "open every training data set"},
+		"no state":                 {nil, map[string]wire.Place{"a": {Step: 3}}, fault.Invalid, "no rank that gives files has opened it"},
+		"edited":                   {map[string]store.Data{"a": {State: json.RawMessage(`{"version":1,"step":3}`)}}, map[string]wire.Place{"a": {Step: 3}}, fault.Corrupt, `the state of data set "a"`},
+	} {
+		if err := placed(c.data, c.places); c.want == "" && err != nil || c.want != "" && (fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v (%v)", name, err, fault.CodeOf(err))
+		}
+	}
+}
