@@ -85,6 +85,35 @@ func TestRetryGivesUp(t *testing.T) {
 	}
 }
 
+// The wait before a try is drawn at random, out of a range that doubles up to 10 s.
+func TestRetryWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tries, runs = 12, 60
+		var waits [tries][]time.Duration
+		for range runs {
+			var last time.Time
+			d := &fakeDriver{script: func(i int, _, _ int64) step {
+				if i > 0 {
+					waits[i-1] = append(waits[i-1], time.Since(last))
+				}
+				last = time.Now()
+				return step{err: errNet}
+			}}
+			_, o, _ := openFake(t, d, 100, &blobio.Options{Retries: tries})
+			if _, err := o.ReadAt(t.Context(), make([]byte, 100), 0); fault.CodeOf(err) != fault.Unavailable {
+				t.Fatal(err)
+			}
+		}
+		for i, w := range waits {
+			most := min(100*time.Millisecond<<i, 10*time.Second)
+			slices.Sort(w)
+			if len(w) != runs || w[runs-1] >= most || w[runs-1] < most*3/4 || w[0] > most/4 {
+				t.Errorf("try %d: %d waits of %v to %v, of at most %v", i+1, len(w), w[0], w[len(w)-1], most)
+			}
+		}
+	})
+}
+
 // The time limit is on progress, not on the request.
 func TestTrickleIsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -374,6 +375,34 @@ func TestListBucket(t *testing.T) {
 	s, err := list(t, &Options{Paths: []string{url + "/d", tree(t, "y=1/a.csv")}}, []string{".csv"}, nil)
 	if err != nil || rels(s) != "0/y=1/a.csv 1/y=1/a.csv 1/y=2/a.csv" {
 		t.Errorf("%v %v", s, err)
+	}
+}
+
+// Folders of a bucket are listed side by side: many that each answer late cost a few answers, not all of them one after another.
+func TestListsAtOnce(t *testing.T) {
+	srv := testserver.S3(t)
+	srv.CreateBucket(t, "data")
+	b, err := blobio.Open(t.Context(), srv.URL("data"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	const folders, latency = 24, 200 * time.Millisecond
+	for i := range folders {
+		if err := b.Put(t.Context(), fmt.Sprintf("d/k=%02d/a.csv", i), []byte("x"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := testserver.NewProxy(t, srv, testserver.Faults{Base: latency})
+	url, query, _ := strings.Cut(srv.Via(p).URL("data"), "?")
+	begin := time.Now()
+	s, err := list(t, &Options{Paths: []string{url + "/d/*/*.csv?" + query}}, nil, nil)
+	took, n := time.Since(begin), p.Requests.Load()
+	if err != nil || len(s.Files) != folders {
+		t.Fatal(s, err)
+	}
+	if n < folders || took > time.Duration(n)*latency/3 {
+		t.Errorf("%d requests that take %v each took %v", n, latency, took)
 	}
 }
 
