@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the streaming core, reading from buckets, the order of shards and training, and writes bench/results/core.md, remote.md, order.md and train.md.
-# usage: bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only the regression check: ONLY=regress
+# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only the regression check: ONLY=regress
 # Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
@@ -105,6 +105,9 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 	read_bytes=$(num bytes_read <<<"$r")
 	echo "| 1 % filter on a sorted column, 3 of 50 columns: share of the file read, footer and indexes included | $(calc '%.2f %%' "100*$read_bytes/$size") ($read_bytes of $size bytes, $(num rows_out <<<"$r") rows) | <= 1 % + footers and indexes |"
 } | tee "$out"
+if [ "${ONLY:-}" = core ]; then
+	exit
+fi
 
 order
 remote
