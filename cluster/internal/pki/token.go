@@ -29,9 +29,9 @@ func (k Kind) prefix() string { return [...]string{"penstock-join", "penstock"}[
 // Token is what is given to a person, in one line: penstock-join.ID.SECRET.PIN or penstock.ID.SECRET.PIN. Every way of printing it leaves the secret out, but for Reveal and Bearer.
 type Token struct {
 	Kind   Kind
-	ID     string    // not secret: what listings show
-	Pin    Pin       // of the cluster's authority
-	secret *[32]byte // behind a pointer: fmt shows its address where a Token lies in a field that it may not call methods of
+	ID     string          // not secret: what listings show
+	Pin    Pin             // of the cluster's authority
+	secret func() [32]byte // not the bytes: fmt finds its way to those in fields whose methods it may not call, even behind a pointer
 }
 
 var tokenID = regexp.MustCompile(`^[a-z0-9]{1,32}$`)
@@ -43,9 +43,9 @@ func NewToken(k Kind, id string, pin Pin) (Token, error) {
 	if !tokenID.MatchString(id) {
 		return Token{}, fault.New(fault.Invalid, "%q is no id of a token", id)
 	}
-	t := Token{Kind: k, ID: id, Pin: pin, secret: new([32]byte)}
-	rand.Read(t.secret[:])
-	return t, nil
+	var b [32]byte
+	rand.Read(b[:])
+	return Token{Kind: k, ID: id, Pin: pin, secret: func() [32]byte { return b }}, nil
 }
 
 // maxToken is the most bytes of a text that could be a token.
@@ -64,7 +64,8 @@ func ParseToken(s string) (Token, error) {
 		return bad(fmt.Sprintf("has %d bytes", len(s)))
 	}
 	part := strings.Split(s, ".")
-	t := Token{secret: new([32]byte)}
+	var t Token
+	var b [32]byte
 	switch part[0] {
 	case Join.prefix():
 		t.Kind = Join
@@ -80,12 +81,13 @@ func ParseToken(s string) (Token, error) {
 		return bad("has an id that is not lower case letters and digits")
 	}
 	t.ID = part[1]
-	if !decode(t.secret, part[2]) {
+	if !decode(&b, part[2]) {
 		return bad(fmt.Sprintf("has a secret of %d characters that is not 43 of base64url (was all of it copied?)", len(part[2])))
 	}
 	if !decode((*[32]byte)(&t.Pin), part[3]) {
 		return bad(fmt.Sprintf("has a pin of %d characters that is not 43 of base64url (was all of it copied?)", len(part[3])))
 	}
+	t.secret = func() [32]byte { return b }
 	return t, nil
 }
 
@@ -107,10 +109,10 @@ func (t Token) Reveal() string {
 }
 
 // Bearer is ID.SECRET: what is said to a head that was recognised by its pin.
-func (t Token) Bearer() string { return t.ID + "." + text.EncodeToString(t.secret[:]) }
+func (t Token) Bearer() string { b := t.secret(); return t.ID + "." + text.EncodeToString(b[:]) }
 
 // Hash is what is kept of the secret.
-func (t Token) Hash() Hash { return sha256.Sum256(t.secret[:]) }
+func (t Token) Hash() Hash { b := t.secret(); return sha256.Sum256(b[:]) }
 
 // Hash is the SHA-256 of a secret.
 type Hash [sha256.Size]byte

@@ -86,6 +86,7 @@ func Dial(ctx context.Context, addr string, c Creds) (*Conn, error) {
 		token = bearer(c.token.Bearer())
 	}
 	err := conn.open(creds, token, func(ctx context.Context, _ string) (net.Conn, error) {
+		conn.last.begin()
 		raw, err := (&net.Dialer{Timeout: dialTime}).DialContext(ctx, network, target)
 		if err != nil {
 			conn.last.set(err)
@@ -129,32 +130,28 @@ func (c *Conn) open(creds credentials.TransportCredentials, token credentials.Pe
 
 // wait returns when the connection is there, or will not be.
 func (c *Conn) wait(ctx context.Context) error {
+	judged, wake := context.WithCancel(ctx)
+	defer wake()
+	c.last.onJudgement(wake) // gRPC's state stays the same from the first failure to the first success
+	defer c.last.onJudgement(nil)
 	c.cc.Connect()
-	for {
-		state := c.cc.GetState()
-		last := c.last.get()
-		switch state {
-		case connectivity.Ready:
-			return nil
-		case connectivity.TransientFailure:
-			if permanent(last) {
-				return c.named(last)
-			}
-		case connectivity.Idle:
+	for state := c.cc.GetState(); state != connectivity.Ready; state = c.cc.GetState() {
+		if state == connectivity.Idle {
 			c.cc.Connect()
 		}
-		if c.cc.WaitForStateChange(ctx, state) {
+		if c.cc.WaitForStateChange(judged, state) {
 			continue
 		}
-		cause := context.Cause(ctx)
-		if last = c.last.get(); last == nil || errors.Is(last, context.Canceled) || !errors.Is(cause, context.DeadlineExceeded) {
-			return fault.New(fault.Canceled, "the head at %s: %w", c.addr, cause)
-		}
-		if permanent(last) {
+		last, cause := c.last.get(), context.Cause(ctx)
+		switch {
+		case permanent(last):
 			return c.named(last)
+		case last == nil || errors.Is(last, context.Canceled) || !errors.Is(cause, context.DeadlineExceeded):
+			return fault.New(fault.Canceled, "the head at %s: %w", c.addr, cause)
 		}
 		return fault.New(fault.Unavailable, "the head at %s cannot be reached: %w", c.addr, last)
 	}
+	return nil
 }
 
 func (c *Conn) named(err error) error {
@@ -186,14 +183,15 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	if err != nil {
 		return nil, c.fault(ctx, err)
 	}
-	return &stream{s, c}, nil
+	return &stream{s, c, ctx}, nil
 }
 
 type stream struct {
 	grpc.ClientStream
-	c *Conn
+	c   *Conn
+	ctx context.Context // the caller's: the stream's own is done when the stream is
 }
 
 // SendMsg gives io.EOF where the stream has ended: RecvMsg has the reason.
-func (s *stream) SendMsg(m any) error { return s.c.fault(s.Context(), s.ClientStream.SendMsg(m)) }
-func (s *stream) RecvMsg(m any) error { return s.c.fault(s.Context(), s.ClientStream.RecvMsg(m)) }
+func (s *stream) SendMsg(m any) error { return s.c.fault(s.ctx, s.ClientStream.SendMsg(m)) }
+func (s *stream) RecvMsg(m any) error { return s.c.fault(s.ctx, s.ClientStream.RecvMsg(m)) }

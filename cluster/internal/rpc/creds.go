@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -108,7 +109,7 @@ func (c *tlsCreds) ClientHandshake(ctx context.Context, authority string, raw ne
 	if err != nil {
 		if remoteAlert(err) {
 			err = fault.New(fault.Denied, "TLS: %w: at this address is no head of this version of Penstock", err)
-		} else if errors.Is(err, io.EOF) {
+		} else if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 			err = fault.New(fault.Unavailable, "the connection was closed in the TLS handshake: the head has too many connections, or there is no head at this address")
 		}
 		if re, ok := errors.AsType[tls.RecordHeaderError](err); ok {
@@ -134,8 +135,11 @@ type watched struct {
 
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
-	if err != nil && remoteAlert(err) {
+	switch {
+	case err != nil && remoteAlert(err):
 		w.last.set(fault.New(fault.Denied, "the head refuses this machine's certificate (%w): it has ended, or is of another cluster; join again", err))
+	case err != nil:
+		w.last.set(fault.New(fault.Unavailable, "the connection ended: %w", err))
 	}
 	return n, err
 }
@@ -176,20 +180,41 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 }
 func (bearer) RequireTransportSecurity() bool { return true }
 
-// lastError is why there is no connection.
+// lastError is why there is no connection. What was said in an earlier try stands until the next one says something; within a try nothing takes the place of a judgement.
 type lastError struct {
-	mu  sync.Mutex
-	err error
+	mu    sync.Mutex
+	err   error
+	stale bool
+	wake  func() // called at a judgement
+}
+
+// begin starts a try.
+func (l *lastError) begin() {
+	l.mu.Lock()
+	l.stale = true
+	l.mu.Unlock()
 }
 
 func (l *lastError) set(err error) {
 	l.mu.Lock()
-	l.err = err
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if !l.stale && permanent(l.err) {
+		return
+	}
+	l.err, l.stale = err, false
+	if permanent(err) && l.wake != nil {
+		l.wake()
+	}
 }
 
 func (l *lastError) get() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
+}
+
+func (l *lastError) onJudgement(wake func()) {
+	l.mu.Lock()
+	l.wake = wake
+	l.mu.Unlock()
 }

@@ -22,8 +22,9 @@ type gate struct {
 	log       *slog.Logger
 	now       func() time.Time
 	newcomers *counter
-	hosts     *meter // failures by host
-	lines     *meter // of the log
+	hosts     *meter        // failures by host
+	lines     *meter        // of the log
+	again     time.Duration // between two looks at the token of a call that goes on
 	mu        sync.Mutex
 	silent    int // lines left out since the last
 }
@@ -38,7 +39,7 @@ const (
 )
 
 func newGate(cfg ServerConfig, l Limits) *gate {
-	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &counter{max: l.Newcomers}, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond)}
+	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &counter{max: l.Newcomers}, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond), again: judgeAgain}
 }
 
 // tap runs before anything of a call is read but its headers. The context that it returns is the handler's.
@@ -51,6 +52,9 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 		err = toStatus(err)
 	}()
 	p, err := g.identify(ctx, info.Header["authorization"])
+	if err != nil && fault.CodeOf(err) == fault.Denied {
+		g.hosts.add(p.Host, g.now())
+	}
 	if err == nil {
 		pol, ok := policies[info.FullMethodName]
 		if !ok {
@@ -63,7 +67,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 		}
 	}
 	if err != nil {
-		g.refused(p, info.FullMethodName, err)
+		g.logLimited("a call was refused", "method", info.FullMethodName, "peer", p.String(), "why", err)
 		return nil, err
 	}
 	return context.WithValue(ctx, peerKey{}, p), nil
@@ -140,7 +144,7 @@ func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (S
 
 // watch ends a call whose token ends, is revoked, or loses its scope.
 func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc) {
-	t := time.NewTicker(judgeAgain)
+	t := time.NewTicker(g.again)
 	defer t.Stop()
 	for {
 		select {
@@ -170,18 +174,11 @@ func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
 	return nil
 }
 
-// refused counts and logs a call that was not admitted.
-func (g *gate) refused(p Peer, method string, err error) {
-	if fault.CodeOf(err) == fault.Denied {
-		g.hosts.add(p.Host, g.now())
-	}
-	g.logLimited("a call was refused", "method", method, "peer", p.String(), "why", err)
-}
-
 // answered sees what a handler refused: a newcomer whose token is wrong.
 func (g *gate) answered(p Peer, method string, err error) {
 	if p.Kind == Newcomer && fault.CodeOf(err) == fault.Denied {
-		g.refused(p, method, err)
+		g.hosts.add(p.Host, g.now())
+		g.logLimited("a newcomer was refused", "method", method, "peer", p.String(), "why", err)
 	}
 }
 
