@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -139,6 +138,7 @@ func (p *packer) list(ctx context.Context, dir string) error {
 		switch fi.Mode().Type() {
 		case 0:
 			e.size = fi.Size()
+			err = p.readable(name)
 		case fs.ModeDir:
 		case fs.ModeSymlink:
 			if e.link, err = p.root.Readlink(name); err == nil {
@@ -166,6 +166,20 @@ func (p *packer) list(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// readable says now what would stop the packing later, so that one error names all files.
+func (p *packer) readable(name string) error {
+	f, err := p.open(name)
+	if err == nil {
+		f.Close()
+	}
+	return err
+}
+
+// open waits for nothing, should it be a pipe by now.
+func (p *packer) open(name string) (*os.File, error) {
+	return p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 }
 
 func readDir(root *os.Root, dir string) ([]fs.DirEntry, error) {
@@ -200,9 +214,6 @@ func (p *packer) write(ctx context.Context, out io.Writer) error {
 	if e := z.Close(); err == nil {
 		err = e
 	}
-	if err == nil {
-		err = p.refused()
-	}
 	return err
 }
 
@@ -216,20 +227,17 @@ func (p *packer) writeEntry(ctx context.Context, t *tar.Writer, e entry) error {
 		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.link, 0o777
 		return t.WriteHeader(h)
 	}
-	if len(p.bad) > maxNamed {
-		return p.refused()
-	}
-	f, err := p.root.OpenFile(filepath.FromSlash(e.path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	at := fault.Place{File: path.Join(p.dir, e.path)}
+	f, err := p.open(e.path)
 	if err != nil {
-		p.refuse(e.path, err)
-		return nil // no pack will come of it; the others are looked at
+		return fault.Wrap(err, at)
 	}
 	defer f.Close()
 	before, err := f.Stat()
 	if err != nil {
-		return place(e.path, err)
+		return fault.Wrap(err, at)
 	}
-	changed := fault.New(fault.Unavailable, "changed while it was packed: pack again when nobody writes there").At(fault.Place{File: path.Join(p.dir, e.path)})
+	changed := fault.New(fault.Unavailable, "changed while it was packed: pack again when nobody writes there").At(at)
 	if !before.Mode().IsRegular() || before.Size() != e.size {
 		return changed
 	}
@@ -245,7 +253,7 @@ func (p *packer) writeEntry(ctx context.Context, t *tar.Writer, e entry) error {
 		return changed
 	}
 	if err != nil {
-		return fault.Wrap(err, fault.Place{File: path.Join(p.dir, e.path)})
+		return fault.Wrap(err, at)
 	}
 	after, err := f.Stat()
 	if err != nil || n != e.size || after.Size() != e.size || !after.ModTime().Equal(before.ModTime()) {

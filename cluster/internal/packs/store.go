@@ -25,12 +25,12 @@ type Store struct {
 	limits Limits
 
 	mu    sync.Mutex
-	packs map[Hash]*pack
+	packs map[Hash]*kept
 	bytes int64 // of all packs
 	uses  int64 // counts, for which was used last
 }
 
-type pack struct {
+type kept struct {
 	size  int64
 	used  int64
 	inUse int // readers: not removed meanwhile
@@ -41,7 +41,7 @@ const temp = ".tmp-"
 // OpenStore opens the store in dir, which it makes (mode 0700) where there is none, and removes what an earlier process left half written. limit is how many bytes of packs are kept: beyond it
 // those that were used longest ago are removed; 0 is no limit.
 func OpenStore(dir string, limit int64, l Limits) (*Store, error) {
-	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*pack{}}
+	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*kept{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, place(dir, err)
 	}
@@ -196,7 +196,7 @@ func (s *Store) path(h Hash) string { return filepath.Join(s.dir, string(h)) }
 // add, drop, touch and trim want the lock.
 func (s *Store) add(h Hash, size int64) {
 	s.uses++
-	s.packs[h] = &pack{size: size, used: s.uses}
+	s.packs[h] = &kept{size: size, used: s.uses}
 	s.bytes += size
 }
 
@@ -206,7 +206,7 @@ func (s *Store) drop(h Hash) {
 }
 
 // touch makes it the last used, in the file system too: another process goes on from there.
-func (s *Store) touch(h Hash, p *pack) {
+func (s *Store) touch(h Hash, p *kept) {
 	s.uses++
 	p.used = s.uses
 	now := time.Now()
@@ -236,7 +236,7 @@ func (s *Store) trim() {
 type verified struct {
 	s    *Store
 	h    Hash
-	p    *pack
+	p    *kept
 	f    *os.File
 	sum  hash.Hash
 	once sync.Once

@@ -58,7 +58,19 @@ type unpacker struct {
 }
 
 func (u *unpacker) all(ctx context.Context, r io.Reader) error {
-	z, err := zstd.NewReader(&capped{r: reader{ctx, r}, left: u.limits.Packed, what: "packed"},
+	packed := &capped{r: reader{ctx, r}, left: u.limits.Packed, what: "packed"}
+	err := u.stream(packed)
+	if packed.err != nil { // the decoder may have made something else of it
+		return packed.err
+	}
+	if err == nil && packed.left == u.limits.Packed {
+		return fault.New(fault.Corrupt, "the pack is empty")
+	}
+	return err
+}
+
+func (u *unpacker) stream(packed io.Reader) error {
+	z, err := zstd.NewReader(packed,
 		zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(2*window))
 	if err != nil {
 		return damaged(err)
@@ -181,13 +193,22 @@ type capped struct {
 	r    io.Reader
 	left int64
 	what string
+	err  error // what Read gave, but for io.EOF
 }
 
-func (c *capped) Read(b []byte) (int, error) {
+func (c *capped) Read(b []byte) (n int, err error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	defer func() {
+		if err != nil && err != io.EOF {
+			c.err = err
+		}
+	}()
 	if int64(len(b)) > c.left+1 {
 		b = b[:c.left+1]
 	}
-	n, err := c.r.Read(b)
+	n, err = c.r.Read(b)
 	if c.left -= int64(n); c.left < 0 {
 		return 0, fault.New(fault.Exhausted, "the pack has too many bytes %s", c.what)
 	}
