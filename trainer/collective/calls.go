@@ -21,8 +21,8 @@ const (
 // maxBlock is the most bytes of one rank in AllGather and Broadcast.
 const maxBlock = 16 << 30
 
-// head is what a rank calls. Each sends its own to the right and compares the one from the left: as every result depends on all ranks in turn, nobody has a
-// result before all neighbours have compared.
+// head is what a rank calls. Each sends its own to the right, with or ahead of the first numbers, and compares the one from the left before it looks at those: as every
+// result depends on all ranks in turn, nobody has a result before all neighbours have compared.
 type head struct {
 	kind  byte
 	op    Op
@@ -72,7 +72,12 @@ func (g *Group) agree(h *head) error {
 	if err := g.read(b[:]); err != nil {
 		return err
 	}
-	if theirs := decodeHead(&b); theirs != *h {
+	return g.compare(h, decodeHead(&b))
+}
+
+// compare ends the group if the left neighbour does not call the same.
+func (g *Group) compare(h *head, theirs head) error {
+	if theirs != *h {
 		left := (g.rank + g.world - 1) % g.world
 		g.fail(fault.New(fault.Invalid, "in call %d %s makes %s where %s makes %s: every rank has to make the same calls in the same order, with as many numbers of the same type", h.seq,
 			g.name(g.rank), h, g.name(left), &theirs))
@@ -100,10 +105,17 @@ func (g *Group) writev(a, b []byte) error {
 
 // read all of b from the left.
 func (g *Group) read(b []byte) error {
-	if _, err := io.ReadFull(g.left, b); err != nil {
-		return g.cause((g.rank + g.world - 1) % g.world)
+	_, err := g.readSome(b, len(b))
+	return err
+}
+
+// readSome reads what is there from the left, at least least bytes.
+func (g *Group) readSome(b []byte, least int) (int, error) {
+	n, err := io.ReadAtLeast(g.left, b, least)
+	if err != nil {
+		return n, g.cause((g.rank + g.world - 1) % g.world)
 	}
-	return nil
+	return n, nil
 }
 
 // Barrier returns when every rank has called it.

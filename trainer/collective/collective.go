@@ -69,8 +69,8 @@ type Group struct {
 	pids        []int // of all ranks
 
 	left, right *net.UnixConn // numbers come from the left and go to the right; notes come from the right and go to the left. nil: alone
-	scratch     []uint64      // a segment, aligned for every Number
-	small       int           // bytes up to which a rank may send all before it receives
+	scratch     []uint64      // a head and a segment, aligned for every Number
+	small       int           // bytes of a chunk up to which a rank may send it before it receives
 
 	turn chan struct{} // holds one token: whose call it is
 

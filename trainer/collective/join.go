@@ -85,7 +85,7 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 	if g.right.SetWriteBuffer(buffer) == nil { // Linux gives what it allows, at least 400 KiB
 		g.small = small
 	}
-	g.scratch = make([]uint64, segment/8)
+	g.scratch = make([]uint64, (headSize+segment)/8)
 	go g.watch()
 	// Once around: when everybody's number is here, everybody has come.
 	all, err := g.AllGather(ctx, []byte(strconv.Itoa(os.Getpid())))

@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// segment is how much is received before it is computed with and sent on, in bytes: it fits a core's cache, and takes longer to copy than to wake the next rank.
+	// segment is how much at most is received before it is computed with and sent on, in bytes: it fits a core's cache, and takes longer to copy than to wake the next rank. Smaller
+	// chunks are halved, so that a rank sends one part while it gets the other.
 	segment = 512 << 10
-	// small is the size of x up to which nothing needs to overlap: what the ranks send ahead of each other, twice this at most, fits the sockets' buffers.
+	// small is the size of a chunk of x up to which a rank sends before it receives, which saves a goroutine and its wake-ups, and the least of a segment. Where all ranks write at once,
+	// no socket has more than a chunk in it on average, so not all of them are full.
 	small = 64 << 10
 )
 
@@ -29,14 +31,11 @@ func AllReduce[T Number](ctx context.Context, g *Group, x []T, op Op) error {
 		return done(leave, err)
 	}
 	defer leave()
-	if err := g.agree(&h); err != nil {
-		return err
-	}
 	r := ring[T]{g: g, x: x, op: op}
-	if len(x)*size[T]() <= g.small {
-		return r.plain()
+	if len(x)/g.world*size[T]() <= g.small {
+		return r.plain(&h)
 	}
-	return r.overlapped()
+	return r.overlapped(&h)
 }
 
 func typeOf[T Number]() byte {
@@ -81,9 +80,14 @@ func (r *ring[T]) chunk(i int) []T {
 	return r.x[at(i):at(i+1)]
 }
 
+// part is how many of the n numbers of a chunk a segment has.
+func part[T Number](n int) int {
+	return min(max((n+1)/2, small/size[T]()), segment/size[T]())
+}
+
 // segments calls f with the parts of c.
 func segments[T Number](c []T, f func([]T) error) error {
-	for step := segment / size[T](); len(c) > 0; {
+	for step := part[T](len(c)); len(c) > 0; {
 		n := min(len(c), step)
 		if err := f(c[:n]); err != nil {
 			return err
@@ -94,7 +98,7 @@ func segments[T Number](c []T, f func([]T) error) error {
 }
 
 func (r *ring[T]) count(c []T) int {
-	step := segment / size[T]()
+	step := part[T](len(c))
 	return (len(c) + step - 1) / step
 }
 
@@ -107,30 +111,65 @@ func (r *ring[T]) take(s int, p []T) error {
 	if err := r.g.read(view(in)); err != nil {
 		return err
 	}
+	r.add(s, p, in)
+	return nil
+}
+
+// add puts what came in step s into p.
+func (r *ring[T]) add(s int, p, in []T) {
 	combine(p, in, r.op)
 	if r.op == Mean && s == r.g.world-2 {
 		divide(p, r.g.world)
 	}
-	return nil
 }
 
-// plain sends, then receives.
-func (r *ring[T]) plain() error {
-	for s := range r.steps() {
+// plain sends, then receives. What is called goes with the first chunk, and is compared before anything else.
+func (r *ring[T]) plain(h *head) error {
+	b := h.encode()
+	if err := r.g.writev(b[:], view(r.chunk(r.g.rank))); err != nil {
+		return err
+	}
+	if err := r.first(h, r.chunk(r.g.rank-1)); err != nil {
+		return err
+	}
+	for s := 1; s < r.steps(); s++ {
 		if out := r.chunk(r.g.rank - s); len(out) > 0 {
 			if err := r.g.write(view(out)); err != nil {
 				return err
 			}
 		}
-		if err := segments(r.chunk(r.g.rank-s-1), func(p []T) error { return r.take(s, p) }); err != nil {
-			return err
+		if in := r.chunk(r.g.rank - s - 1); len(in) > 0 {
+			if err := r.take(s, in); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// overlapped has a goroutine send what is ready. Tokens tell it so, and tell the receiver, who overwrites chunks in the second half, that they are sent.
-func (r *ring[T]) overlapped() error {
+// first receives what the left neighbour calls, and p of step 0 as far as it is there in the same read.
+func (r *ring[T]) first(h *head, p []T) error {
+	g := r.g
+	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(g.scratch))), headSize+len(p)*size[T]())
+	n, err := g.readSome(b, headSize)
+	if err != nil {
+		return err
+	}
+	if err := g.compare(h, decodeHead((*[headSize]byte)(b))); err != nil {
+		return err
+	}
+	if err := g.read(b[n:]); err != nil {
+		return err
+	}
+	if len(p) > 0 {
+		r.add(0, p, unsafe.Slice((*T)(unsafe.Pointer(&g.scratch[headSize/8])), len(p)))
+	}
+	return nil
+}
+
+// overlapped has a goroutine send what is ready. Tokens tell it so, and tell the receiver, who overwrites chunks in the second half, that they are sent. What is
+// called goes with the first segment.
+func (r *ring[T]) overlapped(h *head) error {
 	g := r.g
 	total := 0
 	for s := range r.steps() {
@@ -149,8 +188,14 @@ func (r *ring[T]) overlapped() error {
 	}
 	go func() {
 		sent <- func() error {
+			b := h.encode()
+			first := true
 			for s := range r.steps() {
 				err := segments(r.chunk(g.rank-s), func(p []T) error {
+					if first {
+						first = false
+						return g.writev(b[:], view(p))
+					}
 					if s > 0 {
 						if err := wait(ready); err != nil {
 							return err
@@ -167,6 +212,7 @@ func (r *ring[T]) overlapped() error {
 		}()
 	}()
 	err := func() error {
+		first := true
 		for s := range r.steps() {
 			if s >= g.world-1 {
 				if err := wait(away); err != nil { // the chunk of step s was sent in step s-world+1
@@ -174,7 +220,13 @@ func (r *ring[T]) overlapped() error {
 				}
 			}
 			err := segments(r.chunk(g.rank-s-1), func(p []T) error {
-				if err := r.take(s, p); err != nil {
+				var err error
+				if first {
+					first, err = false, r.first(h, p)
+				} else {
+					err = r.take(s, p)
+				}
+				if err != nil {
 					return err
 				}
 				ready <- struct{}{}
