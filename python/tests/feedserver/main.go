@@ -1,8 +1,7 @@
 // Feedserver serves the shards of a spec as `penstock data` does, for tests of the Python client, and nothing else: it has a
-// preemption notice besides, which SIGUSR2 gives. As bench it serves batches of rows x width float32 from memory, without end.
+// preemption notice besides, which SIGUSR2 gives.
 //
 //	feedserver data [--set k=v]... [--ranks N] [--rank R] --socket PATH SPEC
-//	feedserver bench --rows N --width N [--records] --socket PATH
 package main
 
 import (
@@ -15,10 +14,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/shard"
@@ -68,21 +63,8 @@ func command() *cobra.Command {
 	f.IntVar(&rank, "rank", -1, "only this one")
 	f.StringVar(&socket, "socket", "", "path")
 	f.Bool("child", false, "errors are not for stderr")
-	var rows, width int
-	var records bool
-	bench := &cobra.Command{Use: "bench", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		return serve(socket, func(ctx context.Context) ([]*shard.Iterator, error) {
-			return wide(16*rows, width).Shards(ctx, 1, &dataset.ShardOptions{Options: shard.Options{
-				GlobalBatch: rows, Endless: true, Form: shard.Form{Tensors: !records}, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}}})
-		})
-	}}
-	f = bench.Flags()
-	f.IntVar(&rows, "rows", 1024, "of a batch")
-	f.IntVar(&width, "width", 16, "float32 of a row")
-	f.BoolVar(&records, "records", false, "Arrow records, not tensors")
-	f.StringVar(&socket, "socket", "", "path")
 	root := &cobra.Command{Use: "feedserver", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(data, bench)
+	root.AddCommand(data)
 	return root
 }
 
@@ -111,21 +93,4 @@ func serve(socket string, open func(context.Context) ([]*shard.Iterator, error))
 		close(notice)
 	}()
 	return feed.Serve(ctx, l, its, &feed.Options{Notice: notice})
-}
-
-// wide has one column of width float32 per row.
-func wide(rows, width int) *dataset.Dataset {
-	schema := arrow.NewSchema([]arrow.Field{{Name: "x", Type: arrow.FixedSizeListOfNonNullable(int32(width), arrow.PrimitiveTypes.Float32)}}, nil)
-	rb := array.NewRecordBuilder(memory.DefaultAllocator, schema)
-	defer rb.Release()
-	l := rb.Field(0).(*array.FixedSizeListBuilder)
-	v := l.ValueBuilder().(*array.Float32Builder)
-	v.Reserve(rows * width)
-	for i := range rows {
-		l.Append(true)
-		for k := range width {
-			v.UnsafeAppend(float32(i * k))
-		}
-	}
-	return dataset.FromRecords(schema, rb.NewRecordBatch())
 }
