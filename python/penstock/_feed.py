@@ -59,6 +59,8 @@ _NOTICED = 1  # flag of a batch
 
 _MANY, _MANY_BYTES = 16, 64 << 20  # batches that are held when a warning comes: no loop, with what is ahead of it, holds that many
 
+_AT_ONCE = 4  # batches that are decoded beside the one that is asked for
+
 _PATIENCE = 5.0  # seconds without a batch while several are held, until a warning
 _LONG_PATIENCE = 30.0  # while one is
 
@@ -97,7 +99,7 @@ def _gone(lease: _Lease) -> None:
 class Item:
     """What :meth:`Feed.next` gives: a batch of kind RECORD or TENSORS, or the END of an epoch."""
 
-    __slots__ = ("epoch", "heads", "kind", "lineage", "memory", "noticed", "position", "real", "rows", "samples", "step")
+    __slots__ = ("epoch", "heads", "kind", "lineage", "made", "memory", "noticed", "position", "real", "rows", "samples", "step")
 
     kind: int
     position: bytes  # the state after it
@@ -110,6 +112,7 @@ class Item:
     lineage: bytes
     heads: tuple[Head, ...]
     memory: NDArray[np.uint8] | None  # None: no bytes
+    made: tuple[object, Any] | None  # who made a batch of it that was not given yet, and the batch
 
 
 _LOOPS = ("penstock", "torch", "torchdata", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -152,6 +155,7 @@ class Feed:
         self._sending = threading.Lock()
         self._explain = explain
         self._buf = bytearray()  # received
+        self.decoded: deque[Item] = deque()  # batches that come next
         self._fds: list[int] | None = None  # a list: descriptors are wanted
         self._form: tuple[bytes, int, tuple[Head, ...]] = (b"", -1, ())
         self._taken = False  # the frame that was waited for
@@ -391,6 +395,10 @@ class Feed:
         if self.over:
             return None
         self._ask()
+        if self.decoded:
+            item = self.decoded.popleft()
+            self.ahead.take(0 if item.memory is None else len(item.memory), time.monotonic())
+            return item
         self.waiting = True
         try:
             while True:
@@ -404,6 +412,7 @@ class Feed:
                 break
             if kind == TENSORS or kind == RECORD:
                 item = self._batch(kind, meta)
+                self._decode()
             elif kind == END:
                 item = Item()
                 item.kind, item.position, item.memory = END, meta, None
@@ -428,6 +437,20 @@ class Feed:
         finally:
             self.waiting = False
 
+    def _decode(self) -> None:
+        """Decodes batches that came with the one before. After a step of the user's the first use of any code is slow, ten and more times the second: so several at once cost little more than one."""
+        buf = self._buf
+        while len(buf) >= 16 and len(self.decoded) < _AT_ONCE:
+            kind, zeros, n, body = _HEADER.unpack_from(buf)
+            if (kind != TENSORS and kind != RECORD) or body or zeros != b"\0\0\0" or len(buf) < 16 + n:
+                return
+            try:
+                item = self._batch(kind, bytes(buf[16 : 16 + n]))
+            except Corrupt:
+                return  # raised in its turn
+            del buf[: 16 + n]
+            self.decoded.append(item)
+
     def _ask(self) -> None:
         n = self.ahead.ask()
         if not n:
@@ -444,7 +467,7 @@ class Feed:
         """Whether something is there that :meth:`next` would not wait for (or the most of it, or the end)."""
         if self.dead or not self.begun:
             return False
-        if len(self._buf) >= 16:
+        if self.decoded or len(self._buf) >= 16:
             return True
         self._ask()
         poll = select.poll()  # select has no room for large descriptors
@@ -460,7 +483,7 @@ class Feed:
         if len(meta) < 72:
             raise Corrupt(_DAMAGED)
         item = Item()
-        item.kind = kind
+        item.kind, item.made = kind, None
         (item.epoch, item.step, item.rows, item.real, offset, length, flags, a, b, c, d, zero) = _BATCH.unpack_from(meta)
         a += 72
         b += a
@@ -482,7 +505,7 @@ class Feed:
             lease.feed, lease.offset, lease.length = self, offset, length
             self.held[offset] = lease
             self.held_bytes += length
-            if self.held_bytes > self.much or (self.held_bytes > _MANY_BYTES and len(self.held) > _MANY):
+            if self.held_bytes > self.much or (self.held_bytes > _MANY_BYTES and len(self.held) - len(self.decoded) > _MANY):
                 self._warn("")
             item.memory = memory
         if kind == TENSORS:
@@ -509,11 +532,13 @@ class Feed:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits
             self._sock.close()
+        self.decoded.clear()
         _live.discard(self)
 
     def drop(self) -> None:
         """Ends the connection without a goodbye: the rank counts as lost."""
         self.closed = self.dead = True
+        self.decoded.clear()
         self._sock.close()
 
 

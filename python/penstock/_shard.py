@@ -69,7 +69,7 @@ class Shard:
         booleans and columns with nulls are copies, as pyarrow's ``to_numpy`` makes them.
         """
         self._begin()
-        return _Epoch(self, self._numpy)
+        return _Epoch(self, self._numpy, views=True)
 
     def iter_torch_batches(
         self,
@@ -127,7 +127,7 @@ class Shard:
     def _give(self, item: Item) -> None:
         """The batch is the user's: the state is that after it."""
         self._feed.position = item.position
-        item.memory = None  # that is the views' alone
+        item.memory = item.made = None  # that is the views' alone
         self._last = item
         if item.noticed:
             self.noticed = True
@@ -262,10 +262,11 @@ class Shard:
 class _Epoch(Iterator[Any]):
     """One epoch of a shard. It keeps no batch that it gave."""
 
-    __slots__ = ("_make", "_over", "_shard")
+    __slots__ = ("_make", "_over", "_shard", "_views")
 
-    def __init__(self, shard: Shard, make: Callable[[Item], Any]) -> None:
-        self._shard, self._make, self._over = shard, make, False
+    def __init__(self, shard: Shard, make: Callable[[Item], Any], views: bool = False) -> None:
+        """``views``: what ``make`` makes costs no memory of its own, so that some may be made ahead."""
+        self._shard, self._make, self._views, self._over = shard, make, views, False
 
     def __next__(self) -> Any:
         if self._over:
@@ -275,11 +276,20 @@ class _Epoch(Iterator[Any]):
         if item is None:
             self._over = True
             raise StopIteration
-        try:
-            out = self._make(item)
-        except BaseException:
-            shard._ahead.appendleft(item)  # it was not given, and another loop may ask for it in another form
-            raise
+        make = self._make
+        if item.made is not None and item.made[0] is make:
+            out = item.made[1]
+        else:
+            try:
+                out = make(item)
+            except BaseException:
+                shard._ahead.appendleft(item)  # it was not given, and another loop may ask for it in another form
+                raise
+            if self._views:
+                for x in shard._feed.decoded:  # as decoding: several at once cost little more than one
+                    if x.kind == TENSORS:
+                        with contextlib.suppress(Error):  # raised in its turn
+                            x.made = make, make(x)
         shard._give(item)
         return out
 

@@ -38,6 +38,8 @@ def iterate(shard: Shard, device: torch.device | str | None, dtypes: Dtypes, pin
     if to.type == "cuda":
         return _Copies(shard, to, dtypes, pin_memory)
     if to.type == "cpu":
+        if dtypes is None:
+            return _Epoch(shard, lambda item: _info(item, views(item)), views=True)
         return _Epoch(shard, lambda item: _info(item, _cast(views(item), dtypes)))
     return _Epoch(shard, lambda item: _info(item, {k: t.to(to) for k, t in _cast(views(item), dtypes).items()}))
 
