@@ -12,8 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -25,16 +27,20 @@ type embedded struct {
 	socket string
 	short  string // folder made for the socket, as dir is too long for one; empty: none
 	lock   *os.File
+	fresh  bool // it was never opened before
 
 	onFail func(error)
 	failed chan struct{} // closed with cause set, once
 
-	stopping atomic.Bool
+	stopping  atomic.Bool
+	monitored chan struct{}
 
 	mu    sync.Mutex
 	etcd  *embed.Etcd // nil: it has not started yet
 	cause error
 }
+
+func init() { wal.SegmentSizeBytes = 8 << 20 } // of the log; two or three of them are allocated
 
 // maxSocket is the room for a socket's address.
 const maxSocket = 100
@@ -45,7 +51,7 @@ func startEmbedded(ctx context.Context, opts Options, onFail func(error)) (*embe
 	if err != nil {
 		return nil, fault.WithCode(fault.Invalid, err)
 	}
-	e := &embedded{dir: dir, onFail: onFail, failed: make(chan struct{})}
+	e := &embedded{dir: dir, onFail: onFail, failed: make(chan struct{}), monitored: make(chan struct{})}
 	if err := e.prepare(); err != nil {
 		e.release()
 		return nil, err
@@ -69,9 +75,17 @@ func startEmbedded(ctx context.Context, opts Options, onFail func(error)) (*embe
 		}()
 		r.etcd, r.err = embed.StartEtcd(cfg)
 	}()
-	var r result
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlow)
+	defer cancel()
 	select {
-	case r = <-started:
+	case r := <-started:
+		if r.err != nil {
+			e.release()
+			return nil, e.startError(r.err)
+		}
+		e.started(r.etcd)
+	case <-e.failed:
+		return nil, e.startError(e.err())
 	case <-ctx.Done():
 		go func() { // it takes as long as it takes, then it goes
 			if r := <-started; r.etcd != nil {
@@ -81,41 +95,48 @@ func startEmbedded(ctx context.Context, opts Options, onFail func(error)) (*embe
 				e.release()
 			}
 		}()
-		return nil, fault.New(fault.Canceled, "starting the store in %s: %w", dir, context.Cause(ctx))
+		return nil, e.startError(context.Cause(ctx))
 	}
-	if r.err != nil {
-		e.release()
-		return nil, e.startError(r.err)
-	}
-	e.started(r.etcd)
 	select {
 	case <-e.etcd.Server.ReadyNotify():
+		if e.fresh {
+			if err := os.WriteFile(e.marker(), nil, 0o600); err != nil {
+				e.stop()
+				return nil, e.startError(err)
+			}
+		}
 		return e, nil
 	case <-e.failed:
 		return nil, e.startError(e.err())
-	case err := <-e.etcd.Err():
-		e.stop()
-		return nil, e.startError(err)
 	case <-ctx.Done():
 		e.stop()
-		return nil, fault.New(fault.Canceled, "starting the store in %s: %w", dir, context.Cause(ctx))
+		return nil, e.startError(context.Cause(ctx))
 	}
 }
+
+// startTimeout is far above what a start takes; giving free pages back, up to seconds per GiB, is a part of it.
+const startTimeout = 2 * time.Minute
+
+var errSlow = fmt.Errorf("etcd was not ready in %v", startTimeout)
 
 // errEnded is what StartEtcd gives where fatal ended its goroutine: the reason is in err.
 var errEnded = errors.New("etcd has stopped")
 
 func (e *embedded) startError(err error) error {
-	if errors.Is(err, errEnded) && e.err() != nil {
+	if err == errEnded && e.err() != nil {
 		err = e.err()
 	}
 	switch {
-	case fault.CodeOf(err) == fault.Exhausted, errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Canceled, "starting the store in %s: %w", e.dir, err)
+	case err == errSlow:
+		return fault.New(fault.Unavailable, "starting the store in %s: see the log at level debug, and start again: %w", e.dir, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.New(fault.Exhausted, "starting the store in %s: the disk is full: free some space there, and start again: %w", e.dir, err)
 	case errors.Is(err, os.ErrPermission):
 		return fault.New(fault.Denied, "starting the store in %s: give this user the files there: %w", e.dir, err)
-	case fault.CodeOf(err) == fault.Canceled:
-		return err
+	case e.fresh:
+		return fault.New(fault.Unavailable, "starting a new store in %s: %w", e.dir, err)
 	}
 	return fault.New(fault.Corrupt, "the store in %s cannot be opened: if its disk is sound, its files are damaged: put a copy of %s back, or move that folder away to begin a new cluster, which nodes and people must join again: %w",
 		e.dir, filepath.Join(e.dir, "etcd"), err)
@@ -141,6 +162,12 @@ func (e *embedded) prepare() error {
 		return fault.New(fault.Unsupported, "the store in %s cannot be locked: choose a folder on a local file system: %w", e.dir, err)
 	}
 	e.lock = lock
+	// A first start that was killed leaves a database without a log, and the next one goes on there. Where a start has been done, etcd would wait forever for what the log had.
+	_, err = os.Stat(e.marker())
+	e.fresh = os.IsNotExist(err)
+	if !e.fresh && !wal.Exist(filepath.Join(e.dir, "etcd", "member", "wal")) {
+		return e.startError(errors.New("the log (member/wal) is not there"))
+	}
 	e.socket = filepath.Join(e.dir, "etcd.sock")
 	if len(e.socket) <= maxSocket {
 		return nil
@@ -157,6 +184,9 @@ func (e *embedded) prepare() error {
 	}
 	return fault.New(fault.Invalid, "the path of the store, %s, is too long for a socket, and so are those of temporary files (%v): choose a shorter one", e.dir, err)
 }
+
+// marker is a file that is there once a store has been opened.
+func (e *embedded) marker() string { return filepath.Join(e.dir, "etcd", "opened") }
 
 // config is etcd's. A single member is its own leader and needs nobody's heartbeats, so the short election time only makes it start fast; where the process gets no CPU for longer than that, nothing
 // happens. The log between snapshots is in memory too, up to 64 KiB an entry: that is why there are few.
@@ -175,43 +205,73 @@ func (e *embedded) config(opts Options) *embed.Config {
 	cfg.QuotaBackendBytes = opts.Quota
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	cfg.EnableGRPCGateway = false
-	cfg.BackendFreelistType = "map"
+	cfg.BootstrapDefragThresholdMegabytes = 64
 	return cfg
 }
 
 // fatal is called by etcd where it would end the process. What it has on disk is whole. While it starts, the goroutine that starts it ends; later that goroutine stays where it is, as code after this
 // point, deferred functions among it, may not run.
 func (e *embedded) fatal(message string, err error) {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", message, err)
+	} else {
+		err = errors.New(message)
+	}
+	if running := e.fail(err); !running {
+		runtime.Goexit()
+	}
+	select {}
+}
+
+// monitor waits for the end of the server, by stop or by itself.
+func (e *embedded) monitor(etcd *embed.Etcd) {
+	defer close(e.monitored)
+	for {
+		select {
+		case err, open := <-etcd.Err():
+			if open && err != nil {
+				e.fail(err)
+			}
+			if !open {
+				return
+			}
+		case <-etcd.Server.StopNotify():
+			if !e.stopping.Load() {
+				e.fail(errors.New("the server has ended"))
+			}
+			return
+		}
+	}
+}
+
+// fail keeps the first cause, tells everybody, and reports whether etcd was running.
+func (e *embedded) fail(err error) (running bool) {
 	e.mu.Lock()
-	first := e.cause == nil
-	if first {
+	running = e.etcd != nil
+	if e.cause != nil {
+		e.mu.Unlock()
+		return running
+	}
+	cause := err
+	if running {
 		code, fix := fault.Unavailable, "see the log, and start again"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			code, fix = fault.Exhausted, "its disk is full: free some space, and start again"
 		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", message, err)
-		} else {
-			err = errors.New(message)
-		}
-		e.cause = fault.New(code, "the store in %s has stopped; nothing that was acknowledged is lost: %s: %w", e.dir, fix, err)
+		cause = fault.New(code, "the store in %s has stopped; nothing that was acknowledged is lost: %s: %w", e.dir, fix, err)
 	}
-	running := e.etcd != nil
+	e.cause = cause
 	e.mu.Unlock()
-	if first {
-		close(e.failed)
-		e.onFail(e.err())
-	}
-	if !running {
-		runtime.Goexit()
-	}
-	select {}
+	e.onFail(cause)
+	close(e.failed)
+	return running
 }
 
 func (e *embedded) started(etcd *embed.Etcd) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.etcd = etcd
+	go e.monitor(etcd)
 }
 
 func (e *embedded) err() error {
@@ -232,6 +292,7 @@ func (e *embedded) stop() {
 	}
 	e.stopping.Store(true)
 	e.etcd.Close()
+	<-e.monitored
 	e.release()
 }
 

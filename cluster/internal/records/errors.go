@@ -46,6 +46,9 @@ func (s *Store) call(ctx context.Context) (context.Context, context.CancelFunc) 
 
 // transient reports whether the same request may succeed a moment later. If it was a write, it may have happened.
 func transient(err error) bool {
+	if isFault(err) {
+		return fault.CodeOf(err) == fault.Unavailable
+	}
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return e.Code() == codes.Unavailable || e.Code() == codes.DeadlineExceeded || errors.Is(err, rpctypes.ErrTooManyRequests) ||
 			errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
@@ -57,36 +60,39 @@ func transient(err error) bool {
 	return false
 }
 
-// repeat calls f until it does not fail, fails for good, or ctx ends; doubt says that an earlier call of f failed in a way that leaves open whether it did its work. The error is f's, or coded by fault.
-func (s *Store) repeat(ctx context.Context, what string, f func(ctx context.Context, doubt bool) error) error {
+// repeat calls f until it does not fail, fails for good, or ctx ends; doubt says that an earlier call of f failed in a way that leaves open whether it did its work. The error is coded; where it leaves
+// that open, hint is a part of it.
+func (s *Store) repeat(ctx context.Context, what, hint string, f func(ctx context.Context, doubt bool) error) error {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
-	wait := 10 * time.Millisecond
-	for doubt := false; ; doubt = true {
-		if ctx.Err() != nil {
-			return s.fault(ctx, context.Cause(ctx), what)
-		}
-		err := f(ctx, doubt)
+	var last error // that is not only the end of ctx
+	for wait := 10 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, 200*time.Millisecond) {
+		err := f(ctx, last != nil)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil && !transient(err) || isFault(err) {
+		if isFault(err) || ctx.Err() == nil && !transient(err) {
 			return s.fault(ctx, err, what)
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return s.fault(ctx, err, what)
 		case <-t.C:
 		}
-		wait = min(2*wait, 200*time.Millisecond)
 	}
+	if last == nil {
+		hint = ""
+	}
+	return s.fault(ctx, last, what+hint)
 }
 
-// read is repeat for what changes nothing.
+// read is repeat for what changes nothing, or may be done twice.
 func (s *Store) read(ctx context.Context, what string, f func(ctx context.Context) error) error {
-	return s.repeat(ctx, what, func(ctx context.Context, _ bool) error { return f(ctx) })
+	return s.repeat(ctx, what, "", func(ctx context.Context, _ bool) error { return f(ctx) })
 }
 
 func isFault(err error) bool {
@@ -94,9 +100,9 @@ func isFault(err error) bool {
 	return ok
 }
 
-// fault codes an error of etcd's client; ctx is that of the call.
+// fault codes an error of etcd's client, or says why ctx, that of the call, has ended; err is the last error before that, or nil.
 func (s *Store) fault(ctx context.Context, err error, what string) error {
-	if isFault(err) {
+	if isFault(err) && (ctx.Err() == nil || err != context.Cause(ctx)) {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -106,13 +112,15 @@ func (s *Store) fault(ctx context.Context, err error, what string) error {
 		case cause != errTimeout:
 			return fault.New(fault.Canceled, "%s: %w", what, cause)
 		}
-		return fault.New(fault.Unavailable, "%s: %s gave no answer in %v (a write may have happened: read again): %s", what, s.name(), s.opts.Timeout, lastWords(err))
+		return fault.New(fault.Unavailable, "%s: %s gave no answer in %v: %s", what, s.name(), s.opts.Timeout, lastWords(err))
 	}
 	code, fix := fault.Unavailable, ""
 	e, known := errors.AsType[rpctypes.EtcdError](err)
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		code, fix = fault.Exhausted, ": it is full: remove records that are not needed, such as ended jobs, then compact and defragment it, or raise its quota"
+		if code, fix = fault.Exhausted, " is full: have its history compacted, its members defragmented and its alarm disarmed (etcdctl compact, defrag, alarm disarm), or its quota raised"; s.server != nil {
+			fix = fmt.Sprintf(" is full, it may have %d bytes: remove records that are not needed, such as ended jobs, or start the head with a larger quota", s.opts.Quota)
+		}
 	case errors.Is(err, rpctypes.ErrCorrupt):
 		code, fix = fault.Corrupt, ": its members disagree: restore it from a backup"
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -132,7 +140,8 @@ func (s *Store) fault(ctx context.Context, err error, what string) error {
 
 // lastWords is what the last attempt said, if it is more than that time was over.
 func lastWords(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errTimeout) {
+	switch code := status.Code(err); {
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), code == codes.DeadlineExceeded, code == codes.Canceled:
 		return "check that it runs"
 	}
 	return err.Error()

@@ -33,7 +33,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (Lease, error) {
 	}
 	id := newLeaseID()
 	l := Lease{}
-	err := s.repeat(ctx, "granting a lease", func(ctx context.Context, doubt bool) error {
+	err := s.repeat(ctx, "granting a lease", "", func(ctx context.Context, doubt bool) error {
 		r, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: id, TTL: int64((ttl + time.Second - 1) / time.Second)})
 		if err = rpctypes.Error(err); err == nil {
 			l = Lease{LeaseID(r.ID), time.Duration(r.TTL) * time.Second}

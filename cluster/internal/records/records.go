@@ -37,6 +37,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -98,7 +99,7 @@ type Store struct {
 // Open starts the embedded etcd, or connects to an external one, and returns when it answers; ctx is for this only. It takes about half a second where nothing is damaged.
 //
 // Errors: Exists: another process has Dir. Corrupt: the data in Dir is damaged; the text says what to do, and the process should end, as etcd keeps hold of some of it. Invalid: options.
-// Denied: user, password or certificate. Unavailable: it does not answer.
+// Denied: user, password or what they may do. Unavailable: it does not answer, or not to this certificate.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Prefix == "" {
 		opts.Prefix = DefaultPrefix
@@ -144,6 +145,19 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		s.Close()
 		return nil, err
 	}
+	if s.server != nil {
+		full, err := s.full(ctx)
+		if err == nil && full {
+			if err = s.Reclaim(ctx); fault.CodeOf(err) == fault.Exhausted {
+				opts.Log.Error("the store is full: what is in it can be read and deleted, and nothing can be written", "error", err)
+				err = nil
+			}
+		}
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -177,9 +191,14 @@ func (s *Store) connect(ctx context.Context) error {
 		return s.fault(ctx, err, "connecting")
 	}
 	s.client, s.leases = client, pb.NewLeaseClient(client.ActiveConnection())
-	return s.read(ctx, "connecting", func(ctx context.Context) error {
-		_, err := client.Get(ctx, s.opts.Prefix+"cluster", clientv3.WithKeysOnly())
-		return err
+	what := "connecting"
+	if s.server == nil {
+		what = "connecting to etcd (address, TLS and client certificate must be what it expects)"
+	}
+	kv := pb.NewKVClient(client.ActiveConnection()) // unlike client's, it says why there is no connection
+	return s.read(ctx, what, func(ctx context.Context) error {
+		_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.opts.Prefix + "cluster"), KeysOnly: true})
+		return rpctypes.Error(err)
 	})
 }
 

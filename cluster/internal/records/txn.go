@@ -92,7 +92,7 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (revision int64, err error) 
 			thens = append(thens, clientv3.OpDelete(key))
 		}
 	}
-	err = s.repeat(ctx, what, func(ctx context.Context, doubt bool) error {
+	err = s.repeat(ctx, what, " (it may have happened: read it again)", func(ctx context.Context, doubt bool) error {
 		r, err := s.client.Txn(ctx).If(ifs...).Then(thens...).Else(elses...).Commit()
 		if err != nil {
 			return err

@@ -55,7 +55,7 @@ func (t Table[T]) Watch(ctx context.Context, from int64, f func(Event[T]) error)
 			from, err = 0, nil
 			continue
 		}
-		if ctx.Err() == nil && !transient(err) && fault.CodeOf(err) != fault.Unavailable {
+		if ctx.Err() == nil && !transient(err) {
 			return t.store.fault(ctx, err, "watching "+t.name)
 		}
 		if from != before {

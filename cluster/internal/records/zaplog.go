@@ -12,9 +12,9 @@ import (
 )
 
 // newZap is the logger that etcd gets: it writes to log, a level lower than etcd means, and once stopping is set at level debug only, as etcd calls the end of each of its listeners an error. onFatal is
-// called, in place of the end of the process, where etcd cannot go on; it must not return.
+// called, in place of a panic or the end of the process, where etcd cannot go on; it must not return.
 func newZap(log *slog.Logger, stopping *atomic.Bool, onFatal func(message string, err error)) *zap.Logger {
-	return zap.New(core{log, stopping}, zap.WithFatalHook(fatalHook(onFatal)))
+	return zap.New(core{log, stopping}, zap.WithFatalHook(fatalHook(onFatal)), zap.WithPanicHook(fatalHook(onFatal)))
 }
 
 type core struct {
@@ -23,7 +23,8 @@ type core struct {
 }
 
 // idle are warnings that say nothing where there is only a unix socket in a private folder.
-var idle = []string{"Running http and grpc server on single port", "simple token is not cryptographically signed"}
+// The last two are of a store that is closed before etcd has looked after its own version.
+var idle = []string{"Running http and grpc server on single port", "simple token is not cryptographically signed", "Failed to detect schema version", "failed to update storage version"}
 
 func (c core) level(l zapcore.Level) slog.Level {
 	switch {
