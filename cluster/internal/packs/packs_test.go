@@ -511,13 +511,15 @@ func FuzzUnpack(f *testing.F) {
 	}
 	f.Add(plain(tar.Header{Name: "a", Size: 3}, tar.Header{Name: "l", Linkname: "a/../..", Typeflag: tar.TypeSymlink}))
 	f.Add(sparse())
+	f.Add([]byte("5a/\n0a/b\x00xyz\n2a/l\x00../a/b\n2m\x00a/l/../..\n1h\x00a/b\n5..\n0/x\n"))
+	f.Add([]byte("5s\n5x\n5x/y\n2x/y/d\x00../../s\n2e\x00x/y/d/../../..\n"))
 	parent := must(os.MkdirTemp("", "fuzz"))
 	f.Cleanup(func() { os.RemoveAll(parent) })
 	out := filepath.Join(parent, "job")
 	l := Limits{Packed: 1 << 20, Unpacked: 1 << 20, Files: 50}
 	enc := must(zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, b := range [][]byte{b, enc.EncodeAll(b, nil)} { // as a pack, and as the tar in one
+		for _, b := range [][]byte{b, enc.EncodeAll(b, nil), enc.EncodeAll(headers(b), nil)} { // as a pack, as the tar in one, and as headers of one
 			err := Unpack(t.Context(), bytes.NewReader(b), out, l)
 			if err != nil {
 				if c := fault.CodeOf(err); c != fault.Corrupt && c != fault.Denied && c != fault.Exhausted {
@@ -547,6 +549,29 @@ func FuzzUnpack(f *testing.F) {
 			}
 		}
 	})
+}
+
+// headers makes a tar of lines: the type, the name, and after a zero byte what a link leads to, or the content.
+func headers(b []byte) []byte {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for line := range bytes.SplitSeq(b, []byte("\n")) {
+		if len(line) == 0 {
+			continue
+		}
+		name, rest, _ := strings.Cut(string(line[1:]), "\x00")
+		h := tar.Header{Typeflag: line[0], Name: name}
+		if h.Typeflag == '0' {
+			h.Size = int64(len(rest))
+		} else {
+			h.Linkname = rest
+		}
+		if w.WriteHeader(&h) == nil && h.Size > 0 {
+			io.WriteString(w, rest)
+		}
+	}
+	w.Close()
+	return out.Bytes()
 }
 
 func b2i(b bool) int {

@@ -205,7 +205,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // handshake runs both sides, sends a byte each way, and gives the errors of both.
-func handshake(server, client *tls.Config) (s, c error, state tls.ConnectionState) {
+func handshake(server, client *tls.Config) (state tls.ConnectionState, s, c error) {
 	a, b := bufferedPipe()
 	var wg sync.WaitGroup
 	side := func(conn *tls.Conn, err *error) {
@@ -222,7 +222,7 @@ func handshake(server, client *tls.Config) (s, c error, state tls.ConnectionStat
 	wg.Go(func() { side(srv, &s) })
 	wg.Go(func() { side(tls.Client(b, client), &c) })
 	wg.Wait()
-	return s, c, srv.ConnectionState()
+	return srv.ConnectionState(), s, c
 }
 
 // half is one direction of a connection that keeps what was written: with net.Pipe both sides may write and none read.
@@ -340,7 +340,7 @@ func TestWhoIsBelieved(t *testing.T) {
 			if c.cert != nil {
 				h = NewHolder(c.cert, nil)
 			}
-			s, e, state := handshake(ServerTLS(good, ca), ClientTLS(h, ca.Pin(), nil))
+			state, s, e := handshake(ServerTLS(good, ca), ClientTLS(h, ca.Pin(), nil))
 			if ok := s == nil && e == nil; ok != c.ok {
 				t.Errorf("%s: server %v, client %v", what, s, e)
 			}
@@ -380,7 +380,7 @@ func TestWhoIsBelieved(t *testing.T) {
 		} {
 			// The server takes anybody: only the client's judgement counts.
 			server := &tls.Config{Certificates: []tls.Certificate{*c.cert}, MinVersion: tls.VersionTLS13}
-			_, e, _ := handshake(server, ClientTLS(nil, ca.Pin(), nil))
+			_, _, e := handshake(server, ClientTLS(nil, ca.Pin(), nil))
 			if ok := e == nil; ok != (what == "head") {
 				t.Errorf("%s: %v", what, e)
 			} else if e != nil && !strings.Contains(e.Error(), c.text) {
@@ -394,10 +394,10 @@ func TestWhoIsBelieved(t *testing.T) {
 	t.Run("older TLS", func(t *testing.T) {
 		old := ClientTLS(nil, ca.Pin(), nil)
 		old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-		if s, _, _ := handshake(ServerTLS(good, ca), old); s == nil {
+		if _, s, _ := handshake(ServerTLS(good, ca), old); s == nil {
 			t.Error("the server speaks TLS 1.2")
 		}
-		if _, c, _ := handshake(&tls.Config{Certificates: []tls.Certificate{*good.Certificate()}, MaxVersion: tls.VersionTLS12}, ClientTLS(nil, ca.Pin(), nil)); c == nil {
+		if _, _, c := handshake(&tls.Config{Certificates: []tls.Certificate{*good.Certificate()}, MaxVersion: tls.VersionTLS12}, ClientTLS(nil, ca.Pin(), nil)); c == nil {
 			t.Error("the client speaks TLS 1.2")
 		}
 	})
@@ -405,7 +405,7 @@ func TestWhoIsBelieved(t *testing.T) {
 		c := ClientTLS(nil, ca.Pin(), nil)
 		c.ClientSessionCache, c.ServerName = tls.NewLRUClientSessionCache(4), "head"
 		for range 2 {
-			if _, e, state := handshake(ServerTLS(good, ca), c); e != nil || state.DidResume {
+			if state, _, e := handshake(ServerTLS(good, ca), c); e != nil || state.DidResume {
 				t.Errorf("%v, resumed %v", e, state.DidResume)
 			}
 		}
@@ -461,7 +461,7 @@ func TestRenewal(t *testing.T) {
 		first := *head.Certificate()
 		for range 72 {
 			time.Sleep(time.Hour)
-			if s, c, _ := handshake(server, client); s != nil || c != nil {
+			if _, s, c := handshake(server, client); s != nil || c != nil {
 				t.Fatalf("at %v: server %v, client %v", time.Now(), s, c)
 			}
 			for _, h := range []*Holder{head, node} {
@@ -475,7 +475,7 @@ func TestRenewal(t *testing.T) {
 		}
 		old := server.Clone()
 		old.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &first, nil }
-		_, c, _ := handshake(old, client)
+		_, _, c := handshake(old, client)
 		wants(t, c, fault.Denied, "clock is at least 48h0m ahead")
 		cancel()
 		wg.Wait()
@@ -541,7 +541,7 @@ func TestSaveAndLoad(t *testing.T) {
 		if id := must(IdentityOf(got.Leaf)); id.Epoch != epoch || must(os.Stat(path)).Mode().Perm() != 0o600 {
 			t.Errorf("loaded %v", id)
 		}
-		if s, c, _ := handshake(ServerTLS(NewHolder(must(ca.IssueHead()), nil), ca), ClientTLS(NewHolder(got, nil), ca.Pin(), nil)); s != nil || c != nil {
+		if _, s, c := handshake(ServerTLS(NewHolder(must(ca.IssueHead()), nil), ca), ClientTLS(NewHolder(got, nil), ca.Pin(), nil)); s != nil || c != nil {
 			t.Error(s, c)
 		}
 	}

@@ -18,13 +18,14 @@ import (
 // authInfo is what is known of a connection.
 type authInfo struct {
 	credentials.CommonAuthInfo
-	peer Peer
+	peer   Peer
+	proved func() // to be called when the caller has proved who it is
 }
 
 func (authInfo) AuthType() string { return "penstock" }
 
 func info(level credentials.SecurityLevel, p Peer) authInfo {
-	return authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, p}
+	return authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, p, func() {}}
 }
 
 // serverCreds judges connections by where they came from; one that none of our listeners made is refused.
@@ -55,8 +56,11 @@ func (c *serverCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 				return nil, nil, err
 			}
 			p.Kind = Node
+			conn.proved()
 		}
-		return secure, info(credentials.PrivacyAndIntegrity, p), nil
+		i := info(credentials.PrivacyAndIntegrity, p)
+		i.proved = conn.proved
+		return secure, i, nil
 	case *unixConn:
 		uid, err := peerUID(conn.UnixConn)
 		if err == nil && uid != os.Geteuid() && uid != 0 {

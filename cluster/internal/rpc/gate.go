@@ -84,12 +84,11 @@ func admitted(ctx context.Context, method string) error {
 }
 
 func (g *gate) identify(ctx context.Context, authorization []string) (Peer, error) {
-	var p Peer
+	var a authInfo
 	if at, ok := peer.FromContext(ctx); ok {
-		if a, ok := at.AuthInfo.(authInfo); ok {
-			p = a.peer
-		}
+		a, _ = at.AuthInfo.(authInfo)
 	}
+	p := a.peer
 	switch {
 	case p.Kind == Nobody:
 		return p, fault.New(fault.Denied, "the connection was not judged")
@@ -115,6 +114,7 @@ func (g *gate) identify(ctx context.Context, authorization []string) (Peer, erro
 	if err != nil {
 		return p, err
 	}
+	a.proved()
 	p.Kind, p.Token, p.Scope = Person, id, scope
 	return p, nil
 }

@@ -36,13 +36,14 @@ type Limits struct {
 	Newcomers   int           // calls of newcomers at once
 	Header      uint32        // bytes of a call's headers
 	Handshake   time.Duration // from accepting a connection to its first frame
+	Unproved    time.Duration // after which a TCP connection is closed that has shown neither a node's certificate nor a good token
 	Idle        time.Duration // of a connection without calls, which is then closed
 	Keepalive   time.Duration // silence after which the other side is asked whether it is there; half of it later the connection is lost
 }
 
 // DefaultLimits are what docs/design/0005-cluster.md says.
 var DefaultLimits = Limits{
-	Message: 4 << 20, Streams: 64, Connections: 1000, Newcomers: 32, Header: 16 << 10, Handshake: 5 * time.Second, Idle: 5 * time.Minute, Keepalive: 10 * time.Second,
+	Message: 4 << 20, Streams: 64, Connections: 1000, Newcomers: 32, Header: 16 << 10, Handshake: 5 * time.Second, Unproved: 30 * time.Second, Idle: 5 * time.Minute, Keepalive: 10 * time.Second,
 }
 
 func (l Limits) orDefault() Limits {
@@ -64,6 +65,9 @@ func (l Limits) orDefault() Limits {
 	}
 	if l.Handshake == 0 {
 		l.Handshake = d.Handshake
+	}
+	if l.Unproved == 0 {
+		l.Unproved = d.Unproved
 	}
 	if l.Idle == 0 {
 		l.Idle = d.Idle

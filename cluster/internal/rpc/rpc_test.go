@@ -115,7 +115,7 @@ func TestPeer(t *testing.T) {
 func TestPanics(t *testing.T) {
 	h := start(t)
 	h.drain = func(context.Context, *pb.DrainRequest) (*pb.Empty, error) { panic("oh dear") }
-	h.watch = func(grpc.ServerStreamingServer[pb.Cluster]) error { var m map[string]int; m["x"] = 1; return nil }
+	h.watch = func(grpc.ServerStreamingServer[pb.Cluster]) error { panic(errors.New("nil map")) }
 	c := pb.NewControlClient(h.dial(AtSocket()))
 	_, err := c.Drain(t.Context(), &pb.DrainRequest{})
 	wants(t, err, fault.Internal, "Control/Drain", "a bug in Penstock")
@@ -201,6 +201,29 @@ func TestSilentConnections(t *testing.T) {
 			t.Errorf("%s: answered %q", what, b)
 		}
 		c.Close()
+	}
+}
+
+// A connection over which nobody is known is closed, however alive it is; a node's and a person's stay.
+func TestUnprovedConnections(t *testing.T) {
+	h := start(t, func(c *ServerConfig) { c.Limits = Limits{Unproved: 100 * time.Millisecond} })
+	h.join = func(ctx context.Context, _ *pb.JoinRequest) (*pb.JoinReply, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	wait := make(chan struct{})
+	h.watch = func(s grpc.ServerStreamingServer[pb.Cluster]) error { <-wait; return nil }
+	h.attach = func(s grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error { <-wait; return nil }
+	person := must(pb.NewControlClient(h.dial(AsPerson(h.token("t1", Read)))).Watch(t.Context(), &pb.WatchRequest{}))
+	agent := must(pb.NewNodeClient(h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin()))).Attach(t.Context()))
+	_, err := pb.NewJoinClient(h.dial(AsNewcomer(h.ca.Pin()))).Join(t.Context(), &pb.JoinRequest{})
+	wants(t, err, fault.Unavailable)
+	close(wait) // both were there for longer than the newcomer
+	if _, err := person.Recv(); err != io.EOF {
+		t.Errorf("a person: %v", err)
+	}
+	if _, err := agent.Recv(); err != io.EOF {
+		t.Errorf("a node: %v", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func (s *Server) ListenTLS(addr string) (net.Addr, error) {
 		return nil, fault.New(listenCode(err), "cannot listen at %s: %w", addr, err)
 	}
 	s.serve(&listener{Listener: l, count: s.conns, gate: s.gate, wrap: func(c net.Conn, done func()) net.Conn {
-		return &tcpConn{TCPConn: c.(*net.TCPConn), done: done}
+		return newTCPConn(c.(*net.TCPConn), done, s.limits.Unproved)
 	}})
 	return l.Addr(), nil
 }
@@ -254,7 +254,8 @@ func (c *counter) done() {
 type (
 	tcpConn struct {
 		*net.TCPConn
-		done func()
+		done     func()
+		unproved *time.Timer
 	}
 	unixConn struct {
 		*net.UnixConn
@@ -266,7 +267,19 @@ type (
 	}
 )
 
-func (c *tcpConn) Close() error  { defer c.done(); return c.TCPConn.Close() }
+func newTCPConn(c *net.TCPConn, done func(), unproved time.Duration) *tcpConn {
+	return &tcpConn{TCPConn: c, done: done, unproved: time.AfterFunc(unproved, func() { c.Close() })}
+}
+
+// proved says that the caller is known: the connection may stay.
+func (c *tcpConn) proved() { c.unproved.Stop() }
+
+func (c *tcpConn) Close() error {
+	defer c.done()
+	c.unproved.Stop()
+	return c.TCPConn.Close()
+}
+
 func (c *unixConn) Close() error { defer c.done(); return c.UnixConn.Close() }
 
 // localListener hands over connections within the process.
