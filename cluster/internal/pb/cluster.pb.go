@@ -1337,7 +1337,7 @@ type ReadLog struct {
 	Process       string                 `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
 	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // < 0: that many bytes before the end
 	Follow        bool                   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
-	Cancel        bool                   `protobuf:"varint,5,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	WaitMs        int64                  `protobuf:"varint,5,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // with follow: how long to wait for more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1400,11 +1400,11 @@ func (x *ReadLog) GetFollow() bool {
 	return false
 }
 
-func (x *ReadLog) GetCancel() bool {
+func (x *ReadLog) GetWaitMs() int64 {
 	if x != nil {
-		return x.Cancel
+		return x.WaitMs
 	}
-	return false
+	return 0
 }
 
 type LogChunk struct {
@@ -2348,7 +2348,8 @@ type Job struct {
 	Secrets       map[string]string      `protobuf:"bytes,5,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // never in records, logs, listings
 	Pack          string                 `protobuf:"bytes,6,opt,name=pack,proto3" json:"pack,omitempty"`
 	Resources     *Resources             `protobuf:"bytes,7,opt,name=resources,proto3" json:"resources,omitempty"`
-	Crashes       int64                  `protobuf:"varint,8,opt,name=crashes,proto3" json:"crashes,omitempty"`                                                                        // budget; < 0: without limit
+	Crashes       *int64                 `protobuf:"varint,8,opt,name=crashes,proto3,oneof" json:"crashes,omitempty"`                                                                  // ends by a signal that are survived, 3 by default; < 0: without limit
+	Retries       int64                  `protobuf:"varint,10,opt,name=retries,proto3" json:"retries,omitempty"`                                                                       // other codes than 0 that are survived
 	Labels        map[string]string      `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that its node must have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2434,8 +2435,15 @@ func (x *Job) GetResources() *Resources {
 }
 
 func (x *Job) GetCrashes() int64 {
+	if x != nil && x.Crashes != nil {
+		return *x.Crashes
+	}
+	return 0
+}
+
+func (x *Job) GetRetries() int64 {
 	if x != nil {
-		return x.Crashes
+		return x.Retries
 	}
 	return 0
 }
@@ -2925,13 +2933,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"unix_nanos\x18\x06 \x01(\x03R\tunixNanos\"\"\n" +
 	"\x05Leave\x12\x19\n" +
-	"\bgrace_ms\x18\x01 \x01(\x03R\agraceMs\"\x85\x01\n" +
+	"\bgrace_ms\x18\x01 \x01(\x03R\agraceMs\"\x86\x01\n" +
 	"\aReadLog\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x16\n" +
-	"\x06follow\x18\x04 \x01(\bR\x06follow\x12\x16\n" +
-	"\x06cancel\x18\x05 \x01(\bR\x06cancel\"\x92\x01\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\x12\x17\n" +
+	"\await_ms\x18\x05 \x01(\x03R\x06waitMs\"\x92\x01\n" +
 	"\bLogChunk\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
@@ -2996,7 +3004,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03has\x18\x01 \x01(\bR\x03has\"3\n" +
 	"\x05Chunk\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\x9c\x04\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xc7\x04\n" +
 	"\x03Job\x12\x1e\n" +
 	"\n" +
 	"submission\x18\x01 \x01(\tR\n" +
@@ -3006,8 +3014,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03env\x18\x04 \x03(\v2!.penstock.cluster.v1.Job.EnvEntryR\x03env\x12?\n" +
 	"\asecrets\x18\x05 \x03(\v2%.penstock.cluster.v1.Job.SecretsEntryR\asecrets\x12\x12\n" +
 	"\x04pack\x18\x06 \x01(\tR\x04pack\x12<\n" +
-	"\tresources\x18\a \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\tresources\x12\x18\n" +
-	"\acrashes\x18\b \x01(\x03R\acrashes\x12<\n" +
+	"\tresources\x18\a \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\tresources\x12\x1d\n" +
+	"\acrashes\x18\b \x01(\x03H\x00R\acrashes\x88\x01\x01\x12\x18\n" +
+	"\aretries\x18\n" +
+	" \x01(\x03R\aretries\x12<\n" +
 	"\x06labels\x18\t \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3017,7 +3027,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
+	"\n" +
+	"\b_crashes\"9\n" +
 	"\vSubmitReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"!\n" +
@@ -3233,6 +3245,7 @@ func file_cluster_proto_init() {
 		(*FromHead_Beat)(nil),
 		(*FromHead_Heard)(nil),
 	}
+	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1,0 +1,403 @@
+// Package cluster makes one machine of several: a head that decides, nodes that run what it says, and clients that ask (docs/cluster.md; docs/design/0005-cluster.md says how it works).
+//
+//	head, err := cluster.StartHead(ctx, cluster.HeadConfig{Dir: dir, Listen: ":7071"})
+//	node, err := cluster.Join(ctx, "head:7071", token, cluster.NodeConfig{Dir: dir})
+//	client, err := cluster.Dial(ctx, "head:7071", token)
+//
+// Errors carry codes of the project's faults and say what to do.
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/agent"
+	"github.com/penstock-data/penstock/cluster/internal/head"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/device"
+)
+
+// Resources of a node, or of a job.
+type Resources struct {
+	CPUs   float64 // to a thousandth
+	GPUs   int     // whole ones
+	Memory int64   // bytes
+	Named  map[string]int64
+}
+
+func (r Resources) wire() *pb.Resources {
+	return &pb.Resources{MilliCpus: int64(r.CPUs*1000 + 0.5), Gpus: int64(r.GPUs), Memory: r.Memory, Named: r.Named}
+}
+
+func resourcesOf(r *pb.Resources) Resources {
+	return Resources{CPUs: float64(r.GetMilliCpus()) / 1000, GPUs: int(r.GetGpus()), Memory: r.GetMemory(), Named: r.GetNamed()}
+}
+
+// NodeConfig says what a node offers.
+type NodeConfig struct {
+	Dir     string            // the node's folder, which it makes (mode 0700): certificate, packs, logs. One node at a time has it
+	Name    string            // "": the host's
+	Labels  map[string]string // that jobs can ask for
+	CPUs    float64           // 0: as many as this process may use
+	GPUs    int               // < 0: none; 0: all that are found
+	Memory  int64             // bytes; 0: what is available now, less a tenth
+	Named   map[string]int64  // other resources
+	Version string            // of the binary
+	Grace   time.Duration     // that processes get when the node ends; 0: 10 s
+	Log     *slog.Logger      // nil: none
+}
+
+// HeadConfig says how a head runs.
+type HeadConfig struct {
+	Dir      string        // the head's folder, which it makes (mode 0700): authority, store, packs, secrets. One head at a time has it
+	Listen   string        // host:port for nodes and people; "": only the unix socket in Dir
+	Names    []string      // by which others know this machine, besides Listen's
+	Store    []string      // addresses of an external etcd; none: one is embedded, in Dir
+	Lease    time.Duration // after which a silent node is lost; 0: 15 s
+	KeepJobs int           // that are over; 0: 100
+	Node     *NodeConfig   // of this machine's node, which runs in this process; nil: none
+	Version  string
+	Log      *slog.Logger // nil: none
+}
+
+// Head is a head that runs. Close it.
+type Head struct {
+	h    *head.Head
+	node *Node
+}
+
+// StartHead starts a head, and its machine's node. It is ready when it returns; ctx is for the start.
+func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
+	h, err := head.Start(ctx, head.Config{Dir: cfg.Dir, Listen: cfg.Listen, Names: cfg.Names, Store: records.Options{Endpoints: cfg.Store}, Lease: cfg.Lease, KeepJobs: cfg.KeepJobs, Version: cfg.Version, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	out := &Head{h: h}
+	if cfg.Node == nil {
+		return out, nil
+	}
+	n, err := newNode(ctx, *cfg.Node)
+	if err == nil {
+		var conn *rpc.Conn
+		if conn, n.id, err = h.Local(ctx, n.inventory); err == nil {
+			n.run(conn)
+			out.node = n
+			return out, nil
+		}
+	}
+	h.Stop(0)
+	return nil, err
+}
+
+// Addr is where nodes and people find it; nil: on the socket only.
+func (h *Head) Addr() net.Addr { return h.h.Addr() }
+
+// JoinToken makes a token with which one machine can join, within an hour. It is a secret.
+func (h *Head) JoinToken(ctx context.Context) (string, error) {
+	t, err := h.h.JoinToken(ctx)
+	if err != nil {
+		return "", err
+	}
+	return t.Reveal(), nil
+}
+
+// Done is closed when the head has ended by itself: somebody stopped the cluster, or Err says why.
+func (h *Head) Done() <-chan struct{} { return h.h.Done() }
+
+// Err is why Done is closed; nil where somebody stopped the cluster, and while it runs.
+func (h *Head) Err() error { return h.h.Err() }
+
+// Close ends this machine's node with what it runs, then the head. Other nodes go on with what they run, and wait for a head.
+func (h *Head) Close() error {
+	var err error
+	if h.node != nil {
+		err = h.node.Close()
+	}
+	h.h.Stop(5 * time.Second)
+	return errors.Join(err, h.h.Err())
+}
+
+// Node is a node that runs. Close it.
+type Node struct {
+	cfg       NodeConfig
+	id        string
+	inventory *pb.Inventory
+	visible   []string
+	lease     *device.Lease
+	end       context.CancelFunc
+	done      chan struct{}
+	err       error
+	conn      *rpc.Conn
+	keep      sync.WaitGroup
+}
+
+// newNode finds what there is to offer.
+func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Dir == "" {
+		return nil, fault.New(fault.Invalid, "a node has a folder")
+	}
+	n := &Node{cfg: cfg, done: make(chan struct{})}
+	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	var err error
+	if inv.Name == "" {
+		if inv.Name, err = os.Hostname(); err != nil {
+			return nil, fault.New(fault.Invalid, "this machine has no name: give one: %w", err)
+		}
+	}
+	r := Resources{CPUs: cfg.CPUs, Memory: cfg.Memory, Named: maps.Clone(cfg.Named)}
+	if r.CPUs == 0 {
+		r.CPUs = float64(runtime.GOMAXPROCS(0))
+	}
+	if r.CPUs < 0 || r.Memory < 0 {
+		return nil, fault.New(fault.Invalid, "a node cannot offer less than nothing")
+	}
+	if r.Memory == 0 {
+		r.Memory = exec.AvailableMemory() / 10 * 9
+	}
+	if cfg.GPUs >= 0 {
+		if err := n.devices(ctx, inv, cfg.GPUs); err != nil {
+			return nil, err
+		}
+		r.GPUs = len(inv.Devices)
+	}
+	inv.Capacity = r.wire()
+	if inv.Binary, err = binaryHash(); err != nil {
+		return nil, err
+	}
+	n.inventory = inv
+	return n, nil
+}
+
+// devices leases the GPUs for as long as the node runs; want 0: all.
+func (n *Node) devices(ctx context.Context, inv *pb.Inventory, want int) error {
+	found, err := device.Discover(ctx, nil)
+	if err != nil {
+		return err
+	}
+	have := len(found.Devices)
+	switch {
+	case want > have:
+		return fault.New(fault.Invalid, "%d GPUs are offered, and %d are here: %v", want, have, found.Problem)
+	case have == 0:
+		return nil
+	case want == 0:
+		want = have
+	}
+	n.lease, err = found.Lease(ctx, "node "+inv.Name, want, 1, func(why string) { n.cfg.Log.Info("the node waits for GPUs", "why", why) })
+	if err != nil {
+		return err
+	}
+	for _, d := range n.lease.Devices(0) {
+		inv.Devices = append(inv.Devices, d.UUID)
+		n.visible = append(n.visible, d.Visible)
+	}
+	return nil
+}
+
+// binaryHash is the SHA-256 of this program.
+func binaryHash() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Join makes this machine a node of the cluster whose head is at addr, for the first time with a join token; later the certificate in Dir is enough, and token is not looked at. It returns when the node has joined; it is attached soon after.
+func Join(ctx context.Context, addr, token string, cfg NodeConfig) (*Node, error) {
+	n, err := newNode(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	released := false
+	defer func() {
+		if err != nil && n.lease != nil && !released {
+			n.lease.Release()
+		}
+	}()
+	path := filepath.Join(cfg.Dir, "node.pem")
+	cert, err := pki.Load(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || fault.CodeOf(err) == fault.NotFound || err == nil && time.Now().After(cert.Leaf.NotAfter):
+		if token == "" {
+			err = fault.New(fault.Invalid, "this machine is no node of a cluster yet: join with --token (penstock token create makes one)")
+			return nil, err
+		}
+		if cert, err = n.join(ctx, addr, token, path); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	}
+	id, err := pki.IdentityOf(cert.Leaf)
+	if err != nil {
+		return nil, err
+	}
+	n.id = id.Node
+	ca := cert.Certificate[len(cert.Certificate)-1]
+	pin := pki.Pin(sha256.Sum256(ca))
+	holder := pki.NewHolder(cert, nil)
+	conn, err := rpc.Dial(ctx, addr, rpc.AsNode(holder, pin))
+	if err != nil {
+		return nil, err
+	}
+	released = true
+	keep, cancel := context.WithCancel(context.Background())
+	n.keep.Go(func() { holder.Keep(keep, n.renew(conn, pin, path), n.cfg.Log) })
+	n.run(conn)
+	end := n.end
+	n.end = func() { cancel(); end() }
+	return n, nil
+}
+
+// join gets the node its first certificate.
+func (n *Node) join(ctx context.Context, addr, token, path string) (c *tls.Certificate, err error) {
+	t, err := pki.ParseToken(token)
+	if err != nil {
+		return nil, err
+	}
+	if t.Kind != pki.Join {
+		return nil, fault.New(fault.Invalid, "the token is one for access: penstock token create makes one for joining")
+	}
+	if err := os.MkdirAll(n.cfg.Dir, 0o700); err != nil {
+		return nil, fault.New(fault.Denied, "the node's folder: %w", err)
+	}
+	conn, err := rpc.Dial(ctx, addr, rpc.AsNewcomer(t.Pin))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	key, err := pki.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	csr, err := pki.NewCSR(key)
+	if err != nil {
+		return nil, err
+	}
+	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) { // with the same key: what was done by a try whose answer was lost is found again
+		now := time.Now()
+		reply, err := pb.NewJoinClient(conn).Join(ctx, &pb.JoinRequest{Token: t.Bearer(), Csr: csr, Inventory: n.inventory, UnixNanos: now.UnixNano()})
+		if err == nil {
+			if err := pki.CheckClock(time.Now(), time.Unix(0, reply.GetUnixNanos()), "the head's"); err != nil {
+				return nil, err
+			}
+			if c, err = pki.Assemble(reply.GetChain(), key, t.Pin); err != nil {
+				return nil, err
+			}
+			return c, pki.Save(path, c)
+		}
+		if fault.CodeOf(err) != fault.Unavailable || ctx.Err() != nil {
+			return nil, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// renew asks for another certificate over the node's own connection.
+func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Context) (*tls.Certificate, error) {
+	return func(ctx context.Context) (*tls.Certificate, error) {
+		key, err := pki.NewKey()
+		if err != nil {
+			return nil, err
+		}
+		csr, err := pki.NewCSR(key)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := pb.NewNodeClient(conn).Renew(ctx, &pb.RenewRequest{Csr: csr})
+		if err != nil {
+			return nil, err
+		}
+		c, err := pki.Assemble(reply.GetChain(), key, pin)
+		if err != nil {
+			return nil, err
+		}
+		return c, pki.Save(path, c)
+	}
+}
+
+// run begins the agent.
+func (n *Node) run(conn *rpc.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.end, n.conn = cancel, conn
+	binary, _ := os.Executable() // binaryHash has found it
+	go func() {
+		defer close(n.done)
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Conn: conn, Binary: binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
+	}()
+}
+
+// ID of the node.
+func (n *Node) ID() string { return n.id }
+
+// Done is closed when the node has ended by itself: somebody stopped it, or Err says why it is not of the cluster any more.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err is why Done is closed; nil where somebody stopped the node.
+func (n *Node) Err() error {
+	select {
+	case <-n.done:
+		return n.err
+	default:
+		return nil
+	}
+}
+
+// Close ends what the node runs, and the node. The cluster takes it for lost when its lease has ended; it can attach again with Join.
+func (n *Node) Close() error {
+	n.end()
+	<-n.done
+	n.keep.Wait()
+	err := errors.Join(n.err, n.conn.Close())
+	if n.lease != nil {
+		n.lease.Release()
+	}
+	return err
+}
+
+// String is for people: what a node offers.
+func (n *Node) String() string {
+	r := resourcesOf(n.inventory.GetCapacity())
+	parts := []string{fmt.Sprintf("%g CPUs", r.CPUs)}
+	if r.GPUs > 0 {
+		parts = append(parts, fmt.Sprintf("%d GPUs", r.GPUs))
+	}
+	parts = append(parts, fmt.Sprintf("%.1f GiB", float64(r.Memory)/(1<<30)))
+	return fmt.Sprintf("%s (%s): %s", n.id, n.inventory.GetName(), strings.Join(parts, ", "))
+}

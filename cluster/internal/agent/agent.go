@@ -1,0 +1,336 @@
+// Package agent is the part of a cluster that runs on each node: it attaches to the head, runs processes as it is told, and says what becomes of them (docs/design/0005-cluster.md, "Nodes, sessions, leases").
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-data/penstock/cluster/internal/packs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Config of an agent.
+type Config struct {
+	Dir       string        // the node's folder, mode 0700; one agent at a time has it
+	Node      string        // id, for logs
+	Inventory *pb.Inventory // what the node offers
+	Visible   []string      // how CUDA_VISIBLE_DEVICES names the devices of Inventory, in their order
+	Conn      *rpc.Conn     // to the head; the caller closes it, after Run
+	Binary    string        // what runs where argv says "penstock"
+	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
+	Log       *slog.Logger  // nil: none
+}
+
+// agent is an agent that runs.
+type agent struct {
+	Config
+	client pb.NodeClient
+	packs  *packs.Store
+	ctx    context.Context // until Run ends
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	procs   map[string]*process
+	ended   []*pb.Exited // that the head has not heard, the oldest first
+	queue   []*pb.FromAgent
+	more    chan struct{} // room for one
+	session bool          // there is one: messages are queued for it
+	leaving bool
+	grace   time.Duration // of leaving
+}
+
+var errLeft = errors.New("the head asked the node to leave")
+
+// Run attaches to the head, again whenever the stream ends, and runs what it is told to, until ctx ends or the head asks the node to leave; then what runs is ended. It returns nil in both cases, when nothing runs any more.
+//
+// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself. Exists: another agent has the folder.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = 10 * time.Second
+	}
+	unlock, err := lock(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, more: make(chan struct{}, 1), grace: cfg.Grace}
+	// What an agent before this one left: its processes have ended with it.
+	if err := os.RemoveAll(filepath.Join(cfg.Dir, "run")); err != nil {
+		return err
+	}
+	if a.packs, err = packs.OpenStore(filepath.Join(cfg.Dir, "packs"), 16<<30, packs.Limits{}); err != nil {
+		return err
+	}
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	a.ctx = inner
+	defer cancel(nil)
+	// The head hears how everything ends, where it can be reached.
+	stop := context.AfterFunc(ctx, func() {
+		a.leave(cfg.Grace)
+		time.AfterFunc(cfg.Grace+farewell, func() { cancel(errLeft) })
+	})
+	defer stop()
+	err = a.attached(inner)
+	a.endAll()
+	cancel(errLeft)
+	a.work.Wait()
+	return err
+}
+
+// farewell is how long the head gets to hear the last things.
+const farewell = 3 * time.Second
+
+// attached keeps a session, until there is to be none.
+func (a *agent) attached(ctx context.Context) error {
+	wait := firstWait
+	for {
+		began := time.Now()
+		err := a.attach(ctx)
+		if err == errLeft || ctx.Err() != nil {
+			return nil
+		}
+		switch fault.CodeOf(err) {
+		case fault.Denied, fault.Unsupported, fault.Invalid:
+			return err
+		}
+		a.mu.Lock()
+		over := a.leaving && len(a.procs) == 0
+		a.mu.Unlock()
+		if over {
+			return nil
+		}
+		if time.Since(began) > 10*time.Second {
+			wait = firstWait
+		}
+		a.Log.Warn("the head is not reached: what runs goes on", "err", err, "again in", wait.Round(time.Millisecond))
+		select {
+		case <-time.After(wait/2 + rand.N(wait/2)):
+		case <-ctx.Done():
+			return nil
+		}
+		wait = min(2*wait, mostWait)
+	}
+}
+
+const (
+	firstWait = 200 * time.Millisecond
+	mostWait  = 5 * time.Second
+)
+
+// attach is one session: from hello until the stream ends.
+func (a *agent) attach(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := a.client.Attach(ctx)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	hello := &pb.Hello{Inventory: a.Inventory, Exited: slices.Clone(a.ended)}
+	for _, p := range a.procs {
+		hello.Running = append(hello.Running, p.wire())
+	}
+	// From here on what happens is queued, and follows hello.
+	a.queue = nil
+	a.session = true
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.session = false
+		a.mu.Unlock()
+	}()
+	if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: hello}}); err != nil {
+		return cause(stream, err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	w := first.GetWelcome()
+	if w == nil {
+		return fault.New(fault.Internal, "the head does not welcome the node")
+	}
+	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
+	a.keep(w.GetKeep())
+	lease := max(time.Duration(w.GetLeaseMs())*time.Millisecond, time.Second)
+
+	heard := make(chan struct{}, 1) // beats come back
+	var both sync.WaitGroup
+	defer both.Wait()
+	defer cancel(nil)
+	both.Go(func() { cancel(a.hear(stream, heard)) })
+	err = a.speak(ctx, stream, lease, heard)
+	if err == errLeft { // the head has it when it ends the stream
+		select {
+		case <-ctx.Done():
+		case <-time.After(farewell):
+		}
+	}
+	return err
+}
+
+// cause is why a stream cannot be written: its status is for Recv to give.
+func cause(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], err error) error {
+	if errors.Is(err, io.EOF) {
+		if _, rerr := stream.Recv(); rerr != nil {
+			return rerr
+		}
+	}
+	return err
+}
+
+// speak sends beats and what is queued, until ctx ends, the head is silent for a lease, or the node leaves.
+func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], lease time.Duration, heard <-chan struct{}) error {
+	beat := time.NewTicker(lease / 3)
+	defer beat.Stop()
+	silence := time.NewTimer(lease)
+	defer silence.Stop()
+	seq := uint64(0)
+	for {
+		a.mu.Lock()
+		batch := a.queue
+		a.queue = nil
+		left := a.leaving && len(a.procs) == 0 && len(a.ended) == 0
+		a.mu.Unlock()
+		for _, m := range batch {
+			if err := stream.Send(m); err != nil {
+				return cause(stream, err)
+			}
+		}
+		if left { // all has ended, and the head has heard it
+			_ = stream.CloseSend()
+			return errLeft
+		}
+		select {
+		case <-a.more:
+		case <-heard:
+			silence.Reset(lease)
+		case <-silence.C:
+			return fault.New(fault.Unavailable, "the head has not answered for %v", lease)
+		case <-beat.C:
+			seq++
+			if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Beat{Beat: &pb.Beat{Seq: seq, Used: a.used()}}}); err != nil {
+				return cause(stream, err)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// hear does what the head says, until the stream ends.
+func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], heard chan<- struct{}) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+		switch x := m.GetSay().(type) {
+		case *pb.FromHead_Start:
+			a.start(x.Start)
+		case *pb.FromHead_Stop:
+			a.stop(x.Stop.GetProcess(), time.Duration(x.Stop.GetGraceMs())*time.Millisecond)
+		case *pb.FromHead_Heard:
+			a.mu.Lock()
+			a.ended = slices.DeleteFunc(a.ended, func(e *pb.Exited) bool { return e.GetProcess() == x.Heard })
+			a.mu.Unlock()
+			a.wake()
+		case *pb.FromHead_ReadLog:
+			a.work.Go(func() { a.readLog(x.ReadLog) })
+		case *pb.FromHead_Leave:
+			a.leave(time.Duration(x.Leave.GetGraceMs()) * time.Millisecond)
+		}
+	}
+}
+
+// say queues a message; without a session it is dropped: hello says what matters.
+func (a *agent) say(m *pb.FromAgent) {
+	a.mu.Lock()
+	a.sayLocked(m)
+	a.mu.Unlock()
+}
+
+func (a *agent) sayLocked(m *pb.FromAgent) {
+	if a.session {
+		a.queue = append(a.queue, m)
+	}
+	a.wake()
+}
+
+func (a *agent) wake() {
+	select {
+	case a.more <- struct{}{}:
+	default:
+	}
+}
+
+// keep ends what the head does not know.
+func (a *agent) keep(ids []string) {
+	a.mu.Lock()
+	var others []*process
+	for id, p := range a.procs {
+		if !slices.Contains(ids, id) {
+			others = append(others, p)
+		}
+	}
+	a.mu.Unlock()
+	for _, p := range others {
+		a.Log.Info("a process that nobody wants any more is ended", "process", p.id)
+		p.stop(endGrace)
+	}
+}
+
+// leave ends everything, then the session.
+func (a *agent) leave(grace time.Duration) {
+	a.mu.Lock()
+	a.leaving, a.grace = true, grace
+	ps := a.all()
+	a.mu.Unlock()
+	for _, p := range ps {
+		p.stop(grace)
+	}
+	a.wake()
+}
+
+// all processes. Under mu.
+func (a *agent) all() []*process {
+	var ps []*process
+	for _, p := range a.procs {
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// endAll ends what runs, and waits for it.
+func (a *agent) endAll() {
+	a.mu.Lock()
+	ps, grace := a.all(), a.grace
+	a.leaving = true
+	a.mu.Unlock()
+	for _, p := range ps {
+		p.stop(grace)
+	}
+	for _, p := range ps {
+		<-p.gone
+	}
+}

@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/packs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/launch"
+)
+
+// endGrace is what a process gets to end in that nobody wants any more.
+const endGrace = 10 * time.Second
+
+// exitPreempted is the exit code of a program that wants to be started again: EX_TEMPFAIL.
+const exitPreempted = 75
+
+// process is one that is to run, runs, or is being ended. It holds its devices until nothing of it is left.
+type process struct {
+	a     *agent
+	id    string
+	start *pb.Start
+	gone  chan struct{} // closed when nothing of it is left, and its end is among a.ended
+
+	mu      sync.Mutex
+	cancel  context.CancelFunc // of what is done before it runs
+	ending  bool
+	grace   time.Duration
+	group   launch.Group // nil: it does not run
+	pid     int64
+	started time.Time
+}
+
+func (p *process) wire() *pb.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &pb.Process{Id: p.id, Pid: p.pid}
+	if !p.started.IsZero() {
+		w.StartedUnixNanos = p.started.UnixNano()
+	}
+	return w
+}
+
+// start begins a process. One that is there already is not begun again.
+func (a *agent) start(s *pb.Start) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.procs[s.GetProcess()] != nil || slices.ContainsFunc(a.ended, func(e *pb.Exited) bool { return e.GetProcess() == s.GetProcess() }) {
+		return
+	}
+	ctx, cancel := context.WithCancel(a.ctx)
+	p := &process{a: a, id: s.GetProcess(), start: s, gone: make(chan struct{}), cancel: cancel}
+	if a.leaving {
+		p.ending = true
+		cancel()
+	}
+	var before []*process // that hold its devices
+	for _, o := range a.procs {
+		if slices.ContainsFunc(o.start.GetDevices(), func(d string) bool { return slices.Contains(s.GetDevices(), d) }) {
+			before = append(before, o)
+		}
+	}
+	a.procs[p.id] = p
+	a.work.Go(func() {
+		defer cancel()
+		for _, o := range before {
+			select {
+			case <-o.gone:
+			case <-ctx.Done():
+			}
+		}
+		a.over(p, p.run(ctx))
+	})
+}
+
+// over: nothing of a process is left.
+func (a *agent) over(p *process, e *pb.Exited) {
+	e.Process, e.UnixNanos = p.id, time.Now().UnixNano()
+	a.mu.Lock()
+	if a.leaving && (e.Class == "worker" || e.Class == "user") {
+		e.Class = "preemption" // its node went away under it
+	}
+	a.mu.Unlock()
+	a.Log.Info(fmt.Sprintf("process %s has ended", p.id), "code", e.GetCode(), "class", e.GetClass(), "text", firstLine(e.GetText()))
+	a.mu.Lock()
+	delete(a.procs, p.id)
+	a.ended = append(a.ended, e)
+	a.sayLocked(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: e}})
+	a.mu.Unlock()
+	close(p.gone)
+	a.trimLogs()
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// stop ends a process of that id.
+func (a *agent) stop(id string, grace time.Duration) {
+	a.mu.Lock()
+	p := a.procs[id]
+	a.mu.Unlock()
+	if p != nil {
+		p.stop(grace)
+	}
+}
+
+// stop asks the process to end, and ends it after grace. It does not wait. The shortest grace counts.
+func (p *process) stop(grace time.Duration) {
+	p.mu.Lock()
+	p.ending = true
+	p.cancel()
+	g := p.group
+	p.mu.Unlock()
+	if g != nil {
+		p.a.work.Go(func() { g.Stop(grace) })
+	}
+}
+
+// run does all of a process's life, and says how it ended.
+func (p *process) run(ctx context.Context) *pb.Exited {
+	a, s := p.a, p.start
+	if why := p.fits(); why != "" {
+		return &pb.Exited{Code: -1, Class: "unfit", Text: why}
+	}
+	dir := filepath.Join(a.Dir, "run", fileName(p.id))
+	defer os.RemoveAll(dir)
+	work, tmp := filepath.Join(dir, "work"), filepath.Join(dir, "tmp")
+	if err := p.prepare(ctx, work, tmp); err != nil {
+		if ctx.Err() != nil {
+			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
+		}
+		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
+	}
+	logs := filepath.Join(a.Dir, "logs", fileName(p.id))
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s: %v", a.Node, err)}
+	}
+	argv := slices.Clone(s.GetArgv())
+	if argv[0] == "penstock" {
+		argv[0] = a.Binary
+	}
+	w := launch.Worker{Argv: argv, Env: p.env(tmp), Dir: work, Memory: s.GetLimits().GetMemory()}
+	group, err := launch.Processes(launch.Options{Logs: logs, Name: func(int) string { return "process" }}).Launch(ctx, []launch.Worker{w})
+	if err != nil {
+		if ctx.Err() != nil {
+			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
+		}
+		return &pb.Exited{Code: -1, Class: "refused", Text: fmt.Sprintf("it could not be started: %v", err)}
+	}
+	p.mu.Lock()
+	p.group, p.started = group, time.Now()
+	if u := group.Usage(); len(u) > 0 {
+		p.pid = int64(u[0].PID)
+	}
+	ending := p.ending
+	p.mu.Unlock()
+	if ending {
+		a.work.Go(func() { group.Stop(endGrace) })
+	}
+	a.Log.Info(fmt.Sprintf("process %s runs", p.id), "pid", p.pid, "devices", s.GetDevices())
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: &pb.Started{Process: p.wire()}}})
+	exit := <-group.Exits()
+	group.Stop(0) // what it left behind
+	return ended(exit)
+}
+
+// ended is what the head is told of an exit.
+func ended(e launch.Exit) *pb.Exited {
+	x := &pb.Exited{Code: int64(e.Code)}
+	if e.Signal != 0 {
+		x.Code, x.Signal = -1, e.Signal.String()
+	}
+	switch {
+	case e.OK():
+		return x
+	case e.Memory:
+		x.Class = "memory"
+	case e.Signal != 0 || e.Err != nil:
+		x.Class = "worker"
+	case e.Code == exitPreempted:
+		x.Class = "preemption"
+	default:
+		x.Class = "user"
+	}
+	x.Text = e.String()
+	if n := len(e.Tail); n > 0 {
+		x.Text += "\n" + strings.Join(e.Tail[max(0, n-10):], "\n")
+	}
+	return x
+}
+
+// fits says why this node cannot run a process: the head may know an older inventory.
+func (p *process) fits() string {
+	have, need := p.a.Inventory.GetCapacity(), p.start.GetLimits()
+	for _, d := range p.start.GetDevices() {
+		if !slices.Contains(p.a.Inventory.GetDevices(), d) {
+			return fmt.Sprintf("node %s has no GPU %s", p.a.Node, d)
+		}
+	}
+	if need.GetMilliCpus() > have.GetMilliCpus() || need.GetMemory() > have.GetMemory() || int64(len(p.start.GetDevices())) != need.GetGpus() {
+		return fmt.Sprintf("node %s has %v, and not %v with %d GPUs", p.a.Node, have, need, len(p.start.GetDevices()))
+	}
+	return ""
+}
+
+// prepare makes the folders of a process: work is its own copy of the pack.
+func (p *process) prepare(ctx context.Context, work, tmp string) error {
+	if err := os.MkdirAll(tmp, 0o700); err != nil {
+		return err
+	}
+	if p.start.GetPack() == "" {
+		return os.Mkdir(work, 0o700)
+	}
+	hash, err := packs.ParseHash(p.start.GetPack())
+	if err != nil {
+		return err
+	}
+	if !p.a.packs.Has(hash) {
+		stream, err := p.a.client.Pack(ctx, &pb.PackRequest{Sha256: string(hash)})
+		if err != nil {
+			return err
+		}
+		r, w := io.Pipe()
+		var copying sync.WaitGroup
+		copying.Go(func() {
+			for {
+				c, err := stream.Recv()
+				if err == nil {
+					_, err = w.Write(c.GetData())
+				}
+				if err != nil {
+					w.CloseWithError(err) // io.EOF is the end
+					return
+				}
+			}
+		})
+		err = p.a.packs.Put(ctx, hash, r)
+		r.CloseWithError(fault.New(fault.Canceled, "the pack is not wanted any more"))
+		copying.Wait()
+		if err != nil {
+			return err
+		}
+	}
+	return p.a.packs.Unpack(ctx, hash, work)
+}
+
+// env is the environment of a process: the agent's, but for what is the agent's own, and what the job says.
+func (p *process) env(tmp string) []string {
+	env := map[string]string{}
+	for _, kv := range os.Environ() {
+		k, v, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(k, "PENSTOCK_") {
+			env[k] = v
+		}
+	}
+	job, rest, _ := strings.Cut(p.id, "/")
+	attempt, _, _ := strings.Cut(rest, "/")
+	maps.Copy(env, p.start.GetEnv())
+	env["TMPDIR"] = tmp
+	if len(p.a.Inventory.GetDevices()) > 0 {
+		var visible []string
+		for i, d := range p.a.Inventory.GetDevices() {
+			if slices.Contains(p.start.GetDevices(), d) {
+				visible = append(visible, p.a.Visible[i])
+			}
+		}
+		env["CUDA_VISIBLE_DEVICES"] = strings.Join(visible, ",")
+		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+	}
+	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_NODE"] = job, attempt, p.a.Node
+	var list []string
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, k+"="+env[k])
+	}
+	return list
+}
+
+// used is what the processes of the node use.
+func (a *agent) used() *pb.Resources {
+	a.mu.Lock()
+	ps := a.all()
+	a.mu.Unlock()
+	r := &pb.Resources{}
+	for _, p := range ps {
+		p.mu.Lock()
+		g := p.group
+		p.mu.Unlock()
+		if g == nil {
+			continue
+		}
+		for _, u := range g.Usage() {
+			r.Memory += u.Memory
+		}
+		r.Gpus += int64(len(p.start.GetDevices()))
+	}
+	return r
+}
+
+// fileName is a name for the files of a process.
+func fileName(id string) string { return strings.ReplaceAll(id, "/", "-") }
+
+// lock takes the node's folder for this process.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fault.New(fault.Denied, "the node's folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fault.New(fault.Exists, "another agent has the folder %s: give this one another with --dir", dir)
+	}
+	return func() { f.Close() }, nil
+}

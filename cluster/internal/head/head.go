@@ -1,0 +1,436 @@
+// Package head is the head of a cluster: it keeps what is durable in the store, hears nodes and people, and carries out what package core decides (docs/design/0005-cluster.md).
+package head
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-data/penstock/cluster/internal/core"
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/packs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Protocol is the version of what heads and agents say to each other. Both must have the same.
+const Protocol = 1
+
+// Config of a head.
+type Config struct {
+	Dir    string          // the head's folder, mode 0700: authority, store, packs, secrets. One head at a time has it
+	Listen string          // host:port for nodes and people; "": the unix socket only
+	Names  []string        // by which others know the head, besides Listen's
+	Store  records.Options // Endpoints and what belongs to them; without: embedded, in Dir
+
+	Lease    time.Duration // of a node; 0: 15 s
+	KeepJobs int           // that are over; 0: 100
+	Version  string        // of the binary
+	Log      *slog.Logger  // nil: none
+}
+
+// Head is a head that runs.
+type Head struct {
+	cfg   Config
+	log   *slog.Logger
+	ctx   context.Context // until Stop or a failure
+	end   context.CancelCauseFunc
+	store *records.Store
+	t     tables
+	ca    *pki.CA
+	srv   *rpc.Server
+	addr  net.Addr
+	packs *packs.Store
+	id    string
+
+	posts     chan func()
+	work      sync.WaitGroup
+	began     time.Time
+	storeAway atomic.Pointer[string] // why; nil: it is there
+	tokens    tokenBook
+
+	// the loop's
+	core     core.Machine
+	nodes    map[string]*records.Record[nodeRecord]
+	live     map[string]*records.Record[liveRecord]
+	jobs     map[string]*records.Record[jobRecord]
+	sessions map[string]*session
+	secrets  map[string]map[string]string
+	used     map[string]*pb.Resources // as agents measured last
+	seen     map[string]time.Time
+	changed  chan struct{} // closed at the next change
+	reads    map[uint64]chan *pb.LogChunk
+	read     uint64
+}
+
+// Start starts a head: it is ready when it returns. ctx is for the start; Stop ends the head, and Done says when it has ended by itself.
+func Start(ctx context.Context, cfg Config) (h *Head, err error) {
+	if cfg.Lease == 0 {
+		cfg.Lease = 15 * time.Second
+	}
+	if cfg.Lease < time.Second || cfg.Lease > time.Hour {
+		return nil, fault.New(fault.Invalid, "a lease of %v: it is between a second and an hour", cfg.Lease)
+	}
+	if cfg.KeepJobs == 0 {
+		cfg.KeepJobs = 100
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fault.New(fault.Denied, "the head's folder: %w", err)
+	}
+	h = &Head{cfg: cfg, log: cfg.Log, posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
+		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
+		changed: make(chan struct{}), reads: map[uint64]chan *pb.LogChunk{}}
+	h.ctx, h.end = context.WithCancelCause(context.Background())
+	defer func() {
+		if err != nil {
+			h.Stop(0)
+		}
+	}()
+	cfg.Store.Log = cfg.Log
+	if len(cfg.Store.Endpoints) == 0 {
+		cfg.Store.Dir = cfg.Dir
+	}
+	if h.store, err = records.Open(ctx, cfg.Store); err != nil {
+		return h, err
+	}
+	h.t = tablesOf(h.store)
+	if err = h.identity(ctx); err != nil {
+		return h, err
+	}
+	if h.packs, err = packs.OpenStore(filepath.Join(cfg.Dir, "packs"), 16<<30, packs.Limits{}); err != nil {
+		return h, err
+	}
+	revision, err := h.load(ctx)
+	if err != nil {
+		return h, err
+	}
+	cert, err := h.ca.IssueHead(append([]string{cfg.Listen}, cfg.Names...)...)
+	if err != nil {
+		return h, err
+	}
+	holder := pki.NewHolder(cert, nil)
+	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: holder, Tokens: &h.tokens, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
+		pb.RegisterJoinServer(r, joinServer{h: h})
+		pb.RegisterNodeServer(r, nodeServer{h: h})
+		pb.RegisterControlServer(r, controlServer{h: h})
+	})
+	if err != nil {
+		return h, err
+	}
+	h.work.Go(func() {
+		holder.Keep(h.ctx, func(context.Context) (*tls.Certificate, error) {
+			return h.ca.IssueHead(append([]string{cfg.Listen}, cfg.Names...)...)
+		}, h.log)
+	})
+	h.work.Go(h.loop)
+	h.work.Go(func() { h.watchLive(revision) })
+	if err = h.srv.ListenUnix(SocketIn(cfg.Dir)); err != nil {
+		return h, err
+	}
+	if cfg.Listen != "" {
+		if h.addr, err = h.srv.ListenTLS(cfg.Listen); err != nil {
+			return h, err
+		}
+	}
+	h.work.Go(func() {
+		select {
+		case err := <-h.srv.Failed():
+			h.fail(err)
+		case <-h.store.Failed():
+			h.fail(h.store.Err())
+		case <-h.ctx.Done():
+		}
+	})
+	return h, nil
+}
+
+// SocketIn is the unix socket of the head of a folder.
+func SocketIn(dir string) string { return filepath.Join(dir, "head.sock") }
+
+// Addr is where it listens; nil: on the socket only.
+func (h *Head) Addr() net.Addr { return h.addr }
+
+// Pin is what tokens say about it.
+func (h *Head) Pin() pki.Pin { return h.ca.Pin() }
+
+// ID of the cluster.
+func (h *Head) ID() string { return h.id }
+
+// Done is closed when the head has to end: Err says why.
+func (h *Head) Done() <-chan struct{} { return h.ctx.Done() }
+
+// Err is why Done is closed; nil after Stop or Shutdown.
+func (h *Head) Err() error {
+	if err := context.Cause(h.ctx); err != nil && !errors.Is(err, errStopped) {
+		return err
+	}
+	return nil
+}
+
+var errStopped = errors.New("the head was stopped")
+
+func (h *Head) fail(err error) { h.end(err) }
+
+// Stop ends the head; nodes go on with what they run. Calls get grace to end.
+func (h *Head) Stop(grace time.Duration) {
+	h.end(errStopped)
+	if h.srv != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		h.srv.Stop(ctx)
+		cancel()
+	}
+	h.work.Wait()
+	if h.store != nil {
+		h.store.Close()
+	}
+}
+
+// identity reads who this cluster is, or makes it.
+func (h *Head) identity(ctx context.Context) error {
+	r, err := h.t.cluster.Get(ctx, "cluster")
+	if fault.CodeOf(err) == fault.NotFound {
+		r.ID = "cluster"
+		r.Value = clusterRecord{ID: "c" + strings.ToLower(rand.Text())[:12], Protocol: Protocol, Created: time.Now().UTC()}
+		if r, err = h.t.cluster.Put(ctx, r); fault.CodeOf(err) == fault.Exists {
+			r, err = h.t.cluster.Get(ctx, "cluster")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if r.Value.Protocol != Protocol {
+		return fault.New(fault.Unsupported, "the store is of protocol %d, this binary speaks %d: use the version that made it", r.Value.Protocol, Protocol)
+	}
+	h.id = r.Value.ID
+	h.ca, err = pki.OpenCA(filepath.Join(h.cfg.Dir, "ca"), h.id, nil)
+	return err
+}
+
+// load reads the records into the machine. It runs before the loop.
+func (h *Head) load(ctx context.Context) (revision int64, err error) {
+	live, revision, err := all(ctx, h.t.live)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range live {
+		h.live[r.ID] = &r
+	}
+	nodes, _, err := all(ctx, h.t.nodes)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range nodes {
+		h.nodes[r.ID] = &r
+		if err := h.step(core.Event{Kind: core.LoadNode, Node: r.Value.node(r.ID), State: r.Value.State, Drained: r.Value.Drained, Epoch: r.Value.Epoch}); err != nil {
+			return 0, err
+		}
+	}
+	js, _, err := all(ctx, h.t.jobs)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range js {
+		h.jobs[r.ID] = &r
+		if err := h.readSecrets(r.ID, &r.Value); err != nil {
+			return 0, err
+		}
+		if err := h.step(core.Event{Kind: core.LoadJob, Spec: r.Value.spec(r.ID), Record: r.Value.Record}); err != nil {
+			return 0, err
+		}
+	}
+	for _, r := range nodes { // whose lease ended while no head was there
+		if h.live[r.ID] == nil {
+			if err := h.step(core.Event{Kind: core.LeaseOver, Node: place.Node{ID: place.NodeID(r.ID)}, Epoch: r.Value.Epoch}); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return revision, h.tokens.load(ctx, h.t.tokens)
+}
+
+// loop runs what is posted, one after another, and the machine's clock.
+func (h *Head) loop() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		wait := time.Hour
+		if at, ok := h.core.Deadline(); ok {
+			wait = max(at-time.Since(h.began), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case f := <-h.posts:
+			f()
+		case <-timer.C:
+			_ = h.step(core.Event{Kind: core.Tick}) // a failure ends the head
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+// do has the loop call f, and waits for it.
+func (h *Head) do(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	select {
+	case h.posts <- func() { done <- f() }:
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "the head is busy: %s", h.busy())
+	case <-h.ctx.Done():
+		return fault.New(fault.Unavailable, "the head ends")
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "the head is busy: %s; what was asked may still be done", h.busy())
+	case <-h.ctx.Done():
+		return fault.New(fault.Unavailable, "the head ends; what was asked may be done")
+	}
+}
+
+func (h *Head) busy() string {
+	if why := h.storeAway.Load(); why != nil {
+		return "its store does not answer: " + *why
+	}
+	return "try again"
+}
+
+// step gives the machine an event and carries out what it says, in order. An error is the end of the head, or of its context.
+func (h *Head) step(e core.Event) error {
+	e.At = time.Since(h.began)
+	acts := append([]core.Action(nil), h.core.Step(e)...)
+	for _, a := range acts {
+		if err := h.act(a); err != nil {
+			return err
+		}
+	}
+	if len(acts) > 0 {
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
+	return nil
+}
+
+func (h *Head) act(a core.Action) error {
+	id := string(a.Node)
+	switch a.Do {
+	case core.SaveNode:
+		r := *h.nodes[id]
+		if r.Value.State != a.State {
+			h.log.Info(fmt.Sprintf("node %s (%s) is %s", id, r.Value.Inventory.GetName(), a.State), "node", id, "was", r.Value.State)
+		}
+		r.Value.State, r.Value.Drained, r.Value.Epoch, r.Value.Seen = a.State, a.Drained, a.Epoch, time.Now().UTC()
+		r, err := write(h, h.t.nodes, r)
+		if err != nil {
+			return err
+		}
+		h.nodes[id] = &r
+	case core.SaveJob:
+		return h.saveJob(a.Job, a.Record)
+	case core.Welcome:
+		var keep []string
+		for _, p := range a.Processes {
+			keep = append(keep, p.String())
+		}
+		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Welcome{Welcome: &pb.Welcome{Epoch: a.Epoch, LeaseMs: h.cfg.Lease.Milliseconds(), Keep: keep}}})
+	case core.Start:
+		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Start{Start: h.start(a)}})
+	case core.Kill:
+		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Stop{Stop: &pb.Stop{Process: a.Process.String(), GraceMs: a.Grace.Milliseconds()}}})
+	case core.Heard:
+		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Heard{Heard: a.Process.String()}})
+	}
+	return nil
+}
+
+// saveJob writes the record of a job.
+func (h *Head) saveJob(id string, rec jobs.Record) error {
+	r := *h.jobs[id]
+	was := r.Value.Record.State
+	now := time.Now().UTC()
+	if rec.State == jobs.Starting && rec.Attempt > r.Value.Record.Attempt {
+		if r.Value.Started.IsZero() {
+			r.Value.Started = now
+		}
+		r.Value.Ran = append(append([]ran(nil), r.Value.Ran...), ran{rec.Attempt, string(rec.Placed[0].Node)})
+		if n := len(r.Value.Ran) - mostRan; n > 0 {
+			r.Value.Ran = r.Value.Ran[n:]
+		}
+	}
+	if rec.State.Over() {
+		r.Value.Ended = now
+	}
+	r.Value.Record = rec
+	r, err := write(h, h.t.jobs, r)
+	if err != nil {
+		return err
+	}
+	h.jobs[id] = &r
+	if rec.State != was || rec.State == jobs.Queued {
+		h.log.Info(fmt.Sprintf("job %s is %s", id, rec.State), "job", id, "attempt", rec.Attempt, "why", rec.Why)
+	}
+	if rec.State.Over() {
+		h.dropSecrets(id)
+		h.trim()
+	}
+	return nil
+}
+
+// trim removes the records of jobs that have been over for longest, beyond KeepJobs.
+func (h *Head) trim() {
+	for {
+		var oldest *records.Record[jobRecord]
+		over := 0
+		for _, r := range h.jobs {
+			if r.Value.Record.State.Over() {
+				over++
+				if oldest == nil || r.Value.Ended.Before(oldest.Value.Ended) {
+					oldest = r
+				}
+			}
+		}
+		if over <= h.cfg.KeepJobs {
+			return
+		}
+		ops := []records.Op{h.t.jobs.DeleteOp(oldest.ID, oldest.Revision)}
+		if s := oldest.Value.Job.GetSubmission(); s != "" {
+			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
+				ops = append(ops, h.t.submissions.DeleteOp(s, r.Revision))
+			}
+		}
+		if _, err := h.store.Txn(h.ctx, ops...); err != nil {
+			h.log.Warn("a job that is over stays on record", "job", oldest.ID, "err", err)
+			return
+		}
+		delete(h.jobs, oldest.ID)
+		h.core.Forget(oldest.ID)
+	}
+}
+
+func same[T any](a, b T) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && reflect.DeepEqual(x, y)
+}

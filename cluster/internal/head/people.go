@@ -1,0 +1,340 @@
+package head
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-data/penstock/cluster/internal/core"
+	"github.com/penstock-data/penstock/cluster/internal/packs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+type controlServer struct {
+	pb.UnimplementedControlServer
+	h *Head
+}
+
+// watchEvery is the least time between two states that a watcher gets.
+const watchEvery = 500 * time.Millisecond
+
+// Watch gives the state of the cluster, and again when it has changed.
+func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServer[pb.Cluster]) error {
+	h := c.h
+	ctx := stream.Context()
+	for {
+		var now *pb.Cluster
+		var changed chan struct{}
+		if err := h.do(ctx, func() error {
+			now, changed = h.state(), h.changed
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := stream.Send(now); err != nil || !q.GetFollow() {
+			return err
+		}
+		pause := time.NewTimer(watchEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fault.WithCode(fault.Canceled, context.Cause(ctx))
+		case <-h.ctx.Done():
+			pause.Stop()
+			return fault.New(fault.Unavailable, "the head ends")
+		}
+		select {
+		case <-changed:
+		case <-time.After(5 * time.Second): // what is measured changes without an event
+		case <-ctx.Done():
+			return fault.WithCode(fault.Canceled, context.Cause(ctx))
+		case <-h.ctx.Done():
+			return fault.New(fault.Unavailable, "the head ends")
+		}
+	}
+}
+
+// state is what status shows.
+func (h *Head) state() *pb.Cluster {
+	c := &pb.Cluster{Id: h.id, Version: h.cfg.Version, UnixNanos: time.Now().UnixNano()}
+	for _, id := range sortedIDs(h.nodes) {
+		n := h.nodes[id]
+		on := h.core.On(place.NodeID(id))
+		seen := h.seen[id]
+		if seen.IsZero() {
+			seen = n.Value.Seen
+		}
+		c.Nodes = append(c.Nodes, &pb.NodeState{Id: id, State: string(n.Value.State), Inventory: n.Value.Inventory, Booked: wireResources(h.core.Booked(place.NodeID(id))), Used: h.used[id],
+			Epoch: n.Value.Epoch, Address: n.Value.Address, SeenUnixNanos: nanos(seen), Processes: int64(len(on))})
+	}
+	for _, w := range h.core.Waiting() {
+		job := jobOf(w.Demand)
+		if r := h.jobs[job]; r != nil {
+			c.Waiting = append(c.Waiting, &pb.Waiting{Job: job, Why: w.Why, SinceUnixNanos: nanos(r.Value.Submitted)})
+		}
+	}
+	return c
+}
+
+// sortedIDs are ids of a letter and a number in their order: n9 before n10.
+func sortedIDs[V any](m map[string]V) []string {
+	ids := make([]string, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	return ids
+}
+
+const mostGrace = time.Hour
+
+func graceOf(ms int64) time.Duration {
+	return min(max(time.Duration(ms)*time.Millisecond, 0), mostGrace)
+}
+
+// Drain takes no new work to a node, and ends what runs there.
+func (c controlServer) Drain(ctx context.Context, q *pb.DrainRequest) (*pb.Empty, error) {
+	return &pb.Empty{}, c.onNode(ctx, q.GetNode(), core.Drain, graceOf(q.GetGraceMs()))
+}
+
+// Undrain gives it work again.
+func (c controlServer) Undrain(ctx context.Context, q *pb.DrainRequest) (*pb.Empty, error) {
+	return &pb.Empty{}, c.onNode(ctx, q.GetNode(), core.Undrain, 0)
+}
+
+func (c controlServer) onNode(ctx context.Context, name string, k core.EventKind, grace time.Duration) error {
+	return c.h.do(ctx, func() error {
+		id, err := c.h.nodeNamed(name)
+		if err != nil {
+			return err
+		}
+		if s := c.h.nodes[id].Value.State; s == core.Gone || s == core.Left {
+			return fault.New(fault.Invalid, "node %s is %s", id, s)
+		}
+		return c.h.step(core.Event{Kind: k, Node: place.Node{ID: place.NodeID(id)}, Grace: grace})
+	})
+}
+
+// Shutdown asks agents to end what they run, and themselves; with all the head ends too.
+func (c controlServer) Shutdown(ctx context.Context, q *pb.ShutdownRequest) (*pb.Empty, error) {
+	h := c.h
+	grace := graceOf(q.GetGraceMs())
+	err := h.do(ctx, func() error {
+		var ids []string
+		switch {
+		case q.GetAll():
+			for id, s := range h.sessions {
+				if s != nil {
+					ids = append(ids, id)
+				}
+			}
+		default:
+			id, err := h.nodeNamed(q.GetNode())
+			if err != nil {
+				return err
+			}
+			if h.nodes[id].Value.Local {
+				return fault.New(fault.Invalid, "node %s is the head's own: stop the head (penstock stop --all), or drain it", id)
+			}
+			if h.sessions[id] == nil {
+				if err := h.step(core.Event{Kind: core.Leave, Node: place.Node{ID: place.NodeID(id)}}); err != nil {
+					return err
+				}
+				return nil
+			}
+			ids = []string{id}
+		}
+		slices.Sort(ids)
+		for _, id := range ids {
+			h.sessions[id].leaving = true
+			if err := h.step(core.Event{Kind: core.Drain, Node: place.Node{ID: place.NodeID(id)}, Grace: grace}); err != nil {
+				return err
+			}
+			h.tell(id, &pb.FromHead{Say: &pb.FromHead_Leave{Leave: &pb.Leave{GraceMs: grace.Milliseconds()}}})
+		}
+		return nil
+	})
+	if err != nil || !q.GetAll() {
+		return &pb.Empty{}, err
+	}
+	h.work.Go(func() { // the nodes get their time, then the head ends
+		for end := time.Now().Add(grace + 10*time.Second); time.Now().Before(end) && h.ctx.Err() == nil; {
+			left := 0
+			var changed chan struct{}
+			if h.do(h.ctx, func() error { left, changed = len(h.sessions), h.changed; return nil }) != nil || left == 0 {
+				break
+			}
+			select {
+			case <-changed:
+			case <-time.After(time.Until(end)):
+			case <-h.ctx.Done():
+			}
+		}
+		h.end(errStopped)
+	})
+	return &pb.Empty{}, nil
+}
+
+// CreateToken makes a token. It is the only time that it is shown.
+func (c controlServer) CreateToken(ctx context.Context, q *pb.CreateTokenRequest) (*pb.CreateTokenReply, error) {
+	ttl := time.Duration(q.GetTtlMs()) * time.Millisecond
+	if ttl < 0 || ttl > mostTTL {
+		return nil, fault.New(fault.Invalid, "a token lives for up to 10 years, not %v", ttl)
+	}
+	if len(q.GetName()) > 200 {
+		return nil, fault.New(fault.Invalid, "the name of a token has up to 200 bytes")
+	}
+	kind, scope := pki.Join, rpc.None
+	switch q.GetKind() {
+	case "join":
+		ttl = cmp.Or(ttl, joinTTL)
+	case "access":
+		kind = pki.Access
+		ttl = cmp.Or(ttl, 90*24*time.Hour)
+		var err error
+		if scope, err = rpc.ParseScope(q.GetScope()); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fault.New(fault.Invalid, "a token is for join or for access, not for %q", q.GetKind())
+	}
+	var t pki.Token
+	var r records.Record[tokenRecord]
+	err := c.h.do(ctx, func() (err error) {
+		t, r, err = c.h.token(ctx, kind, scope, ttl, q.GetName())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.h.log.Info(fmt.Sprintf("%v made %v", rpc.PeerOf(ctx), t), "scope", scope)
+	return &pb.CreateTokenReply{Token: t.Reveal(), Record: wireToken(r)}, nil
+}
+
+func wireToken(r records.Record[tokenRecord]) *pb.Token {
+	v := r.Value
+	t := &pb.Token{Id: r.ID, Kind: v.Kind.String(), Name: v.Name, CreatedUnixNanos: nanos(v.Created), ExpiresUnixNanos: nanos(v.Ends), UsedBy: v.UsedBy, Revoked: v.Revoked}
+	if v.Kind == pki.Access {
+		t.Scope = v.Scope.String()
+	}
+	return t
+}
+
+// ListTokens lists them, without their secrets, which nobody has.
+func (c controlServer) ListTokens(context.Context, *pb.Empty) (*pb.Tokens, error) {
+	ts := &pb.Tokens{}
+	for _, r := range c.h.tokens.list() {
+		ts.Tokens = append(ts.Tokens, wireToken(r))
+	}
+	return ts, nil
+}
+
+// RevokeToken ends one now.
+func (c controlServer) RevokeToken(ctx context.Context, q *pb.RevokeTokenRequest) (*pb.Empty, error) {
+	return &pb.Empty{}, c.h.do(ctx, func() error {
+		r, ok := c.h.tokens.get(q.GetId())
+		if !ok {
+			return fault.New(fault.NotFound, "no token %s (see penstock token list)", q.GetId())
+		}
+		r.Value.Revoked = true
+		r, err := write(c.h, c.h.t.tokens, r)
+		if err == nil {
+			c.h.tokens.put(r)
+		}
+		return err
+	})
+}
+
+// HasPack says whether a pack is here.
+func (c controlServer) HasPack(_ context.Context, q *pb.PackRequest) (*pb.HasPackReply, error) {
+	hash, err := packs.ParseHash(q.GetSha256())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.HasPackReply{Has: c.h.packs.Has(hash)}, nil
+}
+
+// PutPack takes one.
+func (c controlServer) PutPack(stream grpc.ClientStreamingServer[pb.Chunk, pb.Empty]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hash, err := packs.ParseHash(first.GetSha256())
+	if err != nil {
+		return err
+	}
+	if err := c.h.packs.Put(stream.Context(), hash, &chunkReader{next: stream.Recv, rest: first.GetData()}); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&pb.Empty{})
+}
+
+// chunkReader reads the chunks of a stream.
+type chunkReader struct {
+	next func() (*pb.Chunk, error)
+	rest []byte
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		c, err := r.next()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = c.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// chunkBytes are in a message of a pack.
+const chunkBytes = 1 << 20
+
+// Pack gives a node a pack.
+func (n nodeServer) Pack(q *pb.PackRequest, stream grpc.ServerStreamingServer[pb.Chunk]) error {
+	hash, err := packs.ParseHash(q.GetSha256())
+	if err != nil {
+		return err
+	}
+	r, _, err := n.h.packs.Open(hash)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	buf := make([]byte, chunkBytes)
+	for {
+		k, err := io.ReadFull(r, buf)
+		if k > 0 {
+			if err := stream.Send(&pb.Chunk{Data: buf[:k]}); err != nil {
+				return err
+			}
+		}
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// jobID is the next id of a job.
+func (h *Head) jobID(ctx context.Context) (string, error) {
+	n, err := h.store.Next(ctx, "job")
+	return "j" + strconv.FormatInt(n, 10), err
+}

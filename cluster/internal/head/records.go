@@ -1,0 +1,207 @@
+package head
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/core"
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// clusterRecord is the one record of table cluster, "cluster".
+type clusterRecord struct {
+	ID       string
+	Protocol int64
+	Created  time.Time
+}
+
+// nodeRecord is of table nodes, by id.
+type nodeRecord struct {
+	Inventory *pb.Inventory
+	State     core.NodeState
+	Drained   bool
+	Epoch     uint64
+	Address   string
+	Local     bool // the head's own process
+	Joined    time.Time
+	Seen      time.Time // when the state was written last
+}
+
+// tokenRecord is of table tokens, by id.
+type tokenRecord struct {
+	Kind    pki.Kind
+	Scope   rpc.Scope
+	Name    string
+	Hash    pki.Hash
+	Created time.Time
+	Ends    time.Time
+	Revoked bool
+	UsedBy  string // node, of a join token
+	Key     string // SHA-256 of the key that it was used for
+}
+
+// jobRecord is of table jobs, by id.
+type jobRecord struct {
+	Job       *pb.Job // without secrets
+	Secrets   []string
+	Submitter string
+	Record    jobs.Record
+	Ran       []ran // the last attempts, the oldest first
+	Submitted time.Time
+	Started   time.Time // of the first attempt
+	Ended     time.Time
+}
+
+// ran is where a process ran.
+type ran struct {
+	Attempt int64
+	Node    string
+}
+
+// mostRan is how many attempts of a job are remembered, for their logs.
+const mostRan = 16
+
+// submissionRecord is of table submissions, by the id that the submitter gave.
+type submissionRecord struct {
+	Job    string
+	Digest string // of what was submitted
+}
+
+// liveRecord is of table live, by node; attached to the lease of its session.
+type liveRecord struct{ Epoch uint64 }
+
+type tables struct {
+	cluster     records.Table[clusterRecord]
+	nodes       records.Table[nodeRecord]
+	tokens      records.Table[tokenRecord]
+	jobs        records.Table[jobRecord]
+	submissions records.Table[submissionRecord]
+	live        records.Table[liveRecord]
+}
+
+func tablesOf(s *records.Store) tables {
+	return tables{records.In[clusterRecord](s, "cluster"), records.In[nodeRecord](s, "nodes"), records.In[tokenRecord](s, "tokens"), records.In[jobRecord](s, "jobs"),
+		records.In[submissionRecord](s, "submissions"), records.In[liveRecord](s, "live")}
+}
+
+// all reads a table, and says of which revision of the store it is.
+func all[T any](ctx context.Context, t records.Table[T]) (rs []records.Record[T], revision int64, err error) {
+	for at := (records.Cursor{}); ; {
+		page, next, err := t.List(ctx, at, 500)
+		if err != nil {
+			return nil, 0, err
+		}
+		rs = append(rs, page...)
+		if at = next; at.After == "" {
+			return rs, at.Revision, nil
+		}
+	}
+}
+
+// write carries out a write of the loop, however long the store is away: what follows from it must not be done before. It fails when the head ends, and ends the head where another one writes.
+func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Record[T], error) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		next, err := t.Put(h.ctx, r)
+		var other *records.Conflict
+		switch {
+		case err == nil:
+			h.storeAway.Store(nil)
+			return next, nil
+		case errors.As(err, &other):
+			have, rerr := t.Get(h.ctx, r.ID)
+			if rerr == nil && same(have.Value, r.Value) { // ours, whose answer was lost
+				return have, nil
+			}
+			err = fault.New(fault.Exists, "%w: does another head write to this store? One at a time can", err)
+			h.fail(err)
+			return r, err
+		case h.ctx.Err() != nil:
+			return r, fault.WithCode(fault.Canceled, context.Cause(h.ctx))
+		case fault.CodeOf(err) == fault.Exhausted:
+			err = errors.Join(err, h.store.Reclaim(h.ctx))
+		case fault.CodeOf(err) == fault.Invalid:
+			h.fail(err)
+			return r, err
+		}
+		h.away(err)
+		select {
+		case <-time.After(wait):
+		case <-h.ctx.Done():
+		}
+	}
+}
+
+// commit carries out a transaction of the loop that creates records of new ids, however long the store is away. Read the records again: their revisions may be of an earlier try.
+func (h *Head) commit(ops ...records.Op) error {
+	for wait, maybe := 50*time.Millisecond, false; ; wait = min(2*wait, 5*time.Second) {
+		_, err := h.store.Txn(h.ctx, ops...)
+		switch code := fault.CodeOf(err); {
+		case err == nil, code == fault.Exists && maybe: // done by an earlier try, whose answer was lost
+			h.storeAway.Store(nil)
+			return nil
+		case h.ctx.Err() != nil:
+			return fault.WithCode(fault.Canceled, context.Cause(h.ctx))
+		case code == fault.Exhausted:
+			if rerr := h.store.Reclaim(h.ctx); rerr != nil {
+				return errors.Join(err, rerr) // what is new can be refused
+			}
+		case code != fault.Unavailable:
+			return err
+		}
+		maybe = true
+		h.away(err)
+		select {
+		case <-time.After(wait):
+		case <-h.ctx.Done():
+		}
+	}
+}
+
+// away notes that the store does not answer.
+func (h *Head) away(err error) {
+	if h.storeAway.Load() == nil {
+		h.log.Warn("the store does not take records: nodes go on with what they run, nothing new is decided", "err", err)
+	}
+	text := err.Error()
+	h.storeAway.Store(&text)
+}
+
+// resources of the wire.
+func resources(r *pb.Resources) place.Resources {
+	return place.Resources{MilliCPUs: r.GetMilliCpus(), GPUs: r.GetGpus(), Memory: r.GetMemory(), Named: r.GetNamed()}
+}
+
+func wireResources(r place.Resources) *pb.Resources {
+	return &pb.Resources{MilliCpus: r.MilliCPUs, Gpus: r.GPUs, Memory: r.Memory, Named: r.Named}
+}
+
+// node is what package place knows of a node.
+func (r *nodeRecord) node(id string) place.Node {
+	return place.Node{ID: place.NodeID(id), Capacity: resources(r.Inventory.GetCapacity()), Labels: r.Inventory.GetLabels(), Devices: r.Inventory.GetDevices()}
+}
+
+// spec is what package jobs knows of a job.
+func (r *jobRecord) spec(id string) jobs.Spec {
+	b := jobs.Budgets{Crash: 3, Memory: 1, User: r.Job.GetRetries(), Unfit: 3}
+	if r.Job.Crashes != nil {
+		b.Crash = r.Job.GetCrashes()
+	}
+	return jobs.Spec{ID: id, Members: []place.Member{{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()}}, Budgets: b}
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func hexOf(b []byte) string { return hex.EncodeToString(b) }

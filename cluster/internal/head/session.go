@@ -1,0 +1,374 @@
+package head
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-data/penstock/cluster/internal/core"
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const (
+	helloTimeout = 10 * time.Second
+	// mostQueued messages wait for a node that does not read; then its stream is ended, and it attaches again.
+	mostQueued = 10_000
+)
+
+// session is a node that is attached.
+type session struct {
+	node    string
+	epoch   uint64
+	lease   atomic.Int64 // records.LeaseID
+	missed  atomic.Bool  // the last beat could not renew the lease, as the store was away
+	end     context.CancelCauseFunc
+	leaving bool // it was asked to leave (the loop's)
+
+	mu    sync.Mutex
+	queue []*pb.FromHead
+	more  chan struct{} // room for one
+}
+
+// tell puts a message in the queue of a node; one that has no session says what it has when it attaches.
+func (h *Head) tell(node string, m *pb.FromHead) {
+	s := h.sessions[node]
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	s.queue = append(s.queue, m)
+	full := len(s.queue) > mostQueued
+	s.mu.Unlock()
+	if full {
+		s.end(fault.New(fault.Exhausted, "node %s does not read what it is told", node))
+	}
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+type nodeServer struct {
+	pb.UnimplementedNodeServer
+	h *Head
+}
+
+// Attach is a session, from hello to the end of the stream.
+func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {
+	h := n.h
+	peer := rpc.PeerOf(stream.Context())
+	id := peer.Node.Node
+	hello, err := receive(stream, helloTimeout)
+	if err != nil {
+		return err
+	}
+	e := core.Event{Kind: core.Attach}
+	inv := hello.GetHello().GetInventory()
+	if inv == nil {
+		return fault.New(fault.Invalid, "node %s: the first message of a session is hello, with an inventory", id)
+	}
+	if err := checkInventory(inv, h.cfg.Version); err != nil {
+		return err
+	}
+	for _, p := range hello.GetHello().GetRunning() {
+		if x, ok := jobs.ParseProcess(p.GetId()); ok {
+			e.Running = append(e.Running, x)
+		}
+	}
+	for _, x := range hello.GetHello().GetExited() {
+		if end, ok := endOf(x); ok {
+			e.Ended = append(e.Ended, end)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(h.ctx, func() { cancel(fault.New(fault.Unavailable, "the head ends")) })()
+	s := &session{node: id, end: cancel, more: make(chan struct{}, 1)}
+	if err := h.do(ctx, func() error { return h.begin(s, inv, peer.Host, e) }); err != nil {
+		return err
+	}
+	h.log.Info(fmt.Sprintf("node %s (%s) is attached", id, inv.GetName()), "node", id, "epoch", s.epoch, "address", peer.Host)
+	h.work.Go(func() { cancel(h.hear(ctx, s, stream)) }) // ends when the handler does: gRPC ends Recv with it
+	cancel(s.write(ctx, stream))
+	_ = h.do(context.WithoutCancel(ctx), func() error { return h.over(s, context.Cause(ctx)) })
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// begin makes s the session of its node.
+func (h *Head) begin(s *session, inv *pb.Inventory, address string, e core.Event) error {
+	known := h.nodes[s.node]
+	if known == nil || known.Value.State == core.Left {
+		return fault.New(fault.Denied, "node %s is not of this cluster any more: join again with a new token", s.node)
+	}
+	s.epoch = known.Value.Epoch + 1
+	if err := h.grant(s); err != nil {
+		return err
+	}
+	if old := h.sessions[s.node]; old != nil {
+		old.end(fault.New(fault.Unavailable, "node %s has attached again", s.node))
+	}
+	r := *known
+	r.Value.Inventory, r.Value.Address = inv, address
+	h.nodes[s.node] = &r // written with what the machine says
+	h.sessions[s.node] = s
+	h.seen[s.node] = time.Now()
+	e.Node, e.Epoch = r.Value.node(s.node), s.epoch
+	return h.step(e)
+}
+
+// grant gives a session a lease.
+func (h *Head) grant(s *session) error {
+	lease, err := h.store.Grant(h.ctx, h.cfg.Lease)
+	if err != nil {
+		return err
+	}
+	live := records.Record[liveRecord]{ID: s.node}
+	if was := h.live[s.node]; was != nil {
+		live = *was
+	}
+	live.Value.Epoch, live.Lease = s.epoch, lease.ID
+	for range 3 {
+		var r records.Record[liveRecord]
+		if r, err = h.t.live.Put(h.ctx, live); err == nil {
+			live = r
+			break
+		}
+		if fault.CodeOf(err) == fault.Exists { // the lease of the session before ended, and nobody has said so yet
+			if have, gerr := h.t.live.Get(h.ctx, s.node); gerr == nil {
+				live.Revision = have.Revision
+			} else {
+				live.Revision = 0
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	h.live[s.node] = &live
+	s.lease.Store(int64(lease.ID))
+	return nil
+}
+
+// over: a stream has ended.
+func (h *Head) over(s *session, why error) error {
+	if h.sessions[s.node] != s {
+		return nil
+	}
+	delete(h.sessions, s.node)
+	e := core.Event{Kind: core.Break, Node: place.Node{ID: place.NodeID(s.node)}, Epoch: s.epoch}
+	if errors.Is(why, io.EOF) { // it ended what it ran, and said goodbye
+		e.Kind = core.LeaseOver
+		if s.leaving {
+			e.Kind = core.Leave
+		}
+		delete(h.live, s.node)
+		if err := h.store.Revoke(h.ctx, records.LeaseID(s.lease.Load())); err != nil {
+			h.log.Warn("a lease ends by itself", "node", s.node, "err", err)
+		}
+	} else {
+		h.log.Warn(fmt.Sprintf("node %s is not heard: its stream ended", s.node), "node", s.node, "err", why)
+	}
+	return h.step(e)
+}
+
+// hear takes what a node says, until its stream ends; io.EOF: it said goodbye.
+func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch x := m.GetSay().(type) {
+		case *pb.FromAgent_Beat:
+			_, err := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())) // one that has ended is watchLive's
+			s.missed.Store(err != nil && fault.CodeOf(err) != fault.NotFound || err != nil && s.missed.Load())
+			h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Beat{Seq: x.Beat.GetSeq()}}})
+			err = h.do(ctx, func() error {
+				h.used[s.node], h.seen[s.node] = x.Beat.GetUsed(), time.Now()
+				return nil
+			})
+		case *pb.FromAgent_Started:
+			if p, ok := jobs.ParseProcess(x.Started.GetProcess().GetId()); ok {
+				err = h.do(ctx, func() error {
+					return h.step(core.Event{Kind: core.Started, Node: place.Node{ID: place.NodeID(s.node)}, Epoch: s.epoch, Process: p})
+				})
+			}
+		case *pb.FromAgent_Exited:
+			if end, ok := endOf(x.Exited); ok {
+				err = h.do(ctx, func() error {
+					return h.step(core.Event{Kind: core.Exited, Node: place.Node{ID: place.NodeID(s.node)}, Epoch: s.epoch, Ended: []core.End{end}})
+				})
+			}
+		case *pb.FromAgent_Log:
+			err = h.do(ctx, func() error {
+				if c := h.reads[x.Log.GetRequest()]; c != nil {
+					delete(h.reads, x.Log.GetRequest())
+					c <- x.Log // has room for it
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// tellFrom is tell from outside the loop.
+func (h *Head) tellFrom(s *session, m *pb.FromHead) {
+	s.mu.Lock()
+	s.queue = append(s.queue, m)
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+// write sends what is in the queue, until ctx ends.
+func (s *session) write(ctx context.Context, stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {
+	for {
+		s.mu.Lock()
+		batch := s.queue
+		s.queue = nil
+		s.mu.Unlock()
+		for _, m := range batch {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-s.more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// receive waits for the first message.
+func receive(stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead], timeout time.Duration) (*pb.FromAgent, error) {
+	type got struct {
+		m   *pb.FromAgent
+		err error
+	}
+	c := make(chan got, 1)
+	go func() { // ends with the stream
+		m, err := stream.Recv()
+		c <- got{m, err}
+	}()
+	select {
+	case g := <-c:
+		return g.m, g.err
+	case <-time.After(timeout):
+		return nil, fault.New(fault.Unavailable, "no hello within %v", timeout)
+	case <-stream.Context().Done():
+		return nil, fault.WithCode(fault.Canceled, context.Cause(stream.Context()))
+	}
+}
+
+// watchLive hears of leases that end.
+func (h *Head) watchLive(revision int64) {
+	err := h.t.live.Watch(h.ctx, revision, func(e records.Event[liveRecord]) error {
+		if e.Kind == records.Reset { // deletions may be missing: every node whose lease is not there now has lost it
+			return nil
+		}
+		return h.do(h.ctx, func() error { return h.liveChanged(e) })
+	})
+	if err != nil && h.ctx.Err() == nil {
+		h.fail(err)
+	}
+}
+
+func (h *Head) liveChanged(e records.Event[liveRecord]) error {
+	switch e.Kind {
+	case records.Gone:
+		return h.leaseOver(e.Record.ID, e.Record.Revision)
+	case records.Current:
+		for id, live := range h.live {
+			if live.Revision <= e.Record.Revision {
+				if _, err := h.t.live.Get(h.ctx, id); fault.CodeOf(err) == fault.NotFound {
+					if err := h.leaseOver(id, e.Record.Revision); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// leaseOver: the lease of a node's session was gone at a revision of the store.
+func (h *Head) leaseOver(id string, revision int64) error {
+	live := h.live[id]
+	if live == nil || live.Revision > revision {
+		return nil // a later session has another
+	}
+	delete(h.live, id)
+	if s := h.sessions[id]; s != nil && s.epoch == live.Value.Epoch {
+		if s.missed.Swap(false) { // nobody could renew it: that says nothing about the node
+			return h.grant(s)
+		}
+		s.end(fault.New(fault.Unavailable, "the lease of node %s has ended", id))
+		delete(h.sessions, id)
+	}
+	return h.step(core.Event{Kind: core.LeaseOver, Node: place.Node{ID: place.NodeID(id)}, Epoch: live.Value.Epoch})
+}
+
+// endOf reads how a process ended.
+func endOf(x *pb.Exited) (core.End, bool) {
+	p, ok := jobs.ParseProcess(x.GetProcess())
+	class := jobs.Class(x.GetClass())
+	switch class {
+	case jobs.None, jobs.Crash, jobs.Memory, jobs.User, jobs.Refused, jobs.Unfit, jobs.Preemption:
+	default:
+		class = jobs.Crash
+	}
+	text := x.GetText()
+	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)]}, ok
+}
+
+// checkInventory refuses what cannot be.
+func checkInventory(inv *pb.Inventory, version string) error {
+	c := inv.GetCapacity()
+	switch {
+	case inv.GetProtocol() != Protocol:
+		return fault.New(fault.Unsupported, "node %s speaks protocol %d (penstock %s), the head %d (penstock %s): use one version on all machines", inv.GetName(), inv.GetProtocol(), inv.GetVersion(), Protocol, version)
+	case c.GetMilliCpus() < 0 || c.GetGpus() < 0 || c.GetMemory() < 0:
+		return fault.New(fault.Invalid, "node %s offers less than nothing: %v", inv.GetName(), c)
+	case int64(len(inv.GetDevices())) != c.GetGpus():
+		return fault.New(fault.Invalid, "node %s offers %d GPUs and names %d", inv.GetName(), c.GetGpus(), len(inv.GetDevices()))
+	case inv.GetName() == "" || len(inv.GetName()) > 253:
+		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes, not %d", len(inv.GetName()))
+	}
+	size := 0
+	for k, v := range c.GetNamed() {
+		size += len(k) + 16
+		if v < 0 {
+			return fault.New(fault.Invalid, "node %s offers %d %s", inv.GetName(), v, k)
+		}
+	}
+	for k, v := range inv.GetLabels() {
+		size += len(k) + len(v)
+	}
+	for _, d := range inv.GetDevices() {
+		size += len(d)
+	}
+	if size > 32<<10 {
+		return fault.New(fault.Invalid, "the labels, resources and devices of node %s take %d bytes; 32 KiB is the most", inv.GetName(), size)
+	}
+	return nil
+}

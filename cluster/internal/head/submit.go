@@ -1,0 +1,395 @@
+package head
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/penstock-data/penstock/cluster/internal/core"
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/packs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// mostJobs that are not over.
+const mostJobs = 10_000
+
+var (
+	nameOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	envOf  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+)
+
+func jobOf(d place.DemandID) string { return jobs.Of(d) }
+
+// checkJob refuses what cannot be a job.
+func (h *Head) checkJob(j *pb.Job) error {
+	size := 0
+	for _, a := range j.GetArgv() {
+		size += len(a) + 8
+	}
+	for _, m := range []map[string]string{j.GetEnv(), j.GetSecrets()} {
+		for k, v := range m {
+			if !envOf.MatchString(k) {
+				return fault.New(fault.Invalid, "%q is no name of a variable", k)
+			}
+			size += len(k) + len(v) + 8
+		}
+	}
+	for k, v := range j.GetLabels() {
+		size += len(k) + len(v) + 8
+	}
+	r := j.GetResources()
+	switch {
+	case len(j.GetArgv()) == 0 || j.GetArgv()[0] == "":
+		return fault.New(fault.Invalid, "a job has a program to run")
+	case j.GetSubmission() != "" && !nameOf.MatchString(j.GetSubmission()):
+		return fault.New(fault.Invalid, "an id of submission has letters, digits, dots, hyphens and underscores, up to 100: not %q", j.GetSubmission())
+	case len(j.GetName()) > 200:
+		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes")
+	case size > 40<<10:
+		return fault.New(fault.Invalid, "arguments, environment and labels of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
+	case r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0:
+		return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
+	}
+	for k, v := range r.GetNamed() {
+		if v < 0 {
+			return fault.New(fault.Invalid, "a job cannot need %d %s", v, k)
+		}
+	}
+	if j.GetPack() != "" {
+		hash, err := packs.ParseHash(j.GetPack())
+		if err != nil {
+			return err
+		}
+		if !h.packs.Has(hash) {
+			return fault.New(fault.NotFound, "the head does not have pack %s: send it first", hash)
+		}
+	}
+	return nil
+}
+
+// digest tells one submission from another.
+func digest(j *pb.Job) (string, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(j)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hexOf(sum[:]), nil
+}
+
+// Submit makes a job; again with the same id and content it is the same job.
+func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, error) {
+	h := c.h
+	if err := h.checkJob(q); err != nil {
+		return nil, err
+	}
+	sum, err := digest(q)
+	if err != nil {
+		return nil, err
+	}
+	reply := &pb.SubmitReply{}
+	err = h.do(ctx, func() error {
+		if q.GetSubmission() != "" {
+			was, err := h.t.submissions.Get(ctx, q.GetSubmission())
+			switch {
+			case fault.CodeOf(err) == fault.NotFound:
+			case err != nil:
+				return err
+			case was.Value.Digest != sum:
+				return fault.New(fault.Exists, "%s was submitted before, as job %s, with other content: choose another id", q.GetSubmission(), was.Value.Job)
+			default:
+				reply.Job, reply.Existed = was.Value.Job, true
+				return nil
+			}
+		}
+		alive := 0
+		for _, r := range h.jobs {
+			if !r.Value.Record.State.Over() {
+				alive++
+			}
+		}
+		if alive >= mostJobs {
+			return fault.New(fault.Exhausted, "%d jobs wait or run, the most that a cluster has", alive)
+		}
+		id, err := h.jobID(ctx)
+		if err != nil {
+			return err
+		}
+		stored := proto.CloneOf(q)
+		stored.Secrets = nil
+		r := records.Record[jobRecord]{ID: id, Value: jobRecord{Job: stored, Secrets: slices.Sorted(maps.Keys(q.GetSecrets())), Submitter: rpc.PeerOf(ctx).String(),
+			Record: jobs.Record{State: jobs.Queued}, Submitted: time.Now().UTC()}}
+		if err := h.writeSecrets(id, q.GetSecrets()); err != nil {
+			return err
+		}
+		ops := []records.Op{h.t.jobs.PutOp(r)}
+		if q.GetSubmission() != "" {
+			ops = append(ops, h.t.submissions.PutOp(records.Record[submissionRecord]{ID: q.GetSubmission(), Value: submissionRecord{Job: id, Digest: sum}}))
+		}
+		if err := h.commit(ops...); err != nil {
+			h.dropSecrets(id)
+			return err
+		}
+		if r, err = h.t.jobs.Get(h.ctx, id); err != nil {
+			return err // the head ends, or its store is away again: the job is on record, and found by the next head
+		}
+		h.jobs[id] = &r
+		reply.Job = id
+		return h.step(core.Event{Kind: core.Submit, Spec: r.Value.spec(id)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// start is what a node is told to start.
+func (h *Head) start(a core.Action) *pb.Start {
+	r := h.jobs[a.Process.Job]
+	env := maps.Clone(r.Value.Job.GetEnv())
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, h.secrets[a.Process.Job])
+	return &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.Job.GetResources(), Devices: a.Devices}
+}
+
+func (h *Head) secretFile(job string) string { return filepath.Join(h.cfg.Dir, "secrets", job) }
+
+// writeSecrets keeps a job's secrets in a file of mode 0600, for a head that starts again.
+func (h *Head) writeSecrets(job string, secrets map[string]string) error {
+	if len(secrets) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(secrets)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(h.secretFile(job)), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(h.secretFile(job), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fault.New(fault.Unavailable, "a job's secrets: %w", err)
+	}
+	h.secrets[job] = maps.Clone(secrets)
+	return nil
+}
+
+func (h *Head) readSecrets(job string, r *jobRecord) error {
+	if len(r.Secrets) == 0 || r.Record.State.Over() {
+		h.dropSecrets(job)
+		return nil
+	}
+	b, err := os.ReadFile(h.secretFile(job))
+	if err == nil {
+		var m map[string]string
+		if err = json.Unmarshal(b, &m); err == nil {
+			h.secrets[job] = m
+			return nil
+		}
+	}
+	h.log.Error("a job's secrets are lost: it will start without them", "job", job, "err", err)
+	return nil
+}
+
+func (h *Head) dropSecrets(job string) {
+	delete(h.secrets, job)
+	if err := os.Remove(h.secretFile(job)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		h.log.Warn("a job's secrets stay on disk", "job", job, "err", err)
+	}
+}
+
+// Jobs lists jobs, the newest first.
+func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList, error) {
+	h := c.h
+	list := &pb.JobList{}
+	err := h.do(ctx, func() error {
+		waits := map[string]string{}
+		for _, w := range h.core.Waiting() {
+			waits[jobOf(w.Demand)] = w.Why
+		}
+		ids := q.GetJobs()
+		if len(ids) == 0 {
+			ids = sortedIDs(h.jobs)
+			slices.Reverse(ids)
+		}
+		for _, name := range ids {
+			r, err := h.jobNamed(name)
+			if err != nil {
+				return err
+			}
+			list.Jobs = append(list.Jobs, h.jobState(r, waits[r.ID]))
+		}
+		return nil
+	})
+	return list, err
+}
+
+// jobNamed finds a job by its id, or that of its submission.
+func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
+	if r := h.jobs[name]; r != nil {
+		return r, nil
+	}
+	for _, r := range h.jobs {
+		if s := r.Value.Job.GetSubmission(); s != "" && s == name {
+			return r, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "no job %s (see penstock jobs)", name)
+}
+
+func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
+	v := r.Value
+	j := proto.CloneOf(v.Job)
+	for k := range j.Env { // values may be anything
+		j.Env[k] = ""
+	}
+	s := &pb.JobState{Id: r.ID, Job: j, State: string(v.Record.State), Why: v.Record.Why, Attempts: v.Record.Attempt, SubmittedUnixNanos: nanos(v.Submitted), StartedUnixNanos: nanos(v.Started),
+		EndedUnixNanos: nanos(v.Ended), Code: v.Record.Code, Failures: map[string]int64{}}
+	for c, n := range v.Record.Failures {
+		s.Failures[string(c)] = n
+	}
+	for _, p := range v.Record.Placed {
+		s.Nodes = append(s.Nodes, string(p.Node))
+	}
+	if waits != "" {
+		s.Why = waits
+		if v.Record.Why != "" {
+			s.Why = fmt.Sprintf("%s (before: %s)", waits, v.Record.Why)
+		}
+	}
+	return s
+}
+
+// StopJob ends a job. One that is over stays as it is.
+func (c controlServer) StopJob(ctx context.Context, q *pb.StopJobRequest) (*pb.Empty, error) {
+	return &pb.Empty{}, c.h.do(ctx, func() error {
+		r, err := c.h.jobNamed(q.GetJob())
+		if err != nil {
+			return err
+		}
+		return c.h.step(core.Event{Kind: core.Stop, Job: r.ID, Grace: graceOf(q.GetGraceMs())})
+	})
+}
+
+const (
+	// readWait is how long a node waits for more of a log before it says that there is none.
+	readWait = 10 * time.Second
+	// readMost is how long the head waits for a node.
+	readMost = 30 * time.Second
+)
+
+// Logs gives what a job printed, attempt after attempt; with follow until it is over.
+func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
+	h := c.h
+	ctx := stream.Context()
+	tail := q.GetTail()
+	for given := int64(0); ; { // attempts
+		var a ran
+		var id string
+		var over bool
+		var changed chan struct{}
+		if err := h.do(ctx, func() error {
+			r, err := h.jobNamed(q.GetJob())
+			if err != nil {
+				return err
+			}
+			id, over, changed, a = r.ID, r.Value.Record.State.Over(), h.changed, ran{}
+			for i, x := range r.Value.Ran {
+				if x.Attempt > given && (tail == 0 || i == len(r.Value.Ran)-1) {
+					a = x
+					break
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if a.Attempt == 0 {
+			if over || !q.GetFollow() {
+				return nil
+			}
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return fault.WithCode(fault.Canceled, context.Cause(ctx))
+			case <-h.ctx.Done():
+				return fault.New(fault.Unavailable, "the head ends")
+			}
+		}
+		given = a.Attempt
+		if err := h.logOf(ctx, jobs.Process{Job: id, Attempt: a.Attempt}, a.Node, -tail, q.GetFollow(), stream); err != nil {
+			return err
+		}
+		tail = 0
+	}
+}
+
+// logOf gives the log of one process.
+func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
+	for {
+		answer := make(chan *pb.LogChunk, 1)
+		var request uint64
+		var gone bool
+		if err := h.do(ctx, func() error {
+			if gone = h.sessions[node] == nil; !gone {
+				h.read++
+				request = h.read
+				h.reads[request] = answer
+				h.tell(node, &pb.FromHead{Say: &pb.FromHead_ReadLog{ReadLog: &pb.ReadLog{Request: request, Process: p.String(), Offset: offset, Follow: follow, WaitMs: readWait.Milliseconds()}}})
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if gone {
+			return stream.Send(&pb.LogChunk{Process: p.String(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
+		}
+		var c *pb.LogChunk
+		timer := time.NewTimer(readMost)
+		select {
+		case c = <-answer:
+		case <-timer.C:
+			c = &pb.LogChunk{Error: fmt.Sprintf("node %s does not say what the log of attempt %d holds", node, p.Attempt), End: true}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if c == nil {
+			_ = h.do(h.ctx, func() error { delete(h.reads, request); return nil })
+			return fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
+		c.Process = p.String()
+		if len(c.GetData()) > 0 || c.GetError() != "" {
+			if err := stream.Send(c); err != nil {
+				return err
+			}
+		}
+		if c.GetEnd() || c.GetError() != "" || !follow && len(c.GetData()) == 0 {
+			return nil
+		}
+		offset = c.GetOffset() + int64(len(c.GetData()))
+	}
+}
