@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -73,16 +74,18 @@ type exchanged struct{ samples, bytes int64 }
 // peer is another node. Guarded by mesh.mu, but for its number.
 type peer struct {
 	node    int
-	hello   map[string]string // nil: nothing was heard of it
-	depth   int64             // steps that it makes ahead
-	done    int64             // steps made
-	parcels []*parcel         // in the order of steps
+	hello   [][2]string // nil: nothing was heard of it
+	depth   int64       // steps that it makes ahead
+	done    int64       // steps made
+	parcels []*parcel   // in the order of steps
 	lengths []lengths
 	left    bool // it said bye
 	last    time.Time
 	queue   []Message // to it
 	more    chan struct{}
 	lost    error // of sending to it
+	ctx     context.Context
+	cancel  context.CancelFunc // once nothing more comes from it, nothing is sent
 }
 
 // lengths are the longest lists that a node has in a step.
@@ -110,6 +113,9 @@ func newMesh(j *job) *mesh {
 		}
 	}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(j.ctx))
+	for p := range m.others {
+		p.ctx, p.cancel = context.WithCancel(m.ctx)
+	}
 	m.memory = j.budget.Account(m.ctx, "samples of other nodes")
 	m.memory.SetPriority(exec.Overdraw) // a step cannot be made without
 	return m
@@ -227,7 +233,7 @@ func (m *mesh) deliver(p *peer) {
 			if drop {
 				msg.Release()
 			} else {
-				err = m.x.Send(m.ctx, p.node, msg)
+				err = m.x.Send(p.ctx, p.node, msg)
 			}
 			m.mu.Lock()
 			if err != nil && p.lost == nil {
@@ -238,18 +244,25 @@ func (m *mesh) deliver(p *peer) {
 	}
 }
 
-// listen takes in what a node says, until it has left or is lost.
+// listen takes in what a node says, until it has left or is lost. After a failure what comes is dropped.
 func (m *mesh) listen(p *peer) {
-	for {
+	defer p.cancel()
+	for failed := false; ; {
 		msg, err := m.receive(p)
-		var over bool
-		if err == nil {
-			over, err = m.take(p, &msg)
-		}
-		if err != nil || over {
-			if m.ctx.Err() == nil && err != nil {
-				m.end(p, err)
+		if err != nil {
+			if m.ctx.Err() == nil {
+				m.end(err)
 			}
+			return
+		}
+		left := len(msg.Head) == 1 && msg.Head[0] == sayBye
+		if failed {
+			msg.Release()
+		} else if err = m.take(p, &msg); err != nil {
+			failed = true
+			m.end(err)
+		}
+		if left {
 			return
 		}
 	}
@@ -277,9 +290,13 @@ func (m *mesh) receive(p *peer) (msg Message, err error) {
 	return msg, err
 }
 
-// end fails the job because of a node.
-func (m *mesh) end(p *peer, err error) {
+// end fails the job because of another node, unless it is at its end here.
+func (m *mesh) end(err error) {
 	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
 	if m.err == nil {
 		m.err = err
 	}
@@ -311,11 +328,11 @@ func (m *mesh) fail(err error) {
 	m.tell([]byte(code.String()+" "+err.Error()), sayFailed)
 }
 
-// take takes over a message; over is that it is the last one.
-func (m *mesh) take(p *peer, msg *Message) (over bool, err error) {
+// take takes over a message.
+func (m *mesh) take(p *peer, msg *Message) error {
 	defer msg.Release()
-	damaged := func() (bool, error) {
-		return false, fault.New(fault.Corrupt, "node %d sent what is no message: is another release of this program running there?", p.node)
+	damaged := func() error {
+		return fault.New(fault.Corrupt, "node %d sent what is no message: is another release of this program running there?", p.node)
 	}
 	if len(msg.Head) == 0 {
 		return damaged()
@@ -328,7 +345,7 @@ func (m *mesh) take(p *peer, msg *Message) (over bool, err error) {
 	switch msg.Head[0] {
 	case sayHello:
 		depth := r.next()
-		var h map[string]string
+		var h [][2]string
 		if r.bad || p.hello != nil || json.Unmarshal(r.b, &h) != nil || h == nil {
 			return damaged()
 		}
@@ -346,7 +363,7 @@ func (m *mesh) take(p *peer, msg *Message) (over bool, err error) {
 	case sayParcel:
 		x, err := m.j.unpack(&r, msg)
 		if err != nil {
-			return false, fault.New(fault.CodeOf(err), "node %d: %w", p.node, err)
+			return fault.New(fault.CodeOf(err), "node %d: %w", p.node, err)
 		}
 		p.parcels = append(p.parcels, x)
 		m.received.samples += int64(x.rows)
@@ -360,17 +377,16 @@ func (m *mesh) take(p *peer, msg *Message) (over bool, err error) {
 	case sayFailed:
 		code, text, _ := strings.Cut(string(r.b), " ")
 		m.failed = true // they all know
-		return false, fault.New(fault.ParseCode(code), "node %d failed: %s", p.node, text)
+		return fault.New(fault.ParseCode(code), "node %d failed: %s", p.node, text)
 	case sayBye:
 		p.left = true
-		return true, nil
 	default:
 		return damaged()
 	}
 	if r.bad {
 		return damaged()
 	}
-	return false, nil
+	return nil
 }
 
 // header reads numbers and texts from the head of a message.
@@ -613,45 +629,43 @@ func (m *mesh) left() error {
 }
 
 // hello is all that must be the same on all nodes, in words.
-func (j *job) hello(at *snap) map[string]string {
+func (j *job) hello(at *snap) [][2]string {
 	n := j.Nodes
-	h := map[string]string{
-		"plan": j.Plan, "data": j.Data, "seed": fmt.Sprint(j.Exec.Seed), "order version": fmt.Sprint(order.Version), "version of the exchange": "1",
-		"ranks": fmt.Sprint(j.Job.Ranks), "global batch": fmt.Sprint(j.global), "tail": string(j.Tail), "steps per epoch": fmt.Sprint(j.StepsPerEpoch),
-		"epochs": fmt.Sprint(j.Epochs, " from ", j.Exec.Epoch), "endless": fmt.Sprint(j.Endless), "lineage": fmt.Sprint(j.Lineage),
-		"nodes": fmt.Sprint(len(n.Ranks), n.Exchange.Nodes()), "nodes of ranks": fmt.Sprint(n.Ranks), "nodes of lanes": fmt.Sprint(n.Lanes),
-		"weights": fmt.Sprint(at.weights), "place": fmt.Sprintf("epoch %d, step %d, sample %d", at.epoch, at.step, at.sample),
-		"length of the epoch": fmt.Sprint(at.length), "positions": fmt.Sprint(at.sources), "schema": j.Schema.String(),
-		"form of batches": fmt.Sprintf("%+v", j.Form),
+	h := [][2]string{
+		{"version of the exchange", "1"}, {"order version", fmt.Sprint(order.Version)},
+		{"plan", j.Plan}, {"data", j.Data}, {"seed", fmt.Sprint(j.Exec.Seed)}, {"schema", j.Schema.String()}, {"form of batches", fmt.Sprintf("%+v", j.Form)},
+		{"lineage", fmt.Sprint(j.Lineage)}, {"ranks", fmt.Sprint(j.Job.Ranks)}, {"global batch", fmt.Sprint(j.global)}, {"tail", string(j.Tail)},
+		{"steps per epoch", fmt.Sprint(j.StepsPerEpoch)}, {"epochs", fmt.Sprintf("%d from %d", j.Epochs, j.Exec.Epoch)}, {"endless", fmt.Sprint(j.Endless)},
+		{"nodes", fmt.Sprint(n.Exchange.Nodes())}, {"nodes of ranks", fmt.Sprint(n.Ranks)}, {"nodes of lanes", fmt.Sprint(n.Lanes)},
+		{"place", fmt.Sprintf("epoch %d, step %d, sample %d", at.epoch, at.step, at.sample)}, {"length of the epoch", fmt.Sprint(at.length)},
+		{"weights", fmt.Sprint(at.weights)}, {"positions", fmt.Sprint(at.sources)},
 	}
 	for i := range j.Sources {
 		s := &j.Sources[i]
-		h["source "+s.Name] = fmt.Sprintf("%s, %d lanes, windows of %d, limit %d, rows kept %v", s.Layout.Mode, s.Layout.shape.Lanes, s.Layout.shape.Window, s.Limit, s.KeepsRows)
+		h = append(h, [2]string{"source " + s.Name, fmt.Sprintf("%s, %d lanes, windows of %d, limit %d, rows kept %v, repeats %v",
+			s.Layout.Mode, s.Layout.shape.Lanes, s.Layout.shape.Window, s.Limit, s.KeepsRows, s.Repeat)})
 	}
-	return h
+	return append(h, [2]string{"stop", fmt.Sprint("all ", j.StopAll)})
 }
 
 // differs names what another node's job has otherwise.
-func differs(node int, mine, theirs map[string]string) error {
-	var names []string
-	for name := range mine {
-		names = append(names, name)
-	}
-	for name := range theirs {
-		if _, ok := mine[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
+func differs(node int, mine, theirs [][2]string) error {
 	short := func(s string) string {
 		if len(s) > 80 {
 			s = s[:77] + "..."
 		}
 		return s
 	}
-	for _, name := range names {
-		if mine[name] != theirs[name] {
-			return fault.New(fault.Invalid, "node %d does not run the same job: %s is %q there, %q here", node, name, short(theirs[name]), short(mine[name]))
+	for i := range max(len(mine), len(theirs)) {
+		var a, b [2]string
+		if i < len(mine) {
+			a = mine[i]
+		}
+		if i < len(theirs) {
+			b = theirs[i]
+		}
+		if a != b {
+			return fault.New(fault.Invalid, "node %d does not run the same job: %s is %q there, %q here", node, cmp.Or(a[0], b[0]), short(b[1]), short(a[1]))
 		}
 	}
 	return nil

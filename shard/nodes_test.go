@@ -55,9 +55,9 @@ type at struct {
 // nodes without ranks and nodes without lanes, with any budget, concurrency and prefetch, with faults and slow reads, and
 // when the job goes on over other nodes. PENSTOCK_SEED=n runs one graph.
 func TestNodes(t *testing.T) {
-	n := 400
+	n := 120
 	if testing.Short() {
-		n = 60
+		n = 30
 	}
 	base := rand.Uint64()
 	var seeds []uint64
