@@ -53,7 +53,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 	}()
 	p, err := g.identify(ctx, info.Header["authorization"])
 	if err != nil && fault.CodeOf(err) == fault.Denied {
-		g.hosts.add(p.Host, g.now())
+		g.hosts.add(network(p.Host), g.now())
 	}
 	if err == nil {
 		pol, ok := policies[info.FullMethodName]
@@ -103,7 +103,7 @@ func (g *gate) identify(ctx context.Context, authorization []string) (Peer, erro
 	if !ok {
 		return p, fault.New(fault.Denied, "the authorization is not of the form Bearer ID.SECRET")
 	}
-	if g.hosts.over(p.Host, g.now()) {
+	if g.hosts.over(network(p.Host), g.now()) {
 		return p, fault.New(fault.Unavailable, "too many calls with wrong tokens from %s: wait a few seconds", p.Host)
 	}
 	id, hash, err := pki.ParseBearer(bearer)
@@ -164,7 +164,7 @@ func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc
 }
 
 func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
-	if g.hosts.over(p.Host, g.now()) {
+	if g.hosts.over(network(p.Host), g.now()) {
 		return fault.New(fault.Unavailable, "too many wrong tokens from %s: wait a few seconds", p.Host)
 	}
 	if !g.newcomers.add() {
@@ -177,7 +177,7 @@ func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
 // answered sees what a handler refused: a newcomer whose token is wrong.
 func (g *gate) answered(p Peer, method string, err error) {
 	if p.Kind == Newcomer && fault.CodeOf(err) == fault.Denied {
-		g.hosts.add(p.Host, g.now())
+		g.hosts.add(network(p.Host), g.now())
 		g.logLimited("a newcomer was refused", "method", method, "peer", p.String(), "why", err)
 	}
 }
@@ -262,15 +262,20 @@ func (m *meter) add(key string, now time.Time) {
 	l.n = min(l.n+1, m.most)
 }
 
-// hostOf is the address of a peer without its port; of IPv6 the network (/64), which is what one machine has.
+// hostOf is the address of a peer without its port and zone.
 func hostOf(a net.Addr) string {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
-	ip := t.AddrPort().Addr().Unmap().WithZone("")
-	if ip.Is6() && !ip.IsLoopback() {
-		return netip.PrefixFrom(ip, 64).Masked().String()
+	return t.AddrPort().Addr().Unmap().WithZone("").String()
+}
+
+// network is what one machine can have of addresses, by which failures are counted: of IPv6 a /64.
+func network(host string) string {
+	ip, err := netip.ParseAddr(host)
+	if err != nil || !ip.Is6() || ip.IsLoopback() {
+		return host
 	}
-	return ip.String()
+	return netip.PrefixFrom(ip, 64).Masked().String()
 }
