@@ -35,7 +35,6 @@ type process struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc // of what is done before it runs
 	ending  bool
-	grace   time.Duration
 	group   launch.Group // nil: it does not run
 	pid     int64
 	started time.Time

@@ -194,8 +194,8 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 		}
 		switch x := m.GetSay().(type) {
 		case *pb.FromAgent_Beat:
-			_, err := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())) // one that has ended is watchLive's
-			s.missed.Store(err != nil && fault.CodeOf(err) != fault.NotFound || err != nil && s.missed.Load())
+			_, kept := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())) // one that has ended is watchLive's
+			s.missed.Store(kept != nil && (fault.CodeOf(kept) != fault.NotFound || s.missed.Load()))
 			h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Beat{Seq: x.Beat.GetSeq()}}})
 			err = h.do(ctx, func() error {
 				h.used[s.node], h.seen[s.node] = x.Beat.GetUsed(), time.Now()
