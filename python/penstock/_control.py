@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Mapping
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 VERSION = 1  # of the protocol: both sides have the same
 #: Reports that may be unanswered.
 AHEAD = 64
+_UNREAD = 16  # reports whose answers are not looked for, for up to a second
 MAX_LINE = 16 << 20  # bytes
 
 ENV_SOCKET = "PENSTOCK_CONTROL"
@@ -88,17 +90,19 @@ class Preempt:
     report: int
 
 
-def encode_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """JSON has no NaN and no infinities."""
-    names = {math.inf: "Infinity", -math.inf: "-Infinity"}
-    return {k: v if math.isfinite(v) else names.get(v, "NaN") for k, v in metrics.items()}
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_quoted = lru_cache(maxsize=1024)(_encode)
+
+_TEXTS = {"inf": '"Infinity"', "-inf": '"-Infinity"', "nan": '"NaN"'}
+
+
+def encode_metrics(metrics: Mapping[str, float]) -> str:
+    """What stands between the braces of their JSON, which has no NaN and no infinities. Values are floats."""
+    return ",".join([f"{_quoted(k)}:{v!r}" if math.isfinite(v) else f"{_quoted(k)}:{_TEXTS[repr(v)]}" for k, v in metrics.items()])
 
 
 def decode_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in metrics.items()}
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Session:
@@ -110,7 +114,7 @@ class Session:
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
         self.preempt: Preempt | None = None
-        self._alive_at = -math.inf
+        self._alive_at = self._looked_at = -math.inf
         self._asking = threading.Lock()  # one request at a time
         self._sending = threading.Lock()
         self._reading = threading.Lock()  # guards what follows: what the controller has said
@@ -147,7 +151,11 @@ class Session:
     def _hello(self) -> Welcome:
         lines: list[bytes] = []
         while not lines and self._lost is None:
-            lines = self._lines(0)
+            try:
+                data = self._sock.recv(1 << 16)
+            except OSError:
+                data = b""
+            lines = self._lines(data)
         first = _message(lines[0]) if lines else {}
         if "refused" in first:
             raise _fault(first["refused"], "the controller of this run refuses this worker")
@@ -196,27 +204,32 @@ class Session:
         """Makes the next report. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
 
         With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
-        of it is raised by the next call. It says where every training data set stands, and with files the state there.
+        of it is raised by a later one, at most 16 reports or a second on. It says where every training data set stands, and with files the state there.
         """
         with self._asking:
-            self._look()
+            now = time.monotonic()
+            if self.reports - self._answered >= _UNREAD or now - self._looked_at >= 1:
+                self._looked_at = now
+                self._look()
             self._settle(0)
             self.check()
             n = self.reports + 1
-            m: dict[str, Any] = {"n": n, "metrics": encode_metrics(metrics)}
+            # Text is put together: of the time that a report takes, most would be that of an encoder which was not used for the length of a step.
+            text = f'{{"report":{{"n":{n},"metrics":{{{encode_metrics(metrics)}}}'
             if directory:
-                m["dir"] = directory
+                text += f',"dir":{_encode(directory)}'
             shards = _training()
             if shards:
-                data: dict[str, Any] = {}
-                m["data"] = data
+                data = []
                 for name, s in shards.items():
                     place = self.positions[name]() if name in self.positions else s.place()
                     epoch, step = place.at()
-                    data[name] = {"epoch": epoch, "step": step, "state": summed(place.state())} if directory else {"epoch": epoch, "step": step}
-            self._send({"report": m})
+                    state = f',"state":{_encode(summed(place.state()))}' if directory else ""
+                    data.append(f'{_quoted(name)}:{{"epoch":{epoch},"step":{step}{state}}}')
+                text += f',"data":{{{",".join(data)}}}'
+            self._say(text + "}}\n")
             self.reports = n
-            self._alive_at = time.monotonic()
+            self._alive_at = now
             # Without data a notice counts from a report on, which is the controller's to say.
             return self._settle(n if directory or not shards else n - AHEAD)
 
@@ -279,7 +292,10 @@ class Session:
     # The controller's side.
 
     def _send(self, m: dict[str, Any]) -> None:
-        line = _encode(m).encode() + b"\n"
+        self._say(_encode(m) + "\n")
+
+    def _say(self, text: str) -> None:
+        line = text.encode()
         if len(line) > MAX_LINE:
             raise Invalid(f"a message of {len(line)} bytes for the controller: metrics and states take at most {MAX_LINE} together")
         with self._sending:
@@ -307,19 +323,23 @@ class Session:
     def _receive(self, flags: int) -> None:
         """Takes what comes next."""
         try:
-            for line in self._lines(flags):
+            data = self._sock.recv(4096, flags)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data == _KEPT % (self._answered + 1) and not self._buf:  # as nearly all is
+            self._answered += 1
+            self._number = 0
+            return
+        try:
+            for line in self._lines(data):
                 self._take(line)
         except Error as e:
             self._lose(e.code, str(e))
 
-    def _lines(self, flags: int) -> list[bytes]:
-        """What comes next: whole lines."""
-        try:
-            data = self._sock.recv(1 << 14, flags)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that ``data`` ends; b"": the connection has ended."""
         if not data:
             self._lose("unavailable", _GONE)
             return []
@@ -335,10 +355,6 @@ class Session:
         return lines
 
     def _take(self, line: bytes) -> None:
-        if line == _KEPT % (self._answered + 1):  # as nearly all are
-            self._answered += 1
-            self._number = 0
-            return
         m = _message(line)
         if "reported" in m:
             a = m["reported"] or {}
@@ -376,7 +392,7 @@ def _message(line: bytes) -> dict[str, Any]:
 
 
 #: A report's answer, without an error or a checkpoint, byte for byte as Go writes it.
-_KEPT = b'{"reported":{"n":%d}}'
+_KEPT = b'{"reported":{"n":%d}}\n'
 
 _GONE = "the controller of this run is gone: it ended or was killed. `penstock resume` goes on from the last checkpoint"
 

@@ -189,7 +189,7 @@ def _number(key: str, v: Any) -> float:
     """As a float; NaN and infinities are fine."""
     bad = f"metric {key!r} is {_show(v)}: metrics are numbers, or tensors of one element"
     if isinstance(v, float):
-        return v
+        return float(v)  # numpy's float64 is one, and writes itself in another way
     if not isinstance(v, (numbers.Real, np.bool_)):  # bool and numpy's scalars are Real
         item = getattr(v, "item", None)
         if not callable(item) or math.prod(getattr(v, "shape", ())) != 1:
