@@ -202,13 +202,13 @@ func TestKilled(t *testing.T) {
 			t.Logf("%v: %d workers, later %d, async %v, data process %v, %d ms a step (PENSTOCK_SEED=%d repeats these)", k, c.Workers, then, c.Async, c.DataProcess, c.StepMS, seed)
 			before := c.Workers
 			run := killtest.Run{Case: k, Dir: filepath.Join(dir, c.Name), Steps: steps * epochs, Every: c.Every, StepTime: time.Duration(c.StepMS) * time.Millisecond, Takes: 300*time.Millisecond + steps*epochs*time.Duration(c.StepMS)*time.Millisecond, Limit: time.Minute,
-				Start: func(resume bool) *exec.Cmd {
+				Start: func(resume bool) (*exec.Cmd, int) {
 					if c.Resume = resume; resume {
 						c.Workers = then
 					}
 					cmd := exec.Command(os.Args[0])
 					cmd.Env = append(os.Environ(), c.env()...)
-					return cmd
+					return cmd, c.Workers
 				}}
 			kills := run.Finish(t)
 			hits.Add(kills)

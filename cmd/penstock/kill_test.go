@@ -128,12 +128,12 @@ func TestKilledPyTorch(t *testing.T) {
 			spec := p.spec(t, out, url, upload, workers)
 			now := workers
 			run := killtest.Run{Case: k, Dir: filepath.Join(dir, "run"), Steps: 40, Every: 5, StepTime: 5 * time.Millisecond, Takes: 6 * time.Second, Limit: 4 * time.Minute,
-				Start: func(resume bool) *exec.Cmd {
+				Start: func(resume bool) (*exec.Cmd, int) {
 					if resume {
 						now = then
-						return command(t, "resume", "run", "--storage", url, "--workers", strconv.Itoa(then))
+						return command(t, "resume", "run", "--storage", url, "--workers", strconv.Itoa(then)), then
 					}
-					return command(t, "train", spec, "--name", "run")
+					return command(t, "train", spec, "--name", "run"), workers
 				}}
 			hits.Add(run.Finish(t))
 			if got := written(t, out, "ledger", 0); !maps.Equal(got, ledger) {

@@ -86,8 +86,8 @@ type Run struct {
 	Case Case
 	// Dir of the run on disk, also where it lies behind a service.
 	Dir string
-	// Start gives the command of a controller: one that creates the run, or one that resumes it, whose number of workers may be another.
-	Start func(resume bool) *exec.Cmd
+	// Start gives the command of a controller, and the number of its workers: one that creates the run, or one that resumes it, perhaps with another number.
+	Start func(resume bool) (cmd *exec.Cmd, workers int)
 	// Steps of the run; each Every of them rank 0 saves.
 	Steps, Every int64
 	// StepTime is about what a step takes, and Takes what the run does from its start on.
@@ -95,14 +95,15 @@ type Run struct {
 	// Limit for all of it, after which the test fails.
 	Limit time.Duration
 
-	t     testing.TB
-	rnd   *rand.Rand
-	said  chan line
-	pipe  string
-	last  map[int]line // what workers said last, by pid
-	kills []kill       // that are to come
-	done  []Kill
-	out   bytes.Buffer // of the controllers, shown where the test fails
+	t       testing.TB
+	workers int // of the controller
+	rnd     *rand.Rand
+	said    chan line
+	pipe    string
+	last    map[int]line // what workers said last, by pid
+	kills   []kill       // that are to come
+	done    []Kill
+	out     bytes.Buffer // of the controllers, shown where the test fails
 }
 
 // Kill that was done.
@@ -121,7 +122,7 @@ type line struct {
 // kill that is planned.
 type kill struct {
 	victim, moment string
-	rank           int           // that is in the moment
+	rank           int           // that is in the moment, modulo the number of workers
 	after          int64         // the step after which
 	delay          time.Duration // within the moment
 	misses         int           // moments that were over when the delay was
@@ -144,7 +145,8 @@ func (r *Run) Finish(t testing.TB) []Kill {
 	for {
 		_, err := os.Stat(filepath.Join(r.Dir, "run.json"))
 		resume := err == nil
-		cmd := r.Start(resume)
+		cmd, workers := r.Start(resume)
+		r.workers = workers
 		cmd.Env = append(cmd.Env, envPipe+"="+r.pipe)
 		fmt.Fprintf(&r.out, "--- resume: %v\n", resume)
 		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &r.out, &r.out, 5*time.Second // whoever still holds these is found below
@@ -154,7 +156,6 @@ func (r *Run) Finish(t testing.TB) []Kill {
 		if r.watch(cmd, resume, limit.C) {
 			break
 		}
-		clear(r.last) // the next group may have fewer ranks
 	}
 	if len(r.kills) > 0 && r.kills[0].moment != Any {
 		t.Errorf("the run ended, and there was no kill: %+v", r.kills)
@@ -172,12 +173,12 @@ func (r *Run) plan() {
 	case Any:
 		k.delay = time.Duration(r.rnd.Int64N(int64(r.Takes)))
 	case Step:
-		k.rank = r.rnd.IntN(2) // where there is one worker: 0
+		k.rank = r.rnd.IntN(6) // of however many there are
 		k.delay = time.Duration(r.rnd.Int64N(int64(r.StepTime)))
 	case Restore: // something must have been saved, and lost
 		first := kill{victim: []string{Worker, Controller}[r.rnd.IntN(2)], moment: Step, after: 2*r.Every + r.rnd.Int64N(2*r.Every)}
 		r.kills = append(r.kills, first)
-		k.after, k.rank = 0, r.rnd.IntN(2)
+		k.after, k.rank = 0, r.rnd.IntN(6)
 	}
 	r.kills = append(r.kills, k)
 }
@@ -303,17 +304,7 @@ func (r *Run) watch(cmd *exec.Cmd, resume bool, limit <-chan time.Time) bool {
 
 // match reports whether a worker says that it is where a kill is to come.
 func (r *Run) match(k *kill, l line) bool {
-	return l.moment == k.moment && l.number >= k.after && (l.rank == k.rank || k.rank > 0 && r.alone())
-}
-
-// alone reports whether no worker but rank 0 was heard.
-func (r *Run) alone() bool {
-	for _, l := range r.last {
-		if l.rank > 0 {
-			return false
-		}
-	}
-	return true
+	return l.moment == k.moment && l.number >= k.after && l.rank == k.rank%r.workers
 }
 
 // still reports whether what a kill waited for goes on.

@@ -446,7 +446,11 @@ func TestHuge(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		got := after.TotalAlloc - before.TotalAlloc
 		t.Logf("%d MiB allocated for %d MiB", got>>20, size>>20)
-		if got > 100<<20 || m.Bytes != size {
+		most := uint64(100 << 20)
+		if memtest.Race {
+			most = 200 << 20 // pools forget at random
+		}
+		if got > most || m.Bytes != size {
 			t.Fatal(got, m.Bytes)
 		}
 		if err := r.Verify(t.Context(), m); err != nil {

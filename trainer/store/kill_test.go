@@ -79,6 +79,7 @@ func TestKill(t *testing.T) {
 	storage, work := t.TempDir(), t.TempDir()
 	newRun(t, storage, "x").Close()
 	acked, ackedReport, commits, cut := 0, int64(0), 0, 0
+	var span time.Duration // in which a child dies: that of two commits, and half of it more; the first child is killed after two
 	for i := range n {
 		cmd := command(t, childConfig{Mode: "commit", Storage: storage, Dir: filepath.Join(work, "out"), Seed: seed + uint64(i)})
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -90,12 +91,16 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		var timer *time.Timer
+		var began time.Time
 		sc := bufio.NewScanner(out)
 		for sc.Scan() {
 			var a, b int
 			switch line := sc.Text(); {
 			case strings.HasPrefix(line, "begun"):
-				timer = time.AfterFunc(time.Duration(rnd.IntN(80000))*time.Microsecond, func() { cmd.Process.Kill() })
+				began, timer = time.Now(), time.NewTimer(time.Hour)
+				if span > 0 {
+					timer = time.AfterFunc(time.Duration(rnd.Int64N(int64(span))), func() { cmd.Process.Kill() })
+				}
 			case strings.HasPrefix(line, "error"):
 				t.Error(line)
 			default:
@@ -103,7 +108,10 @@ func TestKill(t *testing.T) {
 					t.Error(line, err)
 				}
 				acked, ackedReport = a, int64(b)
-				commits++
+				if commits++; span == 0 && commits == 2 {
+					span = time.Since(began) * 3 / 2
+					cmd.Process.Kill()
+				}
 			}
 		}
 		if timer == nil {
