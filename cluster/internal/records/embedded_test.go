@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -185,20 +186,41 @@ func TestFull(t *testing.T) {
 	s := open(t, opts)
 	ctx, texts := within(t), In[string](s, "texts")
 	value := strings.Repeat("x", 60<<10)
-	total := 0
-	fill := func() (written []Record[string]) {
-		for i := 0; ; i++ {
-			r, err := texts.Put(ctx, Record[string]{ID: fmt.Sprint(total), Value: value})
-			if err != nil {
-				wantCode(t, err, fault.Exhausted)
-				has(t, err, dir, "is full", strconv.FormatInt(opts.Quota, 10))
-				return written
-			}
-			total++
-			if written = append(written, r); i > 200 {
-				t.Fatal("it is never full")
+	var total atomic.Int64
+	fill := func() (written []Record[string]) { // by 16 at once: what etcd checks before a write is not what it checks when it does it
+		var (
+			wg      sync.WaitGroup
+			mu      sync.Mutex
+			refused []string
+		)
+		for range 16 {
+			wg.Go(func() {
+				for range 200 {
+					id := fmt.Sprint(total.Add(1))
+					r, err := texts.Put(ctx, Record[string]{ID: id, Value: value})
+					mu.Lock()
+					if err == nil {
+						written = append(written, r)
+						mu.Unlock()
+						continue
+					}
+					refused = append(refused, id)
+					mu.Unlock()
+					if s := err.Error(); fault.CodeOf(err) != fault.Exhausted || !strings.Contains(s, dir) || !strings.Contains(s, "is full") || !strings.Contains(s, strconv.FormatInt(opts.Quota, 10)) {
+						t.Errorf("a full store says %v", err)
+					}
+					return
+				}
+				t.Error("it is never full")
+			})
+		}
+		wg.Wait()
+		for _, id := range refused {
+			if _, err := texts.Get(ctx, id); fault.CodeOf(err) != fault.NotFound {
+				t.Errorf("%s was refused: %v", id, err)
 			}
 		}
+		return written
 	}
 	written := fill()
 	if len(written) < 20 {
@@ -206,7 +228,7 @@ func TestFull(t *testing.T) {
 	}
 	_, err := s.Grant(ctx, time.Minute)
 	wantCode(t, err, fault.Exhausted)
-	if _, err := texts.Get(ctx, "0"); err != nil {
+	if _, err := texts.Get(ctx, written[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	for { // until all of it is in use
@@ -233,7 +255,7 @@ func TestFull(t *testing.T) {
 	if _, err := texts.Put(ctx, Record[string]{ID: "new"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := texts.Get(ctx, "2"); err != nil || got.Value != value {
+	if got, err := texts.Get(ctx, written[2].ID); err != nil || got.Value != value {
 		t.Fatal(err)
 	}
 

@@ -26,7 +26,7 @@ type Lease struct {
 }
 
 // Grant makes a lease of at least ttl. When the call fails, there may be a lease that nobody knows: it ends after ttl.
-// Invalid: ttl is not above 0 or more than a year.
+// Exhausted: the store is full. Invalid: ttl is not above 0 or more than a year.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (Lease, error) {
 	if ttl <= 0 || ttl > 365*24*time.Hour {
 		return Lease{}, fault.New(fault.Invalid, "a lease of %v: it must be above 0, and a year at most", ttl)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -94,6 +95,16 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (revision int64, err error) 
 	}
 	err = s.repeat(ctx, what, " (it may have happened: read it again)", func(ctx context.Context, doubt bool) error {
 		r, err := s.client.Txn(ctx).If(ifs...).Then(thens...).Else(elses...).Commit()
+		if errors.Is(err, rpctypes.ErrNoSpace) { // etcd says so too of writes that it has done, when they were the first that did not fit
+			now, readErr := s.client.Txn(ctx).Then(elses...).Commit()
+			if readErr != nil {
+				return readErr
+			}
+			if _, mine := judge(ops, now, write); mine != 0 {
+				revision, err = mine, nil
+			}
+			return err
+		}
 		if err != nil {
 			return err
 		}
