@@ -19,12 +19,12 @@ import (
 
 // Net connects nodes within a process. As on a wire, what is received is a copy.
 type Net struct {
-	nodes []*Node
+	nodes []*Port
 	pipes [][]*pipe // from, to
 }
 
-// Node is the exchange of one node of a Net.
-type Node struct {
+// Port is the exchange of one node of a Net.
+type Port struct {
 	net  *Net
 	node int
 	once sync.Once
@@ -43,7 +43,7 @@ type wire struct{ head, packed, record []byte }
 func New(n, room int) *Net {
 	t := &Net{}
 	for i := range n {
-		t.nodes = append(t.nodes, &Node{net: t, node: i, done: make(chan struct{}), dead: make(chan struct{})})
+		t.nodes = append(t.nodes, &Port{net: t, node: i, done: make(chan struct{}), dead: make(chan struct{})})
 		t.pipes = append(t.pipes, nil)
 		for range n {
 			t.pipes[i] = append(t.pipes[i], &pipe{make(chan wire, room)})
@@ -53,7 +53,7 @@ func New(n, room int) *Net {
 }
 
 // Node is the exchange of node i. Close it.
-func (t *Net) Node(i int) *Node { return t.nodes[i] }
+func (t *Net) Node(i int) *Port { return t.nodes[i] }
 
 // Kill makes a node vanish: what is on its way to or from it is lost.
 func (t *Net) Kill(i int) {
@@ -62,13 +62,13 @@ func (t *Net) Kill(i int) {
 }
 
 // Node implements shard.Exchange.
-func (n *Node) Node() int { return n.node }
+func (n *Port) Node() int { return n.node }
 
 // Nodes implements shard.Exchange.
-func (n *Node) Nodes() int { return len(n.net.nodes) }
+func (n *Port) Nodes() int { return len(n.net.nodes) }
 
 // Close says that nothing more is sent or received. What was sent can still be received. Idempotent.
-func (n *Node) Close() error {
+func (n *Port) Close() error {
 	n.once.Do(func() { close(n.done) })
 	return nil
 }
@@ -76,7 +76,7 @@ func (n *Node) Close() error {
 var errKilled = fault.New(fault.Unavailable, "the connection is broken")
 
 // Send implements shard.Exchange.
-func (n *Node) Send(ctx context.Context, to int, m shard.Message) error {
+func (n *Port) Send(ctx context.Context, to int, m shard.Message) error {
 	defer m.Release()
 	w := wire{head: slices.Clone(m.Head), packed: slices.Clone(m.Packed)}
 	if m.Packed != nil && w.packed == nil {
@@ -115,7 +115,7 @@ func (n *Node) Send(ctx context.Context, to int, m shard.Message) error {
 }
 
 // Receive implements shard.Exchange.
-func (n *Node) Receive(ctx context.Context, from int, alloc memory.Allocator) (shard.Message, error) {
+func (n *Port) Receive(ctx context.Context, from int, alloc memory.Allocator) (shard.Message, error) {
 	other, p := n.net.nodes[from], n.net.pipes[from][n.node]
 	for _, c := range []chan struct{}{n.done, n.dead, other.dead} {
 		select {
