@@ -34,6 +34,7 @@ type attempt struct {
 	// the loop's
 	peers   []*peer
 	reports map[int64][]*wire.Report // by number, then rank: those that are not complete, or not committed
+	refused error                    // of a process that was not let in: perhaps a worker
 }
 
 // start begins an attempt.
@@ -47,7 +48,8 @@ func (c *controller) start(a group.Action) {
 	c.others.Go(func() {
 		at, err := c.prepare(a.Attempt, restarts, prev, begun)
 		if err != nil {
-			c.post(func() { c.step(group.Event{Kind: group.LaunchFailed, Attempt: a.Attempt, Err: err}) })
+			memory := errors.Is(err, feeder.ErrDied) && fault.CodeOf(err) == fault.Exhausted
+			c.post(func() { c.step(group.Event{Kind: group.LaunchFailed, Attempt: a.Attempt, Memory: memory, Err: err}) })
 		} else {
 			c.post(func() {
 				c.some = true
@@ -234,7 +236,7 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 func (c *controller) watchData(at *attempt, failed <-chan error) {
 	select {
 	case err := <-failed:
-		if errors.Is(err, feeder.ErrDied) {
+		if errors.Is(err, feeder.ErrDied) && fault.CodeOf(err) != fault.Exhausted {
 			err = fault.New(fault.Unavailable, "%w", err) // not one of its consumers
 		}
 		c.event(at, group.Event{Kind: group.DataLost, Err: err})
@@ -331,6 +333,10 @@ func (c *controller) torchrun(rank, restarts, port int) []string {
 
 // exited tells the state machine of a worker's end.
 func (c *controller) exited(at *attempt, e launch.Exit) {
+	if e.OK() && at.refused != nil && at.peers[e.Rank] == nil { // it is taken for that process: its good end hides that it did nothing
+		err := fault.New(fault.CodeOf(at.refused), "it was refused, and ended all the same with exit code 0: %w", at.refused)
+		c.step(group.Event{Kind: group.Done, Attempt: at.number, Rank: e.Rank, Err: ofRank(e.Rank, err)})
+	}
 	ev := group.Event{Kind: group.Exit, Attempt: at.number, Rank: e.Rank, Code: e.Code, Memory: e.Memory, Ours: e.Ours}
 	if e.Signal != 0 {
 		ev.Code, ev.Signal = 0, e.Signal.String()

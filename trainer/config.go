@@ -34,6 +34,10 @@ type Config struct {
 	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
 	// result, with no attempts: nothing is done again.
 	Resume bool
+	// ResumeAt is the number of the checkpoint that Resume goes back to, also of a run that is finished; 0: the last one. Those after it are given up, and removed.
+	ResumeAt int
+	// TakeOver has Resume begin though a controller on another host seems to be at work, which is heard of at least each two minutes: that one commits nothing from then on, and ends.
+	TakeOver bool
 	// From is another run's checkpoint to begin with: the name of its run, which is in Storage too, or its folder or URL; with #N for checkpoint N, else the last. Its files and metrics are restored, and
 	// the states of those data sets that this run has under the same name and plan; others begin anew, which the log says.
 	From string
@@ -178,6 +182,10 @@ func (c Config) or() (Config, error) {
 		return bad("%d workers: there is at least one", c.Workers)
 	case c.Resources.CPUs < 0 || c.Resources.GPUs < 0 || c.Resources.Memory < 0:
 		return bad("resources of a worker are not negative")
+	case c.ResumeAt < 0:
+		return bad("checkpoints begin at 1, there is no %d", c.ResumeAt)
+	case !c.Resume && (c.ResumeAt > 0 || c.TakeOver):
+		return bad("a checkpoint to go back to (ResumeAt), and to take a run over (TakeOver), go with Resume")
 	case c.Resume && c.From != "":
 		return bad("a run goes on (Resume), or begins with the checkpoint of another (From), not both")
 	case c.DataProcess != nil && len(c.Data) > 0:

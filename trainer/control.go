@@ -96,6 +96,7 @@ func (c *controller) serve(conn *net.UnixConn) {
 		at, rank, err = c.admit(m.Hello, p)
 	}
 	if err != nil {
+		c.refuse(err)
 		if b, aerr := wire.Append(nil, wire.ToWorker{Refused: wire.FromError(err)}); aerr == nil {
 			conn.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = conn.Write(b) // who does not listen need not know
@@ -114,6 +115,18 @@ func (c *controller) serve(conn *net.UnixConn) {
 		}
 		c.hear(at, rank, p, m)
 	}
+}
+
+// refuse notes that a process was not let in. One of another run, or of an attempt that is over, is nobody of this one's; who hangs up is no worker either.
+func (c *controller) refuse(err error) {
+	if code := fault.CodeOf(err); code == fault.Canceled || code == fault.Unknown {
+		return
+	}
+	c.post(func() {
+		if c.a != nil && c.a.refused == nil {
+			c.a.refused = err
+		}
+	})
 }
 
 func (p *peer) closed() bool {

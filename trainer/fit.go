@@ -44,7 +44,9 @@ type controller struct {
 	measure  func(context.Context) map[string]float64
 	from     *origin // nil: none
 	begun    *store.Attempt
-	before   store.Status // that the last controller left; zero where this is the first
+	before   store.Status  // that the last controller left; zero where this is the first
+	ready    chan struct{} // closed once it has begun
+	noticed  error         // a notice that came before the loop; nil: none
 
 	connsMu sync.Mutex
 	conns   map[*net.UnixConn]bool // of workers; nil once the run is over
@@ -76,17 +78,23 @@ type controller struct {
 
 // fit is Fit of a process that is no worker.
 func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []string, call int64) (_ *Result, err error) {
-	c := &controller{cfg: cfg, call: call, work: work, argv: argv, posts: make(chan func(), 64), over: make(chan struct{}), conns: map[*net.UnixConn]bool{}, last: map[string]float64{}}
+	c := &controller{cfg: cfg, call: call, work: work, argv: argv, posts: make(chan func(), 64), over: make(chan struct{}), ready: make(chan struct{}), conns: map[*net.UnixConn]bool{}, last: map[string]float64{}}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
 	defer c.stop(errEnded)
 	var res *Result
-	switch err = c.open(ctx); {
+	wait, heard := c.listens(ctx)
+	err = c.open(ctx, wait)
+	c.noticed = heard()
+	switch {
 	case errors.Is(err, errFinished):
 		res, err = c.finished(ctx)
-	case err == nil:
+	case err == nil, c.noticed != nil && c.status != nil && fault.CodeOf(err) == fault.Canceled:
 		c.loop(ctx)
 		res = c.result()
 		err = res.Err
+	}
+	if c.noticed != nil && c.ended == nil && fault.CodeOf(err) == fault.Canceled {
+		err = fault.New(fault.Canceled, "the run was preempted before it began: start it again")
 	}
 	if err != nil && (c.ended == nil || res.State == store.Failed && !c.some && fault.CodeOf(err) != fault.Canceled) {
 		res = nil // nothing was started
@@ -96,6 +104,40 @@ func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []stri
 		c.cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
 	}
 	return res, err
+}
+
+// listens hears a notice while nothing else does: a run may wait long for its devices. What is returned ends with it, once the run has begun; heard ends the listening, and returns the notice, if one came.
+func (c *controller) listens(ctx context.Context) (_ context.Context, heard func() error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	over, notice := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(notice)
+		select {
+		case reason, ok := <-c.cfg.Preemption.Notice:
+			if ok {
+				err := preempted(reason)
+				notice <- err
+				grace := time.NewTimer(c.cfg.Preemption.Grace)
+				defer grace.Stop()
+				select { // a run that has begun can be resumed
+				case <-c.ready:
+				case <-grace.C:
+				case <-over:
+				}
+				cancel(err)
+			}
+		case <-over:
+		}
+	}()
+	return ctx, func() error {
+		close(over)
+		defer cancel(nil)
+		return <-notice
+	}
+}
+
+func preempted(reason string) error {
+	return fault.New(fault.Canceled, "the run was preempted (%s): it can be resumed", reason)
 }
 
 // errFinished says that there is nothing to go on with.
@@ -132,8 +174,8 @@ func (c *controller) forget() {
 	}
 }
 
-// open gets together all that a run needs, and refuses what cannot be.
-func (c *controller) open(ctx context.Context) (err error) {
+// open gets together all that a run needs, and refuses what cannot be. A notice ends wait, not ctx, which buckets may keep.
+func (c *controller) open(ctx, wait context.Context) (err error) {
 	cfg := &c.cfg
 	if c.settings, err = cfg.settings(); err != nil {
 		return err
@@ -157,7 +199,7 @@ func (c *controller) open(ctx context.Context) (err error) {
 	if err = c.openRun(ctx); err != nil {
 		return err
 	}
-	if c.before.State == store.Finished {
+	if c.before.State == store.Finished && cfg.ResumeAt == 0 {
 		return errFinished
 	}
 	if c.logs, err = cfg.logs(c.run); err != nil {
@@ -172,22 +214,25 @@ func (c *controller) open(ctx context.Context) (err error) {
 	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
 		return err
 	}
-	if c.begun, err = c.run.Begin(ctx, store.BeginOptions{}); err != nil {
+	if c.begun, err = c.run.Begin(wait, store.BeginOptions{Checkpoint: cfg.ResumeAt, TakeOver: cfg.TakeOver}); err != nil {
 		return err
 	}
+	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
+	close(c.ready)
 	if cfg.Resume {
 		if _, err := launch.Sweep(cfg.Name); err != nil {
 			c.cfg.Log.Warn("processes of an earlier controller", "run", cfg.Name, "error", err)
 		}
-		if err := c.run.Sweep(ctx); err != nil {
+		if err := c.run.Sweep(wait); err != nil {
 			return err
 		}
 	}
-	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
 	if cfg.Resources.GPUs > 0 {
-		if err := c.leaseDevices(ctx); err != nil {
-			return errors.Join(err, c.fail(err))
+		err := c.leaseDevices(wait)
+		if err != nil && (wait.Err() == nil || ctx.Err() != nil) { // else a notice came, which is no failure
+			err = errors.Join(err, c.fail(err))
 		}
+		return err
 	}
 	return nil
 }
@@ -286,6 +331,9 @@ func (c *controller) loop(ctx context.Context) {
 	stopped := ctx.Done()
 	lost := c.ctx.Done()
 	notice := c.cfg.Preemption.Notice
+	if c.noticed != nil {
+		c.notice(c.noticed)
+	}
 	for c.ended == nil {
 		select {
 		case f := <-c.posts:
@@ -297,7 +345,7 @@ func (c *controller) loop(ctx context.Context) {
 				notice = nil
 				break
 			}
-			c.step(group.Event{Kind: group.Notice, Grace: c.cfg.Preemption.Grace, Err: fault.New(fault.Canceled, "the run was preempted (%s): it can be resumed", reason)})
+			c.notice(preempted(reason))
 		case <-stopped:
 			stopped, lost = nil, nil
 			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(ctx))})
@@ -309,6 +357,11 @@ func (c *controller) loop(ctx context.Context) {
 		}
 		timer.Reset(c.due())
 	}
+}
+
+// notice tells the state machine that the machine will be taken away.
+func (c *controller) notice(err error) {
+	c.step(group.Event{Kind: group.Notice, Grace: c.cfg.Preemption.Grace, Err: err})
 }
 
 // begins says what the run is.

@@ -33,7 +33,7 @@ type Result struct {
 	State    string // store.Finished, Preempted or Failed
 	Reports  int64  // made by all ranks, and kept
 	Metrics  map[string]float64
-	Attempts int // of this call; 0: the run was finished before
+	Attempts int // of this call; 0: the run was finished before, or was preempted before workers were started
 	Attempt  int // number of the last one, counted over all calls
 	Failures []Failure
 	// Checkpoint is the newest one; 0: none.

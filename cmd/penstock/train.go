@@ -72,7 +72,10 @@ What follows -- takes the place of train.command. What workers print comes out w
 			if err != nil {
 				return usageError{err}
 			}
-			t.cfg = trainer.Config{Name: t.name, Resume: t.resume, From: t.from, Storage: t.storage}
+			if !t.resume && t.goesBack(cmd) {
+				return usage("train: --checkpoint and --take-over go with --resume; another run begins with a checkpoint by --from RUN#N")
+			}
+			t.cfg = trainer.Config{Name: t.name, Resume: t.resume, ResumeAt: t.at, TakeOver: t.takeOver, From: t.from, Storage: t.storage}
 			if s.Train != nil && t.name == "" {
 				t.cfg.Name = s.Train.Name
 			}
@@ -101,6 +104,10 @@ func resumeCommand() *cobra.Command {
 spec and the command from the record of the run, as they were; to change them, use penstock train --resume. The number of workers may be another: the batches
 of a step are the same. RUN is a name in --storage, or the folder or URL of the run.
 
+It begins at the last checkpoint, or at --checkpoint N: those after it are given up and removed. A run that is finished is left alone without
+--checkpoint. One whose controller is seen to live is refused; on another host it counts as lost when nothing was heard of it for two minutes, or
+with --take-over.
+
 ` + trainSignals + `
 
 ` + trainExits,
@@ -109,6 +116,10 @@ of a step are the same. RUN is a name in --storage, or the folder or URL of the 
   penstock resume penstock-runs/first --quiet`,
 		Args: args("RUN", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
+			sets, err := t.overrides(cmd)
+			if err != nil {
+				return err
+			}
 			storage, name, err := runAt(a[0], t.storage)
 			if err != nil {
 				return err
@@ -122,7 +133,7 @@ of a step are the same. RUN is a name in --storage, or the folder or URL of the 
 			if cerr := r.Close(); cerr != nil {
 				return cerr
 			}
-			if err == nil && st.State == store.Finished {
+			if err == nil && st.State == store.Finished && t.at == 0 {
 				nothingLeft(cmd.OutOrStdout(), name, st.Reports, st.Checkpoint)
 				return nil
 			}
@@ -142,16 +153,12 @@ of a step are the same. RUN is a name in --storage, or the folder or URL of the 
 			if err != nil {
 				return err
 			}
-			sets, err := t.overrides(cmd)
-			if err != nil {
-				return err
-			}
 			o.Sets = append(o.Sets, sets...)
 			s, err := o.Spec()
 			if err != nil {
 				return usageError{err}
 			}
-			t.cfg = trainer.Config{Name: name, Resume: true, Storage: storage}
+			t.cfg = trainer.Config{Name: name, Resume: true, ResumeAt: t.at, TakeOver: t.takeOver, Storage: storage}
 			return t.run(cmd, o, s)
 		},
 	}
@@ -167,6 +174,8 @@ type training struct {
 	name, storage string
 	resume        bool
 	from          string
+	at            int  // checkpoint to go back to; 0: the last
+	takeOver      bool // from a controller on another host
 	workers       int
 	quiet         bool
 	cfg           trainer.Config // where it begins
@@ -175,11 +184,21 @@ type training struct {
 func (t *training) flags(c *cobra.Command) {
 	c.Flags().IntVar(&t.workers, "workers", 0, "how many there are; default: the spec's")
 	c.Flags().BoolVar(&t.quiet, "quiet", false, "only what goes wrong, and what workers print")
+	c.Flags().IntVar(&t.at, "checkpoint", 0, "go back to checkpoint `N`, and give up those after it: they are removed; default: the last")
+	c.Flags().BoolVar(&t.takeOver, "take-over", false, "go on though another host seems to be at work on the run: nothing that it does from then on counts")
+}
+
+// goesBack reports whether the command line says something of resuming.
+func (t *training) goesBack(cmd *cobra.Command) bool {
+	return cmd.Flags().Changed("checkpoint") || cmd.Flags().Changed("take-over")
 }
 
 // overrides are the parts of the command line that are kept in the record of the run, as --set has them.
 func (t *training) overrides(cmd *cobra.Command) ([]string, error) {
 	var sets []string
+	if cmd.Flags().Changed("checkpoint") && t.at < 1 {
+		return nil, usage("%s: --checkpoint must be at least 1; penstock checkpoints RUN lists them", cmd.Name())
+	}
 	if cmd.Flags().Changed("workers") {
 		if t.workers < 1 {
 			return nil, usageError{fault.New(fault.Invalid, "--workers must be at least 1")}
@@ -234,15 +253,18 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	defer cancel()
 	signal.Reset(syscall.SIGTERM) // which ends other commands
 	c.Preemption.Notice = trainer.Signals(ctx)
+	defer endAtSecond(cmd.Context())()
 	begin := time.Now()
 	r, err := trainer.Command(s.Train.Command, *c).Fit(ctx)
 	lines.close()
 	switch {
 	case r == nil && fault.CodeOf(err) == fault.Exists: // the name
 		return usageError{err}
+	case r == nil && fault.CodeOf(err) == fault.Canceled: // a notice; after SIGINT run says so
+		return exitError{exitPreempted, err}
 	case r == nil:
 		return err
-	case r.Attempts == 0:
+	case r.Attempts == 0 && r.State == store.Finished:
 		nothingLeft(cmd.OutOrStdout(), r.Run, r.Reports, r.Checkpoint)
 		return err
 	}
@@ -254,6 +276,36 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return exitError{exitPreempted, err}
 	}
 	return exitError{exitFailed, errors.New(lastWord(err, r.Failures))} // whatever it was: the command line was right
+}
+
+// killTime is how long processes have to be gone after SIGKILL.
+const killTime = 5 * time.Second
+
+// endAtSecond ends everything at the second SIGINT (the first ends ctx), until what it returns is called: what workers have started would outlive this process.
+func endAtSecond(ctx context.Context) (stop func()) {
+	in := make(chan os.Signal, 2)
+	signal.Notify(in, os.Interrupt)
+	over := make(chan struct{})
+	go func() {
+		for n := 0; n < 2; n++ {
+			if n == 0 && ctx.Err() != nil { // the first was heard before
+				continue
+			}
+			select {
+			case <-in:
+			case <-over:
+				return
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+		defer cancel()
+		launch.KillAll(ctx)
+		os.Exit(exitSignal + int(syscall.SIGINT))
+	}()
+	return func() {
+		signal.Stop(in)
+		close(over)
+	}
 }
 
 // lastWord is an error in one sentence, with the log of the worker that it is of. What the worker said itself has been printed.

@@ -3,12 +3,16 @@
 package launch
 
 import (
+	"context"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/oom"
 )
 
 const (
@@ -33,7 +37,6 @@ type group struct {
 
 	mu       sync.Mutex // guards what follows, and what workers say it does
 	tree     *tree
-	oom      *oomCount
 	members  []member // at the last look
 	lookedAt time.Time
 	force    time.Time // everything is ended from then on; zero: not asked to
@@ -60,6 +63,48 @@ type worker struct {
 	reaped    bool          // it was waited for: its id may be another's
 	hasExit   bool
 	farewells map[procID]bool // of what it left behind: has got SIGTERM
+}
+
+// alive are the groups of this process that have processes.
+var alive = &live{groups: map[*group]bool{}}
+
+type live struct {
+	mu     sync.Mutex
+	groups map[*group]bool
+}
+
+func (l *live) add(g *group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.groups[g] = true
+}
+
+func (l *live) remove(g *group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.groups, g)
+}
+
+// KillAll ends all workers of all groups that this process has launched, with every process that descends from them, by SIGKILL. It returns when none is left, or ctx ends: for a
+// program that ends at once, as the kernel ends its children only.
+func KillAll(ctx context.Context) {
+	alive.mu.Lock()
+	all := slices.Collect(maps.Keys(alive.groups))
+	alive.mu.Unlock()
+	gone := make(chan struct{}, len(all))
+	for _, g := range all {
+		go func() {
+			g.Stop(0)
+			gone <- struct{}{}
+		}()
+	}
+	for range all {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (g *group) Exits() <-chan Exit { return g.exits }
@@ -208,7 +253,7 @@ func (g *group) explain(w *worker, e *Exit, state *os.ProcessState, err error) {
 		e.Memory = true
 		e.Detail = "it used " + bytesText(w.used) + ", its limit is " + bytesText(w.Memory)
 	case !w.killed:
-		e.Memory, e.Detail = g.oom.killed()
+		e.Memory, e.Detail = oom.Killed()
 	}
 }
 
@@ -251,7 +296,7 @@ func (g *group) look() {
 		u.CPU = max(u.CPU+w.deadCPU, w.usage.CPU) // what a process has waited for is lost if nobody waits for it
 		w.usage = u
 	}
-	g.oom.look()
+	oom.Look()
 }
 
 // limit finds workers that use too much. What their processes share is counted once before that is said.
@@ -342,6 +387,7 @@ func (g *group) tend() {
 	if g.term != nil {
 		g.term.close()
 	}
+	alive.remove(g)
 	adopt(false)
 }
 

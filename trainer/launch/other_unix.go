@@ -59,14 +59,6 @@ func (t *tree) look(func(int, time.Duration)) []member {
 
 func (t *tree) send(m member, s syscall.Signal) { _ = syscall.Kill(-m.id.pid, s) } // gone is fine
 
-type oomCount struct{}
-
-func newOOM() *oomCount { return &oomCount{} }
-
-func (*oomCount) look() {}
-
-func (*oomCount) killed() (bool, string) { return false, "perhaps by the kernel for memory" }
-
 func threadsOf([]member, int) string { return "" }
 
 func whereabouts(int) string { return "the kernel does not say why" }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/oom"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,7 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	}
 	g := &group{
 		exits: make(chan Exit, len(workers)), nudge: make(chan struct{}, 1), done: make(chan struct{}),
-		tree: newTree(), oom: newOOM(),
+		tree: newTree(),
 	}
 	var ranks []int
 	for i, w := range workers {
@@ -51,6 +52,8 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 		}
 	}
 	adopt(true)
+	alive.add(g)
+	oom.Look()
 	started := make(chan error, 1)
 	go g.keep(ctx, started) // joined through g.done
 	if err := <-started; err != nil {

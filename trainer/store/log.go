@@ -310,7 +310,7 @@ func (r *Run) checkFree(ctx context.Context, last *start, takeOver bool) error {
 		return fault.New(fault.Exists, "run %q is at work: process %d on this machine, since %s; end it first (kill %[2]d), or take another name",
 			r.rec.Name, last.Process.PID, last.Time.Format(time.DateTime)).At(r.place(""))
 	case p == Unknown && !takeOver && time.Since(heard) <= LostAfter:
-		return fault.New(fault.Exists, "run %q seems to be at work: process %d on host %q was heard of at %s; end it there, or try again when it was silent for %s",
+		return fault.New(fault.Exists, "run %q seems to be at work: process %d on host %q was heard of at %s; end it there, try again when it was silent for %s, or take the run over (--take-over, Config.TakeOver)",
 			r.rec.Name, last.Process.PID, last.Process.Host, heard.Format(time.DateTime), LostAfter).At(r.place(""))
 	}
 	return nil

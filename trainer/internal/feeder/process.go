@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/oom"
 )
 
 const (
@@ -22,6 +23,7 @@ const (
 	answerTime = 30 * time.Second // for a data process to give a ledger
 	tailLines  = 12               // of what it said last, for messages
 	tailBytes  = 4 << 10
+	lookEvery  = time.Second // at what the kernel says of memory
 )
 
 // Process serves the sets of a data process: a child that argv starts, and which calls [Control]. Its sockets are in dir, as those of
@@ -60,6 +62,7 @@ type child struct {
 	failed chan error         // of it; room 1
 	refuse error              // it said that it cannot do anything
 	broken error              // it said something else
+	killed bool               // by us
 }
 
 func (p *process) Start(ctx context.Context, ranks int, at map[string]At) (map[string]string, <-chan error, error) {
@@ -181,6 +184,7 @@ func spawn(argv, env []string, log io.Writer) (*child, error) {
 		_ = w.Close()
 		return nil, fault.New(fault.CodeOf(err), "the data process cannot be started: %w", err)
 	}
+	go c.watch()
 	go c.listen(r)
 	return c, nil
 }
@@ -219,16 +223,46 @@ func (c *child) end(waited error) {
 	case c.broken != nil:
 		c.died = fault.New(fault.WorkerLost, "%w: %w", ErrDied, c.broken)
 	default:
+		code := fault.WorkerLost
+		if memory, why := c.memory(); memory {
+			code, text = fault.Exhausted, text+": "+why+"; give it less to do at once (run.memory, run.cpus), or the machine more"
+		}
 		if said := c.tail.String(); said != "" {
 			text += "; it said last:\n" + said
 		}
-		c.died = fault.New(fault.WorkerLost, "%w: %s", ErrDied, text)
+		c.died = fault.New(code, "%w: %s", ErrDied, text)
 	}
 	if c.failed != nil {
 		give(c.failed, c.died)
 	}
 	c.mu.Unlock()
 	close(c.ended)
+}
+
+// memory reports whether the kernel ended the process for memory. Under mu, after its end.
+func (c *child) memory() (bool, string) {
+	s := c.cmd.ProcessState
+	if s == nil || c.killed {
+		return false, ""
+	}
+	if w, ok := s.Sys().(syscall.WaitStatus); !ok || w.Signal() != syscall.SIGKILL {
+		return false, ""
+	}
+	return oom.Killed()
+}
+
+// watch keeps what the kernel says of memory fresh until the process has ended.
+func (c *child) watch() {
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		oom.Look()
+		select {
+		case <-t.C:
+		case <-c.ended:
+			return
+		}
+	}
 }
 
 // exitText says how a process ended.
@@ -324,7 +358,7 @@ func (c *child) write(r request) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if _, err = c.in.Write(append(b, '\n')); err != nil {
-		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Process.Kill() // it is ending
 	}
 	return err
 }
@@ -347,6 +381,9 @@ func (c *child) gone() bool {
 
 // kill kills the process, and waits for its end. Processes that it has started die with it, or at the end of their input.
 func (c *child) kill() {
+	c.mu.Lock()
+	c.killed = true
+	c.mu.Unlock()
 	_ = c.cmd.Process.Kill() // gone is fine
 	<-c.ended
 }

@@ -58,7 +58,7 @@ type Kind uint8
 const (
 	Begun        Kind = iota // Start goes on from Checkpoint, of report N: where that is not what it said
 	Launched                 // the workers of a Start run
-	LaunchFailed             // none does: Err
+	LaunchFailed             // none does: Err; Memory where the data process was ended for its memory
 	Hello                    // Rank has connected
 	Report                   // Rank's report N: Files, Sets, Step; Err where its files cannot be used
 	Alive                    // Rank gets somewhere: Step
@@ -264,7 +264,7 @@ func (g *Group) step(e Event) {
 	case LaunchFailed:
 		if g.open {
 			g.open = false
-			g.launchFailed(e.Err)
+			g.launchFailed(e)
 		}
 		return
 	case DataLost:
@@ -343,13 +343,16 @@ func (g *Group) ready() {
 	g.status(Running, nil)
 }
 
-func (g *Group) launchFailed(err error) {
+func (g *Group) launchFailed(e Event) {
 	if g.phase == stopping {
 		return
 	}
-	code := fault.CodeOf(err)
-	g.cause = &cause{rank: -1, class: Fatal, err: err, same: "launch: " + code.String()}
-	if code == fault.Unavailable || code == fault.WorkerLost {
+	code := fault.CodeOf(e.Err)
+	g.cause = &cause{rank: -1, class: Fatal, err: e.Err, same: "launch: " + code.String()}
+	switch {
+	case e.Memory:
+		g.cause.class = Memory
+	case code == fault.Unavailable || code == fault.WorkerLost:
 		g.cause.class = Worker
 	}
 	g.halt()

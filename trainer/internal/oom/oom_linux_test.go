@@ -1,4 +1,4 @@
-package launch
+package oom
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestOOMCount(t *testing.T) {
+func TestCount(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory.events")
 	set := func(n string) {
 		if err := os.WriteFile(path, []byte("low 0\noom 9\noom_kill "+n+"\noom_group_kill 0\n"), 0o644); err != nil {
@@ -17,7 +17,7 @@ func TestOOMCount(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		set("3")
-		o := &oomCount{path: path, claimed: 3, seen: 3}
+		o := &count{path: path, claimed: 3, seen: 3}
 		want := func(memory bool) {
 			t.Helper()
 			if got, detail := o.killed(); got != memory || detail == "" {
@@ -32,14 +32,17 @@ func TestOOMCount(t *testing.T) {
 		want(false) // each kill is one process's
 		set("6")
 		o.look()
-		time.Sleep(oomFor + time.Second) // of the bubble
+		time.Sleep(claimFor + time.Second) // of the bubble
 		o.look()
 		want(false) // it was nobody's
 	})
-	if o := newOOM(); o.path == "" {
+	if Look(); shared().path == "" {
+		t.Error("nothing is looked at")
+	}
+	if o := newCount(paths()); o.path == "" {
 		t.Error("this machine does not count")
 	}
-	o := &oomCount{path: path + ".none"}
+	o := &count{path: path + ".none"}
 	if memory, detail := o.killed(); memory || detail != "perhaps by the kernel for memory" {
 		t.Error(memory, detail)
 	}
