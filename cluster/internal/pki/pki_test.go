@@ -404,8 +404,9 @@ func TestWhoIsBelieved(t *testing.T) {
 	t.Run("every handshake in full", func(t *testing.T) {
 		c := ClientTLS(nil, ca.Pin(), nil)
 		c.ClientSessionCache, c.ServerName = tls.NewLRUClientSessionCache(4), "head"
+		server := ServerTLS(good, ca)
 		for range 2 {
-			if state, _, e := handshake(ServerTLS(good, ca), c); e != nil || state.DidResume {
+			if state, _, e := handshake(server, c); e != nil || state.DidResume {
 				t.Errorf("%v, resumed %v", e, state.DidResume)
 			}
 		}

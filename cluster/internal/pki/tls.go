@@ -141,7 +141,7 @@ func verifyHead(chain []*x509.Certificate, pin Pin, now time.Time) error {
 			root = c
 		}
 	}
-	if root == nil || len(chain) < 2 || !root.IsCA {
+	if root == nil {
 		return fault.New(fault.Denied, "%w", ErrPin)
 	}
 	leaf := chain[0]
