@@ -27,6 +27,7 @@ type Store struct {
 	mu    sync.Mutex
 	packs map[Hash]*kept
 	bytes int64 // of all packs
+	half  int64 // bytes of those that are being written
 	uses  int64 // counts, for which was used last
 }
 
@@ -94,6 +95,7 @@ func (s *Store) Has(h Hash) bool {
 }
 
 // Put keeps the pack that r reads to its end, if it is that of h. It is there complete or not at all. What is there already is not written again, nor is r read.
+// Packs that are being written may take as much again as the store's limit (or one pack's, where that is more); what does not fit, there or on the disk, is [fault.Exhausted].
 func (s *Store) Put(ctx context.Context, h Hash, r io.Reader) error {
 	if _, err := ParseHash(string(h)); err != nil {
 		return err
@@ -130,10 +132,12 @@ func (s *Store) Create(ctx context.Context, dir string) (info Info, err error) {
 func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 	f, err := os.CreateTemp(s.dir, temp)
 	if err != nil {
-		return place(s.dir, err)
+		return place(s.dir, full(err))
 	}
 	defer os.Remove(f.Name()) // after the rename there is none
-	h, err := fill(f)
+	out := &writing{f: f, s: s}
+	defer out.done()
+	h, err := fill(out)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -145,7 +149,7 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 		err = e
 	}
 	if err != nil {
-		return err
+		return full(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,6 +163,31 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 	err = syncDir(s.dir)
 	s.trim()
 	return err
+}
+
+// writing counts what is on disk of packs that are not there yet.
+type writing struct {
+	f *os.File
+	s *Store
+	n int64
+}
+
+func (w *writing) Write(b []byte) (int, error) {
+	w.s.mu.Lock()
+	if w.s.limit > 0 && w.s.half+int64(len(b)) > max(w.s.limit, w.s.limits.Packed) {
+		w.s.mu.Unlock()
+		return 0, fault.New(fault.Exhausted, "too many packs are being stored at once: try again")
+	}
+	w.s.half += int64(len(b))
+	w.n += int64(len(b))
+	w.s.mu.Unlock()
+	return w.f.Write(b)
+}
+
+func (w *writing) done() {
+	w.s.mu.Lock()
+	w.s.half -= w.n
+	w.s.mu.Unlock()
 }
 
 // Open reads a pack. At its end Read gives [fault.Corrupt] in place of io.EOF if the bytes are not those of the hash, and the store forgets it. The caller closes it.

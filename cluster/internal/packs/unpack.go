@@ -27,7 +27,7 @@ func unpack(ctx context.Context, r io.Reader, dir string, l Limits) (err error) 
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), temp)
 	if err != nil {
-		return place(dir, err)
+		return place(dir, full(err))
 	}
 	defer func() {
 		if err != nil {
@@ -131,14 +131,14 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		u.folders[name] = true
-		return fail(u.root.Mkdir(name, 0o755))
+		return full(u.root.Mkdir(name, 0o755))
 	case tar.TypeSymlink:
 		if err := checkLink(h.Linkname); err != nil {
 			return refuse(fault.Denied, err)
 		}
 		u.tree[name] = h.Linkname
 		u.links = append(u.links, name)
-		return fail(u.root.Symlink(h.Linkname, name))
+		return full(u.root.Symlink(h.Linkname, name))
 	case tar.TypeReg:
 		if h.Size < 0 || h.Size > u.limits.Unpacked-u.unpacked {
 			return fault.New(fault.Exhausted, "the pack has more than %d bytes unpacked", u.limits.Unpacked)
@@ -156,7 +156,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 func (u *unpacker) file(name string, mode fs.FileMode, size int64, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return fail(err)
+		return full(err)
 	}
 	in := &source{r: content}
 	n, err := io.CopyBuffer(struct{ io.Writer }{f}, in, u.copyBuf[:])
@@ -167,7 +167,7 @@ func (u *unpacker) file(name string, mode fs.FileMode, size int64, content io.Re
 	case in.err != nil:
 		return damaged(in.err)
 	case err != nil:
-		return fail(err)
+		return full(err)
 	case n != size:
 		return fault.New(fault.Corrupt, "the pack has %d bytes of %q where it says %d", n, name, size)
 	}
@@ -223,10 +223,10 @@ func damaged(err error) error {
 	return fault.New(fault.Corrupt, "the pack is damaged: %w", err)
 }
 
-// fail is an error of this machine.
-func fail(err error) error {
+// full gives an error of this machine's disk, where it has no more room, the code that says so.
+func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fault.New(fault.Exhausted, "no space to unpack: %w", err)
+		return fault.New(fault.Exhausted, "no space for the pack: %w", err)
 	}
 	return err
 }
