@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -150,4 +151,37 @@ func childMemory() {
 	}
 	say("%.1f %.1f", mb["RssAnon"], mb["RssFile"])
 	s.Close()
+}
+
+// BenchmarkIdle reports what a store costs that nobody asks anything, for the time of a lease of 5 s.
+func BenchmarkIdle(b *testing.B) {
+	s := open(b, Options{Dir: b.TempDir()})
+	things := In[thing](s, "things")
+	cpu := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	for b.Loop() {
+		l, err := s.Grant(b.Context(), 5*time.Second)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := things.Put(b.Context(), Record[thing]{ID: "a", Lease: l.ID}); err != nil {
+			b.Fatal(err)
+		}
+		began, before := time.Now(), cpu()
+		err = things.Watch(b.Context(), 0, func(e Event[thing]) error {
+			if e.Kind == Gone {
+				return errEnough
+			}
+			return nil
+		})
+		if err != errEnough {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64((cpu()-before).Microseconds())/time.Since(began).Seconds(), "cpu-us/s")
+	}
 }

@@ -199,7 +199,7 @@ func (e *embedded) config(opts Options) *embed.Config {
 	cfg.ListenPeerUrls = nil
 	cfg.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "penstock"}}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.TickMs, cfg.ElectionMs = 20, 100
+	cfg.TickMs, cfg.ElectionMs = 50, 250
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = 1000, 10
 	cfg.MaxWalFiles, cfg.MaxSnapFiles = 2, 2
 	cfg.QuotaBackendBytes = opts.Quota

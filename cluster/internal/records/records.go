@@ -67,9 +67,9 @@ type Options struct {
 	// where it is. One process at a time has it. Without Endpoints only, and then needed.
 	Dir string
 
-	// Endpoints of an external etcd, host:port or URLs; --store etcd://host:port,host:port. The connection is TLS if TLS is set, also for http:// (which is refused then).
+	// Endpoints of an external etcd: host:port, https://host:port or unix:///path (see Endpoints). On other machines it is spoken to by TLS 1.3 only: by TLS, or for https:// also by the system's CAs.
 	Endpoints []string
-	TLS       *tls.Config // with a client certificate, if etcd wants one
+	TLS       *tls.Config // with a client certificate, if etcd wants one. It is copied
 	Username  string      // of etcd's own authentication; empty: none
 	Password  string
 
@@ -123,9 +123,10 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	case opts.Password != "" && opts.Username == "":
 		return nil, fault.New(fault.Invalid, "the store has a password and no user: set both, or none")
 	}
-	for _, e := range opts.Endpoints {
-		if opts.TLS != nil && strings.HasPrefix(e, "http://") {
-			return nil, fault.New(fault.Invalid, "endpoint %s of the store is without TLS, though TLS is configured: write https://", e)
+	if opts.dial == nil {
+		var err error
+		if opts.TLS, err = secure(opts.Endpoints, opts.TLS); err != nil {
+			return nil, err
 		}
 	}
 	s := &Store{opts: opts, writer: randomHex()}
