@@ -128,6 +128,8 @@ func (c *Conn) open(creds credentials.TransportCredentials, token credentials.Pe
 	return nil
 }
 
+var errSilent = errors.New("it does not answer")
+
 // wait returns when the connection is there, or will not be.
 func (c *Conn) wait(ctx context.Context) error {
 	judged, wake := context.WithCancel(ctx)
@@ -146,8 +148,10 @@ func (c *Conn) wait(ctx context.Context) error {
 		switch {
 		case permanent(last):
 			return c.named(last)
-		case last == nil || errors.Is(last, context.Canceled) || !errors.Is(cause, context.DeadlineExceeded):
+		case !errors.Is(cause, context.DeadlineExceeded):
 			return fault.New(fault.Canceled, "the head at %s: %w", c.addr, cause)
+		case last == nil || errors.Is(last, context.Canceled):
+			last = errSilent
 		}
 		return fault.New(fault.Unavailable, "the head at %s cannot be reached: %w", c.addr, last)
 	}

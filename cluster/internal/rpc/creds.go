@@ -111,7 +111,9 @@ func (c *tlsCreds) Clone() credentials.TransportCredentials { return c }
 func (c *tlsCreds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secure, a, err := c.tls.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		if remoteAlert(err) {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fault.New(fault.Unavailable, "%w in the TLS handshake", errSilent)
+		} else if remoteAlert(err) {
 			err = fault.New(fault.Denied, "TLS: %w: at this address is no head of this version of Penstock", err)
 		} else if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 			err = fault.New(fault.Unavailable, "the connection was closed in the TLS handshake: the head has too many connections, or there is no head at this address")

@@ -446,6 +446,10 @@ func TestContexts(t *testing.T) {
 			t.Errorf("%s: %v after %v", what, err, took)
 		}
 	}
+	short, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer end()
+	_, err := Dial(short, silent.Addr().String(), AsNewcomer(ca.Pin()))
+	wants(t, err, fault.Unavailable, silent.Addr().String(), "does not answer")
 	h := start(t)
 	entered := make(chan struct{})
 	h.drain = func(ctx context.Context, _ *pb.DrainRequest) (*pb.Empty, error) {
@@ -456,7 +460,6 @@ func TestContexts(t *testing.T) {
 	c := pb.NewControlClient(h.dial(AtSocket()))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var wg sync.WaitGroup
-	var err error
 	wg.Go(func() { _, err = c.Drain(ctx, &pb.DrainRequest{}) })
 	<-entered
 	cancel(errStop)
