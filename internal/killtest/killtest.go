@@ -176,7 +176,7 @@ func (r *Run) plan() {
 		k.rank = r.rnd.IntN(6) // of however many there are
 		k.delay = time.Duration(r.rnd.Int64N(int64(r.StepTime)))
 	case Restore: // something must have been saved, and lost
-		first := kill{victim: []string{Worker, Controller}[r.rnd.IntN(2)], moment: Step, after: 2*r.Every + r.rnd.Int64N(2*r.Every)}
+		first := kill{victim: []string{Worker, Controller}[r.rnd.IntN(2)], moment: Step, after: 2*r.Every + 1 + r.rnd.Int64N(2*r.Every)} // the second upload has waited for the first
 		r.kills = append(r.kills, first)
 		k.after, k.rank = 0, r.rnd.IntN(6)
 	}
