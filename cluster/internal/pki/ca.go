@@ -65,7 +65,27 @@ func OpenCA(dir, cluster string, now func() time.Time) (*CA, error) {
 			return nil, err
 		}
 	}
-	return ca, ca.load(path)
+	if err := ca.load(path); err != nil {
+		return nil, err
+	}
+	return ca, nil
+}
+
+// LoadCA loads the authority of a cluster that has one, known by its pin, and never makes it: nodes and tokens are of that one only. A folder without it, or with another, is an error that says what to do.
+func LoadCA(dir, cluster string, pin Pin, now func() time.Time) (*CA, error) {
+	path := filepath.Join(dir, fileCA)
+	const bring = "bring the file from the head's earlier folder, or begin a new cluster with another store"
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.NotFound, "cluster %s has a certificate authority, and it is not here: %s", cluster, bring).At(fault.Place{File: path})
+	}
+	ca, err := OpenCA(dir, cluster, now)
+	if err == nil && ca.Pin() != pin {
+		err = fault.New(fault.Invalid, "the certificate authority here is not the one that cluster %s has (two heads began it at once?): %s", cluster, bring).At(fault.Place{File: path})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ca, nil
 }
 
 // make returns the file of a new authority.

@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -88,6 +89,27 @@ func TestCAIsMadeOnce(t *testing.T) {
 			t.Errorf("%s has mode %o, want %o", path, got, mode)
 		}
 	}
+}
+
+func TestLoadCA(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "head")
+	_, err := LoadCA(dir, "c1", Pin{}, nil)
+	wants(t, err, fault.NotFound, "it is not here", dir)
+	if _, err := os.Lstat(dir); err == nil {
+		t.Error("it made the folder")
+	}
+	ca := must(OpenCA(dir, "c1", nil))
+	if got := must(LoadCA(dir, "c1", ca.Pin(), nil)); got.Pin() != ca.Pin() {
+		t.Error("another")
+	}
+	_, err = LoadCA(dir, "c1", newCA(t, "c1").Pin(), nil)
+	wants(t, err, fault.Invalid, "not the one that cluster c1 has")
+	b := must(json.Marshal(map[string]Pin{"pin": ca.Pin()}))
+	var back map[string]Pin
+	if err := json.Unmarshal(b, &back); err != nil || back["pin"] != ca.Pin() {
+		t.Errorf("%s: %v", b, err)
+	}
+	wants(t, new(Pin).UnmarshalText([]byte("x")), fault.Invalid, "no pin")
 }
 
 func TestCAIsRefused(t *testing.T) {

@@ -105,8 +105,20 @@ func (t Token) IsZero() bool { return t.secret == nil }
 
 // Reveal is the token in full: shown once, to whoever asked for it.
 func (t Token) Reveal() string {
-	return t.Kind.prefix() + "." + t.Bearer() + "." + text.EncodeToString(t.Pin[:])
+	return t.Kind.prefix() + "." + t.Bearer() + "." + t.Pin.String()
 }
+
+// MarshalText and UnmarshalText write a pin as tokens do.
+func (p Pin) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+func (p *Pin) UnmarshalText(b []byte) error {
+	if !decode((*[32]byte)(p), string(b)) {
+		return fault.New(fault.Invalid, "%.60q is no pin: 43 characters of base64url", b)
+	}
+	return nil
+}
+
+func (p Pin) String() string { return text.EncodeToString(p[:]) }
 
 // Bearer is ID.SECRET: what is said to a head that was recognised by its pin.
 func (t Token) Bearer() string { b := t.secret(); return t.ID + "." + text.EncodeToString(b[:]) }
