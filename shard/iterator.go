@@ -138,7 +138,7 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 				j.fail(err)
 				continue
 			}
-			if j.mesh != nil {
+			if j.mesh != nil && it.rank != feeder { // whom it feeds may take their time; they look after themselves
 				if what, since := j.mesh.waiting(); what != "" && since >= j.stall {
 					j.fail(fault.New(fault.Stalled, "rank %d waits for %v for %s, and nothing is heard of other nodes: all nodes of a job advance together. Are all its ranks read there?", it.rank, since.Round(time.Second), what))
 					continue

@@ -39,8 +39,8 @@ import (
 // engine reads, and it waits for nothing else. So all windows of the step get known; then each of these nodes sends its
 // parcels, and those beyond the step have sent theirs. So the step is made, and all go on.
 //
-// What is held at a time is bounded: a node holds the parcels of at most prefetch + 2 steps, and counts of at most the
-// epochs under way, as its ledger does.
+// What is held at a time is bounded: the parcels of at most prefetch + 1 steps that came, and as many that go; and counts
+// of the epochs under way, as in the ledger.
 type mesh struct {
 	j      *job
 	x      Exchange
@@ -493,7 +493,7 @@ func (m *mesh) waiting() (what string, since time.Duration) {
 func (m *mesh) begin(ctx context.Context) error {
 	for p := range m.others {
 		err := m.await(ctx, p, func() string { return "it is behind" },
-			func() bool { return p.left || p.done >= m.step-1-min(p.depth, int64(m.j.depth)) })
+			func() bool { return p.left || p.done >= m.step-min(p.depth, int64(m.j.depth)) })
 		if err != nil {
 			return err
 		}

@@ -342,6 +342,9 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 			return fault.New(fault.Invalid, "epoch %d has %d samples, not enough for one step of %d with tail %s: endless iteration would never give a batch", e.num, e.n, j.global, j.Tail)
 		}
 		j.ledger.Forget(e.num)
+		if j.mesh != nil {
+			j.mesh.told.Forget(e.num)
+		}
 		at = j.following(&at)
 		at.over = j.lastEpoch(e.num)
 		if err := e.close(); err != nil {
