@@ -38,12 +38,13 @@ train:
   env: [%q, OMP_NUM_THREADS=1]
   workers: %d
   storage: %q
+  logs: %q
   config: {out: %q, step: 0.005}
   stop_timeout: 2s
   failures: {worker: 10}
   checkpoints: {upload: %s}
 run: {memory: 64MiB}
-`, p.python, p.script, "PYTHONPATH="+p.library, workers, storage, out, upload)
+`, p.python, p.script, "PYTHONPATH="+p.library, workers, storage, filepath.Join(out, "logs"), out, upload)
 	return writeSpec(t, text)
 }
 
