@@ -116,7 +116,7 @@ func TestStopped(t *testing.T) {
 	}
 
 	// Closing ends what is under way.
-	if err := etcdStop(t, s); err != nil {
+	if err := closeWatched(t, s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,8 +135,8 @@ func retry(t *testing.T, f func() error) {
 	}
 }
 
-// etcdStop closes a store while a watch runs.
-func etcdStop(t *testing.T, s *Store) error {
+// closeWatched closes a store while a watch runs, and checks that all ends in time.
+func closeWatched(t *testing.T, s *Store) error {
 	t.Helper()
 	watching, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -161,7 +161,10 @@ func etcdStop(t *testing.T, s *Store) error {
 }
 
 func TestClosed(t *testing.T) {
-	if err := etcdStop(t, open(t, Options{Dir: t.TempDir()})); err != nil {
+	s := open(t, Options{Dir: t.TempDir()})
+	other := open(t, Options{Endpoints: []string{"unix://" + s.server.socket}}) // somebody else's, which goes on to watch
+	watch(t, In[thing](other, "things"), 0).expect(t, "reset", "current")
+	if err := closeWatched(t, s); err != nil {
 		t.Fatal(err)
 	}
 }
