@@ -17,7 +17,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -33,7 +32,6 @@ type embedded struct {
 	onFail func(error)
 	failed chan struct{} // closed with cause set, once
 
-	grpc      atomic.Pointer[grpc.Server]
 	stopping  atomic.Bool
 	monitored chan struct{}
 
@@ -208,7 +206,6 @@ func (e *embedded) config(opts Options) *embed.Config {
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	cfg.EnableGRPCGateway = false
 	cfg.BootstrapDefragThresholdMegabytes = 64
-	cfg.ServiceRegister = func(g *grpc.Server) { e.grpc.Store(g) }
 	return cfg
 }
 
@@ -294,9 +291,6 @@ func (e *embedded) stop() {
 		return
 	}
 	e.stopping.Store(true)
-	if g := e.grpc.Load(); g != nil {
-		g.Stop() // else etcd waits seconds for whoever else is on the socket, such as etcdctl watch
-	}
 	e.etcd.Close()
 	<-e.monitored
 	e.release()
