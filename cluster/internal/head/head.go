@@ -290,6 +290,14 @@ func (h *Head) loop() {
 	}
 }
 
+// post has the loop call f, unless it is busy.
+func (h *Head) post(f func()) {
+	select {
+	case h.posts <- f:
+	default:
+	}
+}
+
 // do has the loop call f, and waits for it.
 func (h *Head) do(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)

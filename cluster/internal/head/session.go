@@ -31,7 +31,7 @@ type session struct {
 	node    string
 	epoch   uint64
 	lease   atomic.Int64 // records.LeaseID
-	missed  atomic.Bool  // the last beat could not renew the lease, as the store was away
+	missed  atomic.Bool  // a beat came and has not renewed the lease: the store is away, or was
 	end     context.CancelCauseFunc
 	leaving bool // it was asked to leave (the loop's)
 
@@ -185,47 +185,88 @@ func (h *Head) over(s *session, why error) error {
 	return h.step(e)
 }
 
-// hear takes what a node says, until its stream ends; io.EOF: it said goodbye.
+// hear takes what a node says, until its stream ends; io.EOF: it said goodbye. Beats are answered at once, whatever the store and the loop are busy with: the node is to know that the head is there.
 func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var both sync.WaitGroup
+	defer both.Wait()
+	said := make(chan *pb.FromAgent, 1024)
+	defer close(said) // what was said is heard to its end, where the head goes on
+	renew := make(chan struct{}, 1)
+	defer cancel(nil)
+	both.Go(func() { h.renew(ctx, s, renew) })
+	both.Go(func() {
+		for m := range said {
+			if err := h.heard(s, m); err != nil {
+				cancel(err)
+				s.end(err)
+			}
+		}
+	})
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		switch x := m.GetSay().(type) {
-		case *pb.FromAgent_Beat:
-			_, kept := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())) // one that has ended is watchLive's
-			s.missed.Store(kept != nil && (fault.CodeOf(kept) != fault.NotFound || s.missed.Load()))
-			h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Beat{Seq: x.Beat.GetSeq()}}})
-			err = h.do(ctx, func() error {
-				h.used[s.node], h.seen[s.node] = x.Beat.GetUsed(), time.Now()
-				return nil
-			})
-		case *pb.FromAgent_Started:
-			if p, ok := jobs.ParseProcess(x.Started.GetProcess().GetId()); ok {
-				err = h.do(ctx, func() error {
-					return h.step(core.Event{Kind: core.Started, Node: place.Node{ID: place.NodeID(s.node)}, Epoch: s.epoch, Process: p})
-				})
+		beat, ok := m.GetSay().(*pb.FromAgent_Beat)
+		if !ok {
+			select {
+			case said <- m:
+				continue
+			case <-ctx.Done():
+				return context.Cause(ctx)
 			}
-		case *pb.FromAgent_Exited:
-			if end, ok := endOf(x.Exited); ok {
-				err = h.do(ctx, func() error {
-					return h.step(core.Event{Kind: core.Exited, Node: place.Node{ID: place.NodeID(s.node)}, Epoch: s.epoch, Ended: []core.End{end}})
-				})
-			}
-		case *pb.FromAgent_Log:
-			err = h.do(ctx, func() error {
-				if c := h.reads[x.Log.GetRequest()]; c != nil {
-					delete(h.reads, x.Log.GetRequest())
-					c <- x.Log // has room for it
-				}
-				return nil
-			})
 		}
-		if err != nil {
-			return err
+		h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Beat{Seq: beat.Beat.GetSeq()}}})
+		select {
+		case renew <- struct{}{}:
+		default:
+		}
+		h.post(func() { h.used[s.node], h.seen[s.node] = beat.Beat.GetUsed(), time.Now() })
+	}
+}
+
+// renew gives the lease of a session its full time for each beat.
+func (h *Head) renew(ctx context.Context, s *session, beats <-chan struct{}) {
+	for {
+		select {
+		case <-beats:
+			s.missed.Store(true)
+			if _, err := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())); err == nil {
+				s.missed.Store(false)
+			}
+		case <-ctx.Done():
+			return
 		}
 	}
+}
+
+// heard is something that a node said.
+func (h *Head) heard(s *session, m *pb.FromAgent) error {
+	node := place.Node{ID: place.NodeID(s.node)}
+	switch x := m.GetSay().(type) {
+	case *pb.FromAgent_Started:
+		if p, ok := jobs.ParseProcess(x.Started.GetProcess().GetId()); ok {
+			return h.do(h.ctx, func() error {
+				return h.step(core.Event{Kind: core.Started, Node: node, Epoch: s.epoch, Process: p})
+			})
+		}
+	case *pb.FromAgent_Exited:
+		if end, ok := endOf(x.Exited); ok {
+			return h.do(h.ctx, func() error {
+				return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
+			})
+		}
+	case *pb.FromAgent_Log:
+		return h.do(h.ctx, func() error {
+			if c := h.reads[x.Log.GetRequest()]; c != nil {
+				delete(h.reads, x.Log.GetRequest())
+				c <- x.Log // has room for it
+			}
+			return nil
+		})
+	}
+	return nil
 }
 
 // tellFrom is tell from outside the loop.

@@ -298,7 +298,7 @@ const (
 	// readWait is how long a node waits for more of a log before it says that there is none.
 	readWait = 10 * time.Second
 	// readMost is how long the head waits for a node.
-	readMost = 30 * time.Second
+	readMost = 15 * time.Second
 )
 
 // Logs gives what a job printed, attempt after attempt; with follow until it is over.
@@ -348,13 +348,18 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 	}
 }
 
-// logOf gives the log of one process.
+// logOf gives the log of one process; with follow, of one that runs on a node that is away for now, when it is back.
 func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
 	for {
 		answer := make(chan *pb.LogChunk, 1)
 		var request uint64
-		var gone bool
+		var gone, runs bool
+		var changed chan struct{}
 		if err := h.do(ctx, func() error {
+			changed = h.changed
+			if r := h.jobs[p.Job]; r != nil {
+				runs = r.Value.Record.Attempt == p.Attempt && len(r.Value.Record.Placed) > 0
+			}
 			if gone = h.sessions[node] == nil; !gone {
 				h.read++
 				request = h.read
@@ -365,6 +370,16 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 		}); err != nil {
 			return err
 		}
+		if gone && runs && follow {
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return fault.WithCode(fault.Canceled, context.Cause(ctx))
+			case <-h.ctx.Done():
+				return fault.New(fault.Unavailable, "the head ends")
+			}
+		}
 		if gone {
 			return stream.Send(&pb.LogChunk{Process: p.String(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
 		}
@@ -373,6 +388,10 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 		select {
 		case c = <-answer:
 		case <-timer.C:
+			if runs && follow { // its session may be another by now
+				_ = h.do(h.ctx, func() error { delete(h.reads, request); return nil })
+				continue
+			}
 			c = &pb.LogChunk{Error: fmt.Sprintf("node %s does not say what the log of attempt %d holds", node, p.Attempt), End: true}
 		case <-ctx.Done():
 		}
