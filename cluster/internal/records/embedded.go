@@ -85,6 +85,7 @@ func startEmbedded(ctx context.Context, opts Options, onFail func(error)) (*embe
 		}
 		e.started(r.etcd)
 	case <-e.failed:
+		e.release()
 		return nil, e.startError(e.err())
 	case <-ctx.Done():
 		go func() { // it takes as long as it takes, then it goes
@@ -210,7 +211,7 @@ func (e *embedded) config(opts Options) *embed.Config {
 }
 
 // fatal is called by etcd where it would end the process. What it has on disk is whole. While it starts, the goroutine that starts it ends; later that goroutine stays where it is, as code after this
-// point, deferred functions among it, may not run.
+// point, deferred functions among it, may not run. The failure is kept: see Store.Failed.
 func (e *embedded) fatal(message string, err error) {
 	if err != nil {
 		err = fmt.Errorf("%s: %w", message, err)
@@ -229,7 +230,7 @@ func (e *embedded) monitor(etcd *embed.Etcd) {
 	for {
 		select {
 		case err, open := <-etcd.Err():
-			if open && err != nil {
+			if open && err != nil && !e.stopping.Load() {
 				e.fail(err)
 			}
 			if !open {

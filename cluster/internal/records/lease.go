@@ -19,7 +19,8 @@ type LeaseID int64
 
 // Lease is a time that ends unless it is renewed. The records attached to it go when it ends, at once, up to a second late: etcd looks twice a second.
 //
-// When the embedded etcd starts again, or an external one has a new leader, every lease that had not ended gets its full time again. The time in which etcd does not run does not count.
+// When the embedded etcd starts again, or an external one has a new leader, every lease that had not ended gets its full time again. The time in which etcd does not run does not count; that in which its
+// process stands still (SIGSTOP, a machine that sleeps) does: it then finds leases ended before anybody could renew them.
 type Lease struct {
 	ID  LeaseID
 	TTL time.Duration // granted: whole seconds, and not below what etcd does not go below (1 s embedded, 2 s in the usual external one)

@@ -40,7 +40,8 @@ func (t Table[T]) Watch(ctx context.Context, from int64, f func(Event[T]) error)
 	defer cancel(nil)
 	defer context.AfterFunc(t.store.ctx, func() { cancel(context.Cause(t.store.ctx)) })()
 	var err error
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	const first = 50 * time.Millisecond
+	for wait := first; ; wait = min(2*wait, time.Second) {
 		before := from
 		if from == 0 {
 			from, err = t.relist(ctx, f)
@@ -59,10 +60,10 @@ func (t Table[T]) Watch(ctx context.Context, from int64, f func(Event[T]) error)
 			return t.store.fault(ctx, err, "watching "+t.name)
 		}
 		if from != before {
-			wait = 50 * time.Millisecond
+			wait = first
 		}
-		if ctx.Err() == nil {
-			t.store.opts.Log.LogAttrs(ctx, slog.LevelInfo, "the store does not answer", slog.String("watching", t.name), slog.Any("error", err))
+		if ctx.Err() == nil && wait == first {
+			t.store.opts.Log.LogAttrs(ctx, slog.LevelInfo, "the store does not answer; waiting for it", slog.String("watching", t.name), slog.Any("error", err))
 		}
 		timer := time.NewTimer(wait)
 		select {
