@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the streaming core, reading from buckets, the order of shards and training, and writes bench/results/core.md, remote.md, order.md and train.md.
-# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only the regression check: ONLY=regress
+# Measures the streaming core, reading from buckets, the order of shards, training and clusters, and writes bench/results/core.md, remote.md, order.md, train.md and cluster.md.
+# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only the regression check: ONLY=regress
 # Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
@@ -24,6 +24,11 @@ train() { # every figure of train.md; a part of them: bin/bench-train -only over
 	bin/bench-train "$dir/train" | tee "$dir/train.md"
 	mv "$dir/train.md" bench/results/train.md
 }
+cluster() { # every figure of cluster.md; a part of them: bin/bench-cluster -only trip,lost DIR
+	go build -o bin/bench-cluster ./bench/cluster
+	bin/bench-cluster -penstock bin/penstock "$dir/cluster" | tee "$dir/cluster.md"
+	mv "$dir/cluster.md" bench/results/cluster.md
+}
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
@@ -38,6 +43,10 @@ if [ "${ONLY:-}" = remote ]; then
 fi
 if [ "${ONLY:-}" = train ]; then
 	train
+	exit
+fi
+if [ "${ONLY:-}" = cluster ]; then
+	cluster
 	exit
 fi
 if [ "${ONLY:-}" = order ]; then
@@ -112,4 +121,5 @@ fi
 order
 remote
 train
+cluster
 regress
