@@ -29,8 +29,10 @@ type Config struct {
 	// error, but with Resume.
 	Name string
 	// Storage is the folder or bucket URL below which the run has a folder of its name; "": penstock-runs. Workers on several
-	// machines need one that all of them reach.
+	// machines (a launch.Spanning Launcher) need one that all of them reach: a folder is refused then, unless SharedStorage says that it is the same one everywhere.
 	Storage string
+	// SharedStorage says that the folder Storage is of a file system that all machines have at this place.
+	SharedStorage bool
 	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
 	// result, with no attempts: nothing is done again.
 	Resume bool

@@ -122,6 +122,30 @@ func (s *spy) Launch(ctx context.Context, w []launch.Worker) (launch.Group, erro
 	return s.Launcher.Launch(ctx, w)
 }
 
+// spanning is a launcher over two machines.
+type spanning struct{ launch.Launcher }
+
+func (spanning) Machines() []string { return []string{"a", "b"} }
+
+// A folder of one machine is refused where workers are on several, before anything starts.
+func TestStorageOfOneMachine(t *testing.T) {
+	for _, scheme := range []string{"", "file://"} {
+		c := quick(t, "spans")
+		c.Data = nil
+		dir := c.Storage
+		c.Storage = scheme + dir
+		started := &spy{Launcher: launch.Goroutines()}
+		c.Launcher = spanning{started}
+		loop := func(*Context) error { return nil }
+		refused(t, New(loop, c), fault.Invalid, "a folder of one machine", "(a, b)")
+		if _, err := os.Stat(filepath.Join(dir, "spans")); err == nil || started.workers != nil {
+			t.Error("something was begun")
+		}
+		c.SharedStorage = true
+		fitOK(t, loop, c)
+	}
+}
+
 // What is left of killed processes is removed; what others use is not.
 func TestTempFolders(t *testing.T) {
 	base := t.TempDir()

@@ -241,6 +241,12 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 func (c *controller) launches() error {
 	cfg := &c.cfg
 	c.launcher = cfg.Launcher
+	if l, ok := c.launcher.(launch.Spanning); ok {
+		scheme, _, bucket := strings.Cut(cfg.Storage, "://")
+		if on := l.Machines(); len(on) > 1 && (!bucket || scheme == "file") && !cfg.SharedStorage {
+			return fault.New(fault.Invalid, "the storage %s is a folder of one machine, and workers are on %d (%s): use a bucket, or set SharedStorage if the folder is on a file system that all of them have there", cfg.Storage, len(on), strings.Join(on, ", "))
+		}
+	}
 	if c.launcher == nil && c.work != nil && !cfg.Processes {
 		c.launcher = launch.Goroutines()
 		switch {

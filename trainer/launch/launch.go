@@ -20,6 +20,13 @@ type Launcher interface {
 	Launch(ctx context.Context, workers []Worker) (Group, error)
 }
 
+// Spanning is a launcher whose workers may be on other machines than this one. What they share must be where all of them reach it: see trainer.Config.Storage.
+type Spanning interface {
+	Launcher
+	// Machines are the names of those that workers may be on.
+	Machines() []string
+}
+
 // Worker is what to start.
 type Worker struct {
 	Rank      int // distinct within the group
