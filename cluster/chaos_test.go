@@ -101,6 +101,7 @@ func act(t *testing.T, r role, before ...string) *actor {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+string(text))
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // where the test dies
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())

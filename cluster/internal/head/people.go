@@ -53,7 +53,7 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
 		case <-h.ctx.Done():
 			pause.Stop()
-			return fault.New(fault.Unavailable, "the head ends")
+			return h.ends("")
 		}
 		select {
 		case <-changed:
@@ -61,7 +61,7 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 		case <-ctx.Done():
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
 		case <-h.ctx.Done():
-			return fault.New(fault.Unavailable, "the head ends")
+			return h.ends("")
 		}
 	}
 }
@@ -310,6 +310,9 @@ func (n nodeServer) Pack(q *pb.PackRequest, stream grpc.ServerStreamingServer[pb
 	if err != nil {
 		return err
 	}
+	if err := n.h.do(stream.Context(), func() error { return n.h.mayFetch(rpc.PeerOf(stream.Context()).Node.Node, hash) }); err != nil {
+		return err
+	}
 	r, _, err := n.h.packs.Open(hash)
 	if err != nil {
 		return err
@@ -331,6 +334,19 @@ func (n nodeServer) Pack(q *pb.PackRequest, stream grpc.ServerStreamingServer[pb
 			return err
 		}
 	}
+}
+
+// mayFetch: a node gets what a job needs that is not over, while it is of the cluster.
+func (h *Head) mayFetch(node string, hash packs.Hash) error {
+	if n := h.nodes[node]; n == nil || n.Value.State == core.Left {
+		return fault.New(fault.Denied, "node %s is not of this cluster any more", node)
+	}
+	for _, r := range h.jobs {
+		if r.Value.Job.GetPack() == string(hash) && !r.Value.Record.State.Over() {
+			return nil
+		}
+	}
+	return fault.New(fault.Denied, "no job that runs needs pack %s", hash)
 }
 
 // jobID is the next id of a job.

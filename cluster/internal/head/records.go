@@ -19,6 +19,7 @@ import (
 // clusterRecord is the one record of table cluster, "cluster".
 type clusterRecord struct {
 	ID       string
+	Pin      pki.Pin // of its authority; zero: none was made yet
 	Protocol int64
 	Created  time.Time
 }
