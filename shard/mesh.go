@@ -45,8 +45,9 @@ type mesh struct {
 	j      *job
 	x      Exchange
 	self   int
-	peers  []*peer // nil where this node is
-	told   *Ledger // counts of windows that others read
+	peers  []*peer                         // nil where this node is
+	told   *Ledger                         // counts of windows that others read
+	skips  map[ledgerKey]map[int64][]int64 // and of rows that were skipped in them, where there are limits; guarded by mu
 	ctx    context.Context
 	cancel context.CancelFunc
 	memory *exec.Account // of parcels
@@ -133,7 +134,7 @@ func (m *mesh) others(yield func(*peer) bool) {
 // start connects the job: it returns when all nodes have begun the same one.
 func (m *mesh) start(ctx context.Context, at *snap) error {
 	m.mu.Lock()
-	m.started, m.told = true, newLedger(m.j)
+	m.started, m.told, m.skips = true, newLedger(m.j), map[ledgerKey]map[int64][]int64{}
 	m.mu.Unlock()
 	mine := m.j.hello(at)
 	text, err := json.Marshal(mine)
@@ -357,6 +358,17 @@ func (m *mesh) take(p *peer, msg *Message) error {
 			j.Nodes.owner(j.lane0[source]+int(lane)) != p.node {
 			return damaged()
 		}
+		if len(r.b) > 0 {
+			k := ledgerKey{epoch, pass, int(source), int(lane)}
+			if m.skips[k] == nil {
+				m.skips[k] = map[int64][]int64{}
+			}
+			var skipped []int64
+			for len(r.b) > 0 {
+				skipped = append(skipped, int64(r.next()))
+			}
+			m.skips[k][int64(window)] = skipped
+		}
 		m.told.add(epoch, pass, int(source), int(lane), int64(window), int64(samples))
 	case sayDone:
 		p.done = int64(r.next())
@@ -508,24 +520,38 @@ func (m *mesh) begin(ctx context.Context) error {
 func (m *mesh) done() { m.tell(nil, sayDone, uint64(m.step)) }
 
 // collected tells the samples of a window of source i.
-func (m *mesh) collected(i int, epoch, pass uint64, lane int, window, samples int64) {
-	m.tell(nil, sayCount, epoch, pass, uint64(i), uint64(lane), uint64(window), uint64(samples))
+func (m *mesh) collected(i int, epoch, pass uint64, lane int, window, samples int64, skipped []int64) {
+	nums := []uint64{epoch, pass, uint64(i), uint64(lane), uint64(window), uint64(samples)}
+	for _, n := range skipped {
+		nums = append(nums, uint64(n))
+	}
+	m.tell(nil, sayCount, nums...)
 }
 
-// count waits for the samples of a window of source i.
-func (m *mesh) count(ctx context.Context, i int, epoch, pass uint64, lane int, window int64) (n int64, err error) {
-	n, ok := m.told.Samples(epoch, pass, i, lane, window)
-	if ok {
-		return n, nil
-	}
+// count waits for the samples of a window of source i, and what was skipped in it.
+func (m *mesh) count(ctx context.Context, i int, epoch, pass uint64, lane int, window int64) (n int64, skipped []int64, err error) {
+	var ok bool
 	p := m.peers[m.j.Nodes.owner(m.j.lane0[i]+lane)]
 	err = m.await(ctx, p, func() string {
 		return fmt.Sprintf("lane %d, window %d of source %q", lane, window, m.j.Sources[i].Name)
 	}, func() bool {
 		n, ok = m.told.Samples(epoch, pass, i, lane, window)
+		skipped = m.skips[ledgerKey{epoch, pass, i, lane}][window]
 		return ok
 	})
-	return n, err
+	return n, skipped, err
+}
+
+// forget drops what is known of epochs before one.
+func (m *mesh) forget(before uint64) {
+	m.told.Forget(before)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.skips {
+		if k.epoch < before {
+			delete(m.skips, k)
+		}
+	}
 }
 
 // parcel waits for the samples of this step that come from a node, so many. The caller releases it.

@@ -8,7 +8,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 )
@@ -141,10 +140,10 @@ func (j *job) fed() bool {
 func (j *job) elsewhere(i, lane0 int) *lanes.Elsewhere {
 	return &lanes.Elsewhere{
 		Own: func(lane int) bool { return j.Nodes.owner(lane0+lane) == j.mesh.self },
-		Collected: func(epoch, pass uint64, lane int, window, samples int64) {
-			j.mesh.collected(i, epoch, pass, lane, window, samples)
+		Collected: func(epoch, pass uint64, lane int, window, samples int64, skipped []int64) {
+			j.mesh.collected(i, epoch, pass, lane, window, samples, skipped)
 		},
-		Await: func(ctx context.Context, epoch, pass uint64, lane int, window int64) (int64, error) {
+		Await: func(ctx context.Context, epoch, pass uint64, lane int, window int64) (int64, []int64, error) {
 			return j.mesh.count(ctx, i, epoch, pass, lane, window)
 		},
 	}
@@ -176,18 +175,6 @@ func (j *job) checkNodes() error {
 	}
 	if j.Plan == "" {
 		return fault.New(fault.Unsupported, "nodes: they cannot know that they run the same plan: %w", j.Unnamed)
-	}
-	limited := func(o *exec.OnError) bool { return o != nil && (o.MaxRows > 0 || o.MaxRate > 0) }
-	bad := limited(&j.Exec.OnError)
-	for i := range j.Sources {
-		for _, st := range j.Sources[i].Layout.scans {
-			for _, op := range st.Ops {
-				bad = bad || limited(op.OnError)
-			}
-		}
-	}
-	if bad {
-		return fault.New(fault.Unsupported, "on_error: max_rows and max_rate count the rows of a whole epoch, of which a node reads a part: leave them out, or read on one node")
 	}
 	return nil
 }

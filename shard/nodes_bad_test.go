@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -314,7 +315,6 @@ func TestNodesRefused(t *testing.T) {
 	for _, c := range []struct {
 		n    shard.Nodes
 		o    shard.Options
-		e    ops.OnError
 		code fault.Code
 		text string
 	}{
@@ -325,13 +325,9 @@ func TestNodesRefused(t *testing.T) {
 		{n: shard.Nodes{Exchange: x, Ranks: []int{0, 1}}, o: shard.Options{Ranks: []int{1}}, code: fault.Invalid, text: "rank 1 is read at node 1, not here"},
 		{n: shard.Nodes{Exchange: x, Ranks: []int{0, 1}}, o: shard.Options{Ranks: []int{}}, code: fault.Invalid, text: "no rank is read here"},
 		{n: shard.Nodes{Exchange: exchangetest.New(1, 0).Node(0), Ranks: []int{0, 0}}, o: shard.Options{Ranks: []int{}}, code: fault.Invalid, text: "no rank is read here"},
-		{n: shard.Nodes{Exchange: x, Ranks: []int{0, 1}}, e: ops.OnError{Policy: "skip", MaxRows: 5}, code: fault.Unsupported, text: "max_rows and max_rate"},
 	} {
 		o := jobOptions(7)
 		o.Nodes, o.Ranks = &c.n, c.o.Ranks
-		if c.e.Policy != "" {
-			o.OnError = &c.e
-		}
 		_, err := dataset.Range(100).Shards(t.Context(), 2, o)
 		wantError(t, err, c.code, c.text)
 	}
@@ -339,6 +335,54 @@ func TestNodesRefused(t *testing.T) {
 	o.Nodes = &shard.Nodes{Exchange: x, Ranks: []int{0, 1}}
 	_, err := dataset.Range(100).Filter("id > 1").MapBatches(echoRows, nil).Shards(t.Context(), 2, o)
 	wantError(t, err, fault.Unsupported, "cannot know that they run the same plan")
+}
+
+// Limits of skipped rows hold for all nodes together, as on one machine: those of the run and those of a step, counts and rates.
+func TestNodesSkip(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	base := rand.Uint64()
+	failed, through := 0, 0
+	for seed := base; seed < base+40; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		limit := ops.OnError{Policy: "skip", MaxRows: 200 + rng.Int64N(200)}
+		if rng.IntN(2) == 0 {
+			limit.MaxRows, limit.MaxRate = 0, 0.5+rng.Float64()/2
+		}
+		ds := dataset.Read(cells{0, []int{60, 10, 60, 90, 30, 40, 20, 1, 70}}).WithColumns("n = int(s)")
+		o := jobOptions(seed)
+		o.Epochs = 1
+		if rng.IntN(2) == 0 {
+			ds = ds.OnError(limit)
+		} else {
+			o.OnError = &limit
+		}
+		if rng.IntN(2) == 0 {
+			ds = ds.Filter("id % 2 == 0")
+		}
+		_, want := drain(ctx, open(t, ds, 4, o))
+		d := newDivision(rng, 4)
+		err := onNodes(d, func(n *shard.Nodes) error {
+			its, err := shards(ctx, ds, o, n)
+			if err != nil {
+				return err
+			}
+			_, err = drain(ctx, its)
+			if fault.CodeOf(err) != fault.CodeOf(want) {
+				return errors.Join(fmt.Errorf("%w; on one machine: %v", err, want), shut(its))
+			}
+			return shut(its)
+		})
+		if err != nil {
+			t.Fatalf("seed %d: %+v, %v: %v", seed, limit, d, err)
+		}
+		if through++; want != nil {
+			failed++
+		}
+	}
+	if failed < 5 || through-failed < 5 {
+		t.Errorf("%d of %d jobs failed", failed, through)
+	}
 }
 
 // The nodes of a job go on from a state that all of them restore before they begin, and from none afterwards.

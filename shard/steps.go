@@ -343,7 +343,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 		}
 		j.ledger.Forget(e.num)
 		if j.mesh != nil {
-			j.mesh.told.Forget(e.num)
+			j.mesh.forget(e.num)
 		}
 		at = j.following(&at)
 		at.over = j.lastEpoch(e.num)

@@ -27,6 +27,7 @@ type Pass struct {
 	lots       []*lot
 	queue      [][]*Window // by lane: published, in order
 	own        []bool      // by lane: read here; nil: all are
+	all        skips       // of all lanes, where own is not nil
 	live       map[*Window]struct{}
 	ready      chan collected // of the collector; nil before Start
 	over       error          // why ready was closed
@@ -50,6 +51,8 @@ type collected struct {
 	m      int64
 	err    error         // of the pass; the last
 	seen   chan struct{} // of a window that nothing is to be collected beside: closed once it is published
+
+	skipped []int64 // see Elsewhere.Collected
 }
 
 // ahead is how many windows wait, in order, beside the one that is worked on and those published: of those that take more than this
@@ -79,6 +82,7 @@ func (s *Source) Open(ctx context.Context, epoch, pass uint64, pos []order.Pos) 
 		for v := range p.own {
 			p.own[v] = x.Own(v)
 		}
+		p.all = newSkips(s)
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	rest := &idle{room: s.room()}
@@ -147,7 +151,7 @@ func (p *Pass) Start() {
 			c, ok := p.collect()
 			if !ok {
 				p.drained.Store(true)
-				if err := p.skipped.check(true); err != nil {
+				if err := p.skipped.check(true); err != nil && p.own == nil {
 					send(collected{err: err})
 				}
 				return
@@ -191,6 +195,9 @@ func (p *Pass) Ahead(max int64) ([]int32, error) {
 	if len(lanes) == 0 {
 		if _, err := p.receive(); err != errOver {
 			return nil, err
+		}
+		if p.own != nil {
+			return nil, p.all.check(true)
 		}
 	}
 	return lanes, nil
@@ -268,6 +275,9 @@ func (p *Pass) publish(lane int, window int64) error {
 	if err == nil && (c.lane != lane || c.window != window) {
 		err = internal("window %d of lane %d came instead of %d of %d", c.window, c.lane, window, lane)
 	}
+	if err == nil {
+		err = p.all.join(c.skipped)
+	}
 	if err != nil {
 		if c.w != nil {
 			c.w.free()
@@ -311,10 +321,14 @@ func (p *Pass) elsewhere(lane int, window int64) error {
 	from, to := p.order.Bounds(lane, window)
 	m := to - from
 	if !p.s.c.Known() {
-		var err error
-		if m, err = p.s.c.Elsewhere.Await(p.ctx, p.epoch, p.num, lane, window); err != nil {
+		n, skipped, err := p.s.c.Elsewhere.Await(p.ctx, p.epoch, p.num, lane, window)
+		if err == nil {
+			err = p.all.join(skipped)
+		}
+		if err != nil {
 			return err
 		}
+		m = n
 	}
 	if err := p.merge.Publish(lane, window, m); err != nil {
 		return err
@@ -352,7 +366,8 @@ func (p *Pass) collect() (c collected, ok bool) {
 		return c, ok
 	}
 	if !p.s.c.Known() {
-		p.s.c.Elsewhere.Collected(p.epoch, p.num, c.lane, c.window, c.m)
+		c.skipped = p.skipped.news()
+		p.s.c.Elsewhere.Collected(p.epoch, p.num, c.lane, c.window, c.m, c.skipped)
 	} else if from, to := p.order.Bounds(c.lane, c.window); c.m != to-from {
 		if c.w != nil {
 			c.w.free()
@@ -374,7 +389,7 @@ func (p *Pass) read() (c collected, ok bool) {
 		c.m = to - from
 		return c, true
 	}
-	if c.w, err = p.window(plan); err == nil {
+	if c.w, err = p.window(plan); err == nil && p.own == nil {
 		err = p.skipped.check(false)
 	}
 	if err != nil {

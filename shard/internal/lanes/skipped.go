@@ -1,6 +1,9 @@
 package lanes
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -11,6 +14,7 @@ type skips struct {
 	rows  int64 // read
 	run   tally
 	steps map[string]*tally
+	told  []int64 // see news
 }
 
 type tally struct {
@@ -35,6 +39,60 @@ func (l *skips) add(skipped []exec.Skipped) {
 			l.run.skipped++
 		}
 	}
+}
+
+// all are the counts: rows, those skipped by the run, and by each step in the order of their names.
+func (l *skips) all(yield func(*int64) bool) {
+	if !yield(&l.rows) || !yield(&l.run.skipped) {
+		return
+	}
+	for _, step := range slices.Sorted(maps.Keys(l.steps)) {
+		if !yield(&l.steps[step].skipped) {
+			return
+		}
+	}
+}
+
+// news is what was counted since the last call, for others to join; nil where nothing was skipped by a policy with a limit.
+func (l *skips) news() (more []int64) {
+	if !l.limited() {
+		return nil
+	}
+	if l.told == nil {
+		l.told = make([]int64, 2+len(l.steps))
+	}
+	i := 0
+	for n := range l.all {
+		more = append(more, *n-l.told[i])
+		l.told[i] = *n
+		i++
+	}
+	return more
+}
+
+// limited reports whether a policy has a limit.
+func (l *skips) limited() bool {
+	limited := l.run.MaxRows > 0 || l.run.MaxRate > 0
+	for _, t := range l.steps {
+		limited = limited || t.MaxRows > 0 || t.MaxRate > 0
+	}
+	return limited
+}
+
+// join adds what was counted elsewhere, and compares with the limits.
+func (l *skips) join(more []int64) error {
+	if more == nil {
+		return nil
+	}
+	if len(more) != 2+len(l.steps) {
+		return internal("%d counts of skipped rows for %d policies", len(more)-1, 1+len(l.steps))
+	}
+	i := 0
+	for n := range l.all {
+		*n += more[i]
+		i++
+	}
+	return l.check(false)
 }
 
 // check compares with the limits; rates are judged from 1,000 rows on, and at the end.

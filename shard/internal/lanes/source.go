@@ -59,10 +59,11 @@ type Elsewhere struct {
 	// Own reports whether a lane is read here.
 	Own func(lane int) bool
 	// Collected is called for every window that is read here as soon as its samples are counted, in the order of
-	// production, by a goroutine of the pass, where counts do not follow from metadata. It must not wait.
-	Collected func(epoch, pass uint64, lane int, window, samples int64)
-	// Await waits for the samples of a window that is read elsewhere.
-	Await func(ctx context.Context, epoch, pass uint64, lane int, window int64) (int64, error)
+	// production, by a goroutine of the pass, where counts do not follow from metadata. It must not wait. skipped has
+	// counts of rows that limits of policies are compared with; nil: there are no limits.
+	Collected func(epoch, pass uint64, lane int, window, samples int64, skipped []int64)
+	// Await waits for what Collected was told of a window that is read elsewhere.
+	Await func(ctx context.Context, epoch, pass uint64, lane int, window int64) (samples int64, skipped []int64, err error)
 }
 
 // Known reports whether the samples of windows follow from metadata.
