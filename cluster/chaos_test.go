@@ -314,6 +314,19 @@ func TestHeadKilled(t *testing.T) {
 	c.all(1)
 }
 
+// The head stands still for longer than the leases: nodes are not taken for lost.
+func TestHeadFrozen(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	c.start("a")
+	c.start("b")
+	c.work(4, 80)
+	c.begun(0)
+	c.h.signal(syscall.SIGSTOP)
+	time.Sleep(3 * time.Second) // it is the time that matters
+	c.h.signal(syscall.SIGCONT)
+	c.all(1)
+}
+
 // A node stands still for longer than its lease, and comes back: what it still runs is ended, the job has run elsewhere.
 func TestNodeFrozen(t *testing.T) {
 	c := newChaos(t, "127.0.0.1:0")

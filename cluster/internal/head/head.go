@@ -73,6 +73,8 @@ type Head struct {
 	live     map[string]*records.Record[liveRecord]
 	jobs     map[string]*records.Record[jobRecord]
 	sessions map[string]*session
+	looked   time.Time // at the clock
+	excused  time.Time // until then leases that end are given again
 	secrets  map[string]map[string]string
 	used     map[string]*pb.Resources // as agents measured last
 	seen     map[string]time.Time
@@ -98,7 +100,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fault.New(fault.Denied, "the head's folder: %w", err)
 	}
-	h = &Head{cfg: cfg, log: cfg.Log, posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
+	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
 		changed: make(chan struct{}), reads: map[uint64]chan *pb.LogChunk{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
@@ -130,7 +132,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 		return h, err
 	}
 	holder := pki.NewHolder(cert, nil)
-	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: holder, Tokens: &h.tokens, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
+	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: holder, Tokens: &h.tokens, Limits: rpc.Limits{Connections: mostNodes + 1000}, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterJoinServer(r, joinServer{h: h})
 		pb.RegisterNodeServer(r, nodeServer{h: h})
 		pb.RegisterControlServer(r, controlServer{h: h})
@@ -223,7 +225,16 @@ func (h *Head) identity(ctx context.Context) error {
 		return fault.New(fault.Unsupported, "the store is of protocol %d, this binary speaks %d: use the version that made it", r.Value.Protocol, Protocol)
 	}
 	h.id = r.Value.ID
-	h.ca, err = pki.OpenCA(filepath.Join(h.cfg.Dir, "ca"), h.id, nil)
+	dir := filepath.Join(h.cfg.Dir, "ca")
+	if r.Value.Pin != (pki.Pin{}) { // nodes believe this one: another folder must not make a second
+		h.ca, err = pki.LoadCA(dir, h.id, r.Value.Pin, nil)
+		return err
+	}
+	if h.ca, err = pki.OpenCA(dir, h.id, nil); err != nil {
+		return err
+	}
+	r.Value.Pin = h.ca.Pin()
+	_, err = h.t.cluster.Put(ctx, r)
 	return err
 }
 
@@ -274,20 +285,34 @@ func (h *Head) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		wait := time.Hour
+		wait := lookEvery
 		if at, ok := h.core.Deadline(); ok {
-			wait = max(at-time.Since(h.began), 0)
+			wait = min(wait, max(at-time.Since(h.began), 0))
 		}
 		timer.Reset(wait)
 		select {
 		case f := <-h.posts:
+			h.look()
 			f()
 		case <-timer.C:
+			h.look()
 			_ = h.step(core.Event{Kind: core.Tick}) // a failure ends the head
 		case <-h.ctx.Done():
 			return
 		}
 	}
+}
+
+// lookEvery is how often the loop looks at the clock, at least.
+const lookEvery = 500 * time.Millisecond
+
+// look notes when the head itself was away (stopped, or without its store): the leases that ended meanwhile say nothing about nodes that are attached, and get their time again.
+func (h *Head) look() {
+	now := time.Now()
+	if now.Sub(h.looked) > 4*lookEvery {
+		h.excused = now.Add(h.cfg.Lease)
+	}
+	h.looked = now
 }
 
 // post has the loop call f, unless it is busy.
@@ -306,7 +331,7 @@ func (h *Head) do(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return fault.New(fault.Unavailable, "the head is busy: %s", h.busy())
 	case <-h.ctx.Done():
-		return fault.New(fault.Unavailable, "the head ends")
+		return h.ends("")
 	}
 	select {
 	case err := <-done:
@@ -314,8 +339,16 @@ func (h *Head) do(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return fault.New(fault.Unavailable, "the head is busy: %s; what was asked may still be done", h.busy())
 	case <-h.ctx.Done():
-		return fault.New(fault.Unavailable, "the head ends; what was asked may be done")
+		return h.ends("; what was asked may be done")
 	}
+}
+
+// ends is the error of what is asked while the head ends.
+func (h *Head) ends(more string) error {
+	if err := h.Err(); err != nil {
+		return fault.New(fault.Unavailable, "the head ends%s: %w", more, err)
+	}
+	return fault.New(fault.Unavailable, "the head ends%s", more)
 }
 
 func (h *Head) busy() string {

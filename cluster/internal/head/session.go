@@ -93,7 +93,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(h.ctx, func() { cancel(fault.New(fault.Unavailable, "the head ends")) })()
+	defer context.AfterFunc(h.ctx, func() { cancel(h.ends("")) })()
 	s := &session{node: id, end: cancel, more: make(chan struct{}, 1)}
 	if err := h.do(ctx, func() error { return h.begin(s, inv, peer.Host, e) }); err != nil {
 		return err
@@ -359,10 +359,16 @@ func (h *Head) leaseOver(id string, revision int64) error {
 		return nil // a later session has another
 	}
 	delete(h.live, id)
-	if s := h.sessions[id]; s != nil && s.epoch == live.Value.Epoch {
-		if s.missed.Swap(false) { // nobody could renew it: that says nothing about the node
-			return h.grant(s)
-		}
+	s := h.sessions[id]
+	if s != nil && s.epoch != live.Value.Epoch {
+		s = nil
+	}
+	switch { // where nobody could renew it, that says nothing about the node
+	case s != nil && (s.missed.Swap(false) || time.Now().Before(h.excused)):
+		return h.grant(s)
+	case time.Now().Before(h.excused): // it gets its time to attach again
+		return h.grant(&session{node: id, epoch: live.Value.Epoch})
+	case s != nil:
 		s.end(fault.New(fault.Unavailable, "the lease of node %s has ended", id))
 		delete(h.sessions, id)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -186,12 +187,17 @@ func (h *Head) writeSecrets(job string, secrets map[string]string) error {
 		return err
 	}
 	f, err := os.OpenFile(h.secretFile(job), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = f.Write(b)
+		err = errors.Join(err, f.Sync(), f.Close())
 	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fault.New(fault.Unavailable, "a job's secrets: %w", err)
+	if err != nil {
+		h.dropSecrets(job)
+		code := fault.Unavailable
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			code = fault.Exhausted
+		}
+		return fault.New(code, "a job's secrets are kept in a file of the head: %w", err)
 	}
 	h.secrets[job] = maps.Clone(secrets)
 	return nil
@@ -337,7 +343,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 			case <-ctx.Done():
 				return fault.WithCode(fault.Canceled, context.Cause(ctx))
 			case <-h.ctx.Done():
-				return fault.New(fault.Unavailable, "the head ends")
+				return h.ends("")
 			}
 		}
 		given = a.Attempt
@@ -377,7 +383,7 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			case <-ctx.Done():
 				return fault.WithCode(fault.Canceled, context.Cause(ctx))
 			case <-h.ctx.Done():
-				return fault.New(fault.Unavailable, "the head ends")
+				return h.ends("")
 			}
 		}
 		if gone {
