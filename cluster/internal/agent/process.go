@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -144,7 +145,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	}
 	logs := filepath.Join(a.Dir, "logs", fileName(p.id))
 	if err := os.MkdirAll(logs, 0o700); err != nil {
-		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s: %v", a.Node, err)}
+		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
 	}
 	argv := slices.Clone(s.GetArgv())
 	if argv[0] == "penstock" {
@@ -155,6 +156,9 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	if err != nil {
 		if ctx.Err() != nil {
 			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
+		}
+		if lacks(err) {
+			return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not start it: %v", a.Node, err)}
 		}
 		return &pb.Exited{Code: -1, Class: "refused", Text: fmt.Sprintf("it could not be started: %v", err)}
 	}
@@ -173,6 +177,11 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	exit := <-group.Exits()
 	group.Stop(0) // what it left behind
 	return ended(exit)
+}
+
+// lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
+func lacks(err error) bool {
+	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // ended is what the head is told of an exit.
