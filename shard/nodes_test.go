@@ -53,7 +53,7 @@ type at struct {
 
 // TestNodes: over any nodes a graph gives exactly the reference's samples, to the same ranks, with the same states: with
 // nodes without ranks and nodes without lanes, with any budget, concurrency and prefetch, with faults and slow reads, and
-// when the job goes on over other nodes. PENSTOCK_SEED=n runs one graph.
+// when the job goes on over other nodes, also with another global batch. PENSTOCK_SEED=n runs one graph.
 func TestNodes(t *testing.T) {
 	n := 120
 	if testing.Short() {
@@ -121,8 +121,13 @@ func (g *graph) checkNodes(t *testing.T, sum *tally) error {
 	states := map[string]string{}
 	from := at{}
 	for k := 0; from.epoch < 2 && k < 4; k++ {
-		r := g.newRun(rng, g.global)
-		r.ranks, r.live = 1+rng.IntN(min(g.global, 8)), nil
+		global := g.global
+		if g.steps == 0 && k > 0 && rng.IntN(3) == 0 {
+			global = 1 + rng.IntN(2*g.global)
+			sum.Regrouped++
+		}
+		r := g.newRun(rng, global)
+		r.ranks, r.live = 1+rng.IntN(min(global, 8)), nil
 		d := newDivision(rng, r.ranks)
 		g.chaos.off()
 		if r.faults {
