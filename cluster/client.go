@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/head"
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
@@ -263,19 +264,20 @@ func (c *Client) send(ctx context.Context, dir string) (string, error) {
 
 // JobStatus is how a job stands.
 type JobStatus struct {
-	ID        string
-	Name      string
-	State     string // queued, starting, running, restarting, stopping, finished, failed, stopped
-	Why       string // what it waits for, or the first cause
-	Argv      []string
-	Needs     Resources
-	Attempts  int64
-	Nodes     []string
-	Code      int // of the process that Why is of
-	Failures  map[string]int64
-	Submitted time.Time
-	Started   time.Time
-	Ended     time.Time
+	ID         string
+	Submission string // id of it; "": none
+	Name       string
+	State      string // queued, starting, running, restarting, stopping, finished, failed, stopped
+	Why        string // what it waits for, or the first cause
+	Argv       []string
+	Needs      Resources
+	Attempts   int64
+	Nodes      []string
+	Code       int // of the process that Why is of
+	Failures   map[string]int64
+	Submitted  time.Time
+	Started    time.Time
+	Ended      time.Time
 }
 
 // Over reports whether the job has ended.
@@ -291,7 +293,7 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 	}
 	var js []JobStatus
 	for _, j := range r.GetJobs() {
-		js = append(js, JobStatus{ID: j.GetId(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
+		js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
 			Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
 	}
 	return js, nil
@@ -305,8 +307,22 @@ func (c *Client) StopJob(ctx context.Context, id string, grace time.Duration) er
 
 // Logs writes what a job printed to w: all of it, or its last tail bytes where tail > 0; with follow until the job has ended. What cannot be read, as its node is away, is said in a line.
 func (c *Client) Logs(ctx context.Context, id string, follow bool, tail int64, w io.Writer) error {
+	return c.LogsFrom(ctx, id, follow, tail, new(LogPosition), w)
+}
+
+// LogPosition is how far the log of a job was read. The zero value is its beginning.
+type LogPosition struct {
+	attempt, offset int64 // bytes of the attempt
+	said            int64 // the last attempt of which it was said that it cannot be read
+}
+
+// LogsFrom is Logs from a position on, which it moves. Where it fails, as the head or the connection went away, calling it again writes nothing twice.
+func (c *Client) LogsFrom(ctx context.Context, id string, follow bool, tail int64, at *LogPosition, w io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if *at != (LogPosition{}) {
+		tail = 0
+	}
 	stream, err := c.c.Logs(ctx, &pb.LogsRequest{Job: id, Follow: follow, Tail: tail})
 	if err != nil {
 		return err
@@ -319,15 +335,33 @@ func (c *Client) Logs(ctx context.Context, id string, follow bool, tail int64, w
 		if err != nil {
 			return err
 		}
-		if _, err := w.Write(m.GetData()); err != nil {
-			return err
+		p, _ := jobs.ParseProcess(m.GetProcess())
+		if data := at.unread(p.Attempt, m.GetOffset(), m.GetData()); len(data) > 0 {
+			if _, err := w.Write(data); err != nil {
+				return err
+			}
 		}
-		if why := m.GetError(); why != "" {
+		if why := m.GetError(); why != "" && p.Attempt >= at.attempt && p.Attempt > at.said {
+			at.said = p.Attempt
 			if _, err := io.WriteString(w, "penstock: "+strings.TrimSpace(why)+"\n"); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// unread is the part of a chunk that was not read before.
+func (l *LogPosition) unread(attempt, offset int64, data []byte) []byte {
+	switch {
+	case attempt < l.attempt:
+		return nil
+	case attempt > l.attempt:
+		l.attempt, l.offset = attempt, 0
+	}
+	end := offset + int64(len(data))
+	data = data[min(max(l.offset-offset, 0), int64(len(data))):]
+	l.offset = max(l.offset, end)
+	return data
 }
 
 func timeOf(nanos int64) time.Time {

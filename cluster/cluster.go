@@ -108,6 +108,15 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 	return nil, err
 }
 
+// ID of the cluster.
+func (h *Head) ID() string { return h.h.ID() }
+
+// Node is this machine's; nil: none.
+func (h *Head) Node() *Node { return h.node }
+
+// SocketIn is the socket of the head of a folder; it is there while a head runs, and may be left by one that was killed.
+func SocketIn(dir string) string { return head.SocketIn(dir) }
+
 // Addr is where nodes and people find it; nil: on the socket only.
 func (h *Head) Addr() net.Addr { return h.h.Addr() }
 
@@ -234,51 +243,78 @@ func binaryHash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Join makes this machine a node of the cluster whose head is at addr, for the first time with a join token; later the certificate in Dir is enough, and token is not looked at. It returns when the node has joined; it is attached soon after.
+// Join makes this machine a node of the cluster whose head is at addr, for the first time with a join token; later the certificate in Dir is enough, and token is looked at only where it is of another cluster, or this
+// node is not of the cluster any more. It returns when the node has joined; it is attached soon after.
 func Join(ctx context.Context, addr, token string, cfg NodeConfig) (*Node, error) {
 	n, err := newNode(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	released := false
-	defer func() {
-		if err != nil && n.lease != nil && !released {
+	if err := n.joinAt(ctx, addr, token); err != nil {
+		if n.lease != nil {
 			n.lease.Release()
 		}
-	}()
-	path := filepath.Join(cfg.Dir, "node.pem")
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) joinAt(ctx context.Context, addr, token string) error {
+	path := filepath.Join(n.cfg.Dir, "node.pem")
 	cert, err := pki.Load(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist) || fault.CodeOf(err) == fault.NotFound || err == nil && time.Now().After(cert.Leaf.NotAfter):
+	case errors.Is(err, os.ErrNotExist) || fault.CodeOf(err) == fault.NotFound || err == nil && (time.Now().After(cert.Leaf.NotAfter) || ofAnother(cert, token)):
+		cert = nil
 		if token == "" {
-			err = fault.New(fault.Invalid, "this machine is no node of a cluster yet: join with --token (penstock token create makes one)")
-			return nil, err
-		}
-		if cert, err = n.join(ctx, addr, token, path); err != nil {
-			return nil, err
+			return fault.New(fault.Invalid, "this machine is no node of a cluster yet: join with --token (penstock token create makes one)")
 		}
 	case err != nil:
-		return nil, err
+		return err
 	}
-	id, err := pki.IdentityOf(cert.Leaf)
-	if err != nil {
-		return nil, err
+	for {
+		loaded := cert != nil
+		if !loaded {
+			if cert, err = n.join(ctx, addr, token, path); err != nil {
+				return err
+			}
+		}
+		id, err := pki.IdentityOf(cert.Leaf)
+		if err != nil {
+			return err
+		}
+		n.id = id.Node
+		pin := pinOf(cert)
+		holder := pki.NewHolder(cert, nil)
+		conn, err := rpc.Dial(ctx, addr, rpc.AsNode(holder, pin))
+		if err != nil {
+			return err
+		}
+		renew := n.renew(conn, pin, path)
+		if token != "" && loaded { // is it of the cluster still?
+			if _, err := renew(ctx); fault.CodeOf(err) == fault.Denied {
+				conn.Close()
+				cert = nil
+				continue
+			}
+		}
+		keep, cancel := context.WithCancel(context.Background())
+		n.keep.Go(func() { holder.Keep(keep, renew, n.cfg.Log) })
+		n.run(conn)
+		end := n.end
+		n.end = func() { cancel(); end() }
+		return nil
 	}
-	n.id = id.Node
-	ca := cert.Certificate[len(cert.Certificate)-1]
-	pin := pki.Pin(sha256.Sum256(ca))
-	holder := pki.NewHolder(cert, nil)
-	conn, err := rpc.Dial(ctx, addr, rpc.AsNode(holder, pin))
-	if err != nil {
-		return nil, err
-	}
-	released = true
-	keep, cancel := context.WithCancel(context.Background())
-	n.keep.Go(func() { holder.Keep(keep, n.renew(conn, pin, path), n.cfg.Log) })
-	n.run(conn)
-	end := n.end
-	n.end = func() { cancel(); end() }
-	return n, nil
+}
+
+// pinOf is that of the authority of a certificate.
+func pinOf(c *tls.Certificate) pki.Pin {
+	return pki.Pin(sha256.Sum256(c.Certificate[len(c.Certificate)-1]))
+}
+
+// ofAnother says that a token is of another cluster than a certificate.
+func ofAnother(c *tls.Certificate, token string) bool {
+	t, err := pki.ParseToken(token)
+	return err == nil && t.Pin != pinOf(c)
 }
 
 // join gets the node its first certificate.
@@ -394,10 +430,17 @@ func (n *Node) Close() error {
 // String is for people: what a node offers.
 func (n *Node) String() string {
 	r := resourcesOf(n.inventory.GetCapacity())
-	parts := []string{fmt.Sprintf("%g CPUs", r.CPUs)}
+	parts := []string{counted(r.CPUs, "CPU")}
 	if r.GPUs > 0 {
-		parts = append(parts, fmt.Sprintf("%d GPUs", r.GPUs))
+		parts = append(parts, counted(float64(r.GPUs), "GPU"))
 	}
 	parts = append(parts, fmt.Sprintf("%.1f GiB", float64(r.Memory)/(1<<30)))
 	return fmt.Sprintf("%s (%s): %s", n.id, n.inventory.GetName(), strings.Join(parts, ", "))
+}
+
+func counted(n float64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%g %s", n, what)
 }

@@ -17,18 +17,29 @@ import (
 func runCommand() *cobra.Command {
 	var sets []string
 	var asJSON, quiet bool
+	var r remote
+	var name string
 	c := &cobra.Command{
 		Use:   "run SPEC",
 		Short: "Run a pipeline spec into its sink",
 		Long: `Run reads a spec, runs it and commits its output. A job that was killed and is run again
 goes on where it was; one that finished says so and changes nothing.
 
+` + remoteHelp + `
+
 ` + exitHelp,
 		Example: `  penstock run examples/flights.yaml
   penstock run examples/flights.yaml --set run.memory=1GiB --set sink.parquet.path=out/late/
-  penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1`,
+  penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1
+  penstock run examples/flights.yaml --cluster local --set sink.parquet.path="$PWD/out/flights/"   # on a node of the cluster`,
 		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
+			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
+				if err == nil {
+					err = r.run(cmd, a[0], name, sets, asJSON, quiet)
+				}
+				return err
+			}
 			start := time.Now()
 			s, err := load(cmd, a[0], sets)
 			if err != nil {
@@ -92,6 +103,8 @@ goes on where it was; one that finished says so and changes nothing.
 	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.0.filter='x > 1'")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a summary as one JSON object on the last line")
 	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
+	r.flags(c)
+	c.Flags().StringVar(&name, "name", "", "of a job: what people call it; default: the spec's")
 	return c
 }
 

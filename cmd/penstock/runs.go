@@ -116,15 +116,24 @@ func runOf(s store.Summary) runJSON {
 
 func statusCommand() *cobra.Command {
 	var storage string
-	var asJSON bool
+	var asJSON, watch bool
+	var p whereabouts
 	c := &cobra.Command{
-		Use:   "status RUN",
-		Short: "Print where a training run stands",
-		Long:  "Status prints the state of a run, its attempts and failures, its last checkpoint and the metrics of its last report. " + runArg + "\n\n" + exitHelp,
-		Example: `  penstock status first
+		Use:   "status [RUN]",
+		Short: "Print where the cluster stands, or a training run",
+		Long: `Status prints the nodes of the cluster with what is booked of them, and the jobs that wait and for what; with -w again whenever it changes. Used memory is what was measured, booked is what jobs asked for.
+With RUN it prints the state of a training run instead, its attempts and failures, its last checkpoint and the metrics of its last report. ` + runArg + "\n\n" + whichCluster + "\n\n" + exitHelp,
+		Example: `  penstock status
+  penstock status first
   penstock status penstock-runs/first --json`,
-		Args: args("RUN", 1, 1),
+		Args: args("RUN", 0, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
+			if len(a) == 0 {
+				return clusterStatus(cmd, &p, watch, asJSON)
+			}
+			if watch || p != (whereabouts{}) {
+				return usage("status: --watch, --cluster and --token-file are for the cluster, not for a RUN")
+			}
 			r, in, err := openRun(cmd, a[0], storage)
 			if err != nil {
 				return err
@@ -147,7 +156,9 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	storageFlag(c, &storage)
+	p.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print it as one JSON object")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "of the cluster: print it again whenever it changes")
 	return c
 }
 

@@ -35,12 +35,16 @@ save, report and end, within train.preemption.grace. Either way penstock resume 
 
 func trainCommand() *cobra.Command {
 	var t training
+	var r remote
+	var nodes int
 	c := &cobra.Command{
 		Use:   "train SPEC [-- COMMAND [ARGUMENT...]]",
 		Short: "Train: start workers, feed them with a spec's shards, keep checkpoints, go on after failures",
 		Long: `Train starts the workers of a spec with the sections shards and train: processes of a program that is written for torchrun, or
 takes its batches from the Python package penstock. One data process reads for all of them. A worker that crashes or hangs costs one restart of the group, from
 the last checkpoint and with exactly the batches that come next.
+
+` + remoteHelp + ` All workers are on one node. The run is kept in --storage, and a later attempt goes on with it.
 
 What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
 
@@ -50,6 +54,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 		Example: `  penstock train examples/train.yaml
   penstock train examples/train.yaml --workers 4 --set train.config.lr=0.1 -- sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   penstock train examples/train.yaml --name first --resume   # goes on, with the spec as it is now
+  penstock train examples/train.yaml --cluster local --storage "$PWD/runs"   # on a node of the cluster
   penstock train examples/train.yaml --from first   # another run, which begins with its last checkpoint`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
@@ -64,9 +69,16 @@ What follows -- takes the place of train.command. What workers print comes out w
 			return args("SPEC", 1, 1)(cmd, a)
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
+			asJob, err := r.asked(cmd)
+			if err != nil {
+				return err
+			}
 			sets, err := t.overrides(cmd)
 			if err != nil {
 				return err
+			}
+			if asJob {
+				return r.train(cmd, &t, nodes, a[0], append(t.sets, sets...))
 			}
 			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...))
 			if err != nil {
@@ -92,6 +104,8 @@ What follows -- takes the place of train.command. What workers print comes out w
 	f.BoolVar(&t.resume, "resume", false, "go on with the run of this name, which is there already")
 	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its name in the storage, or its folder or URL; with #N for checkpoint N, else the last")
 	t.flags(c)
+	r.flags(c)
+	f.IntVar(&nodes, "nodes", 1, "of a job: how many nodes; so far 1")
 	return c
 }
 
@@ -219,8 +233,8 @@ func (t *training) overrides(cmd *cobra.Command) ([]string, error) {
 	return sets, nil
 }
 
-// run trains.
-func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error {
+// trainable refuses a spec that says not enough for a run.
+func trainable(o *spec.Original, s *spec.Spec) error {
 	if s.Train == nil {
 		return usageError{fault.New(fault.Invalid, "%s: the spec has no train section, which says what to run: add `train: {command: [python, train.py]}`, or put the command behind --", o.File)}
 	}
@@ -229,6 +243,14 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	if _, err := dataSets(o, nil); err != nil { // before the run has a name
 		return usageError{err}
+	}
+	return nil
+}
+
+// run trains.
+func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error {
+	if err := trainable(o, s); err != nil {
+		return err
 	}
 	if err := configure(&t.cfg, s.Train); err != nil {
 		return usageError{err}
@@ -242,6 +264,9 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	c := &t.cfg
 	c.Spec = o.String()
+	if err := goesOn(cmd.Context(), c); err != nil {
+		return err
+	}
 	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
@@ -512,7 +537,10 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	sep := ": "
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
-		case "error":
+		case "error", "err", "why":
+			if a.Value.String() == "" {
+				return true
+			}
 			b.WriteString(sep + firstLine(a.Value.String()))
 		case "data":
 			fmt.Fprintf(&b, "%sdata set %s", sep, a.Value)

@@ -1,0 +1,560 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/trainer"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+const (
+	// awayMost is how long a command that follows a job goes on without its head.
+	awayMost = 10 * time.Minute
+	// lastLogs is how long what an ended job has printed may take to come.
+	lastLogs = 30 * time.Second
+	// stopGrace is what a job gets to end in that is interrupted.
+	stopGrace = 30 * time.Second
+
+	remoteHelp = `With --cluster it is a job of a cluster: --working-dir, by default the folder that the command is given in, is sent to the head, less what its file
+.penstockignore names, and the job runs in a copy of it on a node. Data and output are not in that copy: name them by bucket, or by an absolute path that all nodes have. What the job prints
+comes out here, and the command exits as it does. SIGINT stops the job; a second one leaves it to end by itself. If its node is lost, it starts again on another.`
+)
+
+// remote is a job that the command line asks for.
+type remote struct {
+	at           whereabouts
+	needs        offer
+	dir          string
+	env, secrets []string
+	id           string
+	retries      int64
+	detach       bool
+}
+
+func (r *remote) flags(c *cobra.Command) {
+	r.at.flags(c)
+	r.needs.flags(c, "of a job: CPUs that it gets; default: what the spec says, else 1", "of a job: GPUs that it gets", "of a job: memory above which it is ended, such as 4GiB; default: no limit")
+	f := c.Flags()
+	f.Lookup("resource").Usage = "of a job: another resource that it gets, `name=number`"
+	f.Lookup("labels").Usage = "of a job: labels that its node must have, `key=value,...`"
+	f.StringVar(&r.dir, "working-dir", "", "of a job: the `folder` that it gets a copy of; default: the current one")
+	f.StringArrayVar(&r.env, "env", nil, "of a job: a variable, `NAME=value`, or NAME for that of here")
+	f.StringArrayVar(&r.secrets, "secret", nil, "of a job: a variable with the value of here that no record, list or log of Penstock shows: `NAME`")
+	f.StringVar(&r.id, "id", "", "of a job: submitting the same `id` and content again is submitting once")
+	f.Int64Var(&r.retries, "retries", 0, "of a job: how many exits with an error it survives; a lost node and three crashes are always survived")
+	f.BoolVar(&r.detach, "detach", false, "of a job: print its id and leave")
+}
+
+// ofJobs are flags that say nothing without --cluster.
+var ofJobs = []string{"token-file", "cpus", "gpus", "memory", "resource", "labels", "working-dir", "env", "secret", "id", "retries", "detach", "nodes"}
+
+// asked says whether it is to be a job. Flags of jobs, and more, without one are a mistake.
+func (r *remote) asked(cmd *cobra.Command, more ...string) (bool, error) {
+	if cmd.Flags().Changed("cluster") {
+		if r.at.cluster == "" {
+			return false, usage("%s: --cluster is empty: want HOST:PORT, the folder of a head, or %s", cmd.Name(), local)
+		}
+		return true, nil
+	}
+	for _, name := range append(ofJobs, more...) {
+		if cmd.Flags().Changed(name) {
+			return false, usage("%s: --%s goes with --cluster", cmd.Name(), name)
+		}
+	}
+	return false, nil
+}
+
+// job begins a job of what the command line says. The variables of the job are those of this process from now on: specs refer to them.
+func (r *remote) job(specPath string) (j cluster.Job, inside string, err error) {
+	needs, labels, err := r.needs.read()
+	if err != nil {
+		return j, "", err
+	}
+	j = cluster.Job{ID: r.id, Env: map[string]string{}, Secrets: map[string]string{}, Needs: needs, Labels: labels, Crashes: 3, Retries: r.retries}
+	here := func(flag, name string) (string, error) {
+		v, ok := os.LookupEnv(name)
+		if !ok {
+			return "", usage("--%s %s: the variable is not set here", flag, name)
+		}
+		return v, nil
+	}
+	for _, kv := range r.env {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			if v, err = here("env", k); err != nil {
+				return j, "", err
+			}
+		}
+		if err := os.Setenv(k, v); err != nil {
+			return j, "", usage("--env %s: %w", kv, err)
+		}
+		j.Env[k] = v
+	}
+	for _, k := range r.secrets {
+		if strings.Contains(k, "=") {
+			return j, "", usage("--secret takes the name of a variable; its value would be seen on a command line")
+		}
+		if j.Secrets[k], err = here("secret", k); err != nil {
+			return j, "", err
+		}
+	}
+	j.WorkingDir, inside, err = r.folder(specPath)
+	return j, inside, err
+}
+
+// folder is the working directory, and the spec as it is called there.
+func (r *remote) folder(specPath string) (dir, inside string, err error) {
+	if dir, err = filepath.Abs(r.dir); err != nil { // "": the current one
+		return "", "", usage("--working-dir: %w", err)
+	}
+	file, err := filepath.Abs(specPath)
+	if err != nil {
+		return "", "", usage("%s: %w", specPath, err)
+	}
+	if home, err := os.UserHomeDir(); r.dir == "" && (dir == string(filepath.Separator) || err == nil && dir == home) {
+		return "", "", usage("all of %s would be sent to the cluster: give the folder that the job needs with --working-dir", dir)
+	}
+	inside, err = filepath.Rel(dir, file)
+	if err != nil || inside == ".." || strings.HasPrefix(inside, ".."+string(filepath.Separator)) {
+		return "", "", usage("%s is not in %s, which is what the nodes get: give a folder that holds it with --working-dir", specPath, dir)
+	}
+	return dir, filepath.ToSlash(inside), nil
+}
+
+// stays refuses output that would be removed with the job's copy of the working directory.
+func stays(what, path string) error {
+	if path == "" || strings.Contains(path, "://") || filepath.IsAbs(path) {
+		return nil
+	}
+	return usage("%s is %s, in the job's copy of the working directory, which is removed when the job ends: name a bucket, or an absolute path on a file system that the nodes share (--set %s=...)", what, path, what)
+}
+
+// run submits penstock run.
+func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSON, quiet bool) error {
+	j, inside, err := r.job(path)
+	if err != nil {
+		return err
+	}
+	s, err := spec.Load(path, sets)
+	if err != nil {
+		return usageError{err}
+	}
+	if k := s.Sink; k != nil {
+		switch {
+		case k.Parquet != nil:
+			err = stays("sink.parquet.path", k.Parquet.Path)
+		case k.CSV != nil:
+			err = stays("sink.csv.path", k.CSV.Path)
+		case k.JSON != nil:
+			err = stays("sink.json.path", k.JSON.Path)
+		case k.IPC != nil:
+			err = stays("sink.ipc.path", k.IPC.Path)
+		}
+	}
+	if e := s.Run.OnError; err == nil && e != nil {
+		err = stays("run.on_error.dead_letter", e.DeadLetter)
+	}
+	if err != nil {
+		return err
+	}
+	if j.Needs.CPUs == 0 {
+		j.Needs.CPUs = float64(max(s.Run.CPUs, 1))
+	}
+	if s.Run.CPUs == 0 { // not all of the node's
+		sets = append(sets, fmt.Sprintf("run.cpus=%d", int(math.Ceil(j.Needs.CPUs))))
+	}
+	switch most := j.Needs.Memory; {
+	case most == 0:
+	case s.Run.Memory == 0:
+		sets = append(sets, fmt.Sprintf("run.memory=%d", max(most/2, 1<<20)))
+	case int64(s.Run.Memory) > most:
+		return usage("--memory %s is less than the budget of the spec: run.memory is %s", exec.Bytes(most), exec.Bytes(int64(s.Run.Memory)))
+	}
+	j.Name = cmp.Or(name, s.Name, filepath.Base(path))
+	j.Argv = []string{"penstock", "run", inside}
+	for _, x := range sets {
+		j.Argv = append(j.Argv, "--set", x)
+	}
+	if asJSON {
+		j.Argv = append(j.Argv, "--json")
+	}
+	return r.submit(cmd, j, quiet)
+}
+
+// train submits penstock train. sets are all overrides.
+func (r *remote) train(cmd *cobra.Command, t *training, nodes int, path string, sets []string) error {
+	if nodes != 1 {
+		return usageError{fault.New(fault.Unsupported, "--nodes %d: a training run has one node so far, and all workers there", nodes)}
+	}
+	j, inside, err := r.job(path)
+	if err != nil {
+		return err
+	}
+	o, s, err := spec.LoadOriginal(path, sets)
+	if err != nil {
+		return usageError{err}
+	}
+	if err := trainable(o, s); err != nil {
+		return err
+	}
+	if !t.resume && t.goesBack(cmd) {
+		return usage("train: --checkpoint and --take-over go with --resume; another run begins with a checkpoint by --from RUN#N")
+	}
+	storage := cmp.Or(t.storage, s.Train.Storage)
+	if storage == "" {
+		return usage("train: the run would be kept in %s, in the job's copy of the working directory, which is removed when the job ends: give --storage, a bucket or an absolute path on a file system that the nodes share", defaultStorage)
+	}
+	if err := stays("train.storage", storage); err != nil {
+		return err
+	}
+	name := cmp.Or(t.name, s.Train.Name, r.id)
+	if name == "" && t.resume {
+		return usage("train: --resume of which run? Give --name, or train.name in the spec")
+	}
+	if name == "" { // the same in all attempts
+		name = time.Now().Format("2006-01-02_15-04-05") + fmt.Sprintf("-%04x", rand.Uint32N(1<<16))
+	}
+	if err := store.CheckName(name); err != nil {
+		return usageError{err}
+	}
+	workers := max(s.Train.Workers, 1)
+	of := s.Train.Resources
+	if of == nil {
+		of = &spec.Resources{}
+	}
+	if j.Needs.CPUs == 0 {
+		j.Needs.CPUs = float64(workers) * cmp.Or(of.CPUs, 1)
+	}
+	if j.Needs.GPUs == 0 {
+		j.Needs.GPUs = workers * of.GPUs
+	}
+	j.Name = name
+	j.Argv = []string{"penstock", "train", inside, "--name", name, "--storage", storage}
+	for _, x := range sets {
+		j.Argv = append(j.Argv, "--set", x)
+	}
+	if t.resume {
+		j.Argv = append(j.Argv, "--resume")
+	}
+	if t.at > 0 {
+		j.Argv = append(j.Argv, "--checkpoint", strconv.Itoa(t.at))
+	}
+	if t.takeOver {
+		j.Argv = append(j.Argv, "--take-over")
+	}
+	if t.from != "" {
+		j.Argv = append(j.Argv, "--from", t.from)
+	}
+	if t.quiet {
+		j.Argv = append(j.Argv, "--quiet")
+	}
+	return r.submit(cmd, j, t.quiet)
+}
+
+// goesOn has a later attempt of a job go on with the run that an earlier one began: that of the same name, with the same spec. The controller before it may be on a node that is not reached any more.
+func goesOn(ctx context.Context, c *trainer.Config) error {
+	if n, _ := strconv.Atoi(os.Getenv("PENSTOCK_JOB_ATTEMPT")); n < 2 || c.Name == "" {
+		return nil
+	}
+	r, err := store.Open(ctx, c.Storage, c.Name)
+	if fault.CodeOf(err) == fault.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	rec := r.Record()
+	if err := r.Close(); err != nil {
+		return err
+	}
+	if c.Resume || rec.Spec == c.Spec {
+		c.Resume, c.TakeOver, c.From = true, true, ""
+	}
+	return nil
+}
+
+// submit makes the job, and follows it.
+func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
+	client, err := r.at.dial(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	id, existed, err := client.Submit(cmd.Context(), j)
+	if err != nil {
+		return err
+	}
+	if r.detach {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
+		return err
+	}
+	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet}
+	if existed {
+		f.say("job %s was submitted before", id)
+	} else {
+		f.say("job %s is submitted", id)
+	}
+	return f.follow(cmd.Context())
+}
+
+// follower shows a job here.
+type follower struct {
+	client   *cluster.Client
+	job      string
+	out, log io.Writer
+	quiet    bool
+	said     string
+}
+
+func (f *follower) say(format string, args ...any) {
+	if line := fmt.Sprintf(format, args...); !f.quiet && line != f.said {
+		f.said = line
+		fmt.Fprintln(f.log, "penstock:", line)
+	}
+}
+
+// follow prints what the job does until it is over, and says how it ended. When ctx ends the job is stopped.
+func (f *follower) follow(asked context.Context) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(asked))
+	defer cancel()
+	logs, over := make(chan error, 1), make(chan error, 1)
+	go func() { logs <- f.logs(ctx) }()
+	var last cluster.JobStatus
+	go func() {
+		over <- away(ctx, f.say, func() error {
+			return f.client.Watch(ctx, true, func(*cluster.Status) error {
+				js, err := f.client.Jobs(ctx, f.job)
+				if err != nil {
+					return err
+				}
+				last = js[0]
+				if last.Over() {
+					return errOver
+				}
+				f.state(&last)
+				return nil
+			})
+		})
+	}()
+	var err error
+	select {
+	case err = <-over:
+	case <-asked.Done():
+		fmt.Fprintf(f.log, "penstock: stopping job %s; interrupt again to leave it to end by itself\n", f.job)
+		limited, cancel := context.WithTimeout(ctx, reach)
+		err = f.client.StopJob(limited, f.job, stopGrace)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("job %s goes on: %w", f.job, err)
+		}
+		err = <-over
+	}
+	if err != errOver {
+		return fmt.Errorf("job %s goes on (penstock logs -f %s): %w", f.job, f.job, err)
+	}
+	select {
+	case err := <-logs:
+		if err != nil {
+			fmt.Fprintf(f.log, "penstock: warning: what job %s printed is not all here: %v\n", f.job, err)
+		}
+	case <-time.After(lastLogs):
+		fmt.Fprintf(f.log, "penstock: warning: what job %s printed last has not come\n", f.job)
+	}
+	return outcome(&last)
+}
+
+// logs writes what the job prints.
+func (f *follower) logs(ctx context.Context) error {
+	var at cluster.LogPosition
+	return away(ctx, func(string, ...any) {}, func() error { return f.client.LogsFrom(ctx, f.job, true, 0, &at, f.out) })
+}
+
+// state says where a job is that is not over.
+func (f *follower) state(j *cluster.JobStatus) {
+	switch j.State {
+	case "queued", "restarting":
+		f.say("job %s is %s: %s", j.ID, j.State, oneLine(j.Why))
+	case "starting", "running":
+		f.say("job %s is on node %s, attempt %d", j.ID, strings.Join(j.Nodes, ", "), j.Attempts)
+	}
+}
+
+// away calls f again while its head is away, for up to awayMost.
+func away(ctx context.Context, say func(string, ...any), f func() error) error {
+	var begin time.Time
+	for {
+		called := time.Now()
+		err := f()
+		if c := fault.CodeOf(err); c != fault.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		if begin.IsZero() || time.Since(called) > reach { // it was there for a while
+			begin = time.Now()
+		}
+		if time.Since(begin) > awayMost {
+			return err
+		}
+		say("the head is away; the job goes on, and so does this when it is back")
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// outcome is how a job that is over ends a command that has followed it.
+func outcome(j *cluster.JobStatus) error {
+	switch j.State {
+	case "finished":
+		return nil
+	case "stopped":
+		return exitError{exitFailed, fmt.Errorf("job %s was stopped", j.ID)}
+	}
+	code := exitFailed
+	if j.Code > 0 {
+		code = j.Code
+	}
+	return exitError{code, fmt.Errorf("job %s failed after %s: %s", j.ID, some(j.Attempts, "attempt"), firstLine(j.Why))}
+}
+
+func jobsCommand() *cobra.Command {
+	var p whereabouts
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "jobs [JOB...]",
+		Short: "List the jobs of the cluster, the newest first",
+		Long: `Jobs lists the jobs that wait, run, or are over and remembered (start --keep-jobs): their state, why they wait, start again or failed, and their nodes. JOB is the id of one, or of its submission. It needs a
+token of scope read.
+
+` + whichCluster + "\n\n" + exitHelp,
+		Example: `  penstock jobs
+  penstock jobs j1 --json`,
+		Args: args("JOB", 0, math.MaxInt),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			client, err := p.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			js, err := client.Jobs(cmd.Context(), a...)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			t := newTable(cmd.OutOrStdout(), "JOB", "NAME", "STATE", "NODE", "ATTEMPTS", "AGE", "TOOK", "WHY")
+			for _, j := range js {
+				if asJSON {
+					if err := printJSON(cmd.OutOrStdout(), jobOf(&j)); err != nil {
+						return err
+					}
+					continue
+				}
+				took := "-"
+				if !j.Started.IsZero() {
+					end := now
+					if !j.Ended.IsZero() {
+						end = j.Ended
+					}
+					took = age(end.Sub(j.Started))
+				}
+				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, cmp.Or(strings.Join(j.Nodes, ","), "-"), number(j.Attempts), age(now.Sub(j.Submitted)), took, oneLine(j.Why))
+			}
+			if asJSON {
+				return nil
+			}
+			if len(js) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "penstock: no jobs")
+				return nil
+			}
+			return t.Flush()
+		},
+	}
+	p.flags(c)
+	c.Flags().BoolVar(&asJSON, "json", false, "print an object for every job, one a line")
+	return c
+}
+
+// jobJSON is a job in --json.
+type jobJSON struct {
+	ID        string           `json:"id"`
+	Submitted time.Time        `json:"submitted"`
+	Given     string           `json:"submission,omitempty"`
+	Name      string           `json:"name,omitempty"`
+	State     string           `json:"state"`
+	Why       string           `json:"why,omitempty"`
+	Command   []string         `json:"command"`
+	Needs     resourcesJSON    `json:"needs"`
+	Nodes     []string         `json:"nodes"`
+	Attempts  int64            `json:"attempts"`
+	Failures  map[string]int64 `json:"failures,omitempty"`
+	Code      int              `json:"code"`
+	Started   time.Time        `json:"started,omitzero"`
+	Ended     time.Time        `json:"ended,omitzero"`
+}
+
+func jobOf(j *cluster.JobStatus) jobJSON {
+	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, resourcesJSON(j.Needs), j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
+	if x.Nodes == nil {
+		x.Nodes = []string{}
+	}
+	return x
+}
+
+func logsCommand() *cobra.Command {
+	var p whereabouts
+	var follow bool
+	var tail string
+	c := &cobra.Command{
+		Use:   "logs [-f] JOB",
+		Short: "Print what a job of the cluster printed",
+		Long: `Logs prints what a job printed, on stdout and stderr, attempt after attempt; with -f until it is over. Logs are on the nodes: what cannot be read, as its node is away, is said in a line. It needs a token of
+scope read.
+
+` + whichCluster + "\n\n" + exitHelp,
+		Example: `  penstock logs -f j1
+  penstock logs --tail 4KiB j1`,
+		Args: args("JOB", 1, 1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			var last spec.Size
+			if tail != "" {
+				var err error
+				if last, err = spec.ParseSize(tail); err != nil || last < 1 {
+					return usage("logs: --tail %s: want a size, such as 4096 or 64KiB", tail)
+				}
+			}
+			client, err := p.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			var at cluster.LogPosition
+			read := func() error { return client.LogsFrom(cmd.Context(), a[0], follow, int64(last), &at, cmd.OutOrStdout()) }
+			if !follow {
+				return read()
+			}
+			f := follower{log: cmd.ErrOrStderr()}
+			return away(cmd.Context(), f.say, read)
+		},
+	}
+	p.flags(c)
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job is over")
+	c.Flags().StringVar(&tail, "tail", "", "only the last `bytes` of its last attempt, such as 64KiB")
+	return c
+}
