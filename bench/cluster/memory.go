@@ -14,11 +14,12 @@ import (
 	"github.com/penstock-data/penstock/cluster"
 )
 
-// sizes are of one process, sample after sample, in MB: what is resident, and the share of it that counts as its own where pages are shared (PSS).
-type sizes struct{ rss, pss []float64 }
+// sizes are of processes, sample after sample, in MB: what is resident; the same with shared pages by their share (PSS: the processes of this table share one binary, which those of different machines do not);
+// and what is no part of a file: the rest is the binary, which the system may drop and read again.
+type sizes struct{ rss, pss, anonymous []float64 }
 
 func (s *sizes) String() string {
-	return spread("%.1f", " MB", s.rss) + ", PSS " + spread("%.1f", " MB", s.pss)
+	return fmt.Sprintf("%s; PSS %s; anonymous %s", spread("%.1f", " MB", s.rss), spread("%.1f", " MB", s.pss), spread("%.1f", " MB", s.anonymous))
 }
 
 // look takes a sample.
@@ -27,22 +28,22 @@ func (s *sizes) look(p *process) error {
 	if err != nil {
 		return err
 	}
-	rss, pss := 0.0, 0.0
 	for line := range strings.Lines(string(text)) {
-		for key, to := range map[string]*float64{"Rss:": &rss, "Pss:": &pss} {
+		for key, to := range map[string]*[]float64{"Rss:": &s.rss, "Pss:": &s.pss, "Anonymous:": &s.anonymous} {
 			if rest, ok := strings.CutPrefix(line, key); ok {
-				if _, err := fmt.Sscan(rest, to); err != nil {
+				var kib float64
+				if _, err := fmt.Sscan(rest, &kib); err != nil {
 					return err
 				}
+				*to = append(*to, kib*1024/1e6)
 			}
 		}
 	}
-	s.rss, s.pss = append(s.rss, rss*1024/1e6), append(s.pss, pss*1024/1e6)
 	return nil
 }
 
-// footprint is what a head and its two nodes take when nothing has happened for a minute, a sample in each second after it; and the head when it has just run a thousand jobs, which it remembers, and a hundred
-// others wait. Processes of this program hold fewer packages than those of the command: with -penstock both are measured.
+// footprint is what a head and its two nodes take when nothing has happened for a while, a sample in each second after it; and a head that has just run a thousand jobs, which it remembers, and has a hundred
+// others that wait. Processes of this program hold fewer packages than those of the command: with -penstock both are measured, and of the command the busy head.
 func footprint(b *bench) error {
 	var gs []*group
 	defer func() {
@@ -64,12 +65,12 @@ func footprint(b *bench) error {
 			return err
 		}
 	}
-	idle := time.Duration(b.few(60, 1)) * time.Second
+	idle := time.Duration(b.few(50, 1)) * time.Second
 	if err := b.pause(idle); err != nil {
 		return err
 	}
 	heads, agents := make([]sizes, len(gs)), make([]sizes, len(gs))
-	for range b.few(10, 2) {
+	for range b.few(5, 2) {
 		for i, g := range gs {
 			if err := errors.Join(heads[i].look(g.head), agents[i].look(g.nodes[0]), agents[i].look(g.nodes[1])); err != nil {
 				return err
@@ -86,11 +87,14 @@ func footprint(b *bench) error {
 		}
 		b.add(fmt.Sprintf("memory: agent, processes %s, idle for %v", of, idle), "<= 60 MB", "%s", &agents[i])
 		b.add(fmt.Sprintf("memory: head with 2 nodes, processes %s, idle for %v", of, idle), "<= 150 MB", "%s", &heads[i])
+		if i < len(gs)-1 {
+			continue
+		}
 		if err := g.work(over, waiting); err != nil {
 			return err
 		}
 		var busy sizes
-		for range b.few(10, 2) {
+		for range b.few(5, 2) {
 			if err := errors.Join(busy.look(g.head), b.pause(time.Second)); err != nil {
 				return err
 			}
@@ -108,7 +112,7 @@ func (g *group) work(over, waiting int) error {
 	if err := g.submitAll(over, empty); err != nil {
 		return err
 	}
-	return g.until(time.Minute, "not all jobs are over", func() (bool, error) {
+	return g.until(2*time.Minute, "not all jobs are over", func() (bool, error) {
 		if err := g.b.pause(200 * time.Millisecond); err != nil { // the answer is large
 			return false, err
 		}

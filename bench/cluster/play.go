@@ -203,6 +203,9 @@ func (g *group) another() (*cluster.Client, error) {
 	return cluster.Dial(ctx, g.cfg.Listen, g.token)
 }
 
+// prefix of the names of nodes.
+const prefix = "bench"
+
 // join starts n nodes at once, and waits until they are attached. Their labels say their numbers: node=0 is the first.
 func (g *group) join(n int, cpus float64) error {
 	first := len(g.nodes)
@@ -210,7 +213,7 @@ func (g *group) join(n int, cpus float64) error {
 	var all errgroup.Group
 	for i := first; i < first+n; i++ {
 		all.Go(func() (err error) {
-			name := "n" + strconv.Itoa(i)
+			name := prefix + strconv.Itoa(i)
 			token, err := g.client.CreateJoinToken(g.b.ctx, name, 0)
 			if err != nil {
 				return err
@@ -236,9 +239,16 @@ func (g *group) join(n int, cpus float64) error {
 		if err != nil {
 			return false, err
 		}
+		for _, p := range g.nodes[first:] {
+			select {
+			case <-p.ended:
+				return false, errors.New("a node has ended before it was attached")
+			default:
+			}
+		}
 		alive := 0
 		for _, x := range s.Nodes {
-			if i, err := strconv.Atoi(strings.TrimPrefix(x.Name, "n")); err == nil && x.State == "alive" {
+			if i, err := strconv.Atoi(strings.TrimPrefix(x.Name, prefix)); err == nil && x.State == "alive" {
 				g.nodes[i].id = x.ID
 				alive++
 			}
