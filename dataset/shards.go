@@ -77,6 +77,11 @@ func (d *Dataset) CheckShards(ctx context.Context, n int, o *ShardOptions) (laid
 			}
 		}
 	}
+	if o != nil && o.Nodes != nil { // nobody is met
+		alone := *o
+		alone.Nodes = nil
+		o = &alone
+	}
 	its, err := d.Shards(ctx, n, o)
 	if err != nil {
 		return true, err
