@@ -203,6 +203,9 @@ type Job struct {
 
 // Submit makes a job, and returns its id; existed: it had been submitted before.
 func (c *Client) Submit(ctx context.Context, j Job) (id string, existed bool, err error) {
+	if err := j.plain(); err != nil {
+		return "", false, err
+	}
 	q := &pb.Job{Submission: j.ID, Name: j.Name, Argv: j.Argv, Env: j.Env, Secrets: j.Secrets, Resources: j.Needs.wire(), Labels: j.Labels, Crashes: &j.Crashes, Retries: j.Retries}
 	if j.WorkingDir != "" {
 		if q.Pack, err = c.send(ctx, j.WorkingDir); err != nil {

@@ -167,6 +167,9 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if cfg.Dir == "" {
 		return nil, fault.New(fault.Invalid, "a node has a folder")
 	}
+	if err := cfg.plain(); err != nil {
+		return nil, err
+	}
 	n := &Node{cfg: cfg, done: make(chan struct{})}
 	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol, Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	var err error

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc"
 
@@ -388,6 +392,11 @@ func endOf(x *pb.Exited) (core.End, bool) {
 	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)]}, ok
 }
 
+var nodeID = regexp.MustCompile(`^n[0-9]+$`)
+
+// odd says that a text cannot be shown in a line.
+func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+
 // checkInventory refuses what cannot be.
 func checkInventory(inv *pb.Inventory, version string) error {
 	c := inv.GetCapacity()
@@ -398,8 +407,20 @@ func checkInventory(inv *pb.Inventory, version string) error {
 		return fault.New(fault.Invalid, "node %s offers less than nothing: %v", inv.GetName(), c)
 	case int64(len(inv.GetDevices())) != c.GetGpus():
 		return fault.New(fault.Invalid, "node %s offers %d GPUs and names %d", inv.GetName(), c.GetGpus(), len(inv.GetDevices()))
-	case inv.GetName() == "" || len(inv.GetName()) > 253:
-		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes, not %d", len(inv.GetName()))
+	case inv.GetName() == "" || len(inv.GetName()) > 253 || odd(inv.GetName()):
+		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes without control characters; this is not: %.300q", inv.GetName())
+	case nodeID.MatchString(inv.GetName()):
+		return fault.New(fault.Invalid, "a node called %s would be taken for the node of that id: give it another name with --name", inv.GetName())
+	}
+	for i, d := range inv.GetDevices() {
+		if slices.Contains(inv.GetDevices()[:i], d) {
+			return fault.New(fault.Invalid, "node %s names GPU %s twice", inv.GetName(), d)
+		}
+	}
+	for k, v := range inv.GetLabels() {
+		if odd(k) || odd(v) {
+			return fault.New(fault.Invalid, "label %q of node %s has control characters: %.300q", k, inv.GetName(), v)
+		}
 	}
 	size := 0
 	for k, v := range c.GetNamed() {

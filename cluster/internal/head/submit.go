@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,13 +42,19 @@ func jobOf(d place.DemandID) string { return jobs.Of(d) }
 // checkJob refuses what cannot be a job.
 func (h *Head) checkJob(j *pb.Job) error {
 	size := 0
-	for _, a := range j.GetArgv() {
+	for i, a := range j.GetArgv() {
+		if strings.Contains(a, "\x00") {
+			return fault.New(fault.Invalid, "argument %d of a job has a zero byte, which no program can be given", i)
+		}
 		size += len(a) + 8
 	}
 	for _, m := range []map[string]string{j.GetEnv(), j.GetSecrets()} {
 		for k, v := range m {
 			if !envOf.MatchString(k) {
 				return fault.New(fault.Invalid, "%q is no name of a variable", k)
+			}
+			if strings.Contains(v, "\x00") {
+				return fault.New(fault.Invalid, "variable %s of a job has a zero byte, which no program can be given", k)
 			}
 			size += len(k) + len(v) + 8
 		}
@@ -56,15 +63,18 @@ func (h *Head) checkJob(j *pb.Job) error {
 		size += len(k) + len(v) + 8
 	}
 	r := j.GetResources()
+	for k := range r.GetNamed() {
+		size += len(k) + 16
+	}
 	switch {
 	case len(j.GetArgv()) == 0 || j.GetArgv()[0] == "":
 		return fault.New(fault.Invalid, "a job has a program to run")
 	case j.GetSubmission() != "" && !nameOf.MatchString(j.GetSubmission()):
 		return fault.New(fault.Invalid, "an id of submission has letters, digits, dots, hyphens and underscores, up to 100: not %q", j.GetSubmission())
-	case len(j.GetName()) > 200:
-		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes")
+	case len(j.GetName()) > 200 || odd(j.GetName()):
+		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
 	case size > 40<<10:
-		return fault.New(fault.Invalid, "arguments, environment and labels of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
+		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
 	case r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0:
 		return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
 	}

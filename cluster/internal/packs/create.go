@@ -47,6 +47,9 @@ type packer struct {
 }
 
 func create(ctx context.Context, dir string, w io.Writer, l Limits) (Info, error) {
+	if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
+		return Info{}, fault.New(fault.Invalid, "is no folder").At(fault.Place{File: dir})
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Info{}, place(dir, err)
