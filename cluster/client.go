@@ -290,14 +290,19 @@ func (j *JobStatus) Over() bool {
 
 // Jobs lists jobs by id or id of submission; without any, all, the newest first.
 func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
-	r, err := c.c.Jobs(ctx, &pb.JobsRequest{Jobs: ids})
-	if err != nil {
-		return nil, err
-	}
 	var js []JobStatus
-	for _, j := range r.GetJobs() {
-		js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
-			Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
+	for q := (&pb.JobsRequest{Jobs: ids}); ; q.Before = js[len(js)-1].ID {
+		r, err := c.c.Jobs(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range r.GetJobs() {
+			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
+				Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
+		}
+		if !r.GetMore() || len(r.GetJobs()) == 0 {
+			break
+		}
 	}
 	return js, nil
 }

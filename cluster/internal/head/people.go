@@ -94,9 +94,11 @@ func sortedIDs[V any](m map[string]V) []string {
 	for id := range m {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	slices.SortFunc(ids, compareIDs)
 	return ids
 }
+
+func compareIDs(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
 const mostGrace = time.Hour
 

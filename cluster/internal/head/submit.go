@@ -237,7 +237,7 @@ func (h *Head) dropSecrets(job string) {
 	}
 }
 
-// Jobs lists jobs, the newest first.
+// Jobs lists jobs, the newest first; where not all are asked for by id, as many as a message carries.
 func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList, error) {
 	h := c.h
 	list := &pb.JobList{}
@@ -250,13 +250,23 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 		if len(ids) == 0 {
 			ids = sortedIDs(h.jobs)
 			slices.Reverse(ids)
+			if q.GetBefore() != "" {
+				at, _ := slices.BinarySearchFunc(ids, q.GetBefore(), func(a, b string) int { return -compareIDs(a, b) })
+				ids = slices.DeleteFunc(ids[at:], func(id string) bool { return id == q.GetBefore() })
+			}
 		}
+		size := 0
 		for _, name := range ids {
 			r, err := h.jobNamed(name)
 			if err != nil {
 				return err
 			}
-			list.Jobs = append(list.Jobs, h.jobState(r, waits[r.ID]))
+			s := h.jobState(r, waits[r.ID])
+			if size += proto.Size(s) + 8; size > rpc.DefaultLimits.Message && len(q.GetJobs()) == 0 {
+				list.More = true
+				break
+			}
+			list.Jobs = append(list.Jobs, s)
 		}
 		return nil
 	})

@@ -2509,7 +2509,8 @@ func (x *SubmitReply) GetExisted() bool {
 
 type JobsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Jobs          []string               `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"` // empty: all
+	Jobs          []string               `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`     // empty: all, the newest first, as many as a message carries
+	Before        string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"` // with no jobs: those older than this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2551,9 +2552,17 @@ func (x *JobsRequest) GetJobs() []string {
 	return nil
 }
 
+func (x *JobsRequest) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
 type JobList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Jobs          []*JobState            `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"` // there are older ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2593,6 +2602,13 @@ func (x *JobList) GetJobs() []*JobState {
 		return x.Jobs
 	}
 	return nil
+}
+
+func (x *JobList) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type JobState struct {
@@ -3032,11 +3048,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\b_crashes\"9\n" +
 	"\vSubmitReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"!\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"9\n" +
 	"\vJobsRequest\x12\x12\n" +
-	"\x04jobs\x18\x01 \x03(\tR\x04jobs\"<\n" +
+	"\x04jobs\x18\x01 \x03(\tR\x04jobs\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\tR\x06before\"P\n" +
 	"\aJobList\x121\n" +
-	"\x04jobs\x18\x01 \x03(\v2\x1d.penstock.cluster.v1.JobStateR\x04jobs\"\xc4\x03\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x1d.penstock.cluster.v1.JobStateR\x04jobs\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xc4\x03\n" +
 	"\bJobState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
 	"\x03job\x18\x02 \x01(\v2\x18.penstock.cluster.v1.JobR\x03job\x12\x14\n" +
