@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The tests run the real program: this binary, which is penstock when asked to be.
+// The tests run the real program: this binary, which is penstock when asked to be, or given arguments that are not of a test: nodes start their own binary with an environment of their own.
 func TestMain(m *testing.M) {
 	switch os.Getenv("PENSTOCK_TEST_MAIN") {
 	case "1":
@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		os.Exit(run())
 	}
 	os.Exit(m.Run())
 }

@@ -41,6 +41,7 @@ type agent struct {
 	packs  *packs.Store
 	ctx    context.Context // until Run ends
 	work   sync.WaitGroup
+	wait   time.Duration // the most between two sessions
 
 	mu      sync.Mutex
 	procs   map[string]*process
@@ -99,6 +100,7 @@ const farewell = 3 * time.Second
 // attached keeps a session, until there is to be none.
 func (a *agent) attached(ctx context.Context) error {
 	wait := firstWait
+	a.wait = mostWait
 	for {
 		began := time.Now()
 		err := a.attach(ctx)
@@ -124,7 +126,7 @@ func (a *agent) attached(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		wait = min(2*wait, mostWait)
+		wait = min(2*wait, a.wait)
 	}
 }
 
@@ -137,6 +139,7 @@ const (
 func (a *agent) attach(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	a.Conn.Hurry()
 	stream, err := a.client.Attach(ctx)
 	if err != nil {
 		return err
@@ -169,6 +172,7 @@ func (a *agent) attach(ctx context.Context) error {
 	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
 	a.keep(w.GetKeep())
 	lease := max(time.Duration(w.GetLeaseMs())*time.Millisecond, time.Second)
+	a.wait = min(mostWait, lease/3) // a head that starts again gives its nodes a lease to come back in
 
 	heard := make(chan struct{}, 1) // beats come back
 	var both sync.WaitGroup

@@ -37,7 +37,8 @@ type session struct {
 	lease   atomic.Int64 // records.LeaseID
 	missed  atomic.Bool  // a beat came and has not renewed the lease: the store is away, or was
 	end     context.CancelCauseFunc
-	leaving bool // it was asked to leave (the loop's)
+	done    <-chan struct{} // closed when it has ended
+	leaving bool            // it was asked to leave (the loop's)
 
 	mu    sync.Mutex
 	queue []*pb.FromHead
@@ -98,7 +99,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(h.ends("")) })()
-	s := &session{node: id, end: cancel, more: make(chan struct{}, 1)}
+	s := &session{node: id, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
 	if err := h.do(ctx, func() error { return h.begin(s, inv, peer.Host, e) }); err != nil {
 		return err
 	}

@@ -380,13 +380,15 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 		answer := make(chan *pb.LogChunk, 1)
 		var request uint64
 		var gone, runs bool
+		var s *session
 		var changed chan struct{}
 		if err := h.do(ctx, func() error {
 			changed = h.changed
 			if r := h.jobs[p.Job]; r != nil {
 				runs = r.Value.Record.Attempt == p.Attempt && len(r.Value.Record.Placed) > 0
 			}
-			if gone = h.sessions[node] == nil; !gone {
+			s = h.sessions[node]
+			if gone = s == nil; !gone {
 				h.read++
 				request = h.read
 				h.reads[request] = answer
@@ -413,11 +415,27 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 		timer := time.NewTimer(readMost)
 		select {
 		case c = <-answer:
-		case <-timer.C:
-			if runs && follow { // its session may be another by now
-				_ = h.do(h.ctx, func() error { delete(h.reads, request); return nil })
-				continue
+		case <-s.done: // it may come back
+			timer.Stop()
+			if err := h.do(ctx, func() error {
+				delete(h.reads, request)
+				if changed = nil; h.sessions[node] == s { // the end of the session is not dealt with yet
+					changed = h.changed
+				}
+				return nil
+			}); err != nil {
+				return err
 			}
+			if changed != nil {
+				select {
+				case <-changed:
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+					return fault.WithCode(fault.Canceled, context.Cause(ctx))
+				}
+			}
+			continue
+		case <-timer.C:
 			c = &pb.LogChunk{Error: fmt.Sprintf("node %s does not say what the log of attempt %d holds", node, p.Attempt), End: true}
 		case <-ctx.Done():
 		}

@@ -162,6 +162,9 @@ func (c *Conn) named(err error) error {
 	return fault.New(fault.CodeOf(err), "the head at %s: %w", c.addr, err)
 }
 
+// Hurry has a connection that is broken tried again at once, whatever its pause between tries has come to: for callers that pause themselves.
+func (c *Conn) Hurry() { c.cc.ResetConnectBackoff() }
+
 // Close ends the connection and its calls.
 func (c *Conn) Close() error { return c.cc.Close() }
 

@@ -1,0 +1,419 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// daemon is a penstock that stays.
+type daemon struct {
+	t     *testing.T
+	name  string
+	cmd   *exec.Cmd
+	lines chan string // of its stdout
+	ended chan struct{}
+	mu    sync.Mutex
+	said  bytes.Buffer // stdout and stderr
+}
+
+func (d *daemon) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.said.Write(p)
+}
+
+func (d *daemon) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.said.String()
+}
+
+func stay(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, name: strings.Join(args[:2], " "), cmd: command(t, args...), lines: make(chan string, 1000), ended: make(chan struct{})}
+	out, err := d.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.cmd.Stderr = d
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(d.ended)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			fmt.Fprintln(d, s.Text())
+			d.lines <- s.Text()
+		}
+		_ = d.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Kill()
+		<-d.ended
+		if t.Failed() {
+			t.Logf("%s said:\n%s", d.name, d)
+		}
+	})
+	return d
+}
+
+// hear waits for a line of stdout that begins so.
+func (d *daemon) hear(begin string) string {
+	d.t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		select {
+		case l := <-d.lines:
+			if strings.HasPrefix(l, begin) {
+				return l
+			}
+		case <-d.ended:
+			d.t.Fatalf("%s ended before it said %q:\n%s", d.name, begin, d)
+		case <-late:
+			d.t.Fatalf("%s does not say %q:\n%s", d.name, begin, d)
+		}
+	}
+}
+
+// code waits for its end.
+func (d *daemon) code() int {
+	d.t.Helper()
+	select {
+	case <-d.ended:
+		return d.cmd.ProcessState.ExitCode()
+	case <-time.After(30 * time.Second):
+		d.t.Fatalf("%s goes on:\n%s", d.name, d)
+		return 0
+	}
+}
+
+func (d *daemon) signal(s os.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil {
+		d.t.Error(err)
+	}
+}
+
+// testCluster is a head that decides only, with nodes, as processes.
+type testCluster struct {
+	t           *testing.T
+	dir, head   string // head: its folder
+	addr, token string
+	used        string // token
+	first       *daemon
+	nodes       map[string]*daemon // by id
+}
+
+func newTestCluster(t *testing.T) *testCluster {
+	dir, err := os.MkdirTemp("", "pc") // short: sockets are in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{t: t, dir: dir, head: filepath.Join(dir, "head"), addr: "127.0.0.1:0", nodes: map[string]*daemon{}}
+	t.Cleanup(func() { os.RemoveAll(dir) }) // after all daemons have ended
+	c.start()
+	return c
+}
+
+func (c *testCluster) start() {
+	c.t.Helper()
+	c.first = stay(c.t, "start", "--head", "--dir", c.head, "--listen", c.addr, "--lease", "2s", "--cpus", "0")
+	f := strings.Fields(c.first.hear("  penstock join "))
+	c.addr, c.token = f[2], f[4]
+}
+
+func (c *testCluster) join(name string, more ...string) *daemon {
+	c.t.Helper()
+	d := stay(c.t, append([]string{"join", c.addr, "--dir", filepath.Join(c.dir, name), "--name", name, "--cpus", "1", "--gpus", "0"}, more...)...)
+	id := strings.Fields(d.hear("node "))[1]
+	c.nodes[id] = d
+	return d
+}
+
+// call runs a command about the cluster, in the test's process's place.
+func (c *testCluster) call(args ...string) result {
+	c.t.Helper()
+	return penstock(c.t, append(args, "--cluster", c.head)...)
+}
+
+func (c *testCluster) ok(args ...string) string {
+	c.t.Helper()
+	r := c.call(args...)
+	if r.code != 0 {
+		c.t.Fatalf("%v: exit %d: %s", args, r.code, r.err)
+	}
+	return r.out
+}
+
+// until waits for a job to be as wanted.
+func (c *testCluster) until(id string, ok func(jobJSON) bool) jobJSON {
+	c.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; {
+		var j jobJSON
+		if err := json.Unmarshal([]byte(c.ok("jobs", id, "--json")), &j); err != nil {
+			c.t.Fatal(err)
+		}
+		if ok(j) {
+			return j
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("job %+v", j)
+		}
+	}
+}
+
+// spec writes one into a folder of its own, with a step that is a shell's.
+func (c *testCluster) spec(script, out string) (dir, file string) {
+	c.t.Helper()
+	dir = c.t.TempDir()
+	file = filepath.Join(dir, "s.yaml")
+	text := fmt.Sprintf("version: 1\nname: test\nsource: {range: {n: 100}}\nsteps: [{exec: {command: [sh, -c, %q], workers: 1}}]\nsink: {ipc: {path: %s}}\n", script, out)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	return dir, file
+}
+
+// follow starts a job of that spec, and follows it.
+func (c *testCluster) follow(dir, file string, more ...string) *daemon {
+	c.t.Helper()
+	return stay(c.t, append([]string{"run", file, "--working-dir", dir, "--cluster", c.head}, more...)...)
+}
+
+// fifo makes one; the reader waits for a line of the job.
+func fifo(t *testing.T, dir, name string) (path string, wait func() string) {
+	t.Helper()
+	path = filepath.Join(dir, name)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	r := bufio.NewReader(f)
+	return path, func() string {
+		t.Helper()
+		_ = f.SetReadDeadline(time.Now().Add(30 * time.Second))
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the job does not come up: %v", err)
+		}
+		return strings.TrimSpace(line)
+	}
+}
+
+// What a cluster is for: jobs run on nodes, survive the death of these and of the head, and everything ends when it is told to.
+func TestCluster(t *testing.T) {
+	c := newTestCluster(t)
+	c.join("a", "--token", c.token)
+	c.used = c.token
+	second := strings.TrimSpace(c.ok("token", "create"))
+	c.join("b", "--token", second)
+
+	t.Run("run", func(t *testing.T) {
+		here, there := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
+		ok(t, "run", "examples/flights.yaml", "--set", "sink.parquet.path="+here)
+		work := t.TempDir()
+		if err := os.CopyFS(filepath.Join(work, "examples"), os.DirFS("../../examples")); err != nil {
+			t.Fatal(err)
+		}
+		r := c.call("run", filepath.Join(work, "examples", "flights.yaml"), "--set", "sink.parquet.path="+there, "--working-dir", work, "--json")
+		if r.code != 0 || !strings.Contains(r.out, `"status":"ok"`) || !strings.Contains(r.err, "is submitted") {
+			t.Fatalf("%+v", r)
+		}
+		if a, b := ok(t, "count", here), ok(t, "count", there); a != b || a == "0\n" {
+			t.Errorf("%s rows here, %s on a node", a, b)
+		}
+		// The exit code is the job's, and so is what it says.
+		dir, file := c.spec("exec cat", there)
+		r = c.call("run", file, "--working-dir", dir, "--set", "steps.0={filter: nosuch > 1}")
+		if r.code != exitUsage || !strings.Contains(r.out, `unknown column "nosuch"`) || !strings.Contains(r.err, "failed after 1 attempt") {
+			t.Errorf("%+v", r)
+		}
+	})
+
+	t.Run("a node is killed", func(t *testing.T) {
+		tmp := t.TempDir()
+		up, wait := fifo(t, tmp, "up")
+		out := filepath.Join(tmp, "out")
+		dir, file := c.spec(fmt.Sprintf("if [ ! -e %[1]s/first ]; then touch %[1]s/first; echo up > %[2]s; exec sleep 1000; fi; exec cat", tmp, up), out)
+		d := c.follow(dir, file, "--id", "lives")
+		wait()
+		j := c.until("lives", func(j jobJSON) bool { return j.State == "running" && len(j.Nodes) == 1 })
+		c.nodes[j.Nodes[0]].signal(syscall.SIGKILL)
+		if code := d.code(); code != 0 {
+			t.Errorf("exit %d: %s", code, d)
+		}
+		if n := ok(t, "count", out); n != "100\n" {
+			t.Errorf("%s rows", n)
+		}
+		if j := c.until("lives", func(jobJSON) bool { return true }); j.State != "finished" || j.Attempts != 2 || j.Failures["node"] != 1 {
+			t.Errorf("%+v", j)
+		}
+		if c.nodes[j.Nodes[0]].code(); j.Nodes[0] == "n1" { // again, by its certificate
+			c.join("a")
+		} else {
+			c.join("b")
+		}
+	})
+
+	t.Run("the head is killed", func(t *testing.T) {
+		tmp := t.TempDir()
+		up, wait := fifo(t, tmp, "up")
+		dir, file := c.spec(fmt.Sprintf("echo up > %s; while [ ! -e %s/go ]; do sleep 0.05; done; exec cat", up, tmp), filepath.Join(tmp, "out"))
+		d := c.follow(dir, file, "--id", "waits")
+		wait()
+		c.until("waits", func(j jobJSON) bool { return j.State == "running" })
+		c.first.signal(syscall.SIGKILL)
+		c.first.code()
+		c.start()
+		if err := os.WriteFile(filepath.Join(tmp, "go"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code := d.code(); code != 0 || strings.Count(d.String(), "test: 100 rows in") != 1 {
+			t.Errorf("exit %d: %s", code, d)
+		}
+		if j := c.until("waits", func(jobJSON) bool { return true }); j.State != "finished" || j.Attempts != 1 {
+			t.Errorf("%+v", j)
+		}
+	})
+
+	t.Run("interrupted", func(t *testing.T) {
+		tmp := t.TempDir()
+		up, wait := fifo(t, tmp, "up")
+		dir, file := c.spec(fmt.Sprintf("echo $$ > %s; exec sleep 1000", up), filepath.Join(tmp, "out"))
+		d := c.follow(dir, file, "--id", "stops")
+		pid := wait()
+		d.signal(os.Interrupt)
+		if code := d.code(); code != 130 || !strings.Contains(d.String(), "stopping job") {
+			t.Errorf("exit %d: %s", code, d)
+		}
+		if j := c.until("stops", func(jobJSON) bool { return true }); j.State != "stopped" {
+			t.Errorf("%+v", j)
+		}
+		isGone(t, pid)
+	})
+
+	t.Run("mistakes", c.mistakes)
+
+	t.Run("everything ends", func(t *testing.T) {
+		tmp := t.TempDir()
+		up, wait := fifo(t, tmp, "up")
+		dir, file := c.spec(fmt.Sprintf("echo $$ > %s; exec sleep 1000", up), filepath.Join(tmp, "out"))
+		if id := c.ok("run", file, "--working-dir", dir, "--detach"); !strings.HasPrefix(id, "j") {
+			t.Errorf("it printed %q", id)
+		}
+		pid := wait()
+		c.ok("stop", "--all", "--grace", "5s")
+		isGone(t, pid)
+		if code := c.first.code(); code != 0 {
+			t.Errorf("the head: exit %d", code)
+		}
+		for id, d := range c.nodes {
+			if code := d.code(); code != 0 {
+				t.Errorf("node %s: exit %d: %s", id, code, d)
+			}
+		}
+	})
+}
+
+// isGone waits for the end of a process.
+func isGone(t *testing.T, pid string) {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(n, 0), syscall.ESRCH); {
+		if time.Now().After(end) {
+			t.Errorf("process %d is still there", n)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// mistakes are told, each with what to do.
+func (c *testCluster) mistakes(t *testing.T) {
+	revoked := strings.TrimSpace(c.ok("token", "create", "--name", "rack 1"))
+	c.ok("token", "revoke", strings.Split(revoked, ".")[1])
+	ended := strings.TrimSpace(c.ok("token", "create", "--ttl", "1ms"))
+	fresh := strings.TrimSpace(c.ok("token", "create"))
+	read := filepath.Join(c.dir, "read.token")
+	if err := os.WriteFile(read, []byte(c.ok("token", "create", "--scope", "read")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if list := c.ok("token", "list"); !strings.Contains(list, "rack 1") || !strings.Contains(list, "used by n1") || strings.Contains(list, strings.Split(fresh, ".")[2]) {
+		t.Errorf("tokens: %s", list)
+	}
+	odd := t.TempDir() // cannot be packed
+	if err := syscall.Mkfifo(filepath.Join(odd, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(odd, "s.yaml"), []byte("version: 1\nsource: {range: {n: 5}}\nsink: {count: {}}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Split(fresh, ".")
+	other[3] = strings.Repeat("A", len(other[3]))
+	join := func(token string) []string {
+		return []string{"join", c.addr, "--dir", filepath.Join(c.dir, "x"), "--name", "x", "--gpus", "0", "--token", token}
+	}
+	at := []string{"--cluster", c.head}
+	net := []string{"--cluster", c.addr, "--token-file", read}
+	for _, m := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{join("nonsense"), 2, "the token begins with neither"},
+		{join(strings.Join(other, ".")), 1, c.addr}, // another pin: it is not said to this head
+		{join(c.used), 1, "used by node n1"},
+		{join(revoked), 1, "revoked"},
+		{join(ended), 1, "ended"},
+		{join(""), 2, "--token"},
+		{[]string{"join", "127.0.0.1:1", "--dir", filepath.Join(c.dir, "x"), "--gpus", "0", "--token", fresh, "--wait", "1s"}, 1, "127.0.0.1:1"},
+		{append(join(fresh), "--name", "a"), 1, "--name"},
+		{append(join(fresh), "--dir", filepath.Join(c.dir, "a")), 1, "another agent has the folder"},
+		{[]string{"start"}, 2, "--head is missing"},
+		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use"},
+		{[]string{"start", "--head", "--dir", c.head, "--cpus", "0"}, 1, "another process has the store"},
+		{[]string{"start", "--head", "--store", "http://x"}, 2, "want etcd://"},
+		{append([]string{"run", filepath.Join(odd, "s.yaml"), "--working-dir", odd}, at...), 2, "pipe"},
+		{append([]string{"run", filepath.Join(odd, "s.yaml"), "--working-dir", filepath.Join(odd, "none")}, at...), 2, "is not in"},
+		{append([]string{"run", filepath.Join(odd, "s.yaml")}, at...), 2, "--working-dir"},
+		{append([]string{"run", "examples/flights.yaml"}, at...), 2, "sink.parquet.path is out/flights/"},
+		{[]string{"run", "examples/flights.yaml", "--detach"}, 2, "--detach goes with --cluster"},
+		{append([]string{"train", "examples/train.yaml"}, at...), 2, "--storage"},
+		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "2"}, at...), 2, "--nodes 2"},
+		{[]string{"status", "--cluster", "127.0.0.1:1", "--token-file", read}, 1, "127.0.0.1:1"},
+		{[]string{"status", "--cluster", c.addr}, 2, "PENSTOCK_TOKEN"},
+		{append([]string{"status"}, net...), 0, ""},
+		{append([]string{"drain", "a"}, net...), 1, "scope admin"},
+		{append([]string{"stop", "nosuch"}, net...), 1, "no job and no node"},
+		{append([]string{"drain", "nosuch"}, at...), 1, "nosuch"},
+		{append([]string{"logs", "j99"}, at...), 1, "j99"},
+		{append([]string{"drain", "a"}, at...), 0, ""},
+		{append([]string{"drain", "a", "--undo"}, at...), 0, ""},
+	} {
+		begin := time.Now()
+		if r := penstock(t, m.args...); r.code != m.code || !strings.Contains(r.err, m.want) {
+			t.Errorf("%v: exit %d, want %d with %q: %s", m.args, r.code, m.code, m.want, r.err)
+		}
+		if took := time.Since(begin); took > 20*time.Second {
+			t.Errorf("%v: it took %v", m.args, took)
+		}
+	}
+}
