@@ -117,6 +117,10 @@ type room struct {
 
 // share deals n members to rooms, which have room for them, and puts the rooms in order.
 func share(rooms []room, n int64, spread Spread) {
+	if best := one(rooms, n); best >= 0 && (spread == Pack || n == 1) {
+		rooms[best].take = n
+		return
+	}
 	slices.SortStableFunc(rooms, func(a, b room) int {
 		return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer))
 	})
@@ -148,6 +152,25 @@ func share(rooms []room, n int64, spread Spread) {
 		rooms[i].take = min(n, rooms[i].c)
 		n -= rooms[i].take
 	}
+}
+
+// one is the room of the best kind that takes all n with the least left over; -1: none does.
+func one(rooms []room, n int64) int {
+	kind := func(a, b *room) int { return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste)) }
+	best, least := -1, 0
+	for i := range rooms {
+		r := &rooms[i]
+		switch c := kind(r, &rooms[least]); {
+		case c < 0:
+			best, least = -1, i
+		case c > 0:
+			continue
+		}
+		if r.c >= n && (best < 0 || cmp.Or(cmp.Compare(r.c, rooms[best].c), cmp.Compare(rooms[best].prefer, r.prefer)) < 0) {
+			best = i
+		}
+	}
+	return best
 }
 
 // compare puts false before true.

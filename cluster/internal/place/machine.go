@@ -19,6 +19,7 @@ type Machine struct {
 	came   int64   // demands so far
 
 	first *demand // the one that nodes are reserved for; nil: none
+	kept  []*node // which
 	stale bool    // first, or its reservation, may be another
 	out   []Action
 }
@@ -68,6 +69,7 @@ type line struct {
 	room   []map[NodeID]int64
 	sum    []int64
 	tried  bool // in vain, and no node has more room since
+	never  bool // the nodes there are could not take its first
 }
 
 // Step takes an event, and says what to do. The actions are valid until the next call.
@@ -175,7 +177,11 @@ func (m *Machine) want(x Demand) {
 	key := keyOf(d)
 	l := m.lines[key]
 	if l == nil {
-		l = &line{key: key, groups: d.groups, room: make([]map[NodeID]int64, len(d.groups)), sum: make([]int64, len(d.groups))}
+		if placed := m.try(d, m.first != nil); placed != nil { // nobody like it waits
+			m.settle(d, placed)
+			return
+		}
+		l = &line{key: key, groups: d.groups, room: make([]map[NodeID]int64, len(d.groups)), sum: make([]int64, len(d.groups)), tried: true}
 		for i := range l.room {
 			l.room[i] = map[NodeID]int64{}
 		}
@@ -184,11 +190,11 @@ func (m *Machine) want(x Demand) {
 		for _, n := range m.order {
 			l.count(n)
 		}
+		l.tried = true
 	}
 	d.line = l
 	l.queue = append(l.queue, d)
 	m.waits[x.ID] = d
-	m.stale = m.stale || m.first == nil
 }
 
 // restore takes up a demand that is placed.
@@ -296,60 +302,69 @@ func (m *Machine) Booked(id NodeID) (r Resources) {
 	return r
 }
 
-// serve places what fits, the oldest first.
+// serve places what fits, the oldest first. What the oldest that the nodes there are could take needs, and does not get, is kept for it: it goes to nobody who came later.
 func (m *Machine) serve() {
 	for again := true; again; {
 		again = false
-		m.reserve()
+		m.refresh()
 		for _, l := range m.kinds {
 			d := l.queue[0]
-			if l.tried || !l.mayFit() {
-				continue
+			if !l.tried && l.mayFit() {
+				if placed := m.try(d, m.first != nil && m.first != d); placed != nil {
+					m.leave(d)
+					m.settle(d, placed)
+					again = true
+					break
+				}
+				l.tried = true
 			}
-			placed := m.try(d, d != m.first)
-			if l.tried = placed == nil; l.tried {
-				continue
+			if m.first == nil && !l.never {
+				m.keep(l)
 			}
-			m.leave(d)
-			d.where = map[int]Placement{}
-			m.placed[d.ID] = d
-			for _, p := range placed {
-				m.book(d, m.nodes[p.Node], p)
-			}
-			for _, p := range placed {
-				m.recount(m.nodes[p.Node])
-			}
-			m.out = append(m.out, Action{Do: Place, Demand: d.ID, Placed: placed})
-			again = true
-			break
 		}
 	}
 }
 
-// reserve keeps nodes for the oldest demand that the nodes there are could take: that which it needs of them goes to nobody who came later.
-func (m *Machine) reserve() {
+// settle books what was found for a demand.
+func (m *Machine) settle(d *demand, placed []Placement) {
+	d.where = map[int]Placement{}
+	m.placed[d.ID] = d
+	for _, p := range placed {
+		m.book(d, m.nodes[p.Node], p)
+	}
+	for _, p := range placed {
+		m.recount(m.nodes[p.Node])
+	}
+	m.out = append(m.out, Action{Do: Place, Demand: d.ID, Placed: placed})
+}
+
+// refresh gives up the reservation where it may be another now.
+func (m *Machine) refresh() {
 	if !m.stale {
 		return
 	}
-	m.stale = false
-	for _, n := range m.order {
+	m.stale, m.first = false, nil
+	for _, n := range m.kept {
 		n.kept = Resources{}
 	}
-	m.first = nil
+	m.kept = m.kept[:0]
 	for _, l := range m.kinds {
-		l.tried = false
+		l.tried, l.never = false, false
 	}
-	for _, l := range m.kinds {
-		d := l.queue[0]
-		placed := m.ever(d)
-		if placed == nil {
-			continue
-		}
-		m.first = d
-		for _, p := range placed {
-			m.nodes[p.Node].kept.take(d.Members[p.Member].Needs, 1)
-		}
+}
+
+// keep reserves nodes for the first of a line, if those there are could take it.
+func (m *Machine) keep(l *line) {
+	d := l.queue[0]
+	placed := m.ever(d)
+	if l.never = placed == nil; l.never {
 		return
+	}
+	m.first = d
+	for _, p := range placed {
+		n := m.nodes[p.Node]
+		n.kept.take(d.Members[p.Member].Needs, 1)
+		m.kept = append(m.kept, n)
 	}
 }
 
