@@ -141,6 +141,19 @@ func (c *testCluster) join(name string, more ...string) *daemon {
 	return d
 }
 
+// kill kills a node, which comes back by its certificate when it is lost.
+func (c *testCluster) kill(id string) {
+	c.t.Helper()
+	c.nodes[id].signal(syscall.SIGKILL)
+	c.nodes[id].code()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(c.ok("status"), " lost "); {
+		if time.Now().After(end) {
+			c.t.Fatalf("node %s is not lost", id)
+		}
+	}
+	c.join(map[string]string{"n1": "a", "n2": "b"}[id])
+}
+
 // call runs a command about the cluster, in the test's process's place.
 func (c *testCluster) call(args ...string) result {
 	c.t.Helper()
@@ -253,7 +266,7 @@ func TestCluster(t *testing.T) {
 		d := c.follow(dir, file, "--id", "lives")
 		wait()
 		j := c.until("lives", func(j jobJSON) bool { return j.State == "running" && len(j.Nodes) == 1 })
-		c.nodes[j.Nodes[0]].signal(syscall.SIGKILL)
+		c.kill(j.Nodes[0])
 		if code := d.code(); code != 0 {
 			t.Errorf("exit %d: %s", code, d)
 		}
@@ -263,10 +276,25 @@ func TestCluster(t *testing.T) {
 		if j := c.until("lives", func(jobJSON) bool { return true }); j.State != "finished" || j.Attempts != 2 || j.Failures["node"] != 1 {
 			t.Errorf("%+v", j)
 		}
-		if c.nodes[j.Nodes[0]].code(); j.Nodes[0] == "n1" { // again, by its certificate
-			c.join("a")
-		} else {
-			c.join("b")
+	})
+
+	t.Run("a training run's node is killed", func(t *testing.T) {
+		tmp := t.TempDir()
+		up, wait := fifo(t, tmp, "up")
+		work := t.TempDir()
+		if err := os.CopyFS(filepath.Join(work, "examples"), os.DirFS("../../examples")); err != nil {
+			t.Fatal(err)
+		}
+		script := fmt.Sprintf("if [ ! -e %[1]s/first ]; then touch %[1]s/first; echo up > %[2]s; exec sleep 1000; fi; echo again", tmp, up)
+		d := stay(t, "train", filepath.Join(work, "examples", "train.yaml"), "--cluster", c.head, "--working-dir", work, "--workers", "1", "--storage", tmp, "--name", "deep", "--id", "deep", "--", "sh", "-c", script)
+		wait()
+		j := c.until("deep", func(j jobJSON) bool { return j.State == "running" && len(j.Nodes) == 1 })
+		c.kill(j.Nodes[0])
+		if code := d.code(); code != 0 || !strings.Contains(d.String(), "again") {
+			t.Errorf("exit %d: %s", code, d)
+		}
+		if s := ok(t, "status", "deep", "--storage", tmp); !strings.Contains(s, "finished") {
+			t.Errorf("the run: %s", s)
 		}
 	})
 
