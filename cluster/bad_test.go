@@ -36,6 +36,7 @@ func (c *testCluster) joinToken() string {
 
 // Whoever has no good token does not get in, and hears why.
 func TestBadTokens(t *testing.T) {
+	t.Parallel()
 	c, other := newCluster(t), newCluster(t)
 	good := c.joinToken()
 	parts := strings.Split(good, ".")
@@ -99,6 +100,7 @@ func TestBadTokens(t *testing.T) {
 
 // Clocks that are wrong are named, with by how much.
 func TestClocks(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	token, err := pki.ParseToken(c.joinToken())
 	must(t, err)
@@ -136,6 +138,7 @@ func TestClocks(t *testing.T) {
 
 // What a machine cannot be is refused when it joins; a statement about its CPUs is believed.
 func TestBadInventory(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	token := c.joinToken()
 	c.join("taken", Resources{CPUs: 1})
@@ -191,6 +194,7 @@ func TestBadInventory(t *testing.T) {
 
 // One head, one node has a folder and a port.
 func TestTwoOnOne(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	cfg := c.cfg
 	_, err := StartHead(c.ctx(), cfg)
@@ -219,6 +223,7 @@ func TestTwoOnOne(t *testing.T) {
 
 // What cannot be a job is refused when it is submitted.
 func TestBadJobs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	large, link, file := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "file")
 	f, err := os.Create(filepath.Join(large, "model"))
@@ -273,6 +278,7 @@ func many() map[string]int64 {
 
 // A node that was stopped is of the cluster no more: its certificate is good for nothing, a new token is.
 func TestStoppedNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	n := c.join("a", Resources{CPUs: 1})
 	err := c.client.Watch(c.ctx(), true, func(s *Status) error {

@@ -52,6 +52,7 @@ func folder(t *testing.T, size int) string {
 
 // What does not fit on the disk of a node runs on another, and says why; the node goes on.
 func TestFullNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	dir := filepath.Join(c.dir, "a")
 	small(t, dir, "2m,nr_inodes=100")
@@ -106,6 +107,7 @@ func TestFullNode(t *testing.T) {
 
 // The disk of the head is full: what is new is refused, and where not even the store has room the head ends, both with the reason. Nothing that was said to be done is lost, and with room it goes on.
 func TestFullHead(t *testing.T) {
+	t.Parallel()
 	c := &chaos{nodes: map[string]*actor{}, results: t.TempDir()}
 	c.t, c.dir = t, shortDir(t)
 	dir := filepath.Join(c.dir, "head")
