@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -40,6 +41,10 @@ func play(text string) error {
 		return err
 	}
 	os.Unsetenv(roleEnv)
+	go func() { // the test has ended, however it did
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
 	var log *slog.Logger
 	if r.Verbose {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -103,6 +108,8 @@ func act(t *testing.T, r role, before ...string) *actor {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // where the test dies
 	out, err := cmd.StdoutPipe()
+	must(t, err)
+	_, err = cmd.StdinPipe() // its end tells the process that we are gone
 	must(t, err)
 	must(t, cmd.Start())
 	a := &actor{cmd: cmd, ended: make(chan struct{})}
