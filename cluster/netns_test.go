@@ -285,7 +285,7 @@ func TestHalfOpen(t *testing.T) {
 	w.toHead("a")
 	w.toNode("a")
 	w.waits() // what the node is told of it comes late
-	w.never("a", 1500*time.Millisecond, func() bool { return false }, "lost")
+	w.never("a", time.Second, func() bool { return false }, "lost")
 	w.heal()
 	w.begun(1)
 	w.never("a", 4500*time.Millisecond, func() bool { return false }, "lost")
