@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+from penstock import _metrics
 from penstock._errors import Corrupt, Error, Invalid, Unavailable, Unsupported, error
 from penstock._state import Place, summed
 from penstock._version import __version__
@@ -75,7 +76,7 @@ class Welcome:
                 rank=int(m["rank"]), world=int(m["world"]), local_rank=int(m["local_rank"]), local_world=int(m["local_world"]),
                 node=int(m["node"]), nodes=int(m["nodes"]), devices=tuple(m.get("devices") or ()), config=dict(m["config"] or {}),
                 data={k: dict(v) for k, v in (m.get("data") or {}).items()}, checkpoint=int(m.get("checkpoint") or 0),
-                metrics=decode_metrics(m.get("metrics") or {}), reports=int(m["reports"]),
+                metrics=_metrics.decode(m.get("metrics") or {}), reports=int(m["reports"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as e:
             raise Corrupt(f"the controller of this run does not say what it should ({e!r}): use one release for both sides") from e
@@ -91,18 +92,18 @@ class Preempt:
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_quoted = lru_cache(maxsize=1024)(_encode)
-
-_TEXTS = {"inf": '"Infinity"', "-inf": '"-Infinity"', "nan": '"NaN"'}
 
 
-def encode_metrics(metrics: Mapping[str, float]) -> str:
-    """What stands between the braces of their JSON, which has no NaN and no infinities. Values are floats."""
-    return ",".join([f"{_quoted(k)}:{v!r}" if math.isfinite(v) else f"{_quoted(k)}:{_TEXTS[repr(v)]}" for k, v in metrics.items()])
+@lru_cache(maxsize=16)
+def _form(names: tuple[str, ...], where: tuple[str, ...]) -> str:
+    """A report, with places for its number, the value of each metric, its folder, and of each data set epoch, step and state.
 
-
-def decode_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {k: float(v) for k, v in metrics.items()}
+    It is that of the report before, as a rule: after a step of the user's each function is slow, ten and more times the second use, so a report is made by few of them.
+    """
+    data = ",".join([_encode(name).replace("%", "%%") + ':{"epoch":%d,"step":%d%s}' for name in where])
+    if data:
+        data = f',"data":{{{data}}}'
+    return f'{{"report":{{"n":%d,"metrics":{{{_metrics.form(names)}}}%s{data}}}}}\n'
 
 
 class Session:
@@ -180,10 +181,10 @@ class Session:
 
     def noticed(self) -> bool:
         """The machine will be taken away: true from the same step on, on every rank."""
-        shards = _training()
-        if shards:
+        training = [s for s in opened.values() if not s.eval]
+        if training:
             self.check()
-            return any(s.noticed for s in shards.values())
+            return any(s.noticed for s in training)
         self._look()
         self.check()
         notice = self.preempt
@@ -200,8 +201,8 @@ class Session:
         elif self._lost is not None:
             self.check()
 
-    def report(self, metrics: Mapping[str, float], directory: str) -> int:
-        """Makes the next report. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
+    def report(self, names: tuple[str, ...], values: tuple[float | str, ...], directory: str) -> int:
+        """Makes the next report. ``names`` and ``values`` of its metrics: see ``_metrics``. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
 
         With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
         of it is raised by a later one, at most 16 reports or a second on. It says where every training data set stands, and with files the state there.
@@ -211,27 +212,27 @@ class Session:
             if self.reports - self._answered >= _UNREAD or now - self._looked_at >= 1:
                 self._looked_at = now
                 self._look()
-            self._settle(0)
-            self.check()
+            if self._failed is not None or self._lost is not None:
+                self._settle(0)
+                self.check()
             n = self.reports + 1
-            # Text is put together: of the time that a report takes, most would be that of an encoder which was not used for the length of a step.
-            text = f'{{"report":{{"n":{n},"metrics":{{{encode_metrics(metrics)}}}'
-            if directory:
-                text += f',"dir":{_encode(directory)}'
-            shards = _training()
-            if shards:
-                data = []
-                for name, s in shards.items():
-                    place = self.positions[name]() if name in self.positions else s.place()
-                    epoch, step = place.at()
-                    state = f',"state":{_encode(summed(place.state()))}' if directory else ""
-                    data.append(f'{_quoted(name)}:{{"epoch":{epoch},"step":{step}{state}}}')
-                text += f',"data":{{{",".join(data)}}}'
-            self._say(text + "}}\n")
+            where: tuple[str, ...] = ()
+            items: list[Any] = [n, *values, f',"dir":{_encode(directory)}' if directory else ""]
+            for name, s in opened.items():
+                if s.eval:
+                    continue
+                place = self.positions[name]() if name in self.positions else s.place()
+                where += (name,)
+                items += place.at()
+                items.append(f',"state":{_encode(summed(place.state()))}' if directory else "")
+            self._say(_form(names, where) % tuple(items))
             self.reports = n
             self._alive_at = now
-            # Without data a notice counts from a report on, which is the controller's to say.
-            return self._settle(n if directory or not shards else n - AHEAD)
+            if directory or not where:  # without data a notice counts from a report on, which is the controller's to say
+                return self._settle(n)
+            if n - self._answered > AHEAD:
+                self._settle(n - AHEAD)
+            return 0
 
     def _settle(self, n: int) -> int:
         """Waits for the answers to all reports up to ``n``, and raises the first error of those that were answered. Returns the last one's checkpoint."""
@@ -396,6 +397,9 @@ _KEPT = b'{"reported":{"n":%d}}\n'
 
 _GONE = "the controller of this run is gone: it ended or was killed. `penstock resume` goes on from the last checkpoint"
 
+#: The data sets of the run that this process has opened, by name. Those closed since are among them: what they gave stays given.
+opened: dict[str, Shard] = {}
+
 _lock = threading.Lock()
 _session: Session | None = None
 
@@ -430,12 +434,6 @@ def _forget() -> None:
     """A process that a worker forks is none: it is told so (see :func:`session`)."""
     global _session
     _session = None
-
-
-def _training() -> dict[str, Shard]:
-    """The training data sets that this process has opened, by name. Those closed since are among them: what they gave stays given."""
-    module = sys.modules.get("penstock._open")
-    return {name: s for name, s in module._opened.items() if not s.eval} if module else {}
 
 
 def _watch(s: Session) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from penstock import _control
 from penstock._errors import Invalid, NotFound
 from penstock._feed import Feed
 from penstock._shard import Shard
-
-_opened: dict[str, Shard] = {}
 
 _AGAIN = 300  # seconds that other ranks have to close an evaluation set
 
 
 def opened() -> dict[str, Shard]:
     """The data sets of the run that :func:`shard` has opened in this process, by name, without those that were closed."""
-    return {name: s for name, s in _opened.items() if not s.closed}
+    return {name: s for name, s in _control.opened.items() if not s.closed}
 
 
 def shard(name: str = "train", *, prefetch: int | None = None) -> Shard:
@@ -24,12 +23,10 @@ def shard(name: str = "train", *, prefetch: int | None = None) -> Shard:
 
     Called again with the same name it gives the same shard; an evaluation set that was closed is opened again, once all ranks have closed it. After a restart of the group it stands where the last checkpoint was committed.
     """
-    known = _opened.get(name)
+    known = _control.opened.get(name)
     if known is not None and not known.closed:
         known._feed.usable()
         return known
-    from penstock import _control
-
     session = _control.session()
     if session is None:
         raise Invalid("this process is no worker of a run: start it with penstock train, or take penstock.open(spec) or penstock.connect(socket)")
@@ -41,7 +38,7 @@ def shard(name: str = "train", *, prefetch: int | None = None) -> Shard:
     # An evaluation set that was closed is free again once all ranks have closed it.
     feed = Feed(of["socket"], session.rank, wait=_AGAIN if of.get("eval") else 10.0, prefetch=prefetch)
     s = Shard(feed, name=name, eval=bool(of.get("eval")), alive=session.alive)
-    _opened[name] = s
+    _control.opened[name] = s
     return s
 
 

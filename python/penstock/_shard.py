@@ -286,10 +286,12 @@ class _Epoch(Iterator[Any]):
                 shard._ahead.appendleft(item)  # it was not given, and another loop may ask for it in another form
                 raise
             if self._views:
-                for x in shard._feed.decoded:  # as decoding: several at once cost little more than one
-                    if x.kind == TENSORS:
-                        with contextlib.suppress(Error):  # raised in its turn
+                try:
+                    for x in shard._feed.decoded:  # as decoding: several at once cost little more than one
+                        if x.kind == TENSORS:
                             x.made = make, make(x)
+                except Error:  # raised in its turn  # noqa: S110
+                    pass
         shard._give(item)
         return out
 

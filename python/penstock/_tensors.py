@@ -49,11 +49,7 @@ def views(item: Item) -> dict[str, torch.Tensor]:
     columns = arrays(item)
     if item.kind == TENSORS:
         wrap = torch.from_numpy
-        out = {k: wrap(a) for k, a in columns.items() if a.dtype.kind != "V"}  # type: ignore[no-untyped-call, unused-ignore]
-        for h in item.heads:
-            if h.code == BFLOAT16:
-                out[h.name] = wrap(columns[h.name].view(np.uint16)).view(torch.bfloat16)
-        return out if len(out) == len(columns) else {k: out[k] for k in columns}
+        return {h.name: wrap(columns[h.name]) if h.code != BFLOAT16 else wrap(columns[h.name].view(np.uint16)).view(torch.bfloat16) for h in item.heads}  # type: ignore[no-untyped-call, unused-ignore]
     return {k: _tensor(k, a) for k, a in columns.items()}
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
-import numbers
 import os
 import sys
 from collections.abc import Mapping
@@ -16,9 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-import numpy as np
-
-from penstock import _control
+from penstock import _control, _metrics
 from penstock._errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
@@ -106,7 +102,8 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
     together with the position in every training data set: a rank that gives one waits until that is committed (or, with asynchronous checkpoints, until
     the directory was moved away). A report that is not kept raises with the reason.
     """
-    values = {k if type(k) is str and k else _name(k): v if type(v) is float else _number(k, v) for k, v in (metrics or {}).items()}
+    metrics = metrics or {}
+    names, values = tuple(metrics), _metrics.values(metrics)
     directory = ""
     if checkpoint is not None:
         directory = os.path.abspath(os.fspath(checkpoint))
@@ -115,9 +112,10 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
             raise Invalid(f"checkpoint {directory} {what}: give a directory with the files to keep")
     s = _control.session()
     if s is None:
+        _metrics.form(names)
         _alone(directory)
         return
-    s.report(values, directory)
+    s.report(names, values, directory)
 
 
 def get_checkpoint() -> Optional[Path]:
@@ -177,38 +175,6 @@ def _end_group() -> None:
     if dist.is_initialized() and not _control.failed():
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
-
-
-def _name(key: Any) -> str:
-    if not isinstance(key, str) or not key:
-        raise TypeError(f"the name of a metric is {key!r}: names are text")
-    return key
-
-
-def _number(key: str, v: Any) -> float:
-    """As a float; NaN and infinities are fine."""
-    bad = f"metric {key!r} is {_show(v)}: metrics are numbers, or tensors of one element"
-    if isinstance(v, float):
-        return float(v)  # numpy's float64 is one, and writes itself in another way
-    if not isinstance(v, (numbers.Real, np.bool_)):  # bool and numpy's scalars are Real
-        item = getattr(v, "item", None)
-        if not callable(item) or math.prod(getattr(v, "shape", ())) != 1:
-            raise TypeError(bad)
-        v = item()
-        if not isinstance(v, numbers.Real):
-            raise TypeError(bad)
-    try:
-        return float(v)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(bad) from None
-
-
-def _show(v: Any) -> str:
-    shape = getattr(v, "shape", None)
-    if shape is not None:
-        return f"a {type(v).__name__} of shape {tuple(shape)}"
-    text = repr(v)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(v).__name__})"
 
 
 _said = False

@@ -248,7 +248,7 @@ def test_long_folder(binary: str, spec: Spec, monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_shard_of_a_run(serve: Callable[..., Served], spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_open, "_opened", {})
+    monkeypatch.setattr(_control, "opened", {})
     monkeypatch.setattr(_control, "session", lambda: None)
     with pytest.raises(penstock.Invalid, match="no worker of a run"):
         penstock.shard()
@@ -289,7 +289,7 @@ def test_evaluation_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         while p.frame()[0] not in (0, 4):
             pass
 
-    monkeypatch.setattr(_open, "_opened", {})
+    monkeypatch.setattr(_control, "opened", {})
     with fake.Fake(tmp_path, script) as f:
         data = {"val": {"socket": f.path, "eval": True}, "train": {"socket": f.path}}
         monkeypatch.setattr(_control, "session", lambda: SimpleNamespace(rank=0, data=data, alive=lambda step: None))

@@ -51,11 +51,11 @@ def test_views(serve: Serve, spec: Spec) -> None:
         x = b["x"][3:5]
         del b
         gc.collect()
-        assert len(s._feed.held) == 1 and x.tolist() == [0.75, 1.0]
+        assert len(s._feed.held) == 1 + len(s._feed.decoded) and x.tolist() == [0.75, 1.0]  # others may have come with it
         x += 1
         del x
         gc.collect()
-        assert not s._feed.held
+        assert len(s._feed.held) == len(s._feed.decoded)
         b = next(s.iter_torch_batches(dtypes={"x": torch.float64, "b": torch.uint8}))
         assert b["x"].dtype == torch.float64 and b["b"].dtype == torch.uint8 and b["id"].dtype == torch.int64
         assert {t.dtype for t in next(s.iter_torch_batches(dtypes=torch.float32)).values()} == {torch.float32}

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import _control, _state, train
-from penstock._control import decode_metrics, encode_metrics
+from penstock import _control, _metrics, _state, train
 from penstock._errors import Invalid, Unsupported
 
 from controller import Controller
@@ -67,9 +66,9 @@ def test_reports_count_on(controller: Controller, tmp_path: Path) -> None:
     assert b["n"] == 9 and Path(b["dir"]).is_absolute() and c == {"n": 10, "metrics": {}}
 
 
-@pytest.mark.parametrize("metrics", [{"a": math.nan, "b": math.inf, "c": -math.inf, "d": -0.0, "e": 1e-300, "f": 1e16, "g": 1e22, "\u00e4 \"\\\n": 0.1}, {}])
+@pytest.mark.parametrize("metrics", [{"a": math.nan, "b": math.inf, "c": -math.inf, "d": -0.0, "e": 1e-300, "f": 1e16, "g": 1e22, "\u00e4 100 %s \"\\\n": 0.1}, {}])
 def test_metrics_come_back(metrics: dict[str, float]) -> None:
-    back = decode_metrics(json.loads("{" + encode_metrics(metrics) + "}"))
+    back = _metrics.decode(json.loads("{" + _metrics.form(tuple(metrics)) % _metrics.values(metrics) + "}"))
     assert {k: repr(v) for k, v in back.items()} == {k: repr(v) for k, v in metrics.items()}
 
 
@@ -77,11 +76,11 @@ def test_what_metrics_may_be() -> None:
     torch = pytest.importorskip("torch")
     for v, want in [(1, 1), (True, 1), (np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int8(3), 3), (np.bool_(True), 1), (np.array(2), 2), (np.array([2.5]), 2.5),
                     (torch.tensor(1.5, requires_grad=True), 1.5), (torch.tensor([[2]]), 2), (torch.tensor(True), 1), (torch.tensor(0.5, dtype=torch.bfloat16), 0.5)]:  # fmt: skip
-        got = train._number("m", v)
+        got = _metrics._number("m", v)
         assert type(got) is float and got == want, v
     for v in ("0.5", None, 1j, [1], {"a": 1}, np.zeros(2), np.zeros(0), torch.zeros(2), torch.tensor(1j), np.array("x"), 10**400, object()):
         with pytest.raises(TypeError, match="metric 'm' is .*metrics are numbers"):
-            train._number("m", v)
+            _metrics._number("m", v)
     for k in (1, "", None):
         with pytest.raises(TypeError, match="names are text"):
             train.report({k: 1.0})  # type: ignore[dict-item]
@@ -257,7 +256,7 @@ class Shard:
     eval = noticed = False
     def place(self):
         return Place({"epoch": 0, "step": 1}, None)
-_control._training = lambda: {"train": Shard()}
+_control.opened["train"] = Shard()
 """
 
 
@@ -309,7 +308,7 @@ def test_lines_in_pieces(controller: Controller, piece: int) -> None:
                 controller.connections[rank].sendall(text[i : i + piece])
 
     controller.on_report = answer
-    out, _ = run(controller, AHEAD + "s = _control.session()\nfor i in range(8): penstock.report({})\nprint(s.report({}, '/'), s._answered, s.preempt.reason, len(s._buf))")
+    out, _ = run(controller, AHEAD + "s = _control.session()\nfor i in range(8): penstock.report({})\nprint(s.report((), (), '/'), s._answered, s.preempt.reason, len(s._buf))")
     assert out == "5 9 \u00e4 0\n"
 
 
@@ -350,10 +349,10 @@ def test_preemption_with_data(controller: Controller) -> None:
     """Where training data sets are open it counts from the batch that carries it. Evaluation ones do not matter."""
     out, _ = run(controller, """
 from types import SimpleNamespace as S
-from penstock import _open, _control, _state
+from penstock import _control, _state
 s = _control.session()
 a, b, val = S(eval=False, noticed=False), S(eval=False, noticed=False), S(eval=True, noticed=True)
-_open._opened.update(a=a, b=b, val=val)
+_control.opened.update(a=a, b=b, val=val)
 a.place = b.place = lambda: _state.Place({"epoch": 2, "step": 5}, None)
 penstock.report({})
 penstock.report({})
