@@ -96,7 +96,11 @@ func (c *controller) serve(conn *net.UnixConn) {
 		at, rank, err = c.admit(m.Hello, p)
 	}
 	if err != nil {
-		c.refuse(err)
+		pid := 0
+		if m.Hello != nil {
+			pid = m.Hello.PID
+		}
+		c.refuse(err, pid)
 		if b, aerr := wire.Append(nil, wire.ToWorker{Refused: wire.FromError(err)}); aerr == nil {
 			conn.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = conn.Write(b) // who does not listen need not know
@@ -118,13 +122,13 @@ func (c *controller) serve(conn *net.UnixConn) {
 }
 
 // refuse notes that a process was not let in. One of another run, or of an attempt that is over, is nobody of this one's; who hangs up is no worker either.
-func (c *controller) refuse(err error) {
+func (c *controller) refuse(err error, pid int) {
 	if code := fault.CodeOf(err); code == fault.Canceled || code == fault.Unknown {
 		return
 	}
 	c.post(func() {
 		if c.a != nil && c.a.refused == nil {
-			c.a.refused = err
+			c.a.refused, c.a.stranger = err, pid
 		}
 	})
 }

@@ -34,7 +34,7 @@ func stranger() error {
 		return err
 	}
 	defer conn.Close()
-	h := &wire.Hello{Version: wire.Version, Run: os.Getenv(wire.EnvRun), Attempt: 1, Client: "test"}
+	h := &wire.Hello{Version: wire.Version, Run: os.Getenv(wire.EnvRun), Attempt: 1, PID: os.Getpid(), Client: "test"}
 	if h.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return err
 	}
