@@ -47,10 +47,10 @@ func TestDirect(t *testing.T) {
 				writeWith(t, path, rec, parquet.WithCompression(codec), parquet.WithDataPageSize(page), parquet.WithDataPageVersion(version),
 					parquet.WithDictionaryDefault(false), parquet.WithMaxRowGroupLength(rows))
 				direct, lent := 0, 0
-				for range 2 {
+				for _, batch := range []int{20_000 + rng.IntN(20_000), 1 + rng.IntN(50_000)} { // parts of pages that are lent, and any
 					pool := mem.New(1 << 30)
 					from := rng.Int64N(rows / 2)
-					r, err := mustOpen(t, nil, path).Open(t.Context(), 0, &driver.ScanOptions{Alloc: pool, BatchRows: 1 + rng.IntN(50_000), FromRow: from})
+					r, err := mustOpen(t, nil, path).Open(t.Context(), 0, &driver.ScanOptions{Alloc: pool, BatchRows: batch, FromRow: from})
 					if err != nil {
 						t.Fatal(name, err)
 					}
