@@ -162,18 +162,21 @@ class _OpenLoader(Loader):
         self.shard.load_state_dict(state)
 
 
-def loader(data: "str | Shard" = "train", **options: Any) -> Loader:
-    """A data set of the run, or a shard that :func:`penstock.open` gave, as a dataloader. ``options`` are those of :meth:`Shard.iter_torch_batches`.
+def loader(data: "str | Shard" = "train", *, prefetch: int | None = None, **options: Any) -> Loader:
+    """A data set of the run, or a shard that :func:`penstock.open` gave, as a dataloader. ``prefetch`` is that of :func:`penstock.shard` (a shard that is given has its own); ``options`` are those of
+    :meth:`Shard.iter_torch_batches`.
 
     Lightning moves the tensors to its device; of tensors that are to be copied by themselves give ``device=penstock.get_device()``. A shard of its own has its state in Lightning's
     checkpoints; of a data set of the run it is in the run's.
     """
     if isinstance(data, Shard):
+        if prefetch is not None:
+            raise Invalid("loader(shard, prefetch=): give prefetch where the shard is opened")
         return _OpenLoader(data, options)
     session = _control.session()
     if session is None:
         raise Invalid(f"loader({data!r}): this process is no worker of a run, which has data sets by name; start it with `penstock train`, or give a shard: loader(penstock.open(spec))")
-    made = Loader(_open.shard(data), options)
+    made = Loader(_open.shard(data, prefetch=prefetch), options)
     if not made.shard.eval:
         session.positions[data] = made.position
     return made

@@ -44,7 +44,7 @@ class Net(L.LightningModule):
 
 trainer = L.Trainer(plugins=[PenstockEnvironment()], callbacks=[ReportCallback(every_n_steps=4, on_validation_end=False, metrics=["loss"])], devices=me.local_world_size, strategy="ddp",
                     accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Net(), loader("train"), ckpt_path=checkpoint())
+trainer.fit(Net(), loader("train", prefetch=2), ckpt_path=checkpoint())
 """
 
 
@@ -66,7 +66,7 @@ def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_no_length(train: Train, tmp_path: Path) -> None:  # noqa: F811
-    """Where nobody knows how many batches there are Lightning takes one ahead: it is not counted."""
+    """Where nobody knows how many batches there are Lightning takes one ahead: it is not counted. A notice counts after what was read ahead: two batches."""
     p = train("one", LOOP, "--set", "steps=[{with_columns: {x: double(id) / 96.0, y: double(id % 7)}}, {filter: x >= 0.0}]", config={"die": [1, 0, 0, 6], "notice": [2, 0, 1, 2]})
     assert p.returncode == 75, p.stderr
     assert "SIGKILL" in p.stderr and 14 < len(losses(tmp_path / "one", 0)) < 24
