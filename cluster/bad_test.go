@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"os"
@@ -23,6 +24,8 @@ func (c *testCluster) joinBad(name, token string, lie func(*pb.Inventory)) error
 	lie(n.inventory)
 	if err = n.joinAt(c.ctx(), c.addr, token); err == nil {
 		c.t.Cleanup(func() { n.Close() })
+	} else {
+		n.free()
 	}
 	return err
 }
@@ -206,13 +209,18 @@ func TestTwoOnOne(t *testing.T) {
 	_, err = StartHead(c.ctx(), cfg)
 	wantCode(t, err, fault.Invalid, "none")
 	n := c.join("a", Resources{CPUs: 1})
-	second, err := Join(c.ctx(), c.addr, "", c.node("a", Resources{CPUs: 1}))
-	if err == nil {
-		<-second.Done()
-		err = second.Err()
-		second.Close()
+	pem := filepath.Join(c.node("a", Resources{}).Dir, "node.pem")
+	was, err := os.ReadFile(pem)
+	must(t, err)
+	fresh, err := c.client.CreateJoinToken(c.ctx(), "", 0)
+	must(t, err)
+	for _, token := range []string{"", fresh} {
+		_, err = Join(c.ctx(), c.addr, token, c.node("a", Resources{CPUs: 1}))
+		wantCode(t, err, fault.Exists, "another agent has the folder", "--dir")
 	}
-	wantCode(t, err, fault.Exists, "another agent has the folder", "--dir")
+	if is, err := os.ReadFile(pem); err != nil || !bytes.Equal(is, was) {
+		t.Errorf("the certificate of the node that runs was replaced: %v", err)
+	}
 	if n.Err() != nil {
 		t.Error(n.Err())
 	}

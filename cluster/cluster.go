@@ -103,6 +103,7 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 			out.node = n
 			return out, nil
 		}
+		n.free()
 	}
 	h.Stop(0)
 	return nil, err
@@ -152,6 +153,7 @@ type Node struct {
 	inventory *pb.Inventory
 	visible   []string
 	lease     *device.Lease
+	unlock    func() // of the folder
 	end       context.CancelFunc
 	done      chan struct{}
 	err       error
@@ -188,16 +190,20 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if r.Memory == 0 {
 		r.Memory = exec.AvailableMemory() / 10 * 9
 	}
+	if inv.Binary, err = binaryHash(); err != nil {
+		return nil, err
+	}
+	if n.unlock, err = agent.Lock(cfg.Dir); err != nil {
+		return nil, err
+	}
 	if cfg.GPUs >= 0 {
 		if err := n.devices(ctx, inv, cfg.GPUs); err != nil {
+			n.free()
 			return nil, err
 		}
 		r.GPUs = len(inv.Devices)
 	}
 	inv.Capacity = r.wire()
-	if inv.Binary, err = binaryHash(); err != nil {
-		return nil, err
-	}
 	n.inventory = inv
 	return n, nil
 }
@@ -254,12 +260,18 @@ func Join(ctx context.Context, addr, token string, cfg NodeConfig) (*Node, error
 		return nil, err
 	}
 	if err := n.joinAt(ctx, addr, token); err != nil {
-		if n.lease != nil {
-			n.lease.Release()
-		}
+		n.free()
 		return nil, err
 	}
 	return n, nil
+}
+
+// free gives back what the node has of this machine.
+func (n *Node) free() {
+	if n.lease != nil {
+		n.lease.Release()
+	}
+	n.unlock()
 }
 
 func (n *Node) joinAt(ctx context.Context, addr, token string) error {
@@ -424,9 +436,7 @@ func (n *Node) Close() error {
 	<-n.done
 	n.keep.Wait()
 	err := errors.Join(n.err, n.conn.Close())
-	if n.lease != nil {
-		n.lease.Release()
-	}
+	n.free()
 	return err
 }
 

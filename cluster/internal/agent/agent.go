@@ -24,7 +24,7 @@ import (
 
 // Config of an agent.
 type Config struct {
-	Dir       string        // the node's folder, mode 0700; one agent at a time has it
+	Dir       string        // the node's folder, mode 0700; the caller has taken it with Lock
 	Node      string        // id, for logs
 	Inventory *pb.Inventory // what the node offers
 	Visible   []string      // how CUDA_VISIBLE_DEVICES names the devices of Inventory, in their order
@@ -57,7 +57,7 @@ var errLeft = errors.New("the head asked the node to leave")
 
 // Run attaches to the head, again whenever the stream ends, and runs what it is told to, until ctx ends or the head asks the node to leave; then what runs is ended. It returns nil in both cases, when nothing runs any more.
 //
-// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself. Exists: another agent has the folder.
+// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -65,16 +65,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Grace == 0 {
 		cfg.Grace = 10 * time.Second
 	}
-	unlock, err := lock(cfg.Dir)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, more: make(chan struct{}, 1), grace: cfg.Grace}
 	// What an agent before this one left: its processes have ended with it.
 	if err := os.RemoveAll(filepath.Join(cfg.Dir, "run")); err != nil {
 		return err
 	}
+	var err error
 	if a.packs, err = packs.OpenStore(filepath.Join(cfg.Dir, "packs"), 16<<30, packs.Limits{}); err != nil {
 		return err
 	}

@@ -319,8 +319,8 @@ func (a *agent) used() *pb.Resources {
 // fileName is a name for the files of a process.
 func fileName(id string) string { return strings.ReplaceAll(id, "/", "-") }
 
-// lock takes the node's folder for this process.
-func lock(dir string) (unlock func(), err error) {
+// Lock makes the node's folder, and takes it for this process. Exists: another agent has it.
+func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fault.New(fault.Denied, "the node's folder: %w", err)
 	}
