@@ -221,6 +221,10 @@ func (s *Files) Commit(ctx context.Context) error {
 		}
 		d, err := s.decide(ctx, m)
 		if err != nil {
+			// Another process of this job may have committed since the look above, and taken the files away.
+			if now, serr := settle(ctx, s.out, s.o.Blob, s.proc); serr == nil && now != nil && (m == nil || now.Number != m.Number) {
+				continue
+			}
 			return err
 		}
 		data, err := json.Marshal(d)
