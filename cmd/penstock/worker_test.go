@@ -193,7 +193,11 @@ func noteStep(dir string, b *shard.Batch, step int64, rank, world int) error {
 	if old, err := os.ReadFile(name); err == nil && string(old) != string(text) {
 		return fmt.Errorf("step %d of rank %d was another batch before", step, rank)
 	}
-	return os.WriteFile(name, text, 0o644)
+	whole := filepath.Join(dir, "."+filepath.Base(name)) // a worker that is ended in the middle leaves nothing half
+	if err := os.WriteFile(whole, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(whole, name)
 }
 
 // feedLines reads steps of a rank: their digests.
