@@ -334,7 +334,7 @@ func (c *controller) torchrun(rank, restarts, port int) []string {
 
 // exited tells the state machine of a worker's end.
 func (c *controller) exited(at *attempt, e launch.Exit) {
-	if e.OK() && at.refused != nil && (at.peers[e.Rank] == nil || e.PID == at.stranger) { // it is, or is taken for, that process: its good end hides that it did nothing
+	if e.OK() && at.refused != nil && (at.peers[e.Rank] == nil || at.stranger != 0 && e.PID == at.stranger) { // it is, or is taken for, that process: its good end hides that it did nothing
 		err := fault.New(fault.CodeOf(at.refused), "it was refused, and ended all the same with exit code 0: %w", at.refused)
 		c.step(group.Event{Kind: group.Done, Attempt: at.number, Rank: e.Rank, Err: ofRank(e.Rank, err)})
 	}
