@@ -17,14 +17,15 @@ PYTHON = Path(__file__).resolve().parents[1]
 
 SPEC = """
 version: 1
-source: {range: {n: 96}}
+source: {range: {n: 384}}
 steps:
-  - with_columns: {x: double(id) / 96.0, y: double(id % 7)}
+  - with_columns: {x: double(id) / 384.0, y: double(id % 7)}
 shards: {global_batch: 8, seed: 5, columns: {x: float32, y: float32}}
 """
 
 LOOP = """
-import os, signal, sys, tempfile
+import os, signal, sys, tempfile, time
+from pathlib import Path
 import torch, penstock
 
 torch.manual_seed(0)
@@ -38,7 +39,7 @@ if saved:
     state = torch.load(saved / f"rank{me.rank if config.get('each') else 0}.pt")
     net.load_state_dict(state["net"])
     optimizer.load_state_dict(state["optimizer"])
-shard = penstock.shard("train")
+shard = penstock.shard("train", prefetch=2)  # a notice counts after what was read ahead
 while shard.epoch < 2:
     for batch in shard.iter_torch_batches():
         loss = (model(batch["x"][:, None])[:, 0] - batch["y"]).square().mean()
@@ -60,6 +61,8 @@ while shard.epoch < 2:
             sys.exit(0)
         if [me.attempt, me.rank, shard.epoch, shard.step] == config.get("notice"):
             os.kill(os.getppid(), signal.SIGTERM)
+            while '"preempting"' not in Path("penstock-runs/a/status.json").read_text():
+                time.sleep(0.001)
 """
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
@@ -100,11 +103,11 @@ def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     whole = train("whole", LOOP, "--workers", "2")
     assert whole.returncode == 0, whole.stderr
-    assert len(losses(tmp_path / "whole", 0)) == 24
+    assert len(losses(tmp_path / "whole", 0)) == 96
     noticed = train("parts", LOOP, "--workers", "2", config={"die": [1, 1, 0, 7], "notice": [2, 0, 1, 2], "each": True})
     assert noticed.returncode == 75, noticed.stderr
     assert "rank 1" in noticed.stderr and "SIGKILL" in noticed.stderr
-    assert 14 < len(losses(tmp_path / "parts", 0)) < 24
+    assert 50 < len(losses(tmp_path / "parts", 0)) < 96
     resumed = train("parts", LOOP, "penstock-runs/a", command="resume")
     assert resumed.returncode == 0, resumed.stderr
     for rank in range(2):
