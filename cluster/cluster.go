@@ -276,7 +276,7 @@ func (n *Node) free() {
 
 func (n *Node) joinAt(ctx context.Context, addr, token string) error {
 	path := filepath.Join(n.cfg.Dir, "node.pem")
-	cert, err := pki.Load(path)
+	cert, err := pki.Load(path, pki.Node)
 	switch {
 	case errors.Is(err, os.ErrNotExist) || fault.CodeOf(err) == fault.NotFound || err == nil && (time.Now().After(cert.Leaf.NotAfter) || ofAnother(cert, token)):
 		cert = nil
@@ -364,7 +364,7 @@ func (n *Node) join(ctx context.Context, addr, token, path string) (c *tls.Certi
 			if err := pki.CheckClock(time.Now(), time.Unix(0, reply.GetUnixNanos()), "the head's"); err != nil {
 				return nil, err
 			}
-			if c, err = pki.Assemble(reply.GetChain(), key, t.Pin); err != nil {
+			if c, err = pki.Assemble(reply.GetChain(), key, t.Pin, pki.Node); err != nil {
 				return nil, err
 			}
 			return c, pki.Save(path, c)
@@ -395,7 +395,7 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 		if err != nil {
 			return nil, err
 		}
-		c, err := pki.Assemble(reply.GetChain(), key, pin)
+		c, err := pki.Assemble(reply.GetChain(), key, pin, pki.Node)
 		if err != nil {
 			return nil, err
 		}

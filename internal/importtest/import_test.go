@@ -75,6 +75,8 @@ var allowed = []struct {
 	{"cluster/internal/jobs", "cluster/internal/place"},
 	{"cluster/internal/core", "cluster/internal/place cluster/internal/jobs"},
 	{"cluster/internal/rpc", "internal/fault cluster/internal/pb cluster/internal/pki"},
+	{"cluster/gang", "internal/fault cluster/internal/pki"},
+	{"cluster/gang/gangtest", "cluster/gang cluster/internal/pki"},
 	{"cluster/internal/agent", "internal/fault trainer/launch trainer/device cluster/internal/pb cluster/internal/pki cluster/internal/rpc cluster/internal/packs"},
 	{"cluster/internal/head", "internal/fault internal/near cluster/internal/..."},
 	{"cluster", "internal/fault internal/near exec trainer/device cluster/internal/..."},

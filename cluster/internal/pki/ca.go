@@ -185,6 +185,23 @@ func (ca *CA) IssueNode(csr []byte, node string, epoch uint64) (chain [][]byte, 
 	return [][]byte{der, ca.cert.Raw}, nil
 }
 
+// IssueMember makes a certificate for the key of a request of a node's, for a process of a job that runs there: as IssueNode. The holder may serve and call.
+func (ca *CA) IssueMember(csr []byte, job string, attempt int64, member int) (chain [][]byte, err error) {
+	if !name.MatchString(job) || attempt < 0 || member < 0 {
+		return nil, fault.New(fault.Invalid, "%s/%d/%d is no process of a job", job, attempt, member)
+	}
+	pub, err := checkCSR(csr)
+	if err != nil {
+		return nil, err
+	}
+	t := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	der, err := ca.issue(t, Identity{Cluster: ca.cluster, Role: Member, Job: job, Attempt: attempt, Member: member}, pub)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "a certificate for process %s/%d/%d: %w", job, attempt, member, err)
+	}
+	return [][]byte{der, ca.cert.Raw}, nil
+}
+
 func (ca *CA) issue(t *x509.Certificate, id Identity, pub crypto.PublicKey) ([]byte, error) {
 	now := ca.now()
 	if now.Before(ca.cert.NotBefore) || now.Add(Lifetime).After(ca.cert.NotAfter) {
@@ -211,10 +228,13 @@ func serial() *big.Int {
 type Pin [sha256.Size]byte
 
 // PinOf returns the pin of an authority's certificate.
-func PinOf(c *x509.Certificate) Pin { return sha256.Sum256(c.Raw) }
+func PinOf(c *x509.Certificate) Pin { return PinOfDER(c.Raw) }
 
-// Assemble makes of the answer to a request what TLS needs: it checks that the chain ends at the authority of pin and that the first certificate is a node's, and key's.
-func Assemble(chain [][]byte, key crypto.Signer, pin Pin) (*tls.Certificate, error) {
+// PinOfDER is PinOf of a certificate that is not parsed.
+func PinOfDER(der []byte) Pin { return sha256.Sum256(der) }
+
+// Assemble makes of the answer to a request what TLS needs: it checks that the chain ends at the authority of pin and that the first certificate is one of role (Node or Member), and key's.
+func Assemble(chain [][]byte, key crypto.Signer, pin Pin, role Role) (*tls.Certificate, error) {
 	if len(chain) != 2 || len(chain[0]) > maxCSR || Pin(sha256.Sum256(chain[1])) != pin {
 		return nil, fault.New(fault.Denied, "the head sent a certificate of another authority than the token names")
 	}
@@ -237,8 +257,8 @@ func Assemble(chain [][]byte, key crypto.Signer, pin Pin) (*tls.Certificate, err
 	if err != nil {
 		return nil, err
 	}
-	if id.Role != Node {
-		return nil, fault.New(fault.Denied, "the certificate that the head sent is not a node's")
+	if id.Role != role {
+		return nil, fault.New(fault.Denied, "the certificate that the head sent is %s", id)
 	}
 	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Save writes a node's certificate and key to a file of mode 0600, in place of what is there: after a crash it holds the old or the new, complete. Its folder must be private (0700).
+// Save writes the certificate of a node or a member and key to a file of mode 0600, in place of what is there: after a crash it holds the old or the new, complete. Its folder must be private (0700).
 func Save(path string, c *tls.Certificate) error {
 	key, ok := c.PrivateKey.(crypto.Signer)
 	if !ok {
@@ -27,8 +27,8 @@ func Save(path string, c *tls.Certificate) error {
 	return writeFile(path, b, os.Rename)
 }
 
-// Load reads what Save wrote. Whether the certificate has ended is for the caller to see.
-func Load(path string) (*tls.Certificate, error) {
+// Load reads what Save wrote, of role. Whether the certificate has ended is for the caller to see.
+func Load(path string, role Role) (*tls.Certificate, error) {
 	if err := Private(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func Load(path string) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "%w: join again", err).At(fault.Place{File: path})
 	}
-	c, err := Assemble(chain, key, PinOf(root))
+	c, err := Assemble(chain, key, PinOf(root), role)
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the node's certificate and key do not belong together: join again").At(fault.Place{File: path})
 	}

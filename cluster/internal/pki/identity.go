@@ -30,6 +30,7 @@ const (
 	Nobody Role = iota
 	Head        // may serve
 	Node        // may call as one node
+	Member      // is one process of an attempt of a job, and may talk to the others
 )
 
 // Identity is what a certificate of the cluster says.
@@ -38,15 +39,21 @@ type Identity struct {
 	Role    Role
 	Node    string    // id, of a node
 	Epoch   uint64    // of a node: its session when the certificate was made
+	Job     string    // of a member
+	Attempt int64     // of a member's job
+	Member  int       // of a member: its number in its attempt
 	Ends    time.Time // of the certificate
 }
 
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// String is the URI of the certificate: penstock://CLUSTER/node/ID/EPOCH, or penstock://CLUSTER/head.
+// String is the URI of the certificate: penstock://CLUSTER/node/ID/EPOCH, penstock://CLUSTER/job/JOB/ATTEMPT/MEMBER, or penstock://CLUSTER/head.
 func (id Identity) String() string {
-	if id.Role == Head {
+	switch id.Role {
+	case Head:
 		return "penstock://" + id.Cluster + "/head"
+	case Member:
+		return "penstock://" + id.Cluster + "/job/" + id.Job + "/" + strconv.FormatInt(id.Attempt, 10) + "/" + strconv.Itoa(id.Member)
 	}
 	return "penstock://" + id.Cluster + "/node/" + id.Node + "/" + strconv.FormatUint(id.Epoch, 10)
 }
@@ -76,6 +83,13 @@ func IdentityOf(c *x509.Certificate) (Identity, error) {
 			return Identity{}, bad
 		}
 		id.Role, id.Node, id.Epoch = Node, part[1], epoch
+	case len(part) == 4 && part[0] == "job" && name.MatchString(part[1]):
+		attempt, err := strconv.ParseInt(part[2], 10, 64)
+		member, err2 := strconv.Atoi(part[3])
+		if err != nil || err2 != nil || attempt < 0 || member < 0 {
+			return Identity{}, bad
+		}
+		id.Role, id.Job, id.Attempt, id.Member = Member, part[1], attempt, member
 	default:
 		return Identity{}, bad
 	}

@@ -63,7 +63,7 @@ func newCA(t testing.TB, cluster string) *CA {
 func newNode(t testing.TB, ca *CA, id string, epoch uint64) *tls.Certificate {
 	t.Helper()
 	key := must(NewKey())
-	return must(Assemble(must(ca.IssueNode(must(NewCSR(key)), id, epoch)), key, ca.Pin()))
+	return must(Assemble(must(ca.IssueNode(must(NewCSR(key)), id, epoch)), key, ca.Pin(), Node))
 }
 
 func TestCAIsMadeOnce(t *testing.T) {
@@ -172,12 +172,12 @@ func TestRequests(t *testing.T) {
 		if d := c.NotAfter.Sub(c.NotBefore); d != Lifetime+Early {
 			t.Errorf("good for %v", d)
 		}
-		must(Assemble(chain, key, ca.Pin()))
-		_, err = Assemble(chain, must(NewKey()), ca.Pin())
+		must(Assemble(chain, key, ca.Pin(), Node))
+		_, err = Assemble(chain, must(NewKey()), ca.Pin(), Node)
 		wants(t, err, fault.Denied, "another key")
-		_, err = Assemble(chain, key, newCA(t, "c1").Pin())
+		_, err = Assemble(chain, key, newCA(t, "c1").Pin(), Node)
 		wants(t, err, fault.Denied, "another authority")
-		_, err = Assemble([][]byte{must(newCA(t, "c1").IssueNode(csr(key, greedy), "n7", 3))[0], chain[1]}, key, ca.Pin())
+		_, err = Assemble([][]byte{must(newCA(t, "c1").IssueNode(csr(key, greedy), "n7", 3))[0], chain[1]}, key, ca.Pin(), Node)
 		wants(t, err, fault.Denied, "not signed by the cluster's authority")
 	}
 	good := csr(must(NewKey()), x509.CertificateRequest{})
@@ -553,14 +553,14 @@ func TestSaveAndLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
 	os.Mkdir(dir, 0o700)
 	path := filepath.Join(dir, "node.pem")
-	_, err := Load(path)
+	_, err := Load(path, Node)
 	wants(t, err, fault.NotFound)
 	for epoch := range uint64(3) { // in place of what is there
 		n := newNode(t, ca, "n7", epoch)
 		if err := Save(path, n); err != nil {
 			t.Fatal(err)
 		}
-		got := must(Load(path))
+		got := must(Load(path, Node))
 		if id := must(IdentityOf(got.Leaf)); id.Epoch != epoch || must(os.Stat(path)).Mode().Perm() != 0o600 {
 			t.Errorf("loaded %v", id)
 		}
@@ -574,11 +574,11 @@ func TestSaveAndLoad(t *testing.T) {
 	whole := must(os.ReadFile(path))
 	for n := 0; n < len(whole)-30; n += 41 {
 		os.WriteFile(path, whole[:n], 0o600)
-		_, err := Load(path)
+		_, err := Load(path, Node)
 		wants(t, err, fault.Corrupt)
 	}
 	os.Chmod(dir, 0o750)
-	_, err = Load(path)
+	_, err = Load(path, Node)
 	wants(t, err, fault.Denied, "chmod 700")
 	wants(t, Save(path, newNode(t, ca, "n7", 1)), fault.Denied, "chmod 700")
 }

@@ -196,3 +196,56 @@ func round(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dm", d/time.Minute)
 }
+
+// MemberTLS is either side of a connection between processes of one attempt of a job: both show certificates of the authority of pin, as members of the same attempt as h. peer is the number that the
+// other side must have; below 0: any. h's certificate is the one of this process.
+func MemberTLS(h *Holder, pin Pin, peer int) (*tls.Config, error) {
+	self, err := IdentityOf(h.cert.Load().Leaf)
+	if err != nil {
+		return nil, err
+	}
+	root, err := x509.ParseCertificate(h.cert.Load().Certificate[1])
+	if err != nil || PinOf(root) != pin || self.Role != Member {
+		return nil, fault.New(fault.Denied, "the certificate of this process is not of a member of the cluster")
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(root)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Time: h.now, NextProtos: []string{memberProtocol}, SessionTicketsDisabled: true,
+		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.cert.Load(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return h.cert.Load(), nil },
+		ClientAuth:           tls.RequireAnyClientCert,
+		// As in ClientTLS: VerifyConnection runs in every handshake, on both sides, and does all that is left out here, but for host names, which members have none of.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if s.NegotiatedProtocol != memberProtocol {
+				return fault.New(fault.Denied, "the other side does not speak %s", memberProtocol)
+			}
+			id, err := verifyMember(s.PeerCertificates, roots, h.now(), s.DidResume)
+			if err != nil {
+				return err
+			}
+			if id.Cluster != self.Cluster || id.Job != self.Job || id.Attempt != self.Attempt || peer >= 0 && id.Member != peer {
+				return fault.New(fault.Denied, "the other side is %s, and not of this attempt of the job", id)
+			}
+			return nil
+		},
+	}, nil
+}
+
+// memberProtocol is what members speak, by ALPN.
+const memberProtocol = "penstock-gang/1"
+
+func verifyMember(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, resumed bool) (Identity, error) {
+	if len(chain) == 0 || resumed {
+		return Identity{}, fault.New(fault.Denied, "the other side shows no certificate")
+	}
+	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		return Identity{}, fault.New(fault.Denied, "the certificate of the other side is not good: %w", err)
+	}
+	id, err := IdentityOf(chain[0])
+	if err == nil && id.Role != Member {
+		err = fault.New(fault.Denied, "the other side is %s, and no process of a job", id)
+	}
+	return id, err
+}

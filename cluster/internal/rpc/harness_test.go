@@ -167,7 +167,7 @@ func (h *head) token(id string, scope Scope) pki.Token {
 
 func node(t testing.TB, ca *pki.CA, id string, epoch uint64) *pki.Holder {
 	key := must(pki.NewKey())
-	return pki.NewHolder(must(pki.Assemble(must(ca.IssueNode(must(pki.NewCSR(key)), id, epoch)), key, ca.Pin())), nil)
+	return pki.NewHolder(must(pki.Assemble(must(ca.IssueNode(must(pki.NewCSR(key)), id, epoch)), key, ca.Pin(), pki.Node)), nil)
 }
 
 func (h *head) dial(c Creds) *Conn {

@@ -212,7 +212,7 @@ func TestWrongCertificates(t *testing.T) {
 	for what, holder := range map[string]*pki.Holder{
 		"another authority": node(t, newCA(t, nil), "n7", 1),
 		"a head's":          pki.NewHolder(must(h.ca.IssueHead("x")), nil),
-		"ended, of another": pki.NewHolder(must(pki.Assemble(must(old.IssueNode(must(pki.NewCSR(key)), "n7", 1)), key, old.Pin())), nil),
+		"ended, of another": pki.NewHolder(must(pki.Assemble(must(old.IssueNode(must(pki.NewCSR(key)), "n7", 1)), key, old.Pin(), pki.Node)), nil),
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

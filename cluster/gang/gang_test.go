@@ -1,0 +1,202 @@
+package gang_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("GANG_TEST_MEMBER") != "" {
+		member()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func accept(t *testing.T, l *gang.Listener) (net.Conn, int) {
+	t.Helper()
+	c, node, err := l.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, node
+}
+
+// Everybody reaches everybody, by number and service; who comes before the service waits for it.
+func TestDial(t *testing.T) {
+	gs := gangtest.New(t, 3)
+	for i, g := range gs {
+		if g.Node() != i || g.Nodes() != 3 || g.Job() != "j1" || g.Attempt() != 1 || g.Host(i) != "127.0.0.1" {
+			t.Fatalf("%v says that it is node %d of %d", g, g.Node(), g.Nodes())
+		}
+	}
+	early := make(chan net.Conn, 1)
+	go func() {
+		c, err := gs[2].Dial(t.Context(), 0, "late")
+		if err != nil {
+			t.Error(err)
+		}
+		early <- c
+	}()
+	for from := range gs {
+		for to := range gs {
+			l, err := gs[to].Listen("x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := gs[to].Listen("x"); fault.CodeOf(err) != fault.Exists {
+				t.Fatalf("a second listener of a service: %v", err)
+			}
+			c, err := gs[from].Dial(t.Context(), to, "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, node := accept(t, l)
+			if node != from {
+				t.Fatalf("node %d is taken for %d", from, node)
+			}
+			go func() { io.WriteString(c, "hello"); c.Close() }()
+			b, err := io.ReadAll(d)
+			if string(b) != "hello" || err != nil {
+				t.Fatalf("%q, %v", b, err)
+			}
+			d.Close()
+			l.Close()
+		}
+	}
+	l, err := gs[0].Listen("late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, node := accept(t, l)
+	d.Close()
+	(<-early).Close()
+	if node != 2 {
+		t.Fatal(node)
+	}
+}
+
+// A process of another gang, and one that claims to be another member, are refused by both sides.
+func TestStrangers(t *testing.T) {
+	ours, theirs := gangtest.New(t, 2), gangtest.New(t, 2)
+	if _, err := ours[0].Listen("x"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := theirs[1].DialAt(t.Context(), 0, ours[0].Address(), "x")
+	if fault.CodeOf(err) != fault.Denied {
+		t.Errorf("a stranger dials: %v", err)
+	}
+	_, err = ours[1].DialAt(t.Context(), 1, ours[0].Address(), "x")
+	if fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "c0/job/j1/1/0") {
+		t.Errorf("node 0 where node 1 was expected: %v", err)
+	}
+	// Without TLS, without a name: nothing is answered, and the gang goes on.
+	raw, err := net.Dial("tcp", ours[0].Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(raw, "GET / HTTP/1.1\r\n\r\n")
+	io.ReadAll(raw)
+	raw.Close()
+	c, err := ours[1].Dial(t.Context(), 0, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+// What cannot be reached ends with the context; closing ends what waits.
+func TestEnds(t *testing.T) {
+	gs := gangtest.New(t, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := gs[0].Dial(ctx, 1, "nobody"); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "nobody serves") && !strings.Contains(err.Error(), "not reached") {
+		t.Errorf("nobody serves it: %v", err)
+	}
+	if _, err := gs[0].Dial(t.Context(), 2, "x"); fault.CodeOf(err) != fault.Invalid {
+		t.Errorf("node 2 of 2: %v", err)
+	}
+	waits := make(chan error, 2)
+	go func() { _, err := gs[0].Dial(context.Background(), 1, "nobody"); waits <- err }()
+	l, err := gs[0].Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _, err := l.Accept(context.Background()); waits <- err }()
+	gs[0].Close()
+	for range 2 {
+		if err := <-waits; fault.CodeOf(err) != fault.Canceled && fault.CodeOf(err) != fault.Unavailable {
+			t.Errorf("closed: %v", err)
+		}
+	}
+	if _, err := gs[0].Listen("y"); err == nil {
+		t.Error("a closed gang listens")
+	}
+}
+
+// A process with the socket of its agent is the member, one that it starts an aide.
+func TestProcesses(t *testing.T) {
+	gs, dirs := gangtest.WithFolders(t, 2)
+	l, err := gs[0].Listen("hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "GANG_TEST_MEMBER=1", gang.EnvDir+"="+dirs[1])
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, node := accept(t, l)
+	address, _ := io.ReadAll(c)
+	c.Close()
+	if node != 1 {
+		t.Fatal(node)
+	}
+	d, err := gs[0].DialAt(t.Context(), 1, string(address), "aide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func member() {
+	if g, err := gang.Join(); g != nil || fault.CodeOf(err) != fault.Invalid {
+		panic("a member without a socket")
+	}
+	g, err := gang.Aide()
+	if err != nil {
+		panic(err)
+	}
+	defer g.Close()
+	l, err := g.Listen("aide")
+	if err != nil {
+		panic(err)
+	}
+	c, err := g.Dial(context.Background(), 0, "hello")
+	if err != nil {
+		panic(err)
+	}
+	io.WriteString(c, g.Address())
+	c.Close()
+	d, _, err := l.Accept(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	d.Close()
+}

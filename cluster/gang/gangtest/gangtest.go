@@ -1,0 +1,69 @@
+// Package gangtest makes gangs for tests, on one machine and with real certificates.
+package gangtest
+
+import (
+	"net"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+)
+
+// New is a gang of n members in this process, which is closed with the test. Dir returns the folder of a member.
+func New(t testing.TB, n int) []*gang.Gang {
+	t.Helper()
+	gs, _ := WithFolders(t, n)
+	return gs
+}
+
+// WithFolders is New, with the members' folders: what their aides need (gang.EnvDir).
+func WithFolders(t testing.TB, n int) (gs []*gang.Gang, dirs []string) {
+	t.Helper()
+	base := t.TempDir()
+	ca, err := pki.OpenCA(filepath.Join(base, "ca"), "c0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listeners := make([]net.Listener, n)
+	info := gang.Info{Cluster: "c0", Job: "j1", Attempt: 1, Addresses: make([]string, n)}
+	for i := range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[i], info.Addresses[i] = l, l.Addr().String()
+	}
+	for i := range n {
+		info := info
+		info.Node = i
+		key, err := pki.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		csr, err := pki.NewCSR(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := ca.IssueMember(csr, info.Job, info.Attempt, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := pki.Assemble(chain, key, ca.Pin(), pki.Member)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(base, strconv.Itoa(i))
+		if err := gang.Write(dir, info, c); err != nil {
+			t.Fatal(err)
+		}
+		g, err := gang.Open(dir, listeners[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { g.Close() })
+		gs, dirs = append(gs, g), append(dirs, dir)
+	}
+	return gs, dirs
+}
