@@ -38,15 +38,23 @@ type Commit struct {
 	Metrics map[string]float64
 	World   int // workers
 	// Parts are the folders that ranks gave; their files become one tree. None: a checkpoint of the positions in the data only.
-	Parts    []Part
-	Data     map[string]Data // training data sets by name
-	Parallel int             // uploads at once; 0: 8
+	Parts     []Part
+	Elsewhere []Elsewhere     // folders of ranks of other machines, which belong to the same tree
+	Data      map[string]Data // training data sets by name
+	Parallel  int             // uploads at once; 0: 8
 }
 
 // Part is the folder of a rank. It is read and left as it is; nothing in it may change before Commit returns.
 type Part struct {
 	Rank int
 	Dir  string
+}
+
+// Elsewhere is the folders of ranks of another machine.
+type Elsewhere struct {
+	Ranks []int
+	// Upload has a process of that machine upload them into the try ([Run.Upload] there), and gives their files. When it returns nothing is written any more.
+	Upload func(ctx context.Context, try string) ([]File, error)
 }
 
 // Commit uploads the files, then makes the checkpoint: before it returns nil nobody sees anything of it, afterwards it is there for whoever comes, and the run's metrics up to it are.
@@ -78,7 +86,7 @@ func (r *Run) Commit(ctx context.Context, c Commit) (*Manifest, error) {
 		return nil, err
 	}
 	m := &Manifest{Number: own.next, Attempt: own.attempt, Try: tryName(own.next, own.attempt), Report: c.Report, World: c.World,
-		Metrics: maps.Clone(c.Metrics), Data: make(map[string]Data, len(c.Data)), Files: make([]File, len(files))}
+		Metrics: maps.Clone(c.Metrics), Data: make(map[string]Data, len(c.Data))}
 	dir := checkpointsDir + m.Try + "/"
 	if err := r.upload(ctx, m, dir, files, c); err != nil {
 		r.cleanup(ctx, dir)
@@ -90,28 +98,105 @@ func (r *Run) Commit(ctx context.Context, c Commit) (*Manifest, error) {
 	return m, nil
 }
 
-// upload writes all that a manifest refers to, and fills it in.
-func (r *Run) upload(ctx context.Context, m *Manifest, dir string, files []source, c Commit) error {
+// Upload writes the folders of ranks of this machine into a try to commit that the process which has begun the run made ([Elsewhere]), and gives their files, by path. Nothing of it counts until that one
+// has committed: an upload for a try that was given up harms nobody. After an error what is there is removed by whoever commits. parallel uploads at once; 0: 8.
+func (r *Run) Upload(ctx context.Context, try string, given []Part, parallel int) ([]File, error) {
+	if _, _, ok := parseTry(try); !ok {
+		return nil, fault.New(fault.Internal, "%q is no try of a checkpoint", try)
+	}
+	parts, sources, err := scan(ctx, given)
+	defer closeParts(parts)
+	if err != nil {
+		return nil, err
+	}
+	dir := checkpointsDir + try + "/"
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(cmp.Or(max(0, c.Parallel), parallelUploads))
-	order := make([]int, len(files)) // the largest first, so that none is left to the end
+	g.SetLimit(cmp.Or(max(0, parallel), parallelUploads))
+	files := make([]File, len(sources))
+	r.uploadFiles(gctx, g, dir, sources, files)
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Canceled, "%w", context.Cause(ctx))
+	}
+	return files, r.syncTree(dir)
+}
+
+// uploadFiles has g upload sources into dir, and sets files, one each.
+func (r *Run) uploadFiles(ctx context.Context, g *errgroup.Group, dir string, sources []source, files []File) {
+	order := make([]int, len(sources)) // the largest first, so that none is left to the end
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(files[b].file.Size, files[a].file.Size) })
-	g.Go(func() error { return r.flushMetrics(gctx) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(sources[b].file.Size, sources[a].file.Size) })
 	for _, i := range order {
-		if gctx.Err() != nil {
+		if ctx.Err() != nil {
 			break
 		}
 		g.Go(func() error {
-			r.at("upload", files[i].file.Path)
-			sum, err := r.uploadFile(gctx, dir+objectName(files[i].file.Path), &files[i])
-			m.Files[i] = files[i].file
-			m.Files[i].Sum = sum
+			r.at("upload", sources[i].file.Path)
+			sum, err := r.uploadFile(ctx, dir+objectName(sources[i].file.Path), &sources[i])
+			files[i] = sources[i].file
+			files[i].Sum = sum
 			return err
 		})
 	}
+}
+
+// upload writes all that a manifest refers to, and fills it in. Parts elsewhere are uploaded there, meanwhile. It returns when nothing is written any more.
+func (r *Run) upload(ctx context.Context, m *Manifest, dir string, sources []source, c Commit) error {
+	all, actx := errgroup.WithContext(ctx)
+	there := make([][]File, len(c.Elsewhere))
+	for i, e := range c.Elsewhere {
+		all.Go(func() (err error) {
+			if there[i], err = e.Upload(actx, m.Try); err == nil {
+				err = e.check(there[i])
+			}
+			return err
+		})
+	}
+	m.Files = make([]File, len(sources))
+	all.Go(func() error { return r.uploadHere(actx, m, dir, sources, c) })
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fault.New(fault.Canceled, "%w", context.Cause(ctx))
+	}
+	for _, files := range there {
+		m.Files = append(m.Files, files...)
+	}
+	if err := oneTree(m.Files); err != nil {
+		return err
+	}
+	for _, f := range m.Files {
+		m.Bytes += f.Size
+	}
+	return r.syncTree(dir)
+}
+
+// check refuses what is no result of an upload.
+func (e *Elsewhere) check(files []File) error {
+	seen := map[int]bool{}
+	for i := range files {
+		if err := files[i].check(); err != nil || !slices.Contains(e.Ranks, files[i].Rank) {
+			return fault.New(fault.Internal, "the upload of ranks %v gave %+v: %w", e.Ranks, files[i], err)
+		}
+		seen[files[i].Rank] = true
+	}
+	if len(seen) != len(e.Ranks) {
+		return fault.New(fault.Internal, "the upload of ranks %v gave files of %d of them", e.Ranks, len(seen))
+	}
+	return nil
+}
+
+// uploadHere is upload's part of this process.
+func (r *Run) uploadHere(ctx context.Context, m *Manifest, dir string, sources []source, c Commit) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(cmp.Or(max(0, c.Parallel), parallelUploads))
+	g.Go(func() error { return r.flushMetrics(gctx) })
+	r.uploadFiles(gctx, g, dir, sources, m.Files)
 	var mu sync.Mutex
 	for name, d := range c.Data {
 		if len(d.State) > 0 && !json.Valid(d.State) {
@@ -132,16 +217,7 @@ func (r *Run) upload(ctx context.Context, m *Manifest, dir string, files []sourc
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return fault.New(fault.Canceled, "%w", context.Cause(ctx))
-	}
-	for _, f := range m.Files {
-		m.Bytes += f.Size
-	}
-	return r.syncTree(dir)
+	return g.Wait()
 }
 
 func sumOf(data []byte) string {

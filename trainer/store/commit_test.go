@@ -501,3 +501,92 @@ func TestCanceled(t *testing.T) {
 		checkClean(t, r)
 	})
 }
+
+// Folders of ranks of another machine are uploaded there, into the same try; all files are one tree.
+func TestElsewhere(t *testing.T) {
+	for _, storage := range []string{t.TempDir(), fmt.Sprintf("mem://store%d/runs", memNumber.Add(1))} {
+		r := newRun(t, storage, "x")
+		begin(t, r)
+		there := openRun(t, storage, "x") // the other process's
+		var tried string
+		from := func(parts ...Part) Elsewhere {
+			e := Elsewhere{}
+			for _, p := range parts {
+				e.Ranks = append(e.Ranks, p.Rank)
+			}
+			e.Upload = func(ctx context.Context, try string) ([]File, error) {
+				tried = try
+				return there.Upload(ctx, try, parts, 2)
+			}
+			return e
+		}
+		here := Part{1, tree(t, map[string]string{"b": "1", "sub/x": "one"})}
+		c := Commit{Report: 1, World: 4, Parts: []Part{here}, Elsewhere: []Elsewhere{
+			from(Part{2, tree(t, map[string]string{"c": strings.Repeat("2", chunk+7), "sub/y": ""})}, Part{3, tree(t, map[string]string{"a": "3"})})}}
+		m, err := r.Commit(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Verify(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range m.Files {
+			got = append(got, fmt.Sprintf("%d:%s", f.Rank, f.Path))
+		}
+		if s := strings.Join(got, " "); s != "3:a 1:b 2:c 1:sub/x 2:sub/y" || m.Bytes != chunk+7+1+3+1 || tried != m.Try {
+			t.Errorf("%s, %d bytes, try %s of %s", s, m.Bytes, tried, m.Try)
+		}
+		for _, e := range []struct {
+			e    Elsewhere
+			want string
+		}{
+			{from(Part{2, tree(t, map[string]string{"b": "2"})}), "ranks 1 and 2 both gave a file \"b\""},
+			{from(Part{2, tree(t, map[string]string{"b/c": "2"})}), "a folder of this name"},
+			{from(Part{2, filepath.Join(t.TempDir(), "none")}), "there is no such folder"},
+			{Elsewhere{Ranks: []int{2}, Upload: func(context.Context, string) ([]File, error) { return nil, nil }}, "files of 0 of them"},
+			{Elsewhere{Ranks: []int{2}, Upload: func(context.Context, string) ([]File, error) {
+				return []File{{Path: "../x", Rank: 2, Sum: m.Files[0].Sum}}, nil
+			}}, "bad path"},
+			{Elsewhere{Ranks: []int{2}, Upload: func(context.Context, string) ([]File, error) {
+				return []File{{Path: "x", Rank: 1, Sum: m.Files[0].Sum}}, nil
+			}}, "the upload of ranks [2] gave"},
+		} {
+			c := Commit{Report: 2, World: 4, Parts: []Part{here}, Elsewhere: []Elsewhere{e.e}}
+			if e.want == "a folder of this name" {
+				if _, local := r.Local(); local { // the file is in the way there
+					continue
+				}
+			}
+			if _, err := r.Commit(t.Context(), c); err == nil || !strings.Contains(err.Error(), e.want) {
+				t.Errorf("%v, want %q", err, e.want)
+			}
+			if list, err := r.Checkpoints(t.Context()); err != nil || len(list) != 1 {
+				t.Errorf("%v, %v", list, err)
+			}
+			for info, err := range r.b.List(t.Context(), r.prefix+checkpointsDir) {
+				if err != nil || strings.Contains(info.Key, "/files/") && !strings.Contains(info.Key, m.Try) {
+					t.Errorf("%s is left, %v", info.Key, err)
+				}
+			}
+		}
+		// One that comes too late writes where nobody looks, and Sweep finds it.
+		if _, err := there.Upload(t.Context(), tryName(2, 1), []Part{here}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := there.Upload(t.Context(), "../x", []Part{here}, 0); fault.CodeOf(err) != fault.Internal {
+			t.Error(err)
+		}
+		r.Close()
+		r = openRun(t, storage, "x")
+		begin(t, r)
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for info, err := range r.b.List(t.Context(), r.prefix+checkpointsDir) {
+			if err != nil || strings.Contains(info.Key, "/files/") && !strings.Contains(info.Key, m.Try) {
+				t.Errorf("%s is left, %v", info.Key, err)
+			}
+		}
+	}
+}

@@ -227,6 +227,9 @@ func TestFetchRandom(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				if len(list) == 0 { // all that were listed are pruned
+					continue
+				}
 				m := &list[rnd.IntN(len(list))]
 				d, err := o.Fetch(t.Context(), m, cache)
 				if fault.CodeOf(err) == fault.NotFound { // pruned meanwhile

@@ -65,22 +65,30 @@ func scan(ctx context.Context, given []Part) (parts []*part, files []source, err
 			return parts, nil, p.bad(".", "the folder has no files: save to it before the report, or report without it")
 		}
 	}
-	slices.SortFunc(files, func(a, b source) int {
-		return cmp.Or(strings.Compare(a.file.Path, b.file.Path), a.part.rank-b.part.rank)
-	})
-	tree := make([]File, len(files))
+	slices.SortFunc(files, func(a, b source) int { return byPath(a.file, b.file) })
+	found := make([]File, len(files))
 	for i, f := range files {
-		tree[i] = f.file
-		if i > 0 && files[i-1].file.Path == f.file.Path {
-			return parts, nil, fault.New(fault.Invalid, "ranks %d and %d both gave a file %q: files of all ranks go into one folder, so give each its own name, or save on one rank only",
-				files[i-1].part.rank, f.part.rank, f.file.Path).At(fault.Place{File: filepath.Join(f.part.dir, f.file.Path)})
+		found[i] = f.file
+	}
+	return parts, files, oneTree(found)
+}
+
+func byPath(a, b File) int { return cmp.Or(strings.Compare(a.Path, b.Path), a.Rank-b.Rank) }
+
+// oneTree sorts the files of all ranks by path, and refuses those that are no tree.
+func oneTree(files []File) error {
+	slices.SortFunc(files, byPath)
+	for i, f := range files {
+		if i > 0 && files[i-1].Path == f.Path {
+			return fault.New(fault.Invalid, "ranks %d and %d both gave a file %q: files of all ranks go into one folder, so give each its own name, or save on one rank only",
+				files[i-1].Rank, f.Rank, f.Path)
 		}
 	}
-	if a, b, found := clash(tree); found {
-		return parts, nil, fault.New(fault.Invalid, "rank %d gave a file %q, and rank %d a folder of this name, with %q: files of all ranks go into one folder, so give each its own name",
+	if a, b, found := clash(files); found {
+		return fault.New(fault.Invalid, "rank %d gave a file %q, and rank %d a folder of this name, with %q: files of all ranks go into one folder, so give each its own name",
 			a.Rank, a.Path, b.Rank, b.Path)
 	}
-	return parts, files, nil
+	return nil
 }
 
 func openPart(p *part) (*os.Root, error) {
