@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from test_train_run import SPEC, Train, losses, train  # noqa: F401
+from test_train_run import ROWS, Train, losses, train  # noqa: F401
 
 pytest.importorskip("lightning")
 
 LOOP = """
-import os, signal, sys, warnings
+import os, signal, sys, time, warnings
+from pathlib import Path
 warnings.filterwarnings("ignore")
 import logging
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -37,6 +38,8 @@ class Net(L.LightningModule):
             os.kill(os.getpid(), signal.SIGKILL)
         if [me.attempt, me.rank, *at] == config.get("notice"):
             os.kill(os.getppid(), signal.SIGTERM)
+            while '"preempting"' not in Path("penstock-runs/a/status.json").read_text():
+                time.sleep(0.001)
         self.log("loss", loss)
         return loss
     def configure_optimizers(self):
@@ -53,7 +56,7 @@ def seen(folder: Path, workers: int) -> None:
     ranks = [losses(folder, rank) for rank in range(workers)]
     for epoch in range(2):
         xs = [x for r in ranks for (e, _), rest in r.items() if e == epoch for x in json.loads(rest.partition(" ")[2])]
-        assert sorted(round(x * 96) for x in xs) == list(range(96))
+        assert sorted(round(x * ROWS) for x in xs) == list(range(ROWS))
 
 
 def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:  # noqa: F811
@@ -61,15 +64,15 @@ def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:  # noqa: F811
     p = train("two", LOOP, "--workers", "2", config={"die": [1, 1, 0, 6]})
     assert p.returncode == 0, p.stderr
     assert "SIGKILL" in p.stderr
-    assert len((tmp_path / "two" / "loss-0").read_text().splitlines()) >= 24 + 2  # steps 4 and 5 again
+    assert len((tmp_path / "two" / "loss-0").read_text().splitlines()) >= 96 + 2  # steps 4 and 5 again
     seen(tmp_path / "two", 2)
 
 
 def test_no_length(train: Train, tmp_path: Path) -> None:  # noqa: F811
     """Where nobody knows how many batches there are Lightning takes one ahead: it is not counted. A notice counts after what was read ahead: two batches."""
-    p = train("one", LOOP, "--set", "steps=[{with_columns: {x: double(id) / 96.0, y: double(id % 7)}}, {filter: x >= 0.0}]", config={"die": [1, 0, 0, 6], "notice": [2, 0, 1, 2]})
+    p = train("one", LOOP, "--set", f"steps=[{{with_columns: {{x: double(id) / {ROWS}.0, y: double(id % 7)}}}}, {{filter: x >= 0.0}}]", config={"die": [1, 0, 0, 6], "notice": [2, 0, 1, 2]})
     assert p.returncode == 75, p.stderr
-    assert "SIGKILL" in p.stderr and 14 < len(losses(tmp_path / "one", 0)) < 24
+    assert "SIGKILL" in p.stderr and 50 < len(losses(tmp_path / "one", 0)) < 96
     p = train("one", LOOP, "penstock-runs/a", command="resume")
     assert p.returncode == 0, p.stderr
     seen(tmp_path / "one", 1)

@@ -15,12 +15,14 @@ import pytest
 
 PYTHON = Path(__file__).resolve().parents[1]
 
-SPEC = """
+ROWS = 384  # 48 steps an epoch: many more than are read ahead when a notice comes
+
+SPEC = f"""
 version: 1
-source: {range: {n: 384}}
+source: {{range: {{n: {ROWS}}}}}
 steps:
-  - with_columns: {x: double(id) / 384.0, y: double(id % 7)}
-shards: {global_batch: 8, seed: 5, columns: {x: float32, y: float32}}
+  - with_columns: {{x: double(id) / {ROWS}.0, y: double(id % 7)}}
+shards: {{global_batch: 8, seed: 5, columns: {{x: float32, y: float32}}}}
 """
 
 LOOP = """

@@ -86,11 +86,11 @@ func serve(socket string, open func(context.Context) ([]*shard.Iterator, error))
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	notice, usr2 := make(chan struct{}), make(chan os.Signal, 1)
+	notice, usr2 := &feed.Notice{}, make(chan os.Signal, 1)
 	signal.Notify(usr2, syscall.SIGUSR2)
 	go func() {
 		<-usr2
-		close(notice)
+		notice.Give()
 	}()
 	return feed.Serve(ctx, l, its, &feed.Options{Notice: notice})
 }
