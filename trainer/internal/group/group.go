@@ -35,6 +35,7 @@ const (
 	settle = time.Second      // exits within it are one failure
 	stuck  = 10 * time.Second // beyond StopTimeout: workers that cannot be ended
 	asking = 10 * time.Second // for stacks
+	hurry  = time.Second      // StopTimeout, once nothing that workers do can be kept
 	quick  = time.Minute      // a worker that is not connected, and ended sooner, got nowhere
 )
 
@@ -73,13 +74,14 @@ const (
 	Tick                     // time has passed; due at Deadline
 	Notice                   // the machine will be taken away: Grace, Err says why
 	Stop                     // the caller gave up: Err says why
+	Lost                     // another machine of the run is gone: the run ends at once, and may be resumed. Err says which
 )
 
 // Event is something that happened at a time, counted from any fixed moment; times never go back.
 type Event struct {
 	Kind    Kind
 	At      time.Duration
-	Attempt int // of Start; not looked at for Uploaded, Tick, Notice and Stop
+	Attempt int // of Start; not looked at for Uploaded, Tick, Notice, Stop and Lost
 	Rank    int
 	N       int64 // of a report
 	Files   bool
@@ -188,6 +190,7 @@ type Group struct {
 	starts int           // attempts since the last commit that failed
 	last   string        // what failed before progress, for the second time
 	end    *ending       // the run ends once the workers have
+	gone   bool          // a machine is
 	notice *Event        // of preemption
 	by     time.Duration // when its grace is over
 }
@@ -237,6 +240,8 @@ func (g *Group) Step(e Event) []Action {
 		g.noticed(e)
 	case Stop:
 		g.stopped(e)
+	case Lost:
+		g.lost(e)
 	case Tick:
 	default:
 		if e.Attempt == g.attempt && g.phase > waiting && e.Rank >= 0 && e.Rank < g.cfg.World {
@@ -392,7 +397,11 @@ func (g *Group) tell() {
 	if !g.told && g.running() > 0 {
 		g.told = true
 		g.until = g.now + g.cfg.StopTimeout + stuck
-		g.act(Action{Do: StopGroup, Attempt: g.attempt, Grace: g.cfg.StopTimeout, Err: g.why()})
+		grace := g.cfg.StopTimeout
+		if g.gone {
+			grace = min(grace, hurry)
+		}
+		g.act(Action{Do: StopGroup, Attempt: g.attempt, Grace: grace, Err: g.why()})
 	}
 }
 
@@ -446,6 +455,18 @@ func (g *Group) first() int64 {
 func (g *Group) stopped(e Event) {
 	if g.end == nil {
 		g.end = &ending{state: Failed, err: e.Err}
+	}
+	g.halt()
+}
+
+// lost: what runs cannot go on, nor be kept.
+func (g *Group) lost(e Event) {
+	if g.end == nil {
+		g.end = &ending{state: Preempted, err: e.Err}
+	}
+	g.gone, g.told = true, false // those that are ending already have less time now
+	if g.phase == stopping {
+		g.tell()
 	}
 	g.halt()
 }

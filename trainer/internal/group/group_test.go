@@ -88,7 +88,7 @@ func configOf(t *testing.T, d *datadriven.TestData) Config {
 }
 
 var kinds = map[string]Kind{"begun": Begun, "launched": Launched, "launch-failed": LaunchFailed, "hello": Hello, "report": Report, "alive": Alive, "restoring": Restoring, "restored": Restored,
-	"done": Done, "exit": Exit, "data-lost": DataLost, "taken": Taken, "uploaded": Uploaded, "stacks-taken": StacksTaken, "tick": Tick, "notice": Notice, "stop": Stop}
+	"done": Done, "exit": Exit, "data-lost": DataLost, "taken": Taken, "uploaded": Uploaded, "stacks-taken": StacksTaken, "tick": Tick, "notice": Notice, "stop": Stop, "lost": Lost}
 
 // eventOf parses `report rank=1 n=3 files train=4`: what is no field is a data set and its step.
 func eventOf(t *testing.T, line string, attempt int) Event {

@@ -94,6 +94,7 @@ type world struct {
 	fails   map[Class]int
 	notice  bool
 	stop    bool
+	lost    bool
 	end     *Action
 	trace   strings.Builder
 }
@@ -139,7 +140,7 @@ func (w *world) run() error {
 		return fmt.Errorf("finished after %d of %d reports", w.counted, w.total)
 	case (w.end.Err == nil) != (w.end.State == Finished):
 		return fmt.Errorf("%s with %v", w.end.State, w.end.Err)
-	case w.end.State == Preempted && !w.notice:
+	case w.end.State == Preempted && !w.notice && !w.lost:
 		return fmt.Errorf("preempted without notice")
 	}
 	for i, x := range w.workers {
@@ -162,6 +163,9 @@ func (w *world) happens() (Event, bool) {
 	case !w.stop && rare(w.crash/16):
 		w.stop = true
 		return Event{Kind: Stop, Err: fault.New(fault.Canceled, "stop")}, true
+	case !w.lost && rare(w.crash/16):
+		w.lost = true
+		return Event{Kind: Lost, Err: fault.New(fault.Canceled, "lost")}, true
 	case rare(w.crash / 4):
 		return Event{Kind: DataLost, Err: fault.New([]fault.Code{fault.Unavailable, fault.WorkerLost, fault.Exhausted, fault.Corrupt}[r.IntN(4)], "data")}, true
 	case w.attempt > 1 && rare(0.02):
@@ -276,7 +280,7 @@ func (w *world) do(a Action) error {
 			return fmt.Errorf("the newest commit is %d of report %d", w.newest, w.reports)
 		case w.pending || w.upload > 0:
 			return fmt.Errorf("something is under way")
-		case w.stop || w.notice:
+		case w.stop || w.notice || w.lost:
 			return fmt.Errorf("the run is to end")
 		case a.Attempt != w.attempt+1:
 			return fmt.Errorf("attempt %d follows %d", a.Attempt, w.attempt)

@@ -3,7 +3,7 @@
 //
 // A worker connects to the socket that [EnvSocket] names and says [Hello]; the controller answers [Welcome], or [Refused] and ends. Then the worker says Report, Alive, Restore and
 // Done in any order, and the controller answers each Report and Restore, in order; Preempt and Refused come unasked. A line holds one [ToController] or
-// [ToWorker], in which exactly one field is set. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
+// [ToWorker], in which exactly one field is set. The hand of a node, where the run has several, speaks [FromHand] and [ToHand] with the controller in the same form. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
 package wire
 
 import (
@@ -90,6 +90,8 @@ type Report struct {
 	Dir string `json:"dir,omitempty"`
 	// Data is where every training data set stands that the rank has opened.
 	Data map[string]Place `json:"data,omitempty"`
+	// Error is a hand's, which looks at the folder where it is: it cannot be used.
+	Error *Error `json:"error,omitempty"`
 }
 
 // Place is where a data set stands after the last batch that a rank got. All ranks of an attempt begin with the same state, which the data process sees to, so epoch and step say
