@@ -70,6 +70,9 @@ func overhead(b *bench) error {
 	return nil
 }
 
+// rayTime is what Ray Train gets: its workers import for half a minute, and report slowly.
+const rayTime = 4 * time.Minute
+
 // ray adds Ray Train's report beside ours, where it is installed.
 func (b *bench) ray(o settings) {
 	const what = "beside it: Ray Train, 2 workers, 20 ms steps, no data: time in report / wall time"
@@ -78,7 +81,7 @@ func (b *bench) ray(o settings) {
 		log.Print(err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, 75*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, rayTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.python, filepath.Join(b.dir, "ray_report.py"), fmt.Sprint(o.Blocks[0][1]), fmt.Sprint(o.Warm), folder)
 	cmd.Env = b.environment()
@@ -95,7 +98,7 @@ func (b *bench) ray(o settings) {
 	}
 	if err != nil {
 		log.Printf("Ray Train: %v", err)
-		b.add(what, "", "not measured: Ray Train is not installed, or does not run here within 75 s")
+		b.add(what, "", "not measured: Ray Train (with pydantic) is not installed, or does not run here within %s", rayTime)
 		return
 	}
 	b.add(what, "", "%.2f %%; %.0f us a report (ray %s)", 100*got.Share, got.Micros, got.Version)
