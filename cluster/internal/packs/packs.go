@@ -7,6 +7,7 @@
 package packs
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"io"
@@ -43,14 +44,10 @@ const (
 )
 
 func (l Limits) orDefault() Limits {
-	for _, f := range []struct {
-		v *int64
-		d int64
-	}{{&l.Packed, DefaultLimits.Packed}, {&l.Unpacked, DefaultLimits.Unpacked}, {&l.Files, DefaultLimits.Files}} {
-		if *f.v == 0 {
-			*f.v = f.d
-		}
-	}
+	d := DefaultLimits
+	l.Packed = cmp.Or(l.Packed, d.Packed)
+	l.Unpacked = cmp.Or(l.Unpacked, d.Unpacked)
+	l.Files = cmp.Or(l.Files, d.Files)
 	return l
 }
 

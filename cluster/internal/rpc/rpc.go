@@ -7,6 +7,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -48,33 +49,15 @@ var DefaultLimits = Limits{
 
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits
-	if l.Message == 0 {
-		l.Message = d.Message
-	}
-	if l.Streams == 0 {
-		l.Streams = d.Streams
-	}
-	if l.Connections == 0 {
-		l.Connections = d.Connections
-	}
-	if l.Newcomers == 0 {
-		l.Newcomers = d.Newcomers
-	}
-	if l.Header == 0 {
-		l.Header = d.Header
-	}
-	if l.Handshake == 0 {
-		l.Handshake = d.Handshake
-	}
-	if l.Unproved == 0 {
-		l.Unproved = d.Unproved
-	}
-	if l.Idle == 0 {
-		l.Idle = d.Idle
-	}
-	if l.Keepalive == 0 {
-		l.Keepalive = d.Keepalive
-	}
+	l.Message = cmp.Or(l.Message, d.Message)
+	l.Streams = cmp.Or(l.Streams, d.Streams)
+	l.Connections = cmp.Or(l.Connections, d.Connections)
+	l.Newcomers = cmp.Or(l.Newcomers, d.Newcomers)
+	l.Header = cmp.Or(l.Header, d.Header)
+	l.Handshake = cmp.Or(l.Handshake, d.Handshake)
+	l.Unproved = cmp.Or(l.Unproved, d.Unproved)
+	l.Idle = cmp.Or(l.Idle, d.Idle)
+	l.Keepalive = cmp.Or(l.Keepalive, d.Keepalive)
 	return l
 }
 
