@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -33,6 +34,14 @@ type Nodes struct {
 	// rank v mod ranks is, which gets its samples first, so that few samples travel.
 	Lanes []int
 }
+
+// ErrElsewhere is in the tree of a failure that is another node's: it failed, is lost, or has closed its iterators. What that node says itself is the cause.
+var ErrElsewhere = errors.New("a failure of another node")
+
+// elsewhere is a failure of another node.
+type elsewhere struct{ error }
+
+func (e elsewhere) Unwrap() []error { return []error{e.error, ErrElsewhere} }
 
 // Exchange carries messages between the nodes of a job. It is what a transport implements; package
 // shard/exchangetest has the tests that each must pass.

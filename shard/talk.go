@@ -177,7 +177,7 @@ func (m *mesh) receive(p *peer) (msg Message, err error) {
 			when = " before it began"
 		}
 		m.mu.Unlock()
-		err = fault.New(fault.WorkerLost, "node %d is lost%s: %w; go on from the last state, on the nodes that there are", p.node, when, err)
+		err = elsewhere{fault.New(fault.WorkerLost, "node %d is lost%s: %w; go on from the last state, on the nodes that there are", p.node, when, err)}
 	}
 	return msg, err
 }
@@ -280,7 +280,7 @@ func (m *mesh) take(p *peer, msg *Message) error {
 	case sayFailed:
 		code, text, _ := strings.Cut(string(r.b), " ")
 		m.failed = true // they all know
-		return fault.New(fault.ParseCode(code), "node %d failed: %s", p.node, text)
+		return elsewhere{fault.New(fault.ParseCode(code), "node %d failed: %s", p.node, text)}
 	case sayBye:
 		p.left = true
 	default:

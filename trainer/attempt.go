@@ -227,7 +227,7 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, path := range sockets {
+	for name, path := range sockets[0] {
 		at.welcome.Data[name] = wire.Data{Socket: path, Eval: c.cfg.eval(name)}
 	}
 	return failed, nil
@@ -408,7 +408,11 @@ func (c *controller) warn(a group.Action) {
 			c.others.Go(func() { _ = at.group.Signal(r, syscall.SIGTERM) }) // one that has ended needs no telling
 		}
 	}
-	c.others.Go(c.feeder.Notice)
+	c.others.Go(func() {
+		if err := c.feeder.Notice(c.ctx); err != nil {
+			c.cfg.Log.Warn("ranks were not told of the notice at the same step", "run", c.cfg.Name, "error", err)
+		}
+	})
 }
 
 // stacks collects what workers do into the folder of logs.

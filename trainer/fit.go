@@ -37,7 +37,7 @@ type controller struct {
 	sockets  *tempFolder
 	staging  *tempFolder // of Checkpointing.Async; nil: none
 	listener *net.UnixListener
-	feeder   feeder.Feeder
+	feeder   *feeder.Spread
 	dataLog  *os.File // of a data process; nil: none
 	launcher launch.Launcher
 	lease    *device.Lease // nil: no devices
@@ -292,16 +292,20 @@ func (c *controller) openRun(ctx context.Context) (err error) {
 }
 
 // feeds makes the feeder of all data sets.
-func (c *controller) feeds() (feeder.Feeder, error) {
+func (c *controller) feeds() (*feeder.Spread, error) {
 	if p := c.cfg.DataProcess; p != nil {
-		return c.dataProcess(p)
+		f, err := c.dataProcess(p)
+		if err != nil {
+			return nil, err
+		}
+		return feeder.Over([]feeder.Feeder{f}, nil), nil
 	}
 	var sets []feeder.Set
 	for _, name := range c.cfg.dataNames() {
 		d := c.cfg.Data[name]
 		sets = append(sets, feeder.Of(name, d.Dataset, d.Options, d.Eval))
 	}
-	return feeder.Local(c.sockets.path, sets), nil
+	return feeder.Over([]feeder.Feeder{feeder.Local(c.sockets.path, sets, nil)}, nil), nil
 }
 
 // fail writes that a run failed before its loop began.

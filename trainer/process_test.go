@@ -89,7 +89,7 @@ func dataProgram() error {
 		return err
 	}
 	d := train()
-	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)})
+	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)}, nil)
 }
 
 // loop of the programs: it writes a line per sample and the loss of each step, says where it is, and saves every so many steps.

@@ -23,13 +23,13 @@ func TestReportIsNotWaitedFor(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f := feeder.Local(dir, []feeder.Set{feeder.Of("train", train().Dataset, train().Options, false)})
+	f := feeder.Local(dir, []feeder.Set{feeder.Of("train", train().Dataset, train().Options, false)}, nil)
 	defer func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	sockets, _, err := f.Start(t.Context(), 1, nil)
+	sockets, _, err := f.Start(t.Context(), feeder.Start{Ranks: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

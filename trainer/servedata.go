@@ -6,12 +6,15 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
 // ServeData is the work of a data process (see [DataProcess]): it serves what open makes, as the controller at the other ends of in and out says, until
 // that closes in. What open refuses is the error of the run, and is returned.
+//
+// Where it is part of a job on several nodes (PENSTOCK_GANG), it listens to the data processes of the other nodes when the controller says so.
 //
 // The process must keep everything else from writing to out, and ignore the signals by which people and systems end a run: workers need their batches until
 // they have saved, and the process ends with its controller.
@@ -30,5 +33,5 @@ func ServeData(ctx context.Context, in io.Reader, out io.Writer, open func() (ma
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		sets = append(sets, feeder.Of(name, data[name].Dataset, data[name].Options, data[name].Eval))
 	}
-	return feeder.Control(ctx, in, out, sets)
+	return feeder.Control(ctx, in, out, sets, gang.Aide)
 }

@@ -39,9 +39,9 @@ type Options struct {
 	// Wait is how long ranks that have asked for their first batch wait for those that have
 	// not; 0: 5 minutes, negative: without end.
 	Wait time.Duration
-	// Notice that the machine will be taken away, or that ranks are to stop for another reason: after it is closed,
-	// the first step that no rank was sent yet, and all later ones, are marked; see [Client.Noticed]. nil: never.
-	Notice <-chan struct{}
+	// Notice that the ranks are to stop, from whoever gives it: the first step that no rank was sent yet, and all later ones, are marked; see [Client.Noticed]. nil:
+	// never. Each Serve has one of its own.
+	Notice *Notice
 	// Again says that the listener is served again once all ranks have been given up: a rank that was is Exists until then, which Dial waits for, in
 	// place of Invalid.
 	Again bool

@@ -348,38 +348,33 @@ func TestFull(t *testing.T) {
 
 // The notice counts from the same step on for every rank, whatever their pace, and that is one that nobody had been sent.
 func TestNotice(t *testing.T) {
-	type pos struct {
-		epoch uint64
-		step  int64
-	}
-	before := func(a, b pos) bool { return a.epoch < b.epoch || a.epoch == b.epoch && a.step < b.step }
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		ranks := 1 + rng.IntN(4)
 		its, err := dataset.Range(int64(ranks)*400).Shards(t.Context(), ranks, &dataset.ShardOptions{Options: shard.Options{
 			BatchPerRank: 10, Endless: rng.IntN(2) == 0, Prefetch: 1 + rng.IntN(4), Form: shard.Form{Tensors: rng.IntN(2) == 0}}})
 		must(t, err)
-		notice := make(chan struct{})
+		notice := &Notice{}
 		path := socket(t)
 		wait := serving(t, t.Context(), path, its, &Options{Notice: notice})
 		when := rng.IntN(100) // batches of all ranks until the notice; 0: before the first
 		var mu sync.Mutex
-		var last pos // the furthest that was given before it
+		var last Step // the furthest that was given before it
 		given := 0
-		tell := func(at pos) {
+		tell := func(at Step) {
 			mu.Lock()
 			defer mu.Unlock()
-			if given < when && before(last, at) {
+			if given < when && last.Before(at) {
 				last = at
 			}
 			if given++; given == when {
-				close(notice)
+				notice.Give()
 			}
 		}
 		if when == 0 {
-			close(notice)
+			notice.Give()
 		}
-		from := make([]pos, ranks)
+		from := make([]Step, ranks)
 		ahead := rng.IntN(4) // 0: by size and pace, each rank its own
 		var all sync.WaitGroup
 		for r := range ranks {
@@ -392,7 +387,7 @@ func TestNotice(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				from[r] = pos{1 << 60, 0} // never
+				from[r] = Step{1 << 60, 0} // never
 				for range 140 {
 					b, err := c.Next(t.Context())
 					if err == io.EOF {
@@ -402,12 +397,12 @@ func TestNotice(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					at := pos{b.Epoch(), b.Step()}
+					at := Step{b.Epoch(), b.Step()}
 					b.Release()
 					switch was := from[r]; {
-					case c.Noticed() && before(at, was):
+					case c.Noticed() && at.Before(was):
 						from[r] = at
-					case !c.Noticed() && before(was, at):
+					case !c.Noticed() && was.Before(at):
 						t.Errorf("the notice is taken back")
 					}
 					tell(at)
@@ -420,12 +415,12 @@ func TestNotice(t *testing.T) {
 		all.Wait()
 		must(t, wait())
 		for r, f := range from {
-			if f != from[0] || when > 0 && !before(last, f) || when == 0 && f != (pos{}) {
+			if f != from[0] || when > 0 && !last.Before(f) || when == 0 && f != (Step{}) {
 				t.Errorf("seed %d: rank %d of %d is told at %+v, rank 0 at %+v; %+v was given before, notice after %d batches", seed, r, ranks, f, from[0], last, when)
 			}
 			// Beyond what was given each rank may have been sent what it had asked for; epochs have 40 steps.
 			most := cmp.Or(ahead, aheadMost) + 4
-			if d := int64(f.epoch-last.epoch)*40 + f.step - last.step; when > 0 && d > int64(most) {
+			if d := int64(f.Epoch-last.Epoch)*40 + f.Step - last.Step; when > 0 && d > int64(most) {
 				t.Errorf("seed %d: told %d steps later", seed, d)
 			}
 		}
@@ -434,7 +429,7 @@ func TestNotice(t *testing.T) {
 
 // Without a notice, nothing is noticed.
 func TestNoNotice(t *testing.T) {
-	g := newGroup(t, t.Context(), 2, &Options{Notice: make(chan struct{})}, true)
+	g := newGroup(t, t.Context(), 2, &Options{Notice: &Notice{}}, true)
 	g.step(t, 20)
 	for _, c := range g.all {
 		if c.Noticed() {

@@ -37,9 +37,11 @@ func Serve(ctx context.Context, l net.Listener, its []*shard.Iterator, o *Option
 	if !ok || ul.Addr().Network() != "unix" {
 		return fault.New(fault.Invalid, "batches are served on unix sockets only, not on %s: use feed.Listen", l.Addr().Network())
 	}
-	s := &server{seats: map[int]*seat{}, started: make(chan struct{}), wait: 5 * time.Minute, sent: step{0, -1}}
+	s := &server{seats: map[int]*seat{}, started: make(chan struct{}), wait: 5 * time.Minute, notice: &Notice{}}
 	if o != nil {
-		s.notice, s.again = o.Notice, o.Again
+		if s.again = o.Again; o.Notice != nil {
+			s.notice = o.Notice
+		}
 		if o.Wait != 0 {
 			s.wait = o.Wait
 		}
@@ -104,25 +106,14 @@ type server struct {
 	conns   sync.WaitGroup
 	wait    time.Duration
 	again   bool
-	notice  <-chan struct{}
+	notice  *Notice
 	started chan struct{} // closed when all ranks have begun
 
 	mu    sync.Mutex
 	seats map[int]*seat // the map is constant
 	timer *time.Timer
 	open  bool // started is closed
-	sent  step // the furthest that a rank was sent
-	from  step // the notice counts after it
-	heard bool // the notice was
 }
-
-// step is a step of the job; the next epoch is further than any step.
-type step struct {
-	epoch uint64
-	n     int64
-}
-
-func (s step) before(o step) bool { return s.epoch < o.epoch || s.epoch == o.epoch && s.n < o.n }
 
 // seat is a rank.
 type seat struct {
@@ -154,27 +145,6 @@ func (s *server) take(rank, pid int) (*seat, error) {
 	}
 	st.taken, st.pid = true, pid
 	return st, nil
-}
-
-// flags are those of a step that a rank is about to be sent. All ranks get the same for one step: once the notice is heard, what counts is
-// how far the furthest of them was.
-func (s *server) flags(at step) uint32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.heard {
-		select {
-		case <-s.notice:
-			s.heard, s.from = true, s.sent
-		default:
-		}
-	}
-	if s.sent.before(at) {
-		s.sent = at
-	}
-	if s.heard && s.from.before(at) {
-		return flagNoticed
-	}
-	return 0
 }
 
 // welcome says where a rank stands. Another may be restoring its state: not at the same time. What all ranks read ahead takes an eighth of the budget at most, but
@@ -446,8 +416,13 @@ func (s *server) pump(ctx context.Context, st *seat, w *sender) {
 			err = w.end(&at)
 		case err == nil:
 			at, ended = st.it.State(), false
-			err = w.batch(b, &at, s.flags(step{b.Epoch(), b.Step()}))
-			b.Release()
+			flags, ok := s.notice.flags(ctx, Step{b.Epoch(), b.Step()})
+			if ok {
+				err = w.batch(b, &at, flags)
+			}
+			if b.Release(); !ok {
+				return
+			}
 		}
 	}
 	if _, ok := errors.AsType[*fault.Error](err); ok && ctx.Err() == nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/feed"
 )
@@ -26,7 +27,7 @@ func childMain(mode string) {
 		err = consume(args[1], args[2])
 	case "data":
 		fmt.Fprintln(os.Stderr, "a warning")
-		err = Control(context.Background(), os.Stdin, os.Stdout, sets())
+		err = Control(context.Background(), os.Stdin, os.Stdout, sets(), gang.Aide)
 	case "refuse":
 		Refuse(os.Stdout, fault.New(fault.Invalid, "spec.yaml:3: unknown key"))
 	case "crash":
@@ -38,7 +39,7 @@ func childMain(mode string) {
 		time.Sleep(time.Hour)
 	case "parent": // dies with a data process below it, whose id it has said
 		f := Process(args[1], childArgv("data"), nil, nil)
-		if _, _, err = f.Start(context.Background(), 1, nil); err == nil {
+		if _, _, err = f.Start(context.Background(), Start{Ranks: 1}); err == nil {
 			fmt.Println(f.(*process).child.cmd.Process.Pid)
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}

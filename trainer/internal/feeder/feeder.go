@@ -1,5 +1,6 @@
 // Package feeder serves the data sets of a run to its workers: in the controller's own process ([Local]), or in a
-// data process that the controller starts and drives ([Process], [Control]).
+// data process that the controller starts and drives ([Process], [Control]). Over several nodes there is one on each, which the controller drives over
+// connections ([Remote], [Relay]) and as one ([Spread]).
 //
 // A feeder outlives the groups of workers that it feeds: [Feeder.Stop] and [Feeder.Start] between two of them keep the listings, footers, schemas
 // and caches that the data sets have found, so that the next group has its first batch at once.
@@ -14,24 +15,43 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/feed"
 )
 
 // Feeder serves data sets on sockets of package shard/feed, one each. Safe for concurrent use, but Start, Stop and
-// Close are called one after another.
+// Close are called one after another; Stop and Close also while a Start goes on, which they end.
 type Feeder interface {
-	// Start opens every data set for ranks, and serves each until Stop. at has what training sets go on
-	// from; a set without begins anew. It returns the sockets by name once all of them listen, and a channel that gets the
+	// Listen makes the feeder one that others reach, and says at which address: for Nodes.Addresses of the next Start; "" where it is of no gang.
+	Listen(ctx context.Context) (address string, err error)
+	// Start opens every data set, and serves each to the ranks of this node until Stop. It returns the sockets by name once all of them listen, and a channel that gets the
 	// first failure: of a job, of a consumer (WorkerLost), or of the data process ([ErrDied]). ctx bounds the opening only. After an error nothing is left to
 	// stop; one because of a state that is of another plan, other data or another seed says so ([Refused]).
-	Start(ctx context.Context, ranks int, at map[string]At) (sockets map[string]string, failed <-chan error, err error)
+	Start(ctx context.Context, st Start) (sockets map[string]string, failed <-chan error, err error)
 	// Ledger is how many samples the windows had that a training set has read since Start, and those of At.Ledger, as [shard.Ledger.WriteTo] writes it.
 	Ledger(ctx context.Context, name string) ([]byte, error)
-	// Notice tells the ranks of every training set that the machine will be taken away, at the same step; see feed.Options.
-	Notice()
+	// Hold keeps the ranks of training sets from being sent more, and returns the first step of each that none of them was sent: the first half of a notice
+	// ([Spread.Notice]). Mark follows, whatever happens; a hold ends by itself only with what is served. Where nothing is served there is nothing to hold: nil.
+	Hold(ctx context.Context) (map[string]feed.Step, error)
+	// Mark tells the ranks of training sets that they are to stop from these steps on, which are not before those of Hold, and ends the hold. Nil steps end it without telling anybody.
+	Mark(ctx context.Context, steps map[string]feed.Step) error
 	// Stop ends what Start began: the connections of consumers end with an error, iterators and sockets are closed. Without a Start it does nothing.
 	Stop() error
 	// Close is Stop, and the end of the data process, where there is one. Idempotent.
 	Close() error
+}
+
+// Start is what a feeder is to serve.
+type Start struct {
+	Ranks int           `json:"ranks"`        // of all nodes together
+	At    map[string]At `json:"at,omitempty"` // what training sets go on from; a set without begins anew
+	Nodes *Nodes        `json:"nodes,omitempty"`
+}
+
+// Nodes divides what is served among the feeders of a gang, one on each node; each opens the same sets with the same Start. Without them one feeder has all ranks.
+type Nodes struct {
+	Ranks     []int    `json:"ranks"`     // the node of each rank
+	Addresses []string `json:"addresses"` // of the feeders, by node, as Listen said them
+	Opening   string   `json:"opening"`   // no other Start of the gang's attempt has it: what belongs to another one is not heard
 }
 
 // At is what a training set goes on from.
@@ -47,9 +67,9 @@ type Set struct {
 	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then a
 	// rank that was given up is Exists, and its consumer waits.
 	Eval bool
-	// Open makes the iterators of all ranks, which go on from at, or stand at the beginning where at is nil. What it finds out about the data it keeps for
-	// the next call. ctx ends the iterators too.
-	Open func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error)
+	// Open makes the iterators of all ranks, or those of this node (nodes, nil: one machine), which go on from at, or stand at the beginning where at is nil. What it
+	// finds out about the data it keeps for the next call. ctx ends the iterators too.
+	Open func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error)
 }
 
 // ErrDied is in the tree of a failure that is the end of the data process, and of nobody else.
@@ -79,9 +99,9 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 		o.Shuffle, o.Tail = &shard.Shuffle{Mode: shard.ModeNone}, shard.TailPad
 		o.Epochs, o.Endless, o.Epoch, o.State = 0, false, 0, nil
 	}
-	return Set{Name: name, Eval: eval, Open: func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error) {
+	return Set{Name: name, Eval: eval, Open: func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error) {
 		o := o
-		o.Ranks = nil
+		o.Ranks, o.Nodes = nil, nodes
 		if at != nil {
 			o.State, o.Epoch = &at.State, at.State.Epoch
 			if len(at.Ledger) > 0 {
@@ -96,9 +116,9 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 }
 
 // check reports what is wrong with a Start.
-func check(sets []Set, ranks int, at map[string]At) error {
-	if ranks < 1 {
-		return fault.New(fault.Invalid, "data for %d ranks: there is at least one", ranks)
+func check(sets []Set, st Start) error {
+	if st.Ranks < 1 {
+		return fault.New(fault.Invalid, "data for %d ranks: there is at least one", st.Ranks)
 	}
 	training, seen := []string{}, map[string]bool{}
 	for _, s := range sets {
@@ -109,7 +129,7 @@ func check(sets []Set, ranks int, at map[string]At) error {
 			training = append(training, s.Name)
 		}
 	}
-	for name := range at {
+	for name := range st.At {
 		if !slices.Contains(training, name) {
 			return fault.New(fault.Invalid, "there is a state of data set %q to go on from, but no training set of that name; have %s: give it the name that it had", name, quoted(training))
 		}

@@ -120,7 +120,7 @@ func dialAll(t testing.TB, socket string, ranks int) []*feed.Client {
 
 func start(t testing.TB, f Feeder, ranks int, at map[string]At) (map[string]string, <-chan error) {
 	t.Helper()
-	sockets, failed, err := f.Start(t.Context(), ranks, at)
+	sockets, failed, err := f.Start(t.Context(), Start{Ranks: ranks, At: at})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func testRestart(t *testing.T, f Feeder) {
 }
 
 func TestRestart(t *testing.T) {
-	f := Local(folder(t), sets())
+	f := Local(folder(t), sets(), nil)
 	defer f.Close()
 	testRestart(t, f)
 }
@@ -196,7 +196,7 @@ func TestWarm(t *testing.T) {
 	}
 	var n atomic.Int64
 	ds := dataset.Read(counted{parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{dir}}}), &n})
-	f := Local(folder(t), []Set{Of("train", ds.WithColumns("x = id * 2"), trainOptions(), false), Of("val", ds.WithColumns("y = 1"), trainOptions(), true)})
+	f := Local(folder(t), []Set{Of("train", ds.WithColumns("x = id * 2"), trainOptions(), false), Of("val", ds.WithColumns("y = 1"), trainOptions(), true)}, nil)
 	defer f.Close()
 	for range 3 {
 		sockets, _ := start(t, f, 1, nil)
@@ -244,7 +244,7 @@ func evaluate(t *testing.T, ranks []*feed.Client) map[int64]int {
 // training set is open; and anew when all ranks have given it up.
 func TestEval(t *testing.T) {
 	const ranks = 3
-	f := Local(folder(t), sets())
+	f := Local(folder(t), sets(), nil)
 	defer f.Close()
 	sockets, failed := start(t, f, ranks, nil)
 	train := dialAll(t, sockets["train"], ranks)
@@ -274,13 +274,21 @@ func TestEval(t *testing.T) {
 	}
 }
 
+// notice gives the ranks of a feeder a notice, as far as it lives.
+func notice(t *testing.T, f Feeder) {
+	t.Helper()
+	if err := Over([]Feeder{f}, nil).Notice(t.Context()); err != nil && !errors.Is(err, ErrDied) {
+		t.Error(err)
+	}
+}
+
 // testNotice: the ranks of a training set see a notice from the same step on, those of an evaluation set do not.
 func testNotice(t *testing.T, f Feeder) {
 	sockets, _ := start(t, f, 2, nil)
 	train, val := dialAll(t, sockets["train"], 2), dialAll(t, sockets["val"], 2)
 	step(t, train)
-	f.Notice()
-	f.Notice()
+	notice(t, f)
+	notice(t, f)
 	var at [2]int
 	for i := 1; at[0] == 0 || at[1] == 0; i++ {
 		step(t, train)
@@ -314,8 +322,8 @@ func testNotice(t *testing.T, f Feeder) {
 }
 
 func TestNotice(t *testing.T) {
-	for _, f := range []Feeder{Local(folder(t), sets()), Process(folder(t), childArgv("data"), nil, nil)} {
-		f.Notice() // of nothing
+	for _, f := range []Feeder{Local(folder(t), sets(), nil), Process(folder(t), childArgv("data"), nil, nil)} {
+		notice(t, f) // of nothing
 		testNotice(t, f)
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -325,7 +333,7 @@ func TestNotice(t *testing.T) {
 
 // The ledger is of what was read, can be read again, and is for training sets only.
 func TestLedger(t *testing.T) {
-	f := Local(folder(t), sets())
+	f := Local(folder(t), sets(), nil)
 	defer f.Close()
 	if _, err := f.Ledger(t.Context(), "train"); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("before the start: %v", err)
@@ -352,7 +360,7 @@ func TestLedger(t *testing.T) {
 
 // A consumer that is lost is a failure, which says so; it is no end of a data process.
 func TestConsumerLost(t *testing.T) {
-	f := Local(folder(t), sets())
+	f := Local(folder(t), sets(), nil)
 	defer f.Close()
 	sockets, failed := start(t, f, 2, nil)
 	lost := consumer(t, sockets["train"], 1)
@@ -376,10 +384,10 @@ func TestConsumerLost(t *testing.T) {
 // What cannot be started says why, and leaves nothing.
 func TestStartErrors(t *testing.T) {
 	bad := func(err error) Set {
-		return Set{Name: "bad", Open: func(context.Context, int, *At) ([]*shard.Iterator, error) { return nil, err }}
+		return Set{Name: "bad", Open: func(context.Context, int, *At, *shard.Nodes) ([]*shard.Iterator, error) { return nil, err }}
 	}
 	other := sets()[:1]
-	g := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
+	g := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)}, nil)
 	defer g.Close()
 	sockets, _ := start(t, g, 1, nil)
 	foreign := reader(t, sockets["train"], 0).State()
@@ -404,8 +412,8 @@ func TestStartErrors(t *testing.T) {
 		{name: "long path", dir: strings.Repeat("x", 100), sets: sets(), ranks: 1, code: fault.Invalid, want: "at most 103 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := Local(filepath.Join(folder(t), c.dir), c.sets)
-			_, _, err := f.Start(t.Context(), c.ranks, c.at)
+			f := Local(filepath.Join(folder(t), c.dir), c.sets, nil)
+			_, _, err := f.Start(t.Context(), Start{Ranks: c.ranks, At: c.at})
 			if fault.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.want) {
 				t.Errorf("%v (%v), want %v with %q", err, fault.CodeOf(err), c.code, c.want)
 			}
@@ -421,16 +429,16 @@ func TestStartCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	slow, calls := sets()[0], 0
 	open := slow.Open
-	slow.Open = func(ctx context.Context, ranks int, at *At) ([]*shard.Iterator, error) {
+	slow.Open = func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error) {
 		if calls++; calls == 1 {
 			cancel()
 			<-ctx.Done()
 		}
-		return open(ctx, ranks, at)
+		return open(ctx, ranks, at, nodes)
 	}
-	f := Local(folder(t), []Set{slow, sets()[1]})
+	f := Local(folder(t), []Set{slow, sets()[1]}, nil)
 	defer f.Close()
-	if _, _, err := f.Start(ctx, 1, nil); fault.CodeOf(err) != fault.Canceled {
+	if _, _, err := f.Start(ctx, Start{Ranks: 1}); fault.CodeOf(err) != fault.Canceled {
 		t.Fatal(err)
 	}
 	sockets, _ := start(t, f, 1, nil)

@@ -2,7 +2,6 @@ package feeder
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -15,30 +14,29 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/feed"
 	"github.com/penstock-data/penstock/trainer/internal/oom"
 )
 
 const (
-	stopTime   = 20 * time.Second // for a data process to stop what it serves, or to end when it is told so
-	answerTime = 30 * time.Second // for a data process to give a ledger
-	tailLines  = 12               // of what it said last, for messages
-	tailBytes  = 4 << 10
-	lookEvery  = time.Second // at what the kernel says of memory
+	tailLines = 12 // of what it said last, for messages
+	tailBytes = 4 << 10
+	lookEvery = time.Second // at what the kernel says of memory
 )
 
 // Process serves the sets of a data process: a child that argv starts, and which calls [Control]. Its sockets are in dir, as those of
 // [Local]; what it writes to stderr goes to log too (nil: nowhere else), and env, NAME=value, is beside
-// what it inherits. It is started by the first Start, lives until Close, and when it dies
-// the next Start starts another one, which has to find out about the data again. It dies with this process, however that ends.
+// what it inherits. It is started by the first Listen or Start, lives until Close, and when it dies
+// the next one starts another, which has to find out about the data again. It dies with this process, however that ends.
 func Process(dir string, argv, env []string, log io.Writer) Feeder {
-	return &process{dir: dir, argv: argv, env: env, log: log, patience: answerTime}
+	return &process{dir: dir, argv: argv, env: env, log: log, patience: answerTime, stopping: stopTime}
 }
 
 type process struct {
-	dir       string
-	argv, env []string
-	log       io.Writer
-	patience  time.Duration // for a ledger
+	dir                string
+	argv, env          []string
+	log                io.Writer
+	patience, stopping time.Duration // see line
 
 	mu    sync.Mutex
 	child *child // nil: none was started, or the last one was put away
@@ -46,56 +44,62 @@ type process struct {
 
 // child is a data process.
 type child struct {
+	*line
 	cmd   *exec.Cmd
 	in    *os.File
 	tail  tail
 	heard chan struct{} // closed when all that it said was heard
-	ended chan struct{} // closed when it has been waited for
-	died  error         // why; set before ended is closed
 
-	writing sync.Mutex // of in
-
-	mu     sync.Mutex
-	last   int                // number of the last request
-	waits  map[int]chan reply // room 1 each
-	begun  int                // the request that began what is served; 0: nothing is
-	failed chan error         // of it; room 1
-	refuse error              // it said that it cannot do anything
-	broken error              // it said something else
-	killed bool               // by us
+	death  sync.Mutex
+	killed bool // by us; guarded by death
 }
 
-func (p *process) Start(ctx context.Context, ranks int, at map[string]At) (map[string]string, <-chan error, error) {
+// running is a data process that has not ended, as far as is known.
+func (p *process) running() (*child, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.child != nil && p.child.gone() {
 		p.child = nil
 	}
 	if p.child == nil {
-		c, err := spawn(p.argv, p.env, p.log)
+		c, err := spawn(p.argv, p.env, p.log, p.patience, p.stopping)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		p.child = c
 	}
-	c := p.child
-	failed := make(chan error, 1)
-	c.mu.Lock()
-	c.begun, c.failed = c.last+1, failed // what it says of this start may come with the answer
-	c.mu.Unlock()
-	r, err := c.ask(ctx, request{Start: &startRequest{Dir: p.dir, Ranks: ranks, At: at}})
+	return p.child, nil
+}
+
+// sweepUp puts a data process away that has ended, and what it has left behind.
+func (p *process) sweepUp(c *child) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.gone() && (p.child == c || p.child == nil) {
+		p.child = nil
+		sweep(p.dir)
+	}
+}
+
+func (p *process) Listen(ctx context.Context) (string, error) {
+	c, err := p.running()
 	if err != nil {
-		c.forget()
-		if ctx.Err() != nil { // it may be opening still
-			c.kill()
-		}
-		if c.gone() {
-			p.child = nil
-			sweep(p.dir)
-		}
+		return "", err
+	}
+	defer p.sweepUp(c)
+	return c.listen(ctx, p.dir)
+}
+
+func (p *process) Start(ctx context.Context, st Start) (map[string]string, <-chan error, error) {
+	c, err := p.running()
+	if err != nil {
 		return nil, nil, err
 	}
-	return r.Sockets, failed, nil
+	sockets, failed, err := c.start(ctx, p.dir, st)
+	if err != nil {
+		p.sweepUp(c)
+	}
+	return sockets, failed, err
 }
 
 func (p *process) current() *child {
@@ -109,69 +113,61 @@ func (p *process) Ledger(ctx context.Context, name string) ([]byte, error) {
 	if c == nil {
 		return nil, fault.New(fault.Invalid, "no data set is served")
 	}
-	late := time.AfterFunc(p.patience, func() { c.giveUp(p.patience) })
-	defer late.Stop()
-	r, err := c.ask(ctx, request{Ledger: &ledgerRequest{Name: name}})
-	return r.Ledger, err
+	return c.ledger(ctx, name)
 }
 
-func (p *process) Notice() {
-	if c := p.current(); c != nil {
-		_ = c.write(request{Notice: &struct{}{}}) // a process that is gone has said so
+func (p *process) Hold(ctx context.Context) (map[string]feed.Step, error) {
+	c := p.current()
+	if c == nil {
+		return nil, nil
 	}
+	return c.hold(ctx)
+}
+
+func (p *process) Mark(ctx context.Context, steps map[string]feed.Step) error {
+	c := p.current()
+	if c == nil {
+		return nil
+	}
+	return c.mark(ctx, steps)
 }
 
 func (p *process) Stop() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.child
+	c := p.current()
 	if c == nil {
 		return nil
 	}
-	c.forget()
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-	defer cancel()
-	_, err := c.ask(ctx, request{Stop: &struct{}{}})
-	if c.gone() { // and whoever waits for its failure was told
-		p.child, err = nil, nil
-	} else if ctx.Err() != nil {
-		c.kill()
-		p.child, err = nil, nil
-	}
-	if p.child == nil {
-		sweep(p.dir)
-	}
-	return err
+	defer p.sweepUp(c)
+	return c.stop()
 }
 
 func (p *process) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.child
+	c := p.current()
 	if c == nil {
 		return nil
 	}
-	p.child = nil
 	c.forget()
 	_ = c.in.Close() // it ends by that
 	select {
 	case <-c.ended:
-	case <-time.After(stopTime):
+	case <-time.After(p.stopping):
 		c.kill()
 	}
-	sweep(p.dir)
+	p.sweepUp(c)
 	return nil
 }
 
 // spawn starts a data process.
-func spawn(argv, env []string, log io.Writer) (*child, error) {
-	c := &child{cmd: exec.Command(argv[0], argv[1:]...), heard: make(chan struct{}), ended: make(chan struct{}), waits: map[int]chan reply{}, tail: tail{to: log}}
+func spawn(argv, env []string, log io.Writer, patience, stopping time.Duration) (*child, error) {
+	c := &child{cmd: exec.Command(argv[0], argv[1:]...), heard: make(chan struct{}), tail: tail{to: log}}
 	in, w, err := os.Pipe()
 	if err != nil {
 		return nil, fault.New(fault.Exhausted, "a pipe to the data process: %w", err)
 	}
 	r, out := io.Pipe()
 	c.in = w
+	c.line = newLine(w, func() { _ = c.cmd.Process.Kill() }) // gone is fine
+	c.patience, c.stopping = patience, stopping
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in, out, &c.tail
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.WaitDelay = time.Second // where a process of its own holds its output open
@@ -185,7 +181,7 @@ func spawn(argv, env []string, log io.Writer) (*child, error) {
 		return nil, fault.New(fault.CodeOf(err), "the data process cannot be started: %w", err)
 	}
 	go c.watch()
-	go c.listen(r)
+	go c.hear(r)
 	return c, nil
 }
 
@@ -207,40 +203,28 @@ func (c *child) run(started chan<- error, out *io.PipeWriter) {
 	c.end(err)
 }
 
-// end tells everybody that the process has ended.
+// end says how the process has ended.
 func (c *child) end(waited error) {
 	_ = c.in.Close()
-	c.mu.Lock()
-	text := "unasked"
+	code, text := fault.WorkerLost, "unasked"
 	if s := c.cmd.ProcessState; s != nil {
 		text = exitText(s)
 	} else if waited != nil {
 		text = waited.Error()
 	}
-	switch {
-	case c.refuse != nil:
-		c.died = c.refuse
-	case c.broken != nil:
-		c.died = fault.New(fault.WorkerLost, "%w: %w", ErrDied, c.broken)
-	default:
-		code := fault.WorkerLost
-		if memory, why := c.memory(); memory {
-			code, text = fault.Exhausted, text+": "+why+"; give it less to do at once (run.memory, run.cpus), or the machine more"
-		}
-		if said := c.tail.String(); said != "" {
-			text += "; it said last:\n" + said
-		}
-		c.died = fault.New(code, "%w: %s", ErrDied, text)
+	if memory, why := c.memory(); memory {
+		code, text = fault.Exhausted, text+": "+why+"; give it less to do at once (run.memory, run.cpus), or the machine more"
 	}
-	if c.failed != nil {
-		give(c.failed, c.died)
+	if said := c.tail.String(); said != "" {
+		text += "; it said last:\n" + said
 	}
-	c.mu.Unlock()
-	close(c.ended)
+	c.line.end(fault.New(code, "%s", text))
 }
 
-// memory reports whether the kernel ended the process for memory. Under mu, after its end.
+// memory reports whether the kernel ended the process for memory, after its end.
 func (c *child) memory() (bool, string) {
+	c.death.Lock()
+	defer c.death.Unlock()
 	s := c.cmd.ProcessState
 	if s == nil || c.killed {
 		return false, ""
@@ -273,117 +257,18 @@ func exitText(s *os.ProcessState) string {
 	return fmt.Sprintf("exit code %d", s.ExitCode())
 }
 
-// listen gives replies to those who wait.
-func (c *child) listen(r *io.PipeReader) {
+// hear takes in what the process says.
+func (c *child) hear(r io.Reader) {
 	defer close(c.heard)
-	defer io.Copy(io.Discard, r) // so that nobody waits who writes
-	for dec := json.NewDecoder(r); ; {
-		var a reply
-		err := dec.Decode(&a)
-		if err == io.EOF {
-			return
-		}
-		c.mu.Lock()
-		switch {
-		case err != nil:
-			c.broken = fault.New(fault.Corrupt, "what it says cannot be read (%v): is it a penstock of this release?", err)
-		case a.ID == 0 && a.Of == 0:
-			c.refuse = a.Error.fault()
-		case a.ID == 0 && a.Of == c.begun && c.failed != nil:
-			give(c.failed, a.Error.fault())
-		case a.ID != 0 && c.waits[a.ID] != nil:
-			c.waits[a.ID] <- a
-			delete(c.waits, a.ID)
-		}
-		c.mu.Unlock()
-		if err != nil {
-			_ = c.cmd.Process.Kill()
-			return
-		}
-	}
-}
-
-// give hands over a failure, if it is the first.
-func give(failed chan error, err error) {
-	select {
-	case failed <- err:
-	default:
-	}
-}
-
-// ask sends a request and waits for its answer.
-func (c *child) ask(ctx context.Context, r request) (reply, error) {
-	answer := make(chan reply, 1)
-	c.mu.Lock()
-	c.last++
-	r.ID = c.last
-	c.waits[r.ID] = answer
-	c.mu.Unlock()
-	err := c.write(r)
-	if err == nil {
-		select {
-		case a := <-answer:
-			return a, a.Error.fault()
-		case <-c.ended:
-			select { // its last word
-			case a := <-answer:
-				return a, a.Error.fault()
-			default:
-			}
-		case <-ctx.Done():
-			c.mu.Lock()
-			delete(c.waits, r.ID)
-			c.mu.Unlock()
-			return reply{}, fault.WithCode(fault.Canceled, context.Cause(ctx))
-		}
-	}
-	<-c.ended
-	return reply{}, c.died
-}
-
-// giveUp kills a process that does not answer: a checkpoint waits for it, and all ranks for that.
-func (c *child) giveUp(after time.Duration) {
-	c.mu.Lock()
-	c.broken = fault.New(fault.Stalled, "it did not answer for %v, and was killed", after)
-	c.mu.Unlock()
-	_ = c.cmd.Process.Kill() // gone is fine
-}
-
-// write sends a line. Where it cannot the process is ending, or is ended.
-func (c *child) write(r request) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fault.New(fault.Internal, "a request: %w", err)
-	}
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if _, err = c.in.Write(append(b, '\n')); err != nil {
-		_ = c.cmd.Process.Kill() // it is ending
-	}
-	return err
-}
-
-// forget lets go of what was begun: its failure is nobody's any more.
-func (c *child) forget() {
-	c.mu.Lock()
-	c.begun, c.failed = 0, nil
-	c.mu.Unlock()
-}
-
-func (c *child) gone() bool {
-	select {
-	case <-c.ended:
-		return true
-	default:
-		return false
-	}
+	_ = c.read(r)
+	_, _ = io.Copy(io.Discard, r) // so that nobody waits who writes
 }
 
 // kill kills the process, and waits for its end. Processes that it has started die with it, or at the end of their input.
 func (c *child) kill() {
-	c.mu.Lock()
+	c.death.Lock()
 	c.killed = true
-	c.mu.Unlock()
+	c.death.Unlock()
 	_ = c.cmd.Process.Kill() // gone is fine
 	<-c.ended
 }

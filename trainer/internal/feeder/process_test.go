@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,7 +62,7 @@ func TestProcessKilled(t *testing.T) {
 		if _, err := f.Ledger(t.Context(), "train"); !errors.Is(err, ErrDied) {
 			t.Errorf("ledger: %v", err)
 		}
-		f.Notice()
+		notice(t, f)
 		begin := time.Now()
 		if err := f.Stop(); err != nil {
 			t.Errorf("stop: %v", err)
@@ -110,7 +111,7 @@ func TestProcessErrors(t *testing.T) {
 	} {
 		f := Process(folder(t), c.argv, nil, nil)
 		for range 2 {
-			_, _, err := f.Start(t.Context(), 1, nil)
+			_, _, err := f.Start(t.Context(), Start{Ranks: 1})
 			if fault.CodeOf(err) != c.code || !strings.HasPrefix(fmt.Sprint(err), c.want) {
 				t.Errorf("%v: %v (%v), want %v with %q", c.argv, err, fault.CodeOf(err), c.code, c.want)
 			}
@@ -125,7 +126,7 @@ func TestProcessErrors(t *testing.T) {
 func TestProcessStartsAfterAnError(t *testing.T) {
 	var log bytes.Buffer
 	f := Process(folder(t), childArgv("data"), nil, &log)
-	if _, _, err := f.Start(t.Context(), batch+1, nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "less than one sample") {
+	if _, _, err := f.Start(t.Context(), Start{Ranks: batch + 1}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "less than one sample") {
 		t.Errorf("%v", err)
 	}
 	if _, err := f.Ledger(t.Context(), "train"); fault.CodeOf(err) != fault.Invalid {
@@ -167,16 +168,16 @@ func TestProcessStartsAfterAnError(t *testing.T) {
 
 // Of a state that is of other data both kinds say whose it is: that set can begin anew.
 func TestRefused(t *testing.T) {
-	other := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)})
+	other := Local(folder(t), []Set{Of("train", dataset.Range(77), trainOptions(), false)}, nil)
 	defer other.Close()
 	sockets, _ := start(t, other, 1, nil)
 	foreign := map[string]At{"train": {State: reader(t, sockets["train"], 0).State()}}
-	for _, f := range []Feeder{Local(folder(t), sets()), Process(folder(t), childArgv("data"), nil, nil)} {
-		_, _, err := f.Start(t.Context(), 1, foreign)
+	for _, f := range []Feeder{Local(folder(t), sets(), nil), Process(folder(t), childArgv("data"), nil, nil)} {
+		_, _, err := f.Start(t.Context(), Start{Ranks: 1, At: foreign})
 		if name, ok := Refused(err); !ok || name != "train" || fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `data set "train": restore: not a state of this job: it is of another plan`) {
 			t.Errorf("%v", err)
 		}
-		if _, _, err := f.Start(t.Context(), batch+1, nil); err == nil {
+		if _, _, err := f.Start(t.Context(), Start{Ranks: batch + 1}); err == nil {
 			t.Error("started")
 		} else if name, ok := Refused(err); ok {
 			t.Errorf("%q: %v", name, err)
@@ -190,19 +191,20 @@ func TestRefused(t *testing.T) {
 
 // A start that is given up ends the process that does not answer.
 func TestProcessDeaf(t *testing.T) {
-	f := Process(folder(t), childArgv("deaf"), nil, nil)
+	f := Process(folder(t), childArgv("deaf"), nil, nil).(*process)
+	f.stopping = 50 * time.Millisecond
 	defer f.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		for f.(*process).mu.TryLock() { // until Start holds it
-			f.(*process).mu.Unlock()
+		for f.current() == nil { // until Start has one
+			runtime.Gosched()
 		}
 		cancel()
 	}()
-	if _, _, err := f.Start(ctx, 1, nil); fault.CodeOf(err) != fault.Canceled {
+	if _, _, err := f.Start(ctx, Start{Ranks: 1}); fault.CodeOf(err) != fault.Canceled {
 		t.Errorf("%v", err)
 	}
-	if c := f.(*process).child; c != nil {
+	if f.current() != nil {
 		t.Error("the process is still there")
 	}
 }
@@ -211,11 +213,11 @@ func TestProcessDeaf(t *testing.T) {
 func TestProcessStopped(t *testing.T) {
 	f := Process(folder(t), childArgv("data"), nil, nil).(*process)
 	defer f.Close()
+	f.patience = 50 * time.Millisecond
 	_, failed := start(t, f, 2, nil)
 	if err := f.child.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	f.patience = 50 * time.Millisecond
 	if _, err := f.Ledger(t.Context(), "train"); !errors.Is(err, ErrDied) || !strings.Contains(err.Error(), "it did not answer for 50ms") {
 		t.Errorf("ledger: %v", err)
 	}
