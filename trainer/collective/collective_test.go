@@ -160,7 +160,7 @@ func TestAllReduceIsThePlainSum(t *testing.T) {
 	for world := 1; world <= 9; world++ {
 		rng := rand.New(rand.NewPCG(seed, uint64(world)))
 		gs := join(t, world)
-		lens := []int{0, 1, 2, world - 1, world, world + 1, 1 + rng.IntN(5000), world*(small/4+1) - 1, world * (small/4 + 1), 20_000 + rng.IntN(100_000)}
+		lens := []int{0, 1, 2, world - 1, world, world + 1, 1 + rng.IntN(5000), world*(plainMost/4+1) - 1, world * (plainMost/4 + 1), 20_000 + rng.IntN(100_000)}
 		if world == 3 {
 			lens = append(lens, 3*segment/4*3+7) // several segments per chunk
 		}

@@ -83,7 +83,7 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 		return nil, err
 	}
 	if g.right.SetWriteBuffer(buffer) == nil { // Linux gives what it allows, at least 400 KiB
-		g.small = small
+		g.small = plainMost
 	}
 	g.scratch = make([]uint64, (headSize+segment)/8)
 	go g.watch()

@@ -11,9 +11,11 @@ const (
 	// segment is how much at most is received before it is computed with and sent on, in bytes: it fits a core's cache, and takes longer to copy than to wake the next rank. Smaller
 	// chunks are halved, so that a rank sends one part while it gets the other.
 	segment = 512 << 10
-	// small is the size of a chunk of x up to which a rank sends before it receives, which saves a goroutine and its wake-ups, and the least of a segment. Where all ranks write at once,
+	// leastSegment is the least of a segment, in bytes.
+	leastSegment = 64 << 10
+	// plainMost is the size of a chunk of x up to which a rank sends before it receives, which saves a goroutine and its wake-ups: half of the time at this size. Where all ranks write at once,
 	// no socket has more than a chunk in it on average, so not all of them are full.
-	small = 64 << 10
+	plainMost = 128 << 10
 )
 
 // AllReduce replaces x on every rank by the sum, minimum, maximum or mean of all ranks' x, element by element. All ranks get the same bits, and get them again from the same input: what is added to
@@ -82,7 +84,7 @@ func (r *ring[T]) chunk(i int) []T {
 
 // part is how many of the n numbers of a chunk a segment has.
 func part[T Number](n int) int {
-	return min(max((n+1)/2, small/size[T]()), segment/size[T]())
+	return min(max((n+1)/2, leastSegment/size[T]()), segment/size[T]())
 }
 
 // segments calls f with the parts of c.
