@@ -19,6 +19,7 @@ var allowed = []struct {
 }{
 	{"internal/fault", ""},
 	{"internal/memtest", ""},
+	{"internal/faulttest", "internal/fault"},
 	{"internal/datatest", "internal/memtest"},
 	{"internal/typename", "internal/fault"},
 	{"internal/near", ""},

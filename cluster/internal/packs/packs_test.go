@@ -20,6 +20,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/faulttest"
 	"go.uber.org/goleak"
 )
 
@@ -48,20 +49,7 @@ func ok(err error) {
 	}
 }
 
-func wants(t *testing.T, err error, code fault.Code, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want %v %q", code, parts)
-	}
-	if fault.CodeOf(err) != code {
-		t.Errorf("code %v, want %v: %v", fault.CodeOf(err), code, err)
-	}
-	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("the error does not say %q: %v", p, err)
-		}
-	}
-}
+var wants = faulttest.Wants
 
 // write makes files: "dir/" a folder, "name -> to" a link, "name*" one that may be executed; else the content.
 func write(dir string, files map[string]string) string {

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/faulttest"
 	"go.uber.org/goleak"
 )
 
@@ -39,21 +40,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// wants checks the code and parts of the text of an error.
-func wants(t *testing.T, err error, code fault.Code, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want %v %q", code, parts)
-	}
-	if fault.CodeOf(err) != code {
-		t.Errorf("code %v, want %v: %v", fault.CodeOf(err), code, err)
-	}
-	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("the error does not say %q: %v", p, err)
-		}
-	}
-}
+var wants = faulttest.Wants
 
 func newCA(t testing.TB, cluster string) *CA {
 	t.Helper()

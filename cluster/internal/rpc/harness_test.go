@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/faulttest"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 )
@@ -30,20 +30,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func wants(t *testing.T, err error, code fault.Code, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want %v %q", code, parts)
-	}
-	if fault.CodeOf(err) != code {
-		t.Errorf("code %v, want %v: %v", fault.CodeOf(err), code, err)
-	}
-	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("the error does not say %q: %v", p, err)
-		}
-	}
-}
+var wants = faulttest.Wants
 
 // store is a Tokens in memory.
 type store struct {
