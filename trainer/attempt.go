@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,9 +23,10 @@ import (
 // attempt is a start of the group.
 type attempt struct {
 	number  int
-	from    *store.Manifest // of this run; nil: it begins
-	restore func() (string, error)
-	welcome wire.Welcome // what all ranks have in common
+	from    *store.Manifest          // of this run; nil: it begins
+	restore []func() (string, error) // by node
+	welcome wire.Welcome             // what all ranks have in common
+	data    []map[string]wire.Data   // as the ranks of each node see them
 	states  map[string]store.Data
 	group   launch.Group
 	over    chan struct{} // closed when the next begins, or none does
@@ -35,7 +35,7 @@ type attempt struct {
 	peers    []*peer
 	reports  map[int64][]*wire.Report // by number, then rank: those that are not complete, or not committed
 	refused  error                    // of a process that was not let in: perhaps a worker
-	stranger int                      // its id, if it said so
+	stranger refusedID
 }
 
 // start begins an attempt.
@@ -135,6 +135,9 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	}
 	fed := at // not the result, which is nil after an error
 	c.others.Go(func() { c.watchData(fed, failed) })
+	if s, ok := c.launcher.(*spread); ok {
+		s.attempt = number
+	}
 	g, err := c.launcher.Launch(c.ctx, workers)
 	if err != nil {
 		return nil, err
@@ -149,9 +152,12 @@ func (c *controller) place(at *attempt) {
 	if m == nil && c.from != nil {
 		run, m = c.from.run, c.from.manifest
 	}
-	at.welcome = wire.Welcome{Run: c.cfg.Name, Attempt: at.number, Storage: c.run.URL(), World: c.cfg.Workers, LocalWorld: c.cfg.Workers, Nodes: 1, Config: c.settings, Data: map[string]wire.Data{}}
-	at.restore = func() (string, error) {
-		return "", fault.New(fault.NotFound, "there is no checkpoint to restore: the run begins")
+	at.welcome = wire.Welcome{Run: c.cfg.Name, Attempt: at.number, Storage: c.run.URL(), World: c.cfg.Workers, LocalWorld: c.cfg.perNode(), Nodes: c.cfg.nodes(), Config: c.settings}
+	at.restore = make([]func() (string, error), c.cfg.nodes())
+	for k := range at.restore {
+		at.restore[k] = func() (string, error) {
+			return "", fault.New(fault.NotFound, "there is no checkpoint to restore: the run begins")
+		}
 	}
 	if m == nil {
 		return
@@ -167,13 +173,17 @@ func (c *controller) place(at *attempt) {
 		}
 		at.states[name] = store.Data{State: d.State, Ledger: ledger}
 	}
-	at.restore = once(func() (string, error) {
-		cache, err := downloads()
-		if err != nil {
-			return "", err
-		}
-		return run.Fetch(c.ctx, m, cache)
-	})
+	at.restore[c.node] = once(func() (string, error) { return c.fetch(c.ctx, run, m) })
+	ask := &wire.HandFetch{Number: m.Number}
+	if at.from == nil {
+		ask.From = c.cfg.From
+	}
+	for _, n := range c.nodes.others() {
+		at.restore[n.number] = once(func() (string, error) {
+			a, err := n.ask(c.ctx, wire.ToHand{Fetch: ask})
+			return a.Dir, err
+		})
+	}
 }
 
 // once calls f with the first call; others wait for it and get the same.
@@ -227,8 +237,12 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, path := range sockets[0] {
-		at.welcome.Data[name] = wire.Data{Socket: path, Eval: c.cfg.eval(name)}
+	for _, of := range sockets {
+		data := map[string]wire.Data{}
+		for name, path := range of {
+			data[name] = wire.Data{Socket: path, Eval: c.cfg.eval(name)}
+		}
+		at.data = append(at.data, data)
 	}
 	return failed, nil
 }
@@ -248,82 +262,63 @@ func (c *controller) watchData(at *attempt, failed <-chan error) {
 
 // workers are what the launcher starts.
 func (c *controller) workers(at *attempt, restarts int) ([]launch.Worker, error) {
-	at.welcome.Peers = filepath.Join(c.sockets.path, "p"+strconv.Itoa(at.number))
-	if err := os.Mkdir(at.welcome.Peers, 0o700); err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: at.welcome.Peers})
+	if c.cfg.nodes() == 1 { // collectives of this package are for one machine
+		at.welcome.Peers = filepath.Join(c.sockets.path, "p"+strconv.Itoa(at.number))
+		if err := os.Mkdir(at.welcome.Peers, 0o700); err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: at.welcome.Peers})
+		}
 	}
 	socket := c.listener.Addr().String()
 	all := make([]launch.Worker, c.cfg.Workers)
 	var base []string
-	port := 0
+	master, port := "127.0.0.1", 0
+	if g := c.cfg.gang(); g != nil {
+		master = g.Host(c.node)
+	}
 	if c.argv != nil {
 		var err error
-		if port, err = freePort(); err != nil {
+		if port, err = freePort(master); err != nil {
 			return nil, err
 		}
 		base = c.environ(os.Environ())
 	}
 	for r := range all {
-		w := launch.Worker{Rank: r, LocalRank: r, Dir: c.cfg.Dir, Memory: c.cfg.Resources.Memory, Argv: c.argv}
+		w := c.worker(r)
+		var vars []string
+		if c.argv != nil {
+			vars = c.torchrun(r, restarts, master, port)
+		}
+		switch {
+		case c.nodeOf(r) != nil: // the rest is its hand's
+			w = launch.Worker{Rank: r, LocalRank: r % c.cfg.perNode(), Node: r / c.cfg.perNode(), Env: vars}
+		case c.argv != nil:
+			w = c.process(w, base, vars, socket, at.number)
+		}
 		if c.work != nil {
 			id := identity{socket: socket, run: c.cfg.Name, attempt: at.number, rank: r}
 			w.Run = func(ctx context.Context) error { return runLoop(ctx, id, c.work) }
-		}
-		if c.argv != nil {
-			w.Env = append(base[:len(base):len(base)], c.torchrun(r, restarts, port)...)
-			w.Env = append(w.Env, wire.EnvSocket+"="+socket, wire.EnvRun+"="+c.cfg.Name, wire.EnvAttempt+"="+strconv.Itoa(at.number))
-			if c.work != nil {
-				w.Env = append(w.Env, envCall+"="+strconv.FormatInt(c.call, 10))
-			}
-			if c.lease != nil {
-				w.Env = append(w.Env, c.lease.Env(r)...)
-			}
 		}
 		all[r] = w
 	}
 	return all, nil
 }
 
-// environ is what workers inherit: nothing of a run that this process is a worker of.
-func (c *controller) environ(from []string) []string {
-	var env []string
-	threads := false
-	for _, kv := range append(from[:len(from):len(from)], c.cfg.Env...) {
-		name, _, _ := strings.Cut(kv, "=")
-		switch name {
-		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, launch.EnvLaunch:
-			continue
-		case "OMP_NUM_THREADS":
-			threads = true
-		}
-		env = append(env, kv)
-	}
-	if !threads {
-		n := int(c.cfg.Resources.CPUs)
-		if c.cfg.Resources.CPUs == 0 {
-			n = runtime.GOMAXPROCS(0) / c.cfg.Workers
-		}
-		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
-	}
-	return env
-}
-
 // torchrun is the environment that programs for torchrun expect. No agent keeps the store: rank 0 does.
-func (c *controller) torchrun(rank, restarts, port int) []string {
-	n := c.cfg.Workers
+func (c *controller) torchrun(rank, restarts int, master string, port int) []string {
+	n, per := c.cfg.Workers, c.cfg.perNode()
 	var env []string
 	set := func(name string, v any) { env = append(env, fmt.Sprintf("%s=%v", name, v)) }
 	set("RANK", rank)
-	set("LOCAL_RANK", rank)
+	set("LOCAL_RANK", rank%per)
 	set("WORLD_SIZE", n)
-	set("LOCAL_WORLD_SIZE", n)
-	set("NODE_RANK", 0)
-	set("GROUP_RANK", 0)
-	set("GROUP_WORLD_SIZE", 1)
+	set("LOCAL_WORLD_SIZE", per)
+	set("NODE_RANK", rank/per)
+	set("GROUP_RANK", rank/per)
+	set("GROUP_WORLD_SIZE", n/per)
 	set("ROLE_NAME", "default")
 	set("ROLE_RANK", rank)
 	set("ROLE_WORLD_SIZE", n)
-	set("MASTER_ADDR", "127.0.0.1")
+	set("MASTER_ADDR", master)
 	set("MASTER_PORT", port)
 	set("TORCHELASTIC_RESTART_COUNT", restarts)
 	set("TORCHELASTIC_MAX_RESTARTS", max(c.cfg.Failures.Worker, 0))
@@ -334,7 +329,7 @@ func (c *controller) torchrun(rank, restarts, port int) []string {
 
 // exited tells the state machine of a worker's end.
 func (c *controller) exited(at *attempt, e launch.Exit) {
-	if e.OK() && at.refused != nil && (at.peers[e.Rank] == nil || at.stranger != 0 && e.PID == at.stranger) { // it is, or is taken for, that process: its good end hides that it did nothing
+	if e.OK() && at.refused != nil && (at.peers[e.Rank] == nil || at.stranger.pid != 0 && at.stranger == (refusedID{e.Rank / c.cfg.perNode(), e.PID})) { // it is, or is taken for, that process: its good end hides that it did nothing
 		err := fault.New(fault.CodeOf(at.refused), "it was refused, and ended all the same with exit code 0: %w", at.refused)
 		c.step(group.Event{Kind: group.Done, Attempt: at.number, Rank: e.Rank, Err: ofRank(e.Rank, err)})
 	}
@@ -363,8 +358,11 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 		return ofRank(e.Rank, e.Err)
 	}
 	text := e.String()
+	if len(e.Tail) == 0 {
+		text += c.ofNode(e.Rank)
+	}
 	if len(e.Tail) > 0 {
-		text += fmt.Sprintf(" (log: %s):\n    %s", c.logFile(at.number, e.Rank), strings.Join(e.Tail, "\n    "))
+		text += fmt.Sprintf(" (log: %s%s):\n    %s", c.logFile(at.number, e.Rank), c.ofNode(e.Rank), strings.Join(e.Tail, "\n    "))
 	} else if e.PID != 0 && e.Signal == 0 && !e.Memory {
 		text += ", and printed nothing"
 	}
@@ -373,12 +371,17 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 
 // logFile is where a worker's output goes.
 func (c *controller) logFile(attempt, rank int) string {
-	return filepath.Join(c.logs, fmt.Sprintf("attempt-%d", attempt), fmt.Sprintf("rank-%d.log", rank))
+	logs := c.logs
+	if n := c.nodeOf(rank); n != nil {
+		logs = n.logs
+	}
+	return filepath.Join(logs, fmt.Sprintf("attempt-%d", attempt), fmt.Sprintf("rank-%d.log", rank))
 }
 
-// logOf is the log of a worker that has one.
+// logOf is the log of a worker that has one, where it can be read here.
 func (c *controller) logOf(attempt, rank int) string {
-	if file := c.logFile(attempt, rank); rank >= 0 && c.argv != nil {
+	if rank >= 0 && c.argv != nil {
+		file := c.logFile(attempt, rank)
 		if _, err := os.Stat(file); err == nil {
 			return file
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -40,7 +39,9 @@ func (c *controller) complete(n int64) {
 	kept := metrics
 	if len(c.devices) > 0 {
 		kept = maps.Clone(metrics)
-		maps.Copy(kept, c.devices)
+		for _, m := range c.devices {
+			maps.Copy(kept, m)
+		}
 	}
 	if err := c.metrics.Append(n, time.Now(), step, kept); err != nil {
 		c.cfg.Log.Warn("metrics are lost", "run", c.cfg.Name, "report", n, "error", err)
@@ -74,10 +75,11 @@ func (c *controller) commit(n int64, ranks []int) {
 			}
 		}
 	}
+	f := &reportFiles{c: c, report: n}
 	for _, rank := range ranks {
-		k.Parts = append(k.Parts, store.Part{Rank: rank, Dir: all[rank].Dir})
+		f.add(rank, all[rank].Dir)
 	}
-	c.others.Go(func() { c.upload(at, k, places) })
+	c.others.Go(func() { c.upload(at, k, f, places) })
 }
 
 // placed refuses a checkpoint whose states are not those of the places where the ranks are. A set that no rank with files has opened has the state that the attempt began with, or none where it began anew.
@@ -97,11 +99,11 @@ func placed(data map[string]store.Data, places map[string]wire.Place) (err error
 }
 
 // upload commits, and tells the state machine.
-func (c *controller) upload(at *attempt, k store.Commit, places map[string]wire.Place) {
+func (c *controller) upload(at *attempt, k store.Commit, f *reportFiles, places map[string]wire.Place) {
 	var m *store.Manifest
-	staged, err := "", placed(k.Data, places)
+	err := placed(k.Data, places)
 	if err == nil {
-		staged, err = c.takeOver(at, &k)
+		err = f.take(at)
 	}
 	for name, d := range k.Data {
 		if err != nil {
@@ -113,13 +115,10 @@ func (c *controller) upload(at *attempt, k store.Commit, places map[string]wire.
 		k.Data[name] = d
 	}
 	if err == nil {
+		f.into(&k)
 		m, err = c.run.Commit(c.ctx, k)
 	}
-	if err == nil {
-		_ = os.RemoveAll(staged) // "": nothing; what stays goes with its parent
-	} else {
-		err = c.keep(staged, k.Report, err)
-	}
+	err = f.settle(err)
 	c.post(func() {
 		e := group.Event{Kind: group.Uploaded, N: k.Report, Err: err}
 		if err == nil {
@@ -169,45 +168,6 @@ func bytesText(n int64) string {
 		return fmt.Sprintf("%.1f %s", v, unit)
 	}
 	return fmt.Sprintf("%.0f %s", v, unit)
-}
-
-// takeOver makes the folders of ranks the controller's, where nobody waits for their upload. It returns the folder that they are in; "": they stay where they are.
-func (c *controller) takeOver(at *attempt, k *store.Commit) (staged string, err error) {
-	if c.staging == nil {
-		return "", nil
-	}
-	if staged, err = os.MkdirTemp(c.staging.path, "report-"); err != nil {
-		return "", fault.Wrap(err, fault.Place{File: c.staging.path})
-	}
-	for i := range k.Parts {
-		to := filepath.Join(staged, "rank-"+strconv.Itoa(k.Parts[i].Rank))
-		if err := moveDir(k.Parts[i].Dir, to); err != nil {
-			return staged, err
-		}
-		k.Parts[i].Dir = to
-	}
-	n := c.run.Next()
-	c.event(at, group.Event{Kind: group.Taken, N: k.Report, Checkpoint: n})
-	return staged, nil
-}
-
-// keptPrefix begins the names of folders in the temporary folder that hold files which were taken over and are in no checkpoint. They are the user's: nobody sweeps them.
-const keptPrefix = "penstock-unsaved-"
-
-// keep saves the files of a report that were taken over and could not be committed: nobody else has them. It returns err with their place. staged "": there are none.
-func (c *controller) keep(staged string, n int64, err error) error {
-	if staged == "" || os.Remove(staged) == nil { // empty: none was taken over
-		return err
-	}
-	to, kerr := os.MkdirTemp(filepath.Dir(c.staging.path), fmt.Sprintf("%s%s-report-%d-", keptPrefix, c.cfg.Name, n))
-	if kerr == nil {
-		kerr = unix.Rename(staged, to) // in the place of the empty folder, which os.Rename refuses
-	}
-	if kerr != nil {
-		return fault.New(fault.CodeOf(err), "%w; its files, which were taken over, are lost: %w", err, kerr)
-	}
-	c.cfg.Log.Warn(fmt.Sprintf("the files of report %d are in no checkpoint; they are kept in %s", n, to), "run", c.cfg.Name, "report", n) // workers that are ended already get no error
-	return fault.New(fault.CodeOf(err), "%w; its files are kept in %s", err, to)
 }
 
 // moveDir renames a folder, or copies it and removes what it was where that cannot be. After an error one of both is whole.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -29,9 +30,9 @@ type Config struct {
 	// error, but with Resume.
 	Name string
 	// Storage is the folder or bucket URL below which the run has a folder of its name; "": penstock-runs. Workers on several
-	// machines (a launch.Spanning Launcher) need one that all of them reach: a folder is refused then, unless SharedStorage says that it is the same one everywhere.
+	// machines (Gang, or a launch.Spanning Launcher) need one that all of them reach: a folder is refused then, unless SharedStorage says that it is the same one everywhere.
 	Storage string
-	// SharedStorage says that the folder Storage is of a file system that all machines have at this place.
+	// SharedStorage says that the folder Storage is of a file system that all machines have at this place. Nodes of a Gang that find another folder there are refused.
 	SharedStorage bool
 	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
 	// result, with no attempts: nothing is done again.
@@ -80,7 +81,12 @@ type Config struct {
 	Checkpoint Checkpointing
 	Preemption Preemption
 
-	// Launcher starts the workers; nil: child processes of this one (goroutines, where New has no Processes).
+	// Gang is this process's among those that run together on several nodes (cluster/gang; penstock train has it from its job); nil: the run is this machine's. Every process of the gang calls Fit
+	// with the same configuration: that of node 0 is the controller, the others run the workers of their node for it. Workers are spread evenly, rank r is on node r / (Workers / nodes). Command only; Name
+	// is that of the job where it is not set. Events are node 0's, and so is the log; of the notices (Preemption), each is one for all. Fit does not close the gang.
+	Gang *gang.Gang
+
+	// Launcher starts the workers of this machine; nil: child processes of this one (goroutines, where New has no Processes).
 	Launcher launch.Launcher
 	// Events tell what happens; nil fields are skipped.
 	Events Events
@@ -167,6 +173,9 @@ type Failure struct {
 // or is the configuration with defaults, checked.
 func (c Config) or() (Config, error) {
 	bad := func(format string, args ...any) (Config, error) { return c, fault.New(fault.Invalid, format, args...) }
+	if c.Gang != nil && c.Name == "" {
+		c.Name = c.Gang.Job() // later attempts of the job know it
+	}
 	if c.Name == "" {
 		if c.Resume {
 			return bad("a run to resume has a name: set Config.Name")
@@ -200,6 +209,9 @@ func (c Config) or() (Config, error) {
 	}
 	if c.Workers == 0 {
 		c.Workers = 1
+	}
+	if n := c.nodes(); c.Workers%n != 0 {
+		return bad("%d workers on %d nodes: each node has as many as the others, so give a multiple of %d", c.Workers, n, n)
 	}
 	for _, name := range c.dataNames() {
 		if d, ok := c.Data[name]; ok && d.Dataset == nil {

@@ -16,13 +16,13 @@ import (
 
 // peer is the connection of a worker.
 type peer struct {
-	conn    *net.UnixConn
+	conn    net.Conn
 	writing sync.Mutex
 	once    sync.Once
 	gone    chan struct{}
 }
 
-func newPeer(conn *net.UnixConn) *peer { return &peer{conn: conn, gone: make(chan struct{})} }
+func newPeer(conn net.Conn) *peer { return &peer{conn: conn, gone: make(chan struct{})} }
 
 // say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is given up.
 func (p *peer) say(m wire.ToWorker) {
@@ -57,20 +57,26 @@ func (c *controller) accept() {
 				continue
 			}
 		}
-		c.connsMu.Lock()
-		if c.conns == nil {
-			conn.Close()
-		} else {
-			c.conns[conn] = true
-			c.others.Go(func() {
-				c.serve(conn)
-				c.connsMu.Lock()
-				delete(c.conns, conn)
-				c.connsMu.Unlock()
-			})
-		}
-		c.connsMu.Unlock()
+		c.others.Go(func() { c.take(conn, c.node) })
 	}
+}
+
+// take talks with a worker of a node, until one of both hangs up.
+func (c *controller) take(conn net.Conn, node int) {
+	c.connsMu.Lock()
+	over := c.conns == nil
+	if !over {
+		c.conns[conn] = true
+	}
+	c.connsMu.Unlock()
+	if over {
+		conn.Close()
+		return
+	}
+	c.serve(conn, node)
+	c.connsMu.Lock()
+	delete(c.conns, conn)
+	c.connsMu.Unlock()
 }
 
 // hangUp closes all connections, and those that come.
@@ -84,7 +90,7 @@ func (c *controller) hangUp() {
 }
 
 // serve talks with a worker.
-func (c *controller) serve(conn *net.UnixConn) {
+func (c *controller) serve(conn net.Conn, node int) {
 	p := newPeer(conn)
 	defer p.close()
 	conn.SetReadDeadline(time.Now().Add(helloTime))
@@ -93,14 +99,14 @@ func (c *controller) serve(conn *net.UnixConn) {
 	var at *attempt
 	rank := 0
 	if err == nil {
-		at, rank, err = c.admit(m.Hello, p)
+		at, rank, err = c.admit(m.Hello, p, node)
 	}
 	if err != nil {
 		pid := 0
 		if m.Hello != nil {
 			pid = m.Hello.PID
 		}
-		c.refuse(err, pid)
+		c.refuse(err, refusedID{node, pid})
 		if b, aerr := wire.Append(nil, wire.ToWorker{Refused: wire.FromError(err)}); aerr == nil {
 			conn.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = conn.Write(b) // who does not listen need not know
@@ -121,14 +127,17 @@ func (c *controller) serve(conn *net.UnixConn) {
 	}
 }
 
+// refusedID is a process that was not let in; pid is 0 where it did not say it.
+type refusedID struct{ node, pid int }
+
 // refuse notes that a process was not let in. One of another run, or of an attempt that is over, is nobody of this one's; who hangs up is no worker either.
-func (c *controller) refuse(err error, pid int) {
+func (c *controller) refuse(err error, who refusedID) {
 	if code := fault.CodeOf(err); code == fault.Canceled || code == fault.Unknown {
 		return
 	}
 	c.post(func() {
 		if c.a != nil && c.a.refused == nil {
-			c.a.refused, c.a.stranger = err, pid
+			c.a.refused, c.a.stranger = err, who
 		}
 	})
 }
@@ -143,7 +152,7 @@ func (p *peer) closed() bool {
 }
 
 // admit takes a worker in.
-func (c *controller) admit(h *wire.Hello, p *peer) (at *attempt, rank int, err error) {
+func (c *controller) admit(h *wire.Hello, p *peer, node int) (at *attempt, rank int, err error) {
 	done := make(chan struct{})
 	c.post(func() {
 		defer close(done)
@@ -157,15 +166,19 @@ func (c *controller) admit(h *wire.Hello, p *peer) (at *attempt, rank int, err e
 			err = fault.New(fault.Canceled, "attempt %d of run %q is over", h.Attempt, h.Run)
 		case h.Rank < 0 || h.Rank >= len(at.peers):
 			err = fault.New(fault.Invalid, "there is no rank %d in a group of %d", h.Rank, len(at.peers))
+		case h.Rank/c.cfg.perNode() != node:
+			err = fault.New(fault.Invalid, "rank %d is on node %d of the job, not on node %d", h.Rank, h.Rank/c.cfg.perNode(), node)
 		case at.peers[h.Rank] != nil:
 			err = fault.New(fault.Exists, "rank %d is connected already, by another process: one process per rank reports", h.Rank)
 		default:
 			rank = h.Rank
 			at.peers[rank] = p
 			w := at.welcome
-			w.Rank, w.LocalRank = rank, rank
-			if c.lease != nil {
-				w.Devices = c.lease.Visible(rank)
+			w.Rank, w.LocalRank, w.Node, w.Data = rank, rank%c.cfg.perNode(), node, at.data[node]
+			if n := c.nodeOf(rank); n == nil {
+				w.Devices = c.visible(w.LocalRank)
+			} else if n.devices != nil {
+				w.Devices = n.devices[w.LocalRank]
 			}
 			p.say(wire.ToWorker{Welcome: &w})
 			c.step(group.Event{Kind: group.Hello, Attempt: at.number, Rank: rank})
@@ -177,6 +190,14 @@ func (c *controller) admit(h *wire.Hello, p *peer) (at *attempt, rank int, err e
 	case <-c.over:
 		return nil, 0, fault.New(fault.Canceled, "%w", errEnded)
 	}
+}
+
+// nodeOf is the node of a rank where that has a hand; nil: it is this one.
+func (c *controller) nodeOf(rank int) *node {
+	if k := rank / c.cfg.perNode(); k != c.node {
+		return c.nodes.all[k]
+	}
+	return nil
 }
 
 // tell says something to a rank of the current attempt.
@@ -208,7 +229,7 @@ func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
 	case m.Restore != nil:
 		c.event(at, group.Event{Kind: group.Restoring, Rank: rank})
 		c.others.Go(func() {
-			dir, err := at.restore()
+			dir, err := at.restore[rank/c.cfg.perNode()]()
 			p.say(wire.ToWorker{Restored: &wire.Restored{Dir: dir, Error: wire.FromError(err)}})
 			c.event(at, group.Event{Kind: group.Restored, Rank: rank})
 		})
@@ -224,7 +245,11 @@ func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 		e.Step = max(e.Step, p.Step)
 	}
 	if r.Dir != "" {
-		e.Err = checkDir(r.Dir)
+		if c.nodeOf(rank) == nil {
+			e.Err = checkDir(r.Dir)
+		} else {
+			e.Err = r.Error.Err() // its hand has looked
+		}
 		if e.Files = e.Err == nil; !e.Files {
 			r.Dir = ""
 		}

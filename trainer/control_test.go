@@ -200,7 +200,7 @@ func TestTempFolders(t *testing.T) {
 
 func TestFreePort(t *testing.T) {
 	for range 20 {
-		port, err := freePort()
+		port, err := freePort("127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestFreePort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if canListen(port) {
+		if canListen("127.0.0.1", port) {
 			t.Errorf("port %d is free and used", port)
 		}
 		l.Close()

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,17 +10,23 @@ import (
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
-const dataLogName = "data.log"
+// dataLogName is the log of this node's data process: nodes may have one folder of logs.
+func (c *site) dataLogName() string {
+	if c.node > 0 {
+		return fmt.Sprintf("data-%d.log", c.node)
+	}
+	return "data.log"
+}
 
-// dataProcess makes the feeder of a process of its own. What that prints goes to data.log.
-func (c *controller) dataProcess(p *DataProcess) (feeder.Feeder, error) {
+// dataProcess makes the feeder of a process of its own. What that prints goes to dataLogName.
+func (c *site) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 	if len(p.Argv) == 0 {
 		return nil, fault.New(fault.Invalid, "a data process needs a program")
 	}
 	if err := os.MkdirAll(c.logs, 0o755); err != nil {
 		return nil, fault.Wrap(err, fault.Place{File: c.logs})
 	}
-	f, err := os.OpenFile(filepath.Join(c.logs, dataLogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(c.logs, c.dataLogName()), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Place{File: c.logs})
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/feed"
-	"github.com/penstock-data/penstock/trainer/device"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
@@ -26,30 +25,21 @@ import (
 // controller is the shell around the state machine of a run. Its loop alone (see loop) touches the fields below "the loop's"; what takes time is done by goroutines that
 // post what comes of it.
 type controller struct {
-	cfg      Config
-	call     int64
-	work     func(*Context) error // nil: argv
-	argv     []string
+	site
 	settings []byte
 
-	run      *store.Run
-	logs     string // folder
-	sockets  *tempFolder
-	staging  *tempFolder // of Checkpointing.Async; nil: none
 	listener *net.UnixListener
 	feeder   *feeder.Spread
-	dataLog  *os.File // of a data process; nil: none
-	launcher launch.Launcher
-	lease    *device.Lease // nil: no devices
-	measure  func(context.Context) map[string]float64
-	from     *origin // nil: none
+	nodes    *nodes // the others; nil: there are none
 	begun    *store.Attempt
 	before   store.Status  // that the last controller left; zero where this is the first
 	ready    chan struct{} // closed once it has begun
 	noticed  error         // a notice that came before the loop; nil: none
+	queueing sync.Mutex    // orders what is said of waiting
+	gone     chan struct{} // closed by close
 
 	connsMu sync.Mutex
-	conns   map[*net.UnixConn]bool // of workers; nil once the run is over
+	conns   map[net.Conn]bool // of workers; nil once the run is over
 
 	ctx    context.Context // ends with that of Fit, or with the run
 	stop   context.CancelCauseFunc
@@ -69,26 +59,33 @@ type controller struct {
 	last    map[string]float64   // metrics of the last report
 	ended   *group.Action
 	reports int64
-	newest  int                // checkpoint
-	devices map[string]float64 // measured last; nil: nothing was
-	reason  string             // of the state
-	warned  bool               // of a checkpoint without the metric of KeepBest
+	newest  int                        // checkpoint
+	devices map[int]map[string]float64 // measured last, by node
+	reason  string                     // of the state
+	warned  bool                       // of a checkpoint without the metric of KeepBest
 	failed  []Failure
 }
 
 // fit is Fit of a process that is no worker.
 func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []string, call int64) (_ *Result, err error) {
-	c := &controller{cfg: cfg, call: call, work: work, argv: argv, posts: make(chan func(), 64), over: make(chan struct{}), ready: make(chan struct{}), conns: map[*net.UnixConn]bool{}, last: map[string]float64{}}
+	c := &controller{site: site{cfg: cfg, call: call, work: work, argv: argv}, posts: make(chan func(), 64), over: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}), conns: map[net.Conn]bool{},
+		last: map[string]float64{}, devices: map[int]map[string]float64{}}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
 	defer c.stop(errEnded)
 	var res *Result
-	wait, heard := c.listens(ctx)
-	err = c.open(ctx, wait)
-	c.noticed = heard()
+	if c.cfg.nodes() > 1 {
+		err = c.listenNodes()
+	}
+	if err == nil {
+		wait, heard := c.listens(ctx)
+		err = c.open(ctx, wait)
+		c.noticed = heard()
+	}
+	lost := lostOf(c.ctx)
 	switch {
 	case errors.Is(err, errFinished):
 		res, err = c.finished(ctx)
-	case err == nil, c.noticed != nil && c.status != nil && fault.CodeOf(err) == fault.Canceled:
+	case err == nil, (c.noticed != nil || lost != nil) && c.status != nil && fault.CodeOf(err) == fault.Canceled:
 		c.loop(ctx)
 		res = c.result()
 		err = res.Err
@@ -96,11 +93,14 @@ func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []stri
 	if c.noticed != nil && c.ended == nil && fault.CodeOf(err) == fault.Canceled {
 		err = fault.New(fault.Canceled, "the run was preempted before it began: start it again")
 	}
+	if lost != nil && c.ended == nil && err != nil {
+		err = lost
+	}
 	if err != nil && (c.ended == nil || res.State == store.Failed && !c.some && fault.CodeOf(err) != fault.Canceled) {
 		res = nil // nothing was started
 		c.forget()
 	}
-	if cerr := c.close(); res != nil && cerr != nil {
+	if cerr := c.close(overOf(res, err)); res != nil && cerr != nil {
 		c.cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
 	}
 	return res, err
@@ -110,8 +110,10 @@ func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []stri
 func (c *controller) listens(ctx context.Context) (_ context.Context, heard func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over, notice := make(chan struct{}), make(chan error, 1)
+	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
 	go func() {
 		defer close(notice)
+		defer stop()
 		select {
 		case reason, ok := <-c.cfg.Preemption.Notice:
 			if ok {
@@ -164,7 +166,7 @@ func (c *controller) forget() {
 		_ = c.status.close() // what it says is removed
 	}
 	if c.logs != "" { // what is not empty stays
-		if file := filepath.Join(c.logs, dataLogName); isEmpty(file) {
+		if file := filepath.Join(c.logs, c.dataLogName()); isEmpty(file) {
 			_ = os.Remove(file)
 		}
 		_ = os.Remove(c.logs)
@@ -183,13 +185,8 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if err = c.launches(); err != nil {
 		return err
 	}
-	if c.sockets, err = newTempFolder(socketBase()); err != nil {
+	if err = c.folders(); err != nil {
 		return err
-	}
-	if cfg.Checkpoint.Async {
-		if c.staging, err = newTempFolder(os.TempDir()); err != nil {
-			return err
-		}
 	}
 	if cfg.From != "" {
 		if c.from, err = openOrigin(ctx, cfg.From, cfg.Storage); err != nil {
@@ -202,15 +199,23 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if c.before.State == store.Finished && cfg.ResumeAt == 0 {
 		return errFinished
 	}
-	if c.logs, err = cfg.logs(c.run); err != nil {
-		return fault.Wrap(err, fault.Place{File: cfg.Logs})
-	}
-	if c.launcher == nil {
-		c.launcher = launch.Processes(launch.Options{Logs: c.logs, Terminal: cfg.Output})
-	}
-	if c.feeder, err = c.feeds(); err != nil {
+	if err = c.equip(); err != nil {
 		return err
 	}
+	feeders := []feeder.Feeder{c.served}
+	var nodeOf []int // of each rank
+	if c.nodes != nil {
+		c.launcher = &spread{local: c.launcher, nodes: c.nodes}
+		for r := range cfg.Workers {
+			nodeOf = append(nodeOf, r/cfg.perNode())
+		}
+		others, err := c.nodes.meet(wait)
+		if err != nil {
+			return err
+		}
+		feeders = append(feeders, others...)
+	}
+	c.feeder = feeder.Over(feeders, nodeOf)
 	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
 		return err
 	}
@@ -222,6 +227,15 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if cfg.Resume {
 		if _, err := launch.Sweep(cfg.Name); err != nil {
 			c.cfg.Log.Warn("processes of an earlier controller", "run", cfg.Name, "error", err)
+		}
+		err := c.nodes.each(wait, func(ctx context.Context, n *node) error {
+			if _, err := n.ask(ctx, wire.ToHand{Sweep: &wire.HandSweep{}}); err != nil && ctx.Err() == nil {
+				c.cfg.Log.Warn("processes of an earlier controller", "run", cfg.Name, "node", n.number, "error", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		if err := c.run.Sweep(wait); err != nil {
 			return err
@@ -241,11 +255,18 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 func (c *controller) launches() error {
 	cfg := &c.cfg
 	c.launcher = cfg.Launcher
+	var on []string
 	if l, ok := c.launcher.(launch.Spanning); ok {
-		scheme, _, bucket := strings.Cut(cfg.Storage, "://")
-		if on := l.Machines(); len(on) > 1 && (!bucket || scheme == "file") && !cfg.SharedStorage {
-			return fault.New(fault.Invalid, "the storage %s is a folder of one machine, and workers are on %d (%s): use a bucket, or set SharedStorage if the folder is on a file system that all of them have there", cfg.Storage, len(on), strings.Join(on, ", "))
+		on = l.Machines()
+	}
+	if c.nodes != nil {
+		on = (&spread{nodes: c.nodes}).Machines()
+		if c.work != nil {
+			return fault.New(fault.Unsupported, "a Go loop trains on one node, as its collectives do, and the gang has %d: train with a program of its own (trainer.Command) whose framework brings collectives, or on one node", len(on))
 		}
+	}
+	if err := reachable(cfg, on); err != nil {
+		return err
 	}
 	if c.launcher == nil && c.work != nil && !cfg.Processes {
 		c.launcher = launch.Goroutines()
@@ -262,6 +283,15 @@ func (c *controller) launches() error {
 			return fault.New(fault.Unsupported, "this program cannot be started again as a worker: %w", err)
 		}
 		c.argv = append([]string{exe}, os.Args[1:]...)
+	}
+	return nil
+}
+
+// reachable refuses a storage that not all machines of the run reach.
+func reachable(cfg *Config, on []string) error {
+	scheme, _, bucket := strings.Cut(cfg.Storage, "://")
+	if len(on) > 1 && (!bucket || scheme == "file") && !cfg.SharedStorage {
+		return fault.New(fault.Invalid, "the storage %s is a folder of one machine, and workers are on %d (%s): use a bucket, or set SharedStorage if the folder is on a file system that all of them have there", cfg.Storage, len(on), strings.Join(on, ", "))
 	}
 	return nil
 }
@@ -289,23 +319,6 @@ func (c *controller) openRun(ctx context.Context) (err error) {
 	}
 	c.run, err = store.Create(ctx, cfg.Storage, store.Record{Name: cfg.Name, Command: c.argv, Dir: dir, Workers: cfg.Workers, Config: c.settings, Spec: cfg.Spec, From: cfg.From, Program: "penstock"})
 	return err
-}
-
-// feeds makes the feeder of all data sets.
-func (c *controller) feeds() (*feeder.Spread, error) {
-	if p := c.cfg.DataProcess; p != nil {
-		f, err := c.dataProcess(p)
-		if err != nil {
-			return nil, err
-		}
-		return feeder.Over([]feeder.Feeder{f}, nil), nil
-	}
-	var sets []feeder.Set
-	for _, name := range c.cfg.dataNames() {
-		d := c.cfg.Data[name]
-		sets = append(sets, feeder.Of(name, d.Dataset, d.Options, d.Eval))
-	}
-	return feeder.Over([]feeder.Feeder{feeder.Local(c.sockets.path, sets, nil)}, nil), nil
 }
 
 // fail writes that a run failed before its loop began.
@@ -359,9 +372,13 @@ func (c *controller) loop(ctx context.Context) {
 		case <-stopped:
 			stopped, lost = nil, nil
 			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(ctx))})
-		case <-lost: // another controller has the run
+		case <-lost: // a node is gone, its caller gave up, or another controller has the run
 			stopped, lost = nil, nil
-			c.step(group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(c.ctx))})
+			e := group.Event{Kind: group.Stop, Err: fault.WithCode(fault.Canceled, context.Cause(c.ctx))}
+			if err := lostOf(c.ctx); err != nil {
+				e = group.Event{Kind: group.Lost, Err: err}
+			}
+			c.step(e)
 		case <-beat.C:
 			c.write(string(c.g.State()))
 		}
@@ -546,8 +563,8 @@ func (c *controller) result() *Result {
 // last is how long the end of a run may take to be written, whatever becomes of the context.
 const last = 30 * time.Second
 
-// close frees what open took, and waits for all goroutines.
-func (c *controller) close() (err error) {
+// close frees what open took, tells hands how the run ended, and waits for all goroutines.
+func (c *controller) close(over *wire.HandOver) (err error) {
 	c.stop(errEnded)
 	if c.listener != nil {
 		err = errors.Join(err, c.listener.Close())
@@ -560,27 +577,18 @@ func (c *controller) close() (err error) {
 	if c.status != nil {
 		err = errors.Join(err, c.status.close())
 	}
-	if c.feeder != nil {
+	switch {
+	case c.feeder != nil:
 		err = errors.Join(err, c.feeder.Close())
+	case c.served != nil:
+		err = errors.Join(err, c.served.Close())
 	}
-	if c.dataLog != nil {
-		err = errors.Join(err, c.dataLog.Close())
+	close(c.gone)
+	if c.nodes != nil {
+		c.nodes.bye(over)
+		c.nodes.close()
 	}
-	if c.lease != nil {
-		c.lease.Release()
-	}
-	if c.from != nil {
-		err = errors.Join(err, c.from.run.Close())
-	}
-	if c.run != nil {
-		err = errors.Join(err, c.run.Close())
-	}
-	for _, f := range []*tempFolder{c.sockets, c.staging} {
-		if f != nil {
-			err = errors.Join(err, f.remove())
-		}
-	}
-	return err
+	return errors.Join(err, c.site.close())
 }
 
 // flush writes metrics from time to time.

@@ -132,8 +132,8 @@ func sweepFolders(base string) {
 	}
 }
 
-// freePort is a TCP port of 127.0.0.1 that nobody listens on. It is none of those that the system gives to outgoing connections, so that it is free a moment later as well.
-func freePort() (int, error) {
+// freePort is a TCP port of host, an address of this machine, that nobody listens on. It is none of those that the system gives to outgoing connections, so that it is free a moment later as well.
+func freePort(host string) (int, error) {
 	low := 32768
 	if b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
 		if f := strings.Fields(string(b)); len(f) == 2 {
@@ -148,11 +148,11 @@ func freePort() (int, error) {
 	}
 	for range 200 {
 		port := from + rand.IntN(n)
-		if canListen(port) {
+		if canListen(host, port) {
 			return port, nil
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return 0, fault.New(fault.Exhausted, "no free port for MASTER_PORT: %w", err)
 	}
@@ -161,9 +161,9 @@ func freePort() (int, error) {
 }
 
 // canListen tries all addresses, as frameworks do.
-func canListen(port int) bool {
-	for _, addr := range []string{"127.0.0.1:", ":"} {
-		l, err := net.Listen("tcp", addr+strconv.Itoa(port))
+func canListen(host string, port int) bool {
+	for _, addr := range []string{"127.0.0.1", host, ""} {
+		l, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
 		if err != nil {
 			return false
 		}

@@ -55,7 +55,7 @@ var calls atomic.Int64
 // Fit runs until the loop has ended on all ranks, the run is preempted, or it fails. The error is that of the result; without a result
 // nothing was started, and the name of a new run is free again. The end of ctx ends the workers, and everything else: all that Fit started has ended when it returns.
 //
-// In a worker process (Config.Processes) Fit runs the loop and ends the process.
+// In a worker process (Config.Processes) Fit runs the loop and ends the process. In a process of a gang that is not node 0 (Config.Gang) it has the run's state and error, and not its history: neither failures nor checkpoints.
 func (t *Trainer) Fit(ctx context.Context) (*Result, error) {
 	if (t.loop == nil) == (len(t.argv) == 0) {
 		return nil, fault.New(fault.Invalid, "nothing to run: give a loop, or a program")
@@ -70,6 +70,9 @@ func (t *Trainer) Fit(ctx context.Context) (*Result, error) {
 	cfg, err := t.cfg.or()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.nodes() > 1 && cfg.Gang.Node() > 0 {
+		return lend(ctx, cfg, t.argv)
 	}
 	return fit(ctx, cfg, t.loop, t.argv, call)
 }

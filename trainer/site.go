@@ -1,0 +1,254 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/device"
+	"github.com/penstock-data/penstock/trainer/internal/feeder"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"github.com/penstock-data/penstock/trainer/launch"
+	"github.com/penstock-data/penstock/trainer/store"
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+)
+
+// site is what a process of a run has on its machine, to run the workers there and to feed them: the controller, and the hand of every other node (hand.go).
+type site struct {
+	cfg  Config
+	call int64
+	work func(*Context) error // nil: argv
+	argv []string
+	node int // of cfg.nodes()
+
+	run      *store.Run
+	from     *origin // the checkpoint of another run to begin with; nil: none
+	logs     string  // folder
+	sockets  *tempFolder
+	staging  *tempFolder   // of Checkpointing.Async; nil: none
+	served   feeder.Feeder // of this machine
+	dataLog  *os.File      // of a data process; nil: none
+	launcher launch.Launcher
+	lease    *device.Lease // nil: no devices
+	measure  func(context.Context) map[string]float64
+}
+
+// nodes of the run, and perNode workers on each.
+func (c *Config) nodes() int {
+	if c.Gang == nil {
+		return 1
+	}
+	return c.Gang.Nodes()
+}
+
+func (c *Config) perNode() int { return c.Workers / c.nodes() }
+
+// gang of the run; nil where it has one node.
+func (c *Config) gang() *gang.Gang {
+	if c.nodes() == 1 {
+		return nil
+	}
+	return c.Gang
+}
+
+// ranks of this node: so many from first on.
+func (s *site) ranks() (first, n int) {
+	n = s.cfg.perNode()
+	return s.node * n, n
+}
+
+// folders are made before anything else is.
+func (s *site) folders() (err error) {
+	if s.sockets, err = newTempFolder(socketBase()); err != nil {
+		return err
+	}
+	if s.cfg.Checkpoint.Async {
+		s.staging, err = newTempFolder(os.TempDir())
+	}
+	return err
+}
+
+// equip makes what needs to know the run: logs, the launcher of this machine, and the feeder.
+func (s *site) equip() (err error) {
+	if s.logs, err = s.cfg.logs(s.run); err != nil {
+		return fault.Wrap(err, fault.Place{File: s.cfg.Logs})
+	}
+	if s.launcher == nil {
+		s.launcher = launch.Processes(launch.Options{Logs: s.logs, Terminal: s.cfg.Output})
+	}
+	s.served, err = s.feeds()
+	return err
+}
+
+// feeds makes the feeder of all data sets.
+func (s *site) feeds() (feeder.Feeder, error) {
+	if p := s.cfg.DataProcess; p != nil {
+		return s.dataProcess(p)
+	}
+	var sets []feeder.Set
+	for _, name := range s.cfg.dataNames() {
+		d := s.cfg.Data[name]
+		sets = append(sets, feeder.Of(name, d.Dataset, d.Options, d.Eval))
+	}
+	return feeder.Local(s.sockets.path, sets, s.cfg.gang()), nil
+}
+
+// close frees what the site has. The feeder is closed by then.
+func (s *site) close() (err error) {
+	if s.dataLog != nil {
+		err = errors.Join(err, s.dataLog.Close())
+	}
+	if s.lease != nil {
+		s.lease.Release()
+	}
+	if s.from != nil {
+		err = errors.Join(err, s.from.run.Close())
+	}
+	if s.run != nil {
+		err = errors.Join(err, s.run.Close())
+	}
+	for _, f := range []*tempFolder{s.sockets, s.staging} {
+		if f != nil {
+			err = errors.Join(err, f.remove())
+		}
+	}
+	return err
+}
+
+// process is a worker of this machine as a process: vars are those of its rank, socket is where it reports to.
+func (s *site) process(w launch.Worker, base, vars []string, socket string, attempt int) launch.Worker {
+	w.Argv = s.argv
+	w.Env = append(append(base[:len(base):len(base)], vars...), wire.EnvSocket+"="+socket, wire.EnvRun+"="+s.run.Name(), wire.EnvAttempt+"="+strconv.Itoa(attempt))
+	if s.work != nil {
+		w.Env = append(w.Env, envCall+"="+strconv.FormatInt(s.call, 10))
+	}
+	if s.lease != nil {
+		w.Env = append(w.Env, s.lease.Env(w.LocalRank)...)
+	}
+	return w
+}
+
+// worker is what a worker of this machine has in common with the others.
+func (s *site) worker(rank int) launch.Worker {
+	first, _ := s.ranks()
+	return launch.Worker{Rank: rank, LocalRank: rank - first, Node: s.node, Dir: s.cfg.Dir, Memory: s.cfg.Resources.Memory}
+}
+
+// environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang.
+func (s *site) environ(from []string) []string {
+	var env []string
+	threads := false
+	for _, kv := range append(from[:len(from):len(from)], s.cfg.Env...) {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, launch.EnvLaunch, gang.EnvDir, gang.EnvFD:
+			continue
+		case "OMP_NUM_THREADS":
+			threads = true
+		}
+		env = append(env, kv)
+	}
+	if !threads {
+		n := int(s.cfg.Resources.CPUs)
+		if s.cfg.Resources.CPUs == 0 {
+			n = runtime.GOMAXPROCS(0) / s.cfg.perNode()
+		}
+		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
+	}
+	return env
+}
+
+// leaseDevices leases GPUs to the workers of this machine; waiting is told why, while others have them.
+func (s *site) leaseDevices(ctx context.Context, waiting func(reason string)) error {
+	inv, err := device.Discover(ctx, nil)
+	if err != nil {
+		return err
+	}
+	first, n := s.ranks()
+	if s.lease, err = inv.Lease(ctx, s.cfg.Name, s.cfg.Resources.GPUs, n, waiting); err != nil {
+		return err
+	}
+	var of []device.Device
+	var names []string
+	for w := range n {
+		for i, d := range s.lease.Devices(w) {
+			of, names = append(of, d), append(names, fmt.Sprintf("rank%d/gpu%d/", first+w, i))
+		}
+	}
+	s.measure = func(ctx context.Context) map[string]float64 {
+		samples, err := inv.Sample(ctx, of...)
+		if err != nil {
+			return nil // it always fails from now on, and harms nobody
+		}
+		out := map[string]float64{}
+		for i, v := range samples {
+			for name, v := range map[string]float64{"utilisation": v.Utilisation, "memory": v.Memory, "temperature": v.Temperature, "power": v.Power} {
+				if !math.IsNaN(v) {
+					out[names[i]+name] = v
+				}
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// visible are the devices of a worker of this machine.
+func (s *site) visible(local int) []string {
+	if s.lease == nil {
+		return nil
+	}
+	return s.lease.Visible(local)
+}
+
+// fetch makes the files of a checkpoint a folder of this machine.
+func (s *site) fetch(ctx context.Context, run *store.Run, m *store.Manifest) (string, error) {
+	cache, err := downloads()
+	if err != nil {
+		return "", err
+	}
+	return run.Fetch(ctx, m, cache)
+}
+
+// take moves the folders of ranks of this machine into one that is the site's, where nobody waits for their upload, and sets their places. After an error some may be there already.
+func (s *site) take(parts []store.Part) (staged string, err error) {
+	if staged, err = os.MkdirTemp(s.staging.path, "report-"); err != nil {
+		return "", fault.Wrap(err, fault.Place{File: s.staging.path})
+	}
+	for i := range parts {
+		to := filepath.Join(staged, "rank-"+strconv.Itoa(parts[i].Rank))
+		if err := moveDir(parts[i].Dir, to); err != nil {
+			return staged, err
+		}
+		parts[i].Dir = to
+	}
+	return staged, nil
+}
+
+// keptPrefix begins the names of folders in the temporary folder that hold files which were taken over and are in no checkpoint. They are the user's: nobody sweeps them.
+const keptPrefix = "penstock-unsaved-"
+
+// keep saves the files of a report that were taken over and could not be committed: nobody else has them. It returns their place; "": there are none.
+func (s *site) keep(staged string, report int64) (string, error) {
+	if staged == "" || os.Remove(staged) == nil { // empty: none was taken over
+		return "", nil
+	}
+	to, err := os.MkdirTemp(filepath.Dir(s.staging.path), fmt.Sprintf("%s%s-report-%d-", keptPrefix, s.run.Name(), report))
+	if err == nil {
+		err = unix.Rename(staged, to) // in the place of the empty folder, which os.Rename refuses
+	}
+	if err != nil {
+		return "", err
+	}
+	s.cfg.Log.Warn(fmt.Sprintf("the files of report %d are in no checkpoint; they are kept in %s", report, to), "run", s.run.Name(), "report", report) // workers that are ended already get no error
+	return to, nil
+}
