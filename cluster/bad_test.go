@@ -188,10 +188,10 @@ func TestBadInventory(t *testing.T) {
 	must(t, n.Close())
 	n, err = newNode(c.ctx(), c.node("later", Resources{CPUs: 1}))
 	must(t, err)
-	n.inventory.Protocol = 2
+	n.inventory.Protocol = 99
 	must(t, n.joinAt(c.ctx(), c.addr, ""))
 	<-n.Done()
-	wantCode(t, n.Err(), fault.Unsupported, "protocol 2", "use one version")
+	wantCode(t, n.Err(), fault.Unsupported, "protocol 99", "use one version")
 	n.Close()
 }
 

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/head"
-	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
@@ -187,7 +185,7 @@ func (c *Client) RevokeToken(ctx context.Context, id string) error {
 	return err
 }
 
-// Job is what to run: one process on one node, with what it needs.
+// Job is what to run: one process on one node, or one on each of several, with what it needs.
 type Job struct {
 	ID         string   // of the submission: the same id and content is the same job; "": a new one each time
 	Name       string   // for people
@@ -195,8 +193,9 @@ type Job struct {
 	Env        map[string]string
 	Secrets    map[string]string // of the environment; not in records, logs, listings
 	WorkingDir string            // a folder, which every attempt gets a copy of; "": an empty one
+	Nodes      int               // on how many it runs, together or not at all, each process with its own Needs (docs/cluster.md, "Several nodes"); 0: one
 	Needs      Resources
-	Labels     map[string]string // that its node must have
+	Labels     map[string]string // that its nodes must have
 	Crashes    int64             // ends by a signal that are survived; < 0: any number
 	Retries    int64             // exit codes other than 0 that are survived; < 0: any number
 }
@@ -207,6 +206,9 @@ func (c *Client) Submit(ctx context.Context, j Job) (id string, existed bool, er
 		return "", false, err
 	}
 	q := &pb.Job{Submission: j.ID, Name: j.Name, Argv: j.Argv, Env: j.Env, Secrets: j.Secrets, Resources: j.Needs.wire(), Labels: j.Labels, Crashes: &j.Crashes, Retries: j.Retries}
+	if j.Nodes != 1 { // 0 is the same submission
+		q.Nodes = int64(j.Nodes)
+	}
 	if j.WorkingDir != "" {
 		if q.Pack, err = c.send(ctx, j.WorkingDir); err != nil {
 			return "", false, err
@@ -273,10 +275,11 @@ type JobStatus struct {
 	State      string // queued, starting, running, restarting, stopping, finished, failed, stopped
 	Why        string // what it waits for, or the first cause
 	Argv       []string
-	Needs      Resources
+	Size       int       // on how many nodes it runs
+	Needs      Resources // of each of its processes
 	Attempts   int64
-	Nodes      []string
-	Code       int // of the process that Why is of
+	Nodes      []string // where the processes of the attempt are, by their number; none: it waits, or is over
+	Code       int      // of the process that Why is of
 	Failures   map[string]int64
 	Submitted  time.Time
 	Started    time.Time
@@ -297,7 +300,7 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 			return nil, err
 		}
 		for _, j := range r.GetJobs() {
-			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
+			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Size: int(max(j.GetJob().GetNodes(), 1)), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
 				Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
 		}
 		if !r.GetMore() || len(r.GetJobs()) == 0 {
@@ -311,65 +314,6 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 func (c *Client) StopJob(ctx context.Context, id string, grace time.Duration) error {
 	_, err := c.c.StopJob(ctx, &pb.StopJobRequest{Job: id, GraceMs: grace.Milliseconds()})
 	return err
-}
-
-// Logs writes what a job printed to w: all of it, or its last tail bytes where tail > 0; with follow until the job has ended. What cannot be read, as its node is away, is said in a line.
-func (c *Client) Logs(ctx context.Context, id string, follow bool, tail int64, w io.Writer) error {
-	return c.LogsFrom(ctx, id, follow, tail, new(LogPosition), w)
-}
-
-// LogPosition is how far the log of a job was read. The zero value is its beginning.
-type LogPosition struct {
-	attempt, offset int64 // bytes of the attempt
-	said            int64 // the last attempt of which it was said that it cannot be read
-}
-
-// LogsFrom is Logs from a position on, which it moves. Where it fails, as the head or the connection went away, calling it again writes nothing twice.
-func (c *Client) LogsFrom(ctx context.Context, id string, follow bool, tail int64, at *LogPosition, w io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if *at != (LogPosition{}) {
-		tail = 0
-	}
-	stream, err := c.c.Logs(ctx, &pb.LogsRequest{Job: id, Follow: follow, Tail: tail})
-	if err != nil {
-		return err
-	}
-	for {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		p, _ := jobs.ParseProcess(m.GetProcess())
-		if data := at.unread(p.Attempt, m.GetOffset(), m.GetData()); len(data) > 0 {
-			if _, err := w.Write(data); err != nil {
-				return err
-			}
-		}
-		if why := m.GetError(); why != "" && p.Attempt >= at.attempt && p.Attempt > at.said {
-			at.said = p.Attempt
-			if _, err := io.WriteString(w, "penstock: "+strings.TrimSpace(why)+"\n"); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// unread is the part of a chunk that was not read before.
-func (l *LogPosition) unread(attempt, offset int64, data []byte) []byte {
-	switch {
-	case attempt < l.attempt:
-		return nil
-	case attempt > l.attempt:
-		l.attempt, l.offset = attempt, 0
-	}
-	end := offset + int64(len(data))
-	data = data[min(max(l.offset-offset, 0), int64(len(data))):]
-	l.offset = max(l.offset, end)
-	return data
 }
 
 func timeOf(nanos int64) time.Time {

@@ -99,7 +99,7 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 	if err == nil {
 		var conn *rpc.Conn
 		if conn, n.id, err = h.Local(ctx, n.inventory); err == nil {
-			n.run(conn)
+			n.run(conn, h.Pin())
 			out.node = n
 			return out, nil
 		}
@@ -314,7 +314,7 @@ func (n *Node) joinAt(ctx context.Context, addr, token string) error {
 		}
 		keep, cancel := context.WithCancel(context.Background())
 		n.keep.Go(func() { holder.Keep(keep, renew, n.cfg.Log) })
-		n.run(conn)
+		n.run(conn, pin)
 		end := n.end
 		n.end = func() { cancel(); end() }
 		return nil
@@ -404,13 +404,13 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 }
 
 // run begins the agent.
-func (n *Node) run(conn *rpc.Conn) {
+func (n *Node) run(conn *rpc.Conn, pin pki.Pin) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.end, n.conn = cancel, conn
 	binary, _ := os.Executable() // binaryHash has found it
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Conn: conn, Binary: binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
 	}()
 }
 

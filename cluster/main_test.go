@@ -16,5 +16,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if results := os.Getenv(memberEnv); results != "" {
+		if err := playMember(results); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }

@@ -211,11 +211,6 @@ func (w *wire) waits() {
 	w.jobs = append(w.jobs, w.submit(j))
 }
 
-func (w *wire) letGo() {
-	w.t.Helper()
-	must(w.t, os.WriteFile(filepath.Join(w.results, "go"), nil, 0o644))
-}
-
 // never watches for a time, or until f has ended the wait, that a node is never in one of some states.
 func (w *wire) never(node string, most time.Duration, enough func() bool, states ...string) {
 	w.t.Helper()

@@ -43,16 +43,18 @@ type remote struct {
 	dir          string
 	env, secrets []string
 	id           string
+	nodes        int
 	retries      int64
 	detach       bool
 }
 
 func (r *remote) flags(c *cobra.Command) {
 	r.at.flags(c)
-	r.needs.flags(c, "of a job: CPUs that it gets; default: what the spec says, else 1", "of a job: GPUs that it gets", "of a job: memory above which it is ended, such as 4GiB; default: no limit")
+	r.needs.flags(c, "of a job: CPUs that it gets on each node; default: what the spec says, else 1", "of a job: GPUs that it gets on each node", "of a job: memory on each node above which it is ended, such as 4GiB; default: no limit")
 	f := c.Flags()
-	f.Lookup("resource").Usage = "of a job: another resource that it gets, `name=number`"
-	f.Lookup("labels").Usage = "of a job: labels that its node must have, `key=value,...`"
+	f.Lookup("resource").Usage = "of a job: another resource that it gets on each node, `name=number`"
+	f.Lookup("labels").Usage = "of a job: labels that its nodes must have, `key=value,...`"
+	f.IntVar(&r.nodes, "nodes", 1, "of a job: on how many nodes it runs, together")
 	f.StringVar(&r.dir, "working-dir", "", "of a job: the `folder` that it gets a copy of; default: the current one")
 	f.StringArrayVar(&r.env, "env", nil, "of a job: a variable, `NAME=value`, or NAME for that of here")
 	f.StringArrayVar(&r.secrets, "secret", nil, "of a job: a variable with the value of here that no record, list or log of Penstock shows: `NAME`")
@@ -86,7 +88,10 @@ func (r *remote) job(specPath string) (j cluster.Job, inside string, err error) 
 	if err != nil {
 		return j, "", err
 	}
-	j = cluster.Job{ID: r.id, Env: map[string]string{}, Secrets: map[string]string{}, Needs: needs, Labels: labels, Crashes: 3, Retries: r.retries}
+	if r.nodes < 1 {
+		return j, "", usage("--nodes %d: a job runs on 1 or more", r.nodes)
+	}
+	j = cluster.Job{ID: r.id, Env: map[string]string{}, Secrets: map[string]string{}, Nodes: r.nodes, Needs: needs, Labels: labels, Crashes: 3, Retries: r.retries}
 	here := func(flag, name string) (string, error) {
 		v, ok := os.LookupEnv(name)
 		if !ok {
@@ -198,10 +203,7 @@ func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSO
 }
 
 // train submits penstock train. sets are all overrides.
-func (r *remote) train(cmd *cobra.Command, t *training, nodes int, path string, sets []string) error {
-	if nodes != 1 {
-		return usageError{fault.New(fault.Unsupported, "--nodes %d: a training run has one node so far, and all workers there", nodes)}
-	}
+func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []string) error {
 	j, inside, err := r.job(path)
 	if err != nil {
 		return err
@@ -234,6 +236,10 @@ func (r *remote) train(cmd *cobra.Command, t *training, nodes int, path string, 
 		return usageError{err}
 	}
 	workers := max(s.Train.Workers, 1)
+	if workers%r.nodes != 0 {
+		return usage("--nodes %d: %s cannot be spread evenly over them; give --workers %d, or another multiple", r.nodes, some(int64(workers), "worker"), (workers+r.nodes-1)/r.nodes*r.nodes)
+	}
+	workers /= r.nodes // on each
 	of := s.Train.Resources
 	if of == nil {
 		of = &spec.Resources{}
@@ -391,7 +397,11 @@ func (f *follower) state(j *cluster.JobStatus) {
 	case "queued", "restarting":
 		f.say("job %s is %s: %s", j.ID, j.State, oneLine(j.Why))
 	case "starting", "running":
-		f.say("job %s is on node %s, attempt %d", j.ID, strings.Join(j.Nodes, ", "), j.Attempts)
+		noun := "node"
+		if len(j.Nodes) > 1 {
+			noun = "nodes"
+		}
+		f.say("job %s is on %s %s, attempt %d", j.ID, noun, nodesText(j), j.Attempts)
 	}
 }
 
@@ -458,7 +468,7 @@ token of scope read.
 				return err
 			}
 			now := time.Now()
-			t := newTable(cmd.OutOrStdout(), "JOB", "NAME", "STATE", "NODE", "ATTEMPTS", "AGE", "TOOK", "WHY")
+			t := newTable(cmd.OutOrStdout(), "JOB", "NAME", "STATE", "NODES", "ATTEMPTS", "AGE", "TOOK", "WHY")
 			for _, j := range js {
 				if asJSON {
 					if err := printJSON(cmd.OutOrStdout(), jobOf(&j)); err != nil {
@@ -474,7 +484,7 @@ token of scope read.
 					}
 					took = age(end.Sub(j.Started))
 				}
-				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, cmp.Or(strings.Join(j.Nodes, ","), "-"), number(j.Attempts), age(now.Sub(j.Submitted)), took, oneLine(j.Why))
+				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, oneLine(j.Why))
 			}
 			if asJSON {
 				return nil
@@ -491,6 +501,20 @@ token of scope read.
 	return c
 }
 
+// nodesText is where a job is: "n3", "n1,n2", "- of 2" while it waits for two nodes.
+func nodesText(j *cluster.JobStatus) string {
+	const most = 6
+	switch n := len(j.Nodes); {
+	case n == 0 && j.Size > 1:
+		return fmt.Sprintf("- of %d", j.Size)
+	case n == 0:
+		return "-"
+	case n > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(j.Nodes[:most-1], ","), n-most+1)
+	}
+	return strings.Join(j.Nodes, ",")
+}
+
 // jobJSON is a job in --json.
 type jobJSON struct {
 	ID        string           `json:"id"`
@@ -500,6 +524,7 @@ type jobJSON struct {
 	State     string           `json:"state"`
 	Why       string           `json:"why,omitempty"`
 	Command   []string         `json:"command"`
+	Size      int              `json:"size"` // on how many nodes it runs
 	Needs     resourcesJSON    `json:"needs"`
 	Nodes     []string         `json:"nodes"`
 	Attempts  int64            `json:"attempts"`
@@ -510,7 +535,7 @@ type jobJSON struct {
 }
 
 func jobOf(j *cluster.JobStatus) jobJSON {
-	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, resourcesJSON(j.Needs), j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
+	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, j.Size, resourcesJSON(j.Needs), j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
 	if x.Nodes == nil {
 		x.Nodes = []string{}
 	}
@@ -524,7 +549,8 @@ func logsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs [-f] JOB",
 		Short: "Print what a job of the cluster printed",
-		Long: `Logs prints what a job printed, on stdout and stderr, attempt after attempt; with -f until it is over. Logs are on the nodes: what cannot be read, as its node is away, is said in a line. It needs a token of
+		Long: `Logs prints what a job printed, on stdout and stderr, attempt after attempt; with -f until it is over. Of a job on several nodes every line begins with its node's number ("node 1 | ..."), from 0; lines come node after
+node, with -f as they are printed. Logs are on the nodes: what cannot be read, as its node is away, is said in a line. It needs a token of
 scope read.
 
 ` + whichCluster + "\n\n" + exitHelp,
@@ -555,6 +581,6 @@ scope read.
 	}
 	p.flags(c)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job is over")
-	c.Flags().StringVar(&tail, "tail", "", "only the last `bytes` of its last attempt, such as 64KiB")
+	c.Flags().StringVar(&tail, "tail", "", "only the last `bytes` of its last attempt, of each node, such as 64KiB")
 	return c
 }

@@ -36,7 +36,6 @@ save, report and end, within train.preemption.grace. Either way penstock resume 
 func trainCommand() *cobra.Command {
 	var t training
 	var r remote
-	var nodes int
 	c := &cobra.Command{
 		Use:   "train SPEC [-- COMMAND [ARGUMENT...]]",
 		Short: "Train: start workers, feed them with a spec's shards, keep checkpoints, go on after failures",
@@ -78,7 +77,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 				return err
 			}
 			if asJob {
-				return r.train(cmd, &t, nodes, a[0], append(t.sets, sets...))
+				return r.train(cmd, &t, a[0], append(t.sets, sets...))
 			}
 			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...))
 			if err != nil {
@@ -105,7 +104,6 @@ What follows -- takes the place of train.command. What workers print comes out w
 	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its name in the storage, or its folder or URL; with #N for checkpoint N, else the last")
 	t.flags(c)
 	r.flags(c)
-	f.IntVar(&nodes, "nodes", 1, "of a job: how many nodes; so far 1")
 	return c
 }
 

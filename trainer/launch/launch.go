@@ -39,6 +39,8 @@ type Worker struct {
 	Env []string
 	// Dir is the working directory; "": this process's.
 	Dir string
+	// Files are what a process has as descriptors 3, 4 and so on. They are the caller's, who may close them when Launch has returned.
+	Files []*os.File
 	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. It is looked at each half second, and can be passed in between. 0: no limit.
 	Memory int64
 	// Run is the worker of a launcher of goroutines; others ignore it. It should return soon after ctx has ended.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +43,45 @@ func TestExits(t *testing.T) {
 	}
 	if tail := strings.Join(got[4].Tail, "|"); tail != "bad\ufffd" {
 		t.Errorf("tail %q", tail)
+	}
+	if after := fds(t); after != before {
+		t.Errorf("%d files open, %d before", after, before)
+	}
+}
+
+// A process has the files that it is given from descriptor 3 on, and no others; they stay the caller's.
+func TestFiles(t *testing.T) {
+	before := fds(t)
+	in, into, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, outOf, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", into.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := sh(0, "readlink /proc/$$/fd/*; read x <&3 && echo got $x >&4")
+	w.Files = []*os.File{in, outOf}
+	g := launch(t, Options{}, w, sh(1, "readlink /proc/$$/fd/*; true"))
+	in.Close()
+	outOf.Close()
+	fmt.Fprintln(into, "this")
+	into.Close()
+	b, err := io.ReadAll(out)
+	out.Close()
+	if string(b) != "got this\n" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	got := exits(t, g)
+	g.Stop(0)
+	for rank, want := range []int{1, 0} {
+		if e := got[rank]; !e.OK() || strings.Count(strings.Join(e.Tail, "\n"), pipe) != want {
+			t.Errorf("rank %d: %v, %q; the pipe is %s", rank, e, e.Tail, pipe)
+		}
 	}
 	if after := fds(t); after != before {
 		t.Errorf("%d files open, %d before", after, before)

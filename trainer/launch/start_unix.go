@@ -148,6 +148,7 @@ func (g *group) start(i int) error {
 		w.streams = append(w.streams, newStream(w.out, r, stderr))
 		files = append(files, wr)
 	}
+	files = append(files, w.Files...)
 	env := lastOnly(append(w.Env[:len(w.Env):len(w.Env)], fmt.Sprintf("%s=%s%d", EnvLaunch, g.tree.token, i)))
 	p, err := os.StartProcess(w.path, w.Argv, &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: procAttr()})
 	if err != nil {

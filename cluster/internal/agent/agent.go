@@ -18,6 +18,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -28,6 +29,7 @@ type Config struct {
 	Node      string        // id, for logs
 	Inventory *pb.Inventory // what the node offers
 	Visible   []string      // how CUDA_VISIBLE_DEVICES names the devices of Inventory, in their order
+	Pin       pki.Pin       // of the cluster's authority
 	Conn      *rpc.Conn     // to the head; the caller closes it, after Run
 	Binary    string        // what runs where argv says "penstock"
 	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
@@ -147,6 +149,11 @@ func (a *agent) attach(ctx context.Context) error {
 	}
 	// From here on what happens is queued, and follows hello.
 	a.queue = nil
+	for _, p := range a.procs {
+		if l := p.listening(); l != nil { // also of one that waits for nothing: the head may be another, and others wait
+			a.queue = append(a.queue, l)
+		}
+	}
 	a.session = true
 	a.mu.Unlock()
 	defer func() {
@@ -250,6 +257,8 @@ func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead],
 			a.start(x.Start)
 		case *pb.FromHead_Stop:
 			a.stop(x.Stop.GetProcess(), time.Duration(x.Stop.GetGraceMs())*time.Millisecond)
+		case *pb.FromHead_Peers:
+			a.met(x.Peers)
 		case *pb.FromHead_Heard:
 			a.mu.Lock()
 			a.ended = slices.DeleteFunc(a.ended, func(e *pb.Exited) bool { return e.GetProcess() == x.Heard })

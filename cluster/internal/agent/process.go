@@ -36,6 +36,7 @@ type process struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc // of what is done before it runs
 	ending  bool
+	member  *member      // nil: it is alone, or not that far yet
 	group   launch.Group // nil: it does not run
 	pid     int64
 	started time.Time
@@ -151,7 +152,20 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	if argv[0] == "penstock" {
 		argv[0] = a.Binary
 	}
-	w := launch.Worker{Argv: argv, Env: p.env(tmp), Dir: work, Memory: s.GetLimits().GetMemory()}
+	env := p.env(tmp)
+	var m *member
+	if s.GetMembers() > 1 {
+		var err error
+		if m, err = p.meet(ctx, filepath.Join(dir, "gang")); err != nil {
+			if ctx.Err() != nil {
+				return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
+			}
+			return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not bring it together with the other nodes of the job: %v", a.Node, err)}
+		}
+		defer m.close()
+		env = append(env, m.env()...)
+	}
+	w := launch.Worker{Argv: argv, Env: env, Dir: work, Memory: s.GetLimits().GetMemory(), Files: m.files()}
 	group, err := launch.Processes(launch.Options{Logs: logs, Name: func(int) string { return "process" }}).Launch(ctx, []launch.Worker{w})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -162,6 +176,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 		}
 		return &pb.Exited{Code: -1, Class: "refused", Text: fmt.Sprintf("it could not be started: %v", err)}
 	}
+	m.begun()
 	p.mu.Lock()
 	p.group, p.started = group, time.Now()
 	if u := group.Usage(); len(u) > 0 {

@@ -140,8 +140,8 @@ func (m *Machine) Step(e Event) []Action {
 			m.saveNode(id)
 			m.placing(place.Event{Kind: place.NodeSuspect, Node: e.Node})
 		}
-	case LeaseOver:
-		if current && n.state != Gone && n.state != Left {
+	case LeaseOver: // that of a later session, which is not on record as the head died, says the same
+		if n != nil && e.Epoch >= n.epoch && n.state != Gone && n.state != Left {
 			m.lose(id, Gone)
 		}
 	case Leave:
@@ -207,6 +207,9 @@ func (m *Machine) Node(id place.NodeID) (s NodeState, epoch uint64, drained bool
 // On lists the processes of a node.
 func (m *Machine) On(id place.NodeID) []jobs.Process { return m.jobs.On(id) }
 
+// Where is the node of a process that belongs to an attempt that goes on, and has not ended.
+func (m *Machine) Where(p jobs.Process) (place.NodeID, bool) { return m.jobs.Where(p) }
+
 // Booked is what the processes of a node need.
 func (m *Machine) Booked(id place.NodeID) place.Resources { return m.place.Booked(id) }
 
@@ -222,7 +225,7 @@ func (m *Machine) ForgetNode(id place.NodeID) {
 
 func (m *Machine) load(s jobs.Spec, r jobs.Record) {
 	if len(r.Placed) > 0 {
-		m.placing(place.Event{Kind: place.Restore, Demand: place.Demand{ID: jobs.Demand(s.ID, r.Attempt), Members: s.Members, Spread: s.Spread}, Placed: r.Placed})
+		m.placing(place.Event{Kind: place.Restore, Demand: place.Demand{ID: jobs.Demand(s.ID, r.Attempt), Members: s.Members, Spread: s.Spread, Distinct: s.Distinct}, Placed: r.Placed})
 	}
 	m.job(jobs.Event{Kind: jobs.Load, Spec: s, Record: r})
 	for _, p := range r.Placed { // on nodes that are not known, or known to be gone

@@ -33,6 +33,7 @@ type sim struct {
 	agents []*agent
 	dies   int // actions until the head dies; < 0: not now
 	tick   time.Duration
+	first  int // nodes at the beginning: so many are there again in the end
 }
 
 type loaded struct { // what the store has of a node
@@ -133,6 +134,13 @@ func (s *sim) act(a Action) {
 		if a.Record.Attempt < j.record.Attempt {
 			s.t.Fatalf("job %s: attempt %d after %d", a.Job, a.Record.Attempt, j.record.Attempt)
 		}
+		on := map[place.NodeID]bool{}
+		for _, p := range a.Record.Placed {
+			on[p.Node] = true
+		}
+		if n := len(a.Record.Placed); n > 0 && (n != len(j.spec.Members) || j.spec.Distinct && len(on) < n) {
+			s.t.Fatalf("job %s, of %d, is placed as %v", a.Job, len(j.spec.Members), a.Record.Placed)
+		}
 		j.record, j.saved = a.Record, true
 	case SaveNode:
 		n := s.nodes[a.Node]
@@ -174,7 +182,7 @@ func (s *sim) start() {
 		n := s.nodes[id]
 		s.step(Event{Kind: LoadNode, Node: n.node, State: n.state, Drained: n.drained, Epoch: n.epoch})
 		if n.state != Gone && n.state != Left {
-			s.renew(id, n.epoch) // etcd gives leases their full time again
+			s.renew(id, s.epochs[id]) // etcd gives leases their full time again, also that of a session that is not on record
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
@@ -184,17 +192,12 @@ func (s *sim) start() {
 	}
 }
 
-// renew gives a node's lease its full time.
+// renew gives a node's lease its full time. One that ends while there is no head gets it again when one starts.
 func (s *sim) renew(id place.NodeID, epoch uint64) {
 	end := s.now + lease
 	s.leases[id] = end
 	s.after(lease, func() {
 		if s.leases[id] == end {
-			if s.head == nil { // found when one starts
-				s.leases[id]++
-				s.after(time.Second, func() { s.renew(id, epoch) })
-				return
-			}
 			s.step(Event{Kind: LeaseOver, Node: place.Node{ID: id}, Epoch: epoch})
 		}
 	})
@@ -417,9 +420,10 @@ func (s *sim) broken(g *agent, stream int) {
 func (s *sim) submit(i int) {
 	j := &submitted{spec: jobs.Spec{ID: fmt.Sprintf("j%02d", i)}, good: map[int64]map[int]bool{}}
 	needs := place.Resources{MilliCPUs: 500 + s.r.Int64N(1500), GPUs: s.r.Int64N(2)}
-	for range 1 + s.r.IntN(4)*s.r.IntN(2) {
+	for range 1 + s.r.IntN(4)*s.r.IntN(2) { // gangs of up to four
 		j.spec.Members = append(j.spec.Members, place.Member{Needs: needs})
 	}
+	j.spec.Distinct = len(j.spec.Members) <= s.first && s.r.IntN(3) > 0
 	j.spec.Budgets = jobs.Budgets{Crash: s.r.Int64N(4), Memory: s.r.Int64N(2), User: s.r.Int64N(2), Unfit: 3}
 	for range s.r.IntN(4) {
 		var ends []jobs.Class
@@ -447,7 +451,7 @@ func (s *sim) join() {
 }
 
 func (s *sim) run() {
-	for range 3 + s.r.IntN(6) {
+	for s.first = 3 + s.r.IntN(6); len(s.agents) < s.first; {
 		s.join()
 	}
 	s.start()

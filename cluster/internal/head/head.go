@@ -31,8 +31,12 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Protocol is the version of what heads and agents say to each other. Both must have the same.
-const Protocol = 1
+const (
+	// Protocol is the version of what heads and agents say to each other. Both must have the same.
+	Protocol = 2
+	// format is the version of the records. A head reads those of its own.
+	format = 1
+)
 
 // Config of a head.
 type Config struct {
@@ -78,7 +82,8 @@ type Head struct {
 	secrets  map[string]map[string]string
 	used     map[string]*pb.Resources // as agents measured last
 	seen     map[string]time.Time
-	changed  chan struct{} // closed at the next change
+	changed  chan struct{}       // closed at the next change
+	meetings map[string]*meeting // of jobs on several nodes whose processes may run
 	reads    map[uint64]chan *pb.LogChunk
 	read     uint64
 }
@@ -102,7 +107,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
-		changed: make(chan struct{}), reads: map[uint64]chan *pb.LogChunk{}}
+		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	defer func() {
 		if err != nil {
@@ -213,7 +218,7 @@ func (h *Head) identity(ctx context.Context) error {
 	r, err := h.t.cluster.Get(ctx, "cluster")
 	if fault.CodeOf(err) == fault.NotFound {
 		r.ID = "cluster"
-		r.Value = clusterRecord{ID: "c" + strings.ToLower(rand.Text())[:12], Protocol: Protocol, Created: time.Now().UTC()}
+		r.Value = clusterRecord{ID: "c" + strings.ToLower(rand.Text())[:12], Protocol: format, Created: time.Now().UTC()}
 		if r, err = h.t.cluster.Put(ctx, r); fault.CodeOf(err) == fault.Exists {
 			r, err = h.t.cluster.Get(ctx, "cluster")
 		}
@@ -221,8 +226,8 @@ func (h *Head) identity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.Value.Protocol != Protocol {
-		return fault.New(fault.Unsupported, "the store is of protocol %d, this binary speaks %d: use the version that made it", r.Value.Protocol, Protocol)
+	if r.Value.Protocol != format {
+		return fault.New(fault.Unsupported, "the records are of format %d, this binary has %d: use the version that made them", r.Value.Protocol, format)
 	}
 	h.id = r.Value.ID
 	dir := filepath.Join(h.cfg.Dir, "ca")
@@ -415,13 +420,13 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 		if r.Value.Started.IsZero() {
 			r.Value.Started = now
 		}
-		r.Value.Ran = append(append([]ran(nil), r.Value.Ran...), ran{rec.Attempt, string(rec.Placed[0].Node)})
-		if n := len(r.Value.Ran) - mostRan; n > 0 {
-			r.Value.Ran = r.Value.Ran[n:]
-		}
+		r.Value.Ran = after(r.Value.Ran, rec.Attempt, rec.Placed)
 	}
 	if rec.State.Over() {
 		r.Value.Ended = now
+	}
+	if len(rec.Placed) == 0 {
+		delete(h.meetings, id)
 	}
 	r.Value.Record = rec
 	r, err := write(h, h.t.jobs, r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
@@ -20,7 +21,7 @@ import (
 type clusterRecord struct {
 	ID       string
 	Pin      pki.Pin // of its authority; zero: none was made yet
-	Protocol int64
+	Protocol int64   // the format of records
 	Created  time.Time
 }
 
@@ -61,14 +62,32 @@ type jobRecord struct {
 	Ended     time.Time
 }
 
-// ran is where a process ran.
+// ran is where the processes of an attempt ran: of each node of the job, in order.
 type ran struct {
 	Attempt int64
-	Node    string
+	Nodes   []string
 }
 
-// mostRan is how many attempts of a job are remembered, for their logs.
-const mostRan = 16
+const (
+	// mostRan is how many attempts of a job are remembered, for their logs, and mostRanNodes how many nodes in them, but always the last attempt.
+	mostRan      = 16
+	mostRanNodes = 256
+)
+
+// after is what is remembered when an attempt was placed.
+func after(rs []ran, attempt int64, placed []place.Placement) []ran {
+	x := ran{Attempt: attempt}
+	for _, p := range placed {
+		x.Nodes = append(x.Nodes, string(p.Node))
+	}
+	rs = append(slices.Clone(rs), x)
+	first, nodes := len(rs)-1, len(x.Nodes)
+	for first > 0 && first > len(rs)-mostRan && nodes+len(rs[first-1].Nodes) <= mostRanNodes {
+		first--
+		nodes += len(rs[first].Nodes)
+	}
+	return rs[first:]
+}
 
 // submissionRecord is of table submissions, by the id that the submitter gave.
 type submissionRecord struct {
@@ -195,7 +214,11 @@ func (r *jobRecord) spec(id string) jobs.Spec {
 	if r.Job.Crashes != nil {
 		b.Crash = r.Job.GetCrashes()
 	}
-	return jobs.Spec{ID: id, Members: []place.Member{{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()}}, Budgets: b}
+	members := make([]place.Member, max(r.Job.GetNodes(), 1))
+	for i := range members {
+		members[i] = place.Member{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()}
+	}
+	return jobs.Spec{ID: id, Members: members, Distinct: len(members) > 1, Budgets: b}
 }
 
 func nanos(t time.Time) int64 {

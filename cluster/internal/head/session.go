@@ -33,6 +33,8 @@ const (
 // session is a node that is attached.
 type session struct {
 	node    string
+	host    string // from which it comes, and
+	here    string // where it came: addresses; "": the head's own process
 	epoch   uint64
 	lease   atomic.Int64 // records.LeaseID
 	missed  atomic.Bool  // a beat came and has not renewed the lease: the store is away, or was
@@ -99,8 +101,8 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(h.ends("")) })()
-	s := &session{node: id, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
-	if err := h.do(ctx, func() error { return h.begin(s, inv, peer.Host, e) }); err != nil {
+	s := &session{node: id, host: peer.Host, here: peer.Here, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
+	if err := h.do(ctx, func() error { return h.begin(s, inv, e) }); err != nil {
 		return err
 	}
 	h.log.Info(fmt.Sprintf("node %s (%s) is attached", id, inv.GetName()), "node", id, "epoch", s.epoch, "address", peer.Host)
@@ -114,7 +116,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 }
 
 // begin makes s the session of its node.
-func (h *Head) begin(s *session, inv *pb.Inventory, address string, e core.Event) error {
+func (h *Head) begin(s *session, inv *pb.Inventory, e core.Event) error {
 	known := h.nodes[s.node]
 	if known == nil || known.Value.State == core.Left {
 		return fault.New(fault.Denied, "node %s is not of this cluster any more: join again with a new token", s.node)
@@ -127,7 +129,7 @@ func (h *Head) begin(s *session, inv *pb.Inventory, address string, e core.Event
 		old.end(fault.New(fault.Unavailable, "node %s has attached again", s.node))
 	}
 	r := *known
-	r.Value.Inventory, r.Value.Address = inv, address
+	r.Value.Inventory, r.Value.Address = inv, s.host
 	h.nodes[s.node] = &r // written with what the machine says
 	h.sessions[s.node] = s
 	h.seen[s.node] = time.Now()
@@ -262,6 +264,8 @@ func (h *Head) heard(s *session, m *pb.FromAgent) error {
 				return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
 			})
 		}
+	case *pb.FromAgent_Listening:
+		return h.do(h.ctx, func() error { h.listening(s, x.Listening); return nil })
 	case *pb.FromAgent_Log:
 		return h.do(h.ctx, func() error {
 			if c := h.reads[x.Log.GetRequest()]; c != nil {

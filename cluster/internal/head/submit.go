@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -75,6 +76,12 @@ func (h *Head) checkJob(j *pb.Job) error {
 		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
 	case size > 40<<10:
 		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
+	case j.GetNodes() < 0 || j.GetNodes() > mostMembers:
+		return fault.New(fault.Invalid, "a job on %d nodes: it has 1 to %d", j.GetNodes(), mostMembers)
+	case j.GetNodes() > 1 && h.cfg.Listen == "":
+		return fault.New(fault.Invalid, "a job on %d nodes, in a cluster that is one machine: nothing listens on the network; start the head with --listen, and join other machines", j.GetNodes())
+	case int64(size)+j.GetNodes()*(64+48*r.GetGpus()) > 48<<10:
+		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job (%d bytes) on %d nodes with %d GPUs each are more than a record holds: put large things into the working directory, or take fewer nodes", size, j.GetNodes(), r.GetGpus())
 	case r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0:
 		return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
 	}
@@ -179,7 +186,11 @@ func (h *Head) start(a core.Action) *pb.Start {
 		env = map[string]string{}
 	}
 	maps.Copy(env, h.secrets[a.Process.Job])
-	return &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.Job.GetResources(), Devices: a.Devices}
+	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.Job.GetResources(), Devices: a.Devices}
+	if n := r.Value.Job.GetNodes(); n > 1 {
+		s.Members, s.Host = n, h.host(a.Node, r.Value.Record.Placed)
+	}
+	return s
 }
 
 func (h *Head) secretFile(job string) string { return filepath.Join(h.cfg.Dir, "secrets", job) }
@@ -327,11 +338,19 @@ const (
 	readMost = 15 * time.Second
 )
 
-// Logs gives what a job printed, attempt after attempt; with follow until it is over.
+// Logs gives what a job printed, attempt after attempt; with follow until it is over. Of one on several nodes, with follow, as it comes; without, node after node.
 func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
 	h := c.h
 	ctx := stream.Context()
 	tail := q.GetTail()
+	var nodes int64
+	var sending sync.Mutex
+	send := func(c *pb.LogChunk) error {
+		sending.Lock()
+		defer sending.Unlock()
+		c.Nodes = nodes
+		return stream.Send(c)
+	}
 	for given := int64(0); ; { // attempts
 		var a ran
 		var id string
@@ -343,6 +362,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 				return err
 			}
 			id, over, changed, a = r.ID, r.Value.Record.State.Over(), h.changed, ran{}
+			nodes = max(r.Value.Job.GetNodes(), 1)
 			for i, x := range r.Value.Ran {
 				if x.Attempt > given && (tail == 0 || i == len(r.Value.Ran)-1) {
 					a = x
@@ -367,7 +387,24 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 			}
 		}
 		given = a.Attempt
-		if err := h.logOf(ctx, jobs.Process{Job: id, Attempt: a.Attempt}, a.Node, -tail, q.GetFollow(), stream); err != nil {
+		all, cancel := context.WithCancelCause(ctx)
+		var reading sync.WaitGroup
+		for i, node := range a.Nodes {
+			read := func() {
+				if err := h.logOf(all, jobs.Process{Job: id, Attempt: a.Attempt, Member: i}, node, -tail, q.GetFollow(), send); err != nil {
+					cancel(err)
+				}
+			}
+			if q.GetFollow() {
+				reading.Go(read)
+			} else if all.Err() == nil {
+				read()
+			}
+		}
+		reading.Wait()
+		err := context.Cause(all)
+		cancel(nil)
+		if err != nil {
 			return err
 		}
 		tail = 0
@@ -375,7 +412,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 }
 
 // logOf gives the log of one process; with follow, of one that runs on a node that is away for now, when it is back.
-func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
+func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, send func(*pb.LogChunk) error) error {
 	for {
 		answer := make(chan *pb.LogChunk, 1)
 		var request uint64
@@ -409,7 +446,7 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			}
 		}
 		if gone {
-			return stream.Send(&pb.LogChunk{Process: p.String(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
+			return send(&pb.LogChunk{Process: p.String(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
 		}
 		var c *pb.LogChunk
 		timer := time.NewTimer(readMost)
@@ -445,8 +482,8 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
 		c.Process = p.String()
-		if len(c.GetData()) > 0 || c.GetError() != "" {
-			if err := stream.Send(c); err != nil {
+		if len(c.GetData()) > 0 || c.GetError() != "" || c.GetEnd() {
+			if err := send(c); err != nil {
 				return err
 			}
 		}

@@ -54,10 +54,11 @@ type Budgets struct {
 
 // Spec is what a job is made of, as far as it matters here.
 type Spec struct {
-	ID      string
-	Members []place.Member
-	Spread  place.Spread
-	Budgets Budgets
+	ID       string
+	Members  []place.Member
+	Spread   place.Spread
+	Distinct bool // members are on nodes of their own
+	Budgets  Budgets
 }
 
 // Record is what is durable of a job: it is all that a head that starts again needs.

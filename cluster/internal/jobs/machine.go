@@ -152,7 +152,7 @@ func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 func (m *Machine) save(j *job) { m.do(Action{Do: Save, Job: j.ID, Record: j.copy()}) }
 
 func (m *Machine) want(j *job) {
-	m.do(Action{Do: Want, Job: j.ID, Demand: place.Demand{ID: j.demand(), Members: j.Members, Spread: j.Spread, Avoid: slices.Clone(j.Avoid)}})
+	m.do(Action{Do: Want, Job: j.ID, Demand: place.Demand{ID: j.demand(), Members: j.Members, Spread: j.Spread, Distinct: j.Distinct, Avoid: slices.Clone(j.Avoid)}})
 }
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
@@ -229,7 +229,7 @@ func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
 	j.Code = e.Code
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
-		j.Why = fmt.Sprintf("process %d, %s", e.Process.Member, j.Why)
+		j.Why = fmt.Sprintf("node %d of the job (%s), %s", e.Process.Member, p.Node, j.Why)
 	}
 	if j.Failures == nil {
 		j.Failures = map[Class]int64{}

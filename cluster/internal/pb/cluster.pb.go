@@ -506,6 +506,7 @@ type FromAgent struct {
 	//	*FromAgent_Started
 	//	*FromAgent_Exited
 	//	*FromAgent_Log
+	//	*FromAgent_Listening
 	Say           isFromAgent_Say `protobuf_oneof:"say"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -593,6 +594,15 @@ func (x *FromAgent) GetLog() *LogChunk {
 	return nil
 }
 
+func (x *FromAgent) GetListening() *Listening {
+	if x != nil {
+		if x, ok := x.Say.(*FromAgent_Listening); ok {
+			return x.Listening
+		}
+	}
+	return nil
+}
+
 type isFromAgent_Say interface {
 	isFromAgent_Say()
 }
@@ -617,6 +627,10 @@ type FromAgent_Log struct {
 	Log *LogChunk `protobuf:"bytes,5,opt,name=log,proto3,oneof"`
 }
 
+type FromAgent_Listening struct {
+	Listening *Listening `protobuf:"bytes,6,opt,name=listening,proto3,oneof"`
+}
+
 func (*FromAgent_Hello) isFromAgent_Say() {}
 
 func (*FromAgent_Beat) isFromAgent_Say() {}
@@ -626,6 +640,8 @@ func (*FromAgent_Started) isFromAgent_Say() {}
 func (*FromAgent_Exited) isFromAgent_Say() {}
 
 func (*FromAgent_Log) isFromAgent_Say() {}
+
+func (*FromAgent_Listening) isFromAgent_Say() {}
 
 type FromHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -638,6 +654,7 @@ type FromHead struct {
 	//	*FromHead_Leave
 	//	*FromHead_Beat
 	//	*FromHead_Heard
+	//	*FromHead_Peers
 	Say           isFromHead_Say `protobuf_oneof:"say"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -743,6 +760,15 @@ func (x *FromHead) GetHeard() string {
 	return ""
 }
 
+func (x *FromHead) GetPeers() *Peers {
+	if x != nil {
+		if x, ok := x.Say.(*FromHead_Peers); ok {
+			return x.Peers
+		}
+	}
+	return nil
+}
+
 type isFromHead_Say interface {
 	isFromHead_Say()
 }
@@ -775,6 +801,10 @@ type FromHead_Heard struct {
 	Heard string `protobuf:"bytes,7,opt,name=heard,proto3,oneof"` // the process whose end is on record: the agent may forget it
 }
 
+type FromHead_Peers struct {
+	Peers *Peers `protobuf:"bytes,8,opt,name=peers,proto3,oneof"`
+}
+
 func (*FromHead_Welcome) isFromHead_Say() {}
 
 func (*FromHead_Start) isFromHead_Say() {}
@@ -788,6 +818,8 @@ func (*FromHead_Leave) isFromHead_Say() {}
 func (*FromHead_Beat) isFromHead_Say() {}
 
 func (*FromHead_Heard) isFromHead_Say() {}
+
+func (*FromHead_Peers) isFromHead_Say() {}
 
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1030,6 +1062,8 @@ type Start struct {
 	Pack          string                 `protobuf:"bytes,4,opt,name=pack,proto3" json:"pack,omitempty"` // SHA-256; empty: an empty folder
 	Limits        *Resources             `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
 	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
+	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"` // of its attempt, one on each of so many nodes; up to 1: it is alone
+	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`        // of several: the address by which the others reach this node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,6 +1140,150 @@ func (x *Start) GetDevices() []string {
 	return nil
 }
 
+func (x *Start) GetMembers() int64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Start) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+// Listening: a process that is one of several can be reached. It is said when the node has a socket for it, again in each session while the process is there, and when its certificate is to be renewed.
+type Listening struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port
+	Csr           []byte                 `protobuf:"bytes,3,opt,name=csr,proto3" json:"csr,omitempty"`         // PKCS #10, DER, for a certificate as a member; empty: it has one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listening) Reset() {
+	*x = Listening{}
+	mi := &file_cluster_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listening) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listening) ProtoMessage() {}
+
+func (x *Listening) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listening.ProtoReflect.Descriptor instead.
+func (*Listening) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Listening) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *Listening) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Listening) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+// Peers answers Listening with a request, when all members of the attempt have said where they are. The head keeps neither.
+type Peers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"` // of all, by number
+	Chain         [][]byte               `protobuf:"bytes,3,rep,name=chain,proto3" json:"chain,omitempty"`         // DER: the member's certificate, then the CA's
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`         // why there is none: the process cannot be one of several
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peers) Reset() {
+	*x = Peers{}
+	mi := &file_cluster_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peers) ProtoMessage() {}
+
+func (x *Peers) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peers.ProtoReflect.Descriptor instead.
+func (*Peers) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Peers) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *Peers) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Peers) GetChain() [][]byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *Peers) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Process       *Process               `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
@@ -1115,7 +1293,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1305,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1318,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Started) GetProcess() *Process {
@@ -1160,7 +1338,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1350,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1363,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Stop) GetProcess() string {
@@ -1216,7 +1394,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1406,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1419,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Exited) GetProcess() string {
@@ -1296,7 +1474,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1486,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1499,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Leave) GetGraceMs() int64 {
@@ -1344,7 +1522,7 @@ type ReadLog struct {
 
 func (x *ReadLog) Reset() {
 	*x = ReadLog{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1534,7 @@ func (x *ReadLog) String() string {
 func (*ReadLog) ProtoMessage() {}
 
 func (x *ReadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1547,7 @@ func (x *ReadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLog.ProtoReflect.Descriptor instead.
 func (*ReadLog) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadLog) GetRequest() uint64 {
@@ -1415,13 +1593,14 @@ type LogChunk struct {
 	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`       // nothing comes after it
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	Process       string                 `protobuf:"bytes,6,opt,name=process,proto3" json:"process,omitempty"`
+	Nodes         int64                  `protobuf:"varint,7,opt,name=nodes,proto3" json:"nodes,omitempty"` // of the job
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1612,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1625,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LogChunk) GetRequest() uint64 {
@@ -1491,6 +1670,13 @@ func (x *LogChunk) GetProcess() string {
 	return ""
 }
 
+func (x *LogChunk) GetNodes() int64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Follow        bool                   `protobuf:"varint,1,opt,name=follow,proto3" json:"follow,omitempty"`
@@ -1500,7 +1686,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1698,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1711,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchRequest) GetFollow() bool {
@@ -1548,7 +1734,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1746,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1759,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Cluster) GetId() string {
@@ -1628,7 +1814,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1826,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1839,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{23}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeState) GetId() string {
@@ -1730,7 +1916,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1928,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1941,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{24}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Waiting) GetJob() string {
@@ -1789,7 +1975,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1987,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +2000,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{25}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -1842,7 +2028,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +2040,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +2053,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{26}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ShutdownRequest) GetNode() string {
@@ -1903,7 +2089,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2101,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2114,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateTokenRequest) GetKind() string {
@@ -1969,7 +2155,7 @@ type CreateTokenReply struct {
 
 func (x *CreateTokenReply) Reset() {
 	*x = CreateTokenReply{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2167,7 @@ func (x *CreateTokenReply) String() string {
 func (*CreateTokenReply) ProtoMessage() {}
 
 func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2180,7 @@ func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenReply.ProtoReflect.Descriptor instead.
 func (*CreateTokenReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateTokenReply) GetToken() string {
@@ -2027,7 +2213,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2225,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2238,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Token) GetId() string {
@@ -2120,7 +2306,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2318,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2331,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -2164,7 +2350,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2362,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2375,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -2208,7 +2394,7 @@ type PackRequest struct {
 
 func (x *PackRequest) Reset() {
 	*x = PackRequest{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2406,7 @@ func (x *PackRequest) String() string {
 func (*PackRequest) ProtoMessage() {}
 
 func (x *PackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2419,7 @@ func (x *PackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackRequest.ProtoReflect.Descriptor instead.
 func (*PackRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PackRequest) GetSha256() string {
@@ -2252,7 +2438,7 @@ type HasPackReply struct {
 
 func (x *HasPackReply) Reset() {
 	*x = HasPackReply{}
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2450,7 @@ func (x *HasPackReply) String() string {
 func (*HasPackReply) ProtoMessage() {}
 
 func (x *HasPackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2463,7 @@ func (x *HasPackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HasPackReply.ProtoReflect.Descriptor instead.
 func (*HasPackReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HasPackReply) GetHas() bool {
@@ -2297,7 +2483,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2495,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2508,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Chunk) GetSha256() string {
@@ -2351,13 +2537,14 @@ type Job struct {
 	Crashes       *int64                 `protobuf:"varint,8,opt,name=crashes,proto3,oneof" json:"crashes,omitempty"`                                                                  // ends by a signal that are survived, 3 by default; < 0: without limit
 	Retries       int64                  `protobuf:"varint,10,opt,name=retries,proto3" json:"retries,omitempty"`                                                                       // other codes than 0 that are survived
 	Labels        map[string]string      `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that its node must have
+	Nodes         int64                  `protobuf:"varint,11,opt,name=nodes,proto3" json:"nodes,omitempty"`                                                                           // that it runs on, a process with the resources on each; 0: one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2556,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2569,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Job) GetSubmission() string {
@@ -2455,6 +2642,13 @@ func (x *Job) GetLabels() map[string]string {
 	return nil
 }
 
+func (x *Job) GetNodes() int64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
 type SubmitReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2465,7 +2659,7 @@ type SubmitReply struct {
 
 func (x *SubmitReply) Reset() {
 	*x = SubmitReply{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2671,7 @@ func (x *SubmitReply) String() string {
 func (*SubmitReply) ProtoMessage() {}
 
 func (x *SubmitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2684,7 @@ func (x *SubmitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitReply.ProtoReflect.Descriptor instead.
 func (*SubmitReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SubmitReply) GetJob() string {
@@ -2517,7 +2711,7 @@ type JobsRequest struct {
 
 func (x *JobsRequest) Reset() {
 	*x = JobsRequest{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2723,7 @@ func (x *JobsRequest) String() string {
 func (*JobsRequest) ProtoMessage() {}
 
 func (x *JobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2736,7 @@ func (x *JobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsRequest.ProtoReflect.Descriptor instead.
 func (*JobsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *JobsRequest) GetJobs() []string {
@@ -2569,7 +2763,7 @@ type JobList struct {
 
 func (x *JobList) Reset() {
 	*x = JobList{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2775,7 @@ func (x *JobList) String() string {
 func (*JobList) ProtoMessage() {}
 
 func (x *JobList) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2788,7 @@ func (x *JobList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobList.ProtoReflect.Descriptor instead.
 func (*JobList) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *JobList) GetJobs() []*JobState {
@@ -2630,7 +2824,7 @@ type JobState struct {
 
 func (x *JobState) Reset() {
 	*x = JobState{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2836,7 @@ func (x *JobState) String() string {
 func (*JobState) ProtoMessage() {}
 
 func (x *JobState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2849,7 @@ func (x *JobState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobState.ProtoReflect.Descriptor instead.
 func (*JobState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *JobState) GetId() string {
@@ -2745,7 +2939,7 @@ type StopJobRequest struct {
 
 func (x *StopJobRequest) Reset() {
 	*x = StopJobRequest{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2951,7 @@ func (x *StopJobRequest) String() string {
 func (*StopJobRequest) ProtoMessage() {}
 
 func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2964,7 @@ func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobRequest.ProtoReflect.Descriptor instead.
 func (*StopJobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StopJobRequest) GetJob() string {
@@ -2798,7 +2992,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +3004,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3017,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LogsRequest) GetJob() string {
@@ -2893,14 +3087,15 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"\"\n" +
 	"\n" +
 	"RenewReply\x12\x14\n" +
-	"\x05chain\x18\x01 \x03(\fR\x05chain\"\x9b\x02\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\"\xdb\x02\n" +
 	"\tFromAgent\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.penstock.cluster.v1.HelloH\x00R\x05hello\x12/\n" +
 	"\x04beat\x18\x02 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x128\n" +
 	"\astarted\x18\x03 \x01(\v2\x1c.penstock.cluster.v1.StartedH\x00R\astarted\x125\n" +
 	"\x06exited\x18\x04 \x01(\v2\x1b.penstock.cluster.v1.ExitedH\x00R\x06exited\x121\n" +
-	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03logB\x05\n" +
-	"\x03say\"\xe8\x02\n" +
+	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03log\x12>\n" +
+	"\tlistening\x18\x06 \x01(\v2\x1e.penstock.cluster.v1.ListeningH\x00R\tlisteningB\x05\n" +
+	"\x03say\"\x9c\x03\n" +
 	"\bFromHead\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.penstock.cluster.v1.StartH\x00R\x05start\x12/\n" +
@@ -2908,7 +3103,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\bread_log\x18\x04 \x01(\v2\x1c.penstock.cluster.v1.ReadLogH\x00R\areadLog\x122\n" +
 	"\x05leave\x18\x05 \x01(\v2\x1a.penstock.cluster.v1.LeaveH\x00R\x05leave\x12/\n" +
 	"\x04beat\x18\x06 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x12\x16\n" +
-	"\x05heard\x18\a \x01(\tH\x00R\x05heardB\x05\n" +
+	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
+	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peersB\x05\n" +
 	"\x03say\"\xb2\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x126\n" +
@@ -2924,17 +3120,28 @@ const file_cluster_proto_rawDesc = "" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12,\n" +
-	"\x12started_unix_nanos\x18\x03 \x01(\x03R\x10startedUnixNanos\"\x8a\x02\n" +
+	"\x12started_unix_nanos\x18\x03 \x01(\x03R\x10startedUnixNanos\"\xb8\x02\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
 	"\x03env\x18\x03 \x03(\v2#.penstock.cluster.v1.Start.EnvEntryR\x03env\x12\x12\n" +
 	"\x04pack\x18\x04 \x01(\tR\x04pack\x126\n" +
 	"\x06limits\x18\x05 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x06limits\x12\x18\n" +
-	"\adevices\x18\x06 \x03(\tR\adevices\x1a6\n" +
+	"\adevices\x18\x06 \x03(\tR\adevices\x12\x18\n" +
+	"\amembers\x18\a \x01(\x03R\amembers\x12\x12\n" +
+	"\x04host\x18\b \x01(\tR\x04host\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"A\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\tListening\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
+	"\x03csr\x18\x03 \x01(\fR\x03csr\"k\n" +
+	"\x05Peers\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
+	"\x05chain\x18\x03 \x03(\fR\x05chain\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"A\n" +
 	"\aStarted\x126\n" +
 	"\aprocess\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.ProcessR\aprocess\";\n" +
 	"\x04Stop\x12\x18\n" +
@@ -2955,14 +3162,15 @@ const file_cluster_proto_rawDesc = "" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06follow\x18\x04 \x01(\bR\x06follow\x12\x17\n" +
-	"\await_ms\x18\x05 \x01(\x03R\x06waitMs\"\x92\x01\n" +
+	"\await_ms\x18\x05 \x01(\x03R\x06waitMs\"\xa8\x01\n" +
 	"\bLogChunk\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
-	"\aprocess\x18\x06 \x01(\tR\aprocess\"&\n" +
+	"\aprocess\x18\x06 \x01(\tR\aprocess\x12\x14\n" +
+	"\x05nodes\x18\a \x01(\x03R\x05nodes\"&\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\"\xc0\x01\n" +
 	"\aCluster\x12\x0e\n" +
@@ -3020,7 +3228,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03has\x18\x01 \x01(\bR\x03has\"3\n" +
 	"\x05Chunk\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xc7\x04\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xdd\x04\n" +
 	"\x03Job\x12\x1e\n" +
 	"\n" +
 	"submission\x18\x01 \x01(\tR\n" +
@@ -3034,7 +3242,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\acrashes\x18\b \x01(\x03H\x00R\acrashes\x88\x01\x01\x12\x18\n" +
 	"\aretries\x18\n" +
 	" \x01(\x03R\aretries\x12<\n" +
-	"\x06labels\x18\t \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x1a6\n" +
+	"\x06labels\x18\t \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x12\x14\n" +
+	"\x05nodes\x18\v \x01(\x03R\x05nodes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -3112,7 +3321,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
 	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
@@ -3129,117 +3338,121 @@ var file_cluster_proto_goTypes = []any{
 	(*Beat)(nil),               // 12: penstock.cluster.v1.Beat
 	(*Process)(nil),            // 13: penstock.cluster.v1.Process
 	(*Start)(nil),              // 14: penstock.cluster.v1.Start
-	(*Started)(nil),            // 15: penstock.cluster.v1.Started
-	(*Stop)(nil),               // 16: penstock.cluster.v1.Stop
-	(*Exited)(nil),             // 17: penstock.cluster.v1.Exited
-	(*Leave)(nil),              // 18: penstock.cluster.v1.Leave
-	(*ReadLog)(nil),            // 19: penstock.cluster.v1.ReadLog
-	(*LogChunk)(nil),           // 20: penstock.cluster.v1.LogChunk
-	(*WatchRequest)(nil),       // 21: penstock.cluster.v1.WatchRequest
-	(*Cluster)(nil),            // 22: penstock.cluster.v1.Cluster
-	(*NodeState)(nil),          // 23: penstock.cluster.v1.NodeState
-	(*Waiting)(nil),            // 24: penstock.cluster.v1.Waiting
-	(*DrainRequest)(nil),       // 25: penstock.cluster.v1.DrainRequest
-	(*ShutdownRequest)(nil),    // 26: penstock.cluster.v1.ShutdownRequest
-	(*CreateTokenRequest)(nil), // 27: penstock.cluster.v1.CreateTokenRequest
-	(*CreateTokenReply)(nil),   // 28: penstock.cluster.v1.CreateTokenReply
-	(*Token)(nil),              // 29: penstock.cluster.v1.Token
-	(*Tokens)(nil),             // 30: penstock.cluster.v1.Tokens
-	(*RevokeTokenRequest)(nil), // 31: penstock.cluster.v1.RevokeTokenRequest
-	(*PackRequest)(nil),        // 32: penstock.cluster.v1.PackRequest
-	(*HasPackReply)(nil),       // 33: penstock.cluster.v1.HasPackReply
-	(*Chunk)(nil),              // 34: penstock.cluster.v1.Chunk
-	(*Job)(nil),                // 35: penstock.cluster.v1.Job
-	(*SubmitReply)(nil),        // 36: penstock.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),        // 37: penstock.cluster.v1.JobsRequest
-	(*JobList)(nil),            // 38: penstock.cluster.v1.JobList
-	(*JobState)(nil),           // 39: penstock.cluster.v1.JobState
-	(*StopJobRequest)(nil),     // 40: penstock.cluster.v1.StopJobRequest
-	(*LogsRequest)(nil),        // 41: penstock.cluster.v1.LogsRequest
-	nil,                        // 42: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 43: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 44: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 45: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 46: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 47: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 48: penstock.cluster.v1.JobState.FailuresEntry
+	(*Listening)(nil),          // 15: penstock.cluster.v1.Listening
+	(*Peers)(nil),              // 16: penstock.cluster.v1.Peers
+	(*Started)(nil),            // 17: penstock.cluster.v1.Started
+	(*Stop)(nil),               // 18: penstock.cluster.v1.Stop
+	(*Exited)(nil),             // 19: penstock.cluster.v1.Exited
+	(*Leave)(nil),              // 20: penstock.cluster.v1.Leave
+	(*ReadLog)(nil),            // 21: penstock.cluster.v1.ReadLog
+	(*LogChunk)(nil),           // 22: penstock.cluster.v1.LogChunk
+	(*WatchRequest)(nil),       // 23: penstock.cluster.v1.WatchRequest
+	(*Cluster)(nil),            // 24: penstock.cluster.v1.Cluster
+	(*NodeState)(nil),          // 25: penstock.cluster.v1.NodeState
+	(*Waiting)(nil),            // 26: penstock.cluster.v1.Waiting
+	(*DrainRequest)(nil),       // 27: penstock.cluster.v1.DrainRequest
+	(*ShutdownRequest)(nil),    // 28: penstock.cluster.v1.ShutdownRequest
+	(*CreateTokenRequest)(nil), // 29: penstock.cluster.v1.CreateTokenRequest
+	(*CreateTokenReply)(nil),   // 30: penstock.cluster.v1.CreateTokenReply
+	(*Token)(nil),              // 31: penstock.cluster.v1.Token
+	(*Tokens)(nil),             // 32: penstock.cluster.v1.Tokens
+	(*RevokeTokenRequest)(nil), // 33: penstock.cluster.v1.RevokeTokenRequest
+	(*PackRequest)(nil),        // 34: penstock.cluster.v1.PackRequest
+	(*HasPackReply)(nil),       // 35: penstock.cluster.v1.HasPackReply
+	(*Chunk)(nil),              // 36: penstock.cluster.v1.Chunk
+	(*Job)(nil),                // 37: penstock.cluster.v1.Job
+	(*SubmitReply)(nil),        // 38: penstock.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),        // 39: penstock.cluster.v1.JobsRequest
+	(*JobList)(nil),            // 40: penstock.cluster.v1.JobList
+	(*JobState)(nil),           // 41: penstock.cluster.v1.JobState
+	(*StopJobRequest)(nil),     // 42: penstock.cluster.v1.StopJobRequest
+	(*LogsRequest)(nil),        // 43: penstock.cluster.v1.LogsRequest
+	nil,                        // 44: penstock.cluster.v1.Resources.NamedEntry
+	nil,                        // 45: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                        // 46: penstock.cluster.v1.Start.EnvEntry
+	nil,                        // 47: penstock.cluster.v1.Job.EnvEntry
+	nil,                        // 48: penstock.cluster.v1.Job.SecretsEntry
+	nil,                        // 49: penstock.cluster.v1.Job.LabelsEntry
+	nil,                        // 50: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	42, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	44, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	43, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	45, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
-	15, // 6: penstock.cluster.v1.FromAgent.started:type_name -> penstock.cluster.v1.Started
-	17, // 7: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
-	20, // 8: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
-	11, // 9: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
-	14, // 10: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
-	16, // 11: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
-	19, // 12: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
-	18, // 13: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
-	12, // 14: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Beat
-	3,  // 15: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
-	13, // 16: penstock.cluster.v1.Hello.running:type_name -> penstock.cluster.v1.Process
-	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
-	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	44, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
-	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
-	13, // 21: penstock.cluster.v1.Started.process:type_name -> penstock.cluster.v1.Process
-	23, // 22: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
-	24, // 23: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
-	3,  // 24: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
-	2,  // 25: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
-	2,  // 26: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
-	29, // 27: penstock.cluster.v1.CreateTokenReply.record:type_name -> penstock.cluster.v1.Token
-	29, // 28: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	45, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	46, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
-	2,  // 31: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	47, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
-	39, // 33: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
-	35, // 34: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	48, // 35: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	4,  // 36: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 37: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 38: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	32, // 39: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	21, // 40: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	25, // 41: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 42: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	26, // 43: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	27, // 44: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 45: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	31, // 46: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	32, // 47: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	34, // 48: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	35, // 49: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	37, // 50: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	40, // 51: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	41, // 52: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	5,  // 53: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 54: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 55: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	34, // 56: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	22, // 57: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 58: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 59: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 60: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	28, // 61: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	30, // 62: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 63: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	33, // 64: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 65: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	36, // 66: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	38, // 67: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 68: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	20, // 69: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	53, // [53:70] is the sub-list for method output_type
-	36, // [36:53] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	17, // 6: penstock.cluster.v1.FromAgent.started:type_name -> penstock.cluster.v1.Started
+	19, // 7: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
+	22, // 8: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
+	15, // 9: penstock.cluster.v1.FromAgent.listening:type_name -> penstock.cluster.v1.Listening
+	11, // 10: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
+	14, // 11: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
+	18, // 12: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
+	21, // 13: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
+	20, // 14: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
+	12, // 15: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Beat
+	16, // 16: penstock.cluster.v1.FromHead.peers:type_name -> penstock.cluster.v1.Peers
+	3,  // 17: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
+	13, // 18: penstock.cluster.v1.Hello.running:type_name -> penstock.cluster.v1.Process
+	19, // 19: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
+	2,  // 20: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
+	46, // 21: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	2,  // 22: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
+	13, // 23: penstock.cluster.v1.Started.process:type_name -> penstock.cluster.v1.Process
+	25, // 24: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
+	26, // 25: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
+	3,  // 26: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
+	2,  // 27: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
+	2,  // 28: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
+	31, // 29: penstock.cluster.v1.CreateTokenReply.record:type_name -> penstock.cluster.v1.Token
+	31, // 30: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
+	47, // 31: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	48, // 32: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	2,  // 33: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
+	49, // 34: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	41, // 35: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
+	37, // 36: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
+	50, // 37: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	4,  // 38: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 39: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 40: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	34, // 41: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	23, // 42: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	27, // 43: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	27, // 44: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	28, // 45: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	29, // 46: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 47: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	33, // 48: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	34, // 49: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	36, // 50: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	37, // 51: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	39, // 52: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	42, // 53: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	43, // 54: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	5,  // 55: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 56: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 57: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	36, // 58: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	24, // 59: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 60: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 61: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 62: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	30, // 63: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	32, // 64: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 65: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	35, // 66: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 67: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	38, // 68: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	40, // 69: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 70: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	22, // 71: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	55, // [55:72] is the sub-list for method output_type
+	38, // [38:55] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3253,6 +3466,7 @@ func file_cluster_proto_init() {
 		(*FromAgent_Started)(nil),
 		(*FromAgent_Exited)(nil),
 		(*FromAgent_Log)(nil),
+		(*FromAgent_Listening)(nil),
 	}
 	file_cluster_proto_msgTypes[9].OneofWrappers = []any{
 		(*FromHead_Welcome)(nil),
@@ -3262,15 +3476,16 @@ func file_cluster_proto_init() {
 		(*FromHead_Leave)(nil),
 		(*FromHead_Beat)(nil),
 		(*FromHead_Heard)(nil),
+		(*FromHead_Peers)(nil),
 	}
-	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
+	file_cluster_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

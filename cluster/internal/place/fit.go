@@ -48,7 +48,8 @@ func (m *Machine) try(d *demand, later bool) []Placement {
 	return placed
 }
 
-// fit finds usable nodes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: of the lowest id).
+// fit finds usable nodes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
+// own, the one with the least room; else the lowest id).
 func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
 	var left map[NodeID]Resources // after the groups before
 	if len(d.groups) > 1 {
@@ -67,15 +68,18 @@ func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Reso
 				has = offer(n)
 			}
 			c := has.holds(g.Needs, plenty)
-			if c == 0 {
+			if c == 0 || d.Distinct && ok {
 				continue
 			}
-			r := room{n: n, c: c, bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
-			if prefer != nil {
+			r := room{n: n, c: min(c, d.most()), bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
+			switch {
+			case prefer != nil:
 				r.prefer = prefer(n)
+			case d.Distinct:
+				r.prefer = -c
 			}
 			rooms = append(rooms, r)
-			sum += c
+			sum += r.c
 		}
 		if sum < int64(g.n) {
 			return nil

@@ -66,6 +66,7 @@ type line struct {
 	key    string
 	queue  []*demand
 	groups []group
+	most   int64 // members on one node
 	room   []map[NodeID]int64
 	sum    []int64
 	tried  bool // in vain, and no node has more room since
@@ -181,7 +182,7 @@ func (m *Machine) want(x Demand) {
 			m.settle(d, placed)
 			return
 		}
-		l = &line{key: key, groups: d.groups, room: make([]map[NodeID]int64, len(d.groups)), sum: make([]int64, len(d.groups)), tried: true}
+		l = &line{key: key, groups: d.groups, most: d.most(), room: make([]map[NodeID]int64, len(d.groups)), sum: make([]int64, len(d.groups)), tried: true}
 		for i := range l.room {
 			l.room[i] = map[NodeID]int64{}
 		}
@@ -393,7 +394,7 @@ func (l *line) count(n *node) {
 	for i, g := range l.groups {
 		var c int64
 		if n.is == up && n.has(g.Labels) {
-			c = n.free.holds(g.Needs, int64(g.n))
+			c = n.free.holds(g.Needs, min(l.most, int64(g.n)))
 		}
 		l.tried = l.tried && c <= l.room[i][n.ID]
 		l.sum[i] += c - l.room[i][n.ID]
@@ -421,6 +422,14 @@ func (n *node) has(labels map[string]string) bool {
 	return true
 }
 
+// most is how many members may be on one node.
+func (d *demand) most() int64 {
+	if d.Distinct {
+		return 1
+	}
+	return plenty
+}
+
 // groups cuts a gang into groups of equal members.
 func groups(members []Member) []group {
 	var gs []group
@@ -440,7 +449,7 @@ func groups(members []Member) []group {
 // keyOf names what a demand asks for.
 func keyOf(d *demand) string {
 	var b strings.Builder
-	fmt.Fprint(&b, d.Spread, d.Avoid)
+	fmt.Fprint(&b, d.Spread, d.Distinct, d.Avoid)
 	for _, g := range d.groups {
 		fmt.Fprint(&b, g.first, g.n, g.Needs, g.Labels) // maps print in the order of their keys
 	}

@@ -47,10 +47,11 @@ type Member struct {
 // Demand is a gang. Members of the same needs and labels that lie side by side are placed as one group, and groups one after another, those with most GPUs first: a gang of unequal members may be
 // found not to fit where a cleverer search would place it.
 type Demand struct {
-	ID      DemandID
-	Members []Member
-	Spread  Spread
-	Avoid   []NodeID // where it failed before: taken only if there is no other way
+	ID       DemandID
+	Members  []Member
+	Spread   Spread
+	Distinct bool     // no two members on one node
+	Avoid    []NodeID // where it failed before: taken only if there is no other way
 }
 
 // EventKind is what happened.

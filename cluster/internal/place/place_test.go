@@ -36,6 +36,7 @@ func cancelled(demand string) Event           { return Event{Kind: Cancel, Deman
 func labelled(n Node, k, v string) Node       { n.Labels = map[string]string{k: v}; return n }
 func where(d Demand, k, v string) Demand      { d.Members[0].Labels = map[string]string{k: v}; return d }
 func spaced(d Demand) Demand                  { d.Spread = Spaced; return d }
+func distinct(d Demand) Demand                { d.Distinct = true; return d }
 func avoiding(d Demand, ids ...NodeID) Demand { d.Avoid = ids; return d }
 
 // text of actions: "place a: 0@n1[n1-0] 1@n2".
@@ -149,6 +150,27 @@ func TestPlaces(t *testing.T) {
 			{up1(gpus("n1", 1, 0)), ""}, {want(gang("a", 1, one)), "place a: 0@n1"}, {want(gang("b", 1, one)), ""}, {want(gang("c", 1, one)), ""},
 			{cancelled("b"), ""}, {cancelled("a"), "place c: 0@n1"}, {cancelled("x"), ""},
 		},
+		"each on a node of its own": {
+			{up1(gpus("n1", 8, 0)), ""}, {up1(gpus("n2", 8, 0)), ""},
+			{want(distinct(gang("a", 3, one))), ""},
+			{want(gang("b", 15, one)), "place b: 0@n1 1@n1 2@n1 3@n1 4@n1 5@n1 6@n1 7@n1 8@n2 9@n2 10@n2 11@n2 12@n2 13@n2 14@n2"},
+			{up1(gpus("n3", 2, 0)), ""}, // on n1 there is no room
+			{ended("b", 3), "place a: 0@n1 1@n2 2@n3"},
+			{want(distinct(gang("c", 2, one))), ""}, // n3 has room for two, and takes one
+			{ended("a", 1), "place c: 0@n2 1@n3"},
+		},
+		"each on a node of its own, where least room is": {
+			{up1(gpus("n1", 8, 2)), ""}, {up1(gpus("n2", 8, 1)), ""}, {up1(gpus("n3", 8, 1)), ""},
+			{want(distinct(gang("a", 2, gpu))), "place a: 0@n2[n2-0] 1@n3[n3-0]"},
+			{want(distinct(gang("b", 1, gpu))), "place b: 0@n1[n1-0]"},
+			{of(NodeLost, "n1"), "lost b: 0@n1[n1-0]"},
+			{want(avoiding(distinct(gang("c", 2, one)), "n2")), "place c: 0@n3 1@n2"},
+		},
+		"unequal members, each on a node of its own": {
+			{up1(gpus("n1", 4, 1)), ""}, {up1(gpus("n2", 4, 1)), ""},
+			{want(distinct(Demand{ID: "a", Members: []Member{{Needs: one}, {Needs: gpu}, {Needs: gpu}}})), ""},
+			{up1(gpus("n3", 4, 0)), "place a: 0@n3 1@n1[n1-0] 2@n2[n2-0]"},
+		},
 		"unequal members": {
 			{up1(gpus("n1", 4, 1)), ""}, {up1(gpus("n2", 4, 0)), ""},
 			{want(Demand{ID: "a", Members: []Member{{Needs: one}, {Needs: one}, {Needs: gpu}}}), "place a: 0@n2 1@n2 2@n1[n1-0]"},
@@ -184,7 +206,15 @@ func TestWaiting(t *testing.T) {
 	m.Step(want(gang("f", 1, Resources{Named: map[string]int64{"tpu": 2}})))
 	m.Step(ended("a", 0))
 	m.Step(want(gang("g", 1, gpu)))
+	m.Step(want(distinct(gang("h", 2, gpu))))
 	got += say()
+	m.Step(up1(gpus("n2", 4, 2)))
+	m.Step(want(distinct(gang("i", 2, Resources{GPUs: 2}))))
+	got += say()
+	m.Step(of(NodeLost, "n2"))
+	for _, x := range []string{"h", "i"} {
+		m.Step(cancelled(x))
+	}
 	m.Step(of(NodeDrain, "n1"))
 	m.Step(cancelled("d"))
 	got += say()
@@ -195,6 +225,15 @@ d: no node that takes work has the labels zone=b (true)
 e: it needs 2 times 1 CPU, 1 GPU; there is room for 1 now (false)
 f: it needs 2 tpu on one node; the most that one has is nothing (true)
 g: what is free is kept for e, which came first (false)
+h: it needs 1 CPU, 1 GPU on each of 2 nodes; there would be room on 1, if nothing else ran (true)
+b: it needs 1 CPU, 4 GPUs on one node; the most that one has is 4 CPUs, 2 GPUs (true)
+c: it needs 4 times 1 CPU, 1 GPU; there is room for 3 now (false)
+d: no node that takes work has the labels zone=b (true)
+e: what is free is kept for c, which came first (false)
+f: it needs 2 tpu on one node; the most that one has is nothing (true)
+g: what is free is kept for c, which came first (false)
+h: what is free is kept for c, which came first (false)
+i: it needs 2 GPUs on each of 2 nodes; there is room on 1 now (false)
 b: no node takes work: all are draining (true)
 c: no node takes work: all are draining (true)
 e: no node takes work: all are draining (true)
@@ -259,6 +298,11 @@ func (w *world) step(e Event) {
 				for k, v := range d.Members[i].Labels {
 					if n.Labels[k] != v {
 						w.t.Fatalf("%v has not the labels of %v", n, d)
+					}
+				}
+				for _, o := range w.placed[a.Demand] {
+					if d.Distinct && o.Node == p.Node {
+						w.t.Fatalf("two of %v are on %s", d, p.Node)
 					}
 				}
 				w.placed[a.Demand][i] = p
@@ -326,7 +370,11 @@ func (w *world) check() {
 		room := int64(0)
 		for id, n := range w.nodes {
 			if x := (node{Node: n}); w.is[id] == NodeUp && x.has(d.Members[0].Labels) {
-				room += left[id].holds(d.Members[0].Needs, int64(len(d.Members)))
+				most := int64(len(d.Members))
+				if d.Distinct {
+					most = 1
+				}
+				room += left[id].holds(d.Members[0].Needs, most)
 			}
 		}
 		if room >= int64(len(d.Members)) {
@@ -400,7 +448,7 @@ func simulate(w *world, r *rand.Rand) {
 					d.Members[i].Labels = map[string]string{"zone": "a"}
 				}
 			}
-			d.Spread = Spread(r.IntN(2))
+			d.Spread, d.Distinct = Spread(r.IntN(2)), r.IntN(3) == 0
 			w.step(want(d))
 		case k < 14:
 			if ids := slices.Sorted(maps.Keys(w.waits)); len(ids) > 0 {

@@ -47,7 +47,7 @@ func (m *Machine) never(d *demand) string {
 				continue
 			}
 			labelled++
-			c := n.Capacity.holds(g.Needs, int64(g.n))
+			c := n.Capacity.holds(g.Needs, min(d.most(), int64(g.n)))
 			room += c
 			if c > 0 {
 				single++
@@ -66,6 +66,8 @@ func (m *Machine) never(d *demand) string {
 			return "no node takes work: all are draining"
 		case single == 0:
 			return fmt.Sprintf("it needs %s on one node; the most that one has is %s", g.Needs, lacking(g.Needs, most))
+		case room < int64(g.n) && d.Distinct:
+			return fmt.Sprintf("it needs %s on each of %d nodes; there would be room on %d, if nothing else ran", g.Needs, g.n, room)
 		case room < int64(g.n):
 			return fmt.Sprintf("it needs %d times %s; the nodes there are have room for %d, if nothing else ran", g.n, g.Needs, room)
 		}
@@ -76,7 +78,10 @@ func (m *Machine) never(d *demand) string {
 // why says what d waits for where nodes could take it.
 func (m *Machine) why(d *demand) string {
 	for i, g := range d.groups {
-		if has := d.line.sum[i]; has < int64(g.n) {
+		switch has := d.line.sum[i]; {
+		case has < int64(g.n) && d.Distinct:
+			return fmt.Sprintf("it needs %s on each of %d nodes; there is room on %d now", g.Needs, g.n, has)
+		case has < int64(g.n):
 			return fmt.Sprintf("it needs %d times %s; there is room for %d now", g.n, g.Needs, has)
 		}
 	}

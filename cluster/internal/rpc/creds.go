@@ -49,7 +49,7 @@ func (c *serverCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 			}
 			return nil, nil, err
 		}
-		p := Peer{Kind: Newcomer, Host: host}
+		p := Peer{Kind: Newcomer, Host: host, Here: hostOf(conn.LocalAddr())}
 		if state := a.(credentials.TLSInfo).State; len(state.PeerCertificates) > 0 {
 			if p.Node, err = pki.PeerNode(state); err != nil {
 				secure.Close()

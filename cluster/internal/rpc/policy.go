@@ -123,6 +123,7 @@ type Peer struct {
 	Scope Scope        // of a Person; Admin for Local
 	UID   int          // of Local
 	Host  string       // address without its port; "" for Local and within the process
+	Here  string       // the head's address of the connection, likewise
 }
 
 // String is for logs: "node n7 at 10.0.0.7".

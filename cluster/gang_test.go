@@ -1,0 +1,340 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+)
+
+// memberEnv names the folder of results of a process that is one of several: what this program is as such.
+const memberEnv = "PENSTOCK_CLUSTER_TEST_MEMBER"
+
+// meeting is what a member has seen, written when it has met all others.
+type meeting struct {
+	Node      string // of the cluster
+	PID       int
+	Host      string
+	Addresses []string
+	Others    []string // what those say of themselves
+	Cert      string   // hash of its certificate
+}
+
+// playMember meets all others, and then says "on" to them, by node 0, until the folder has a file go. Where another is gone it ends with 75.
+func playMember(results string) error {
+	g, err := gang.Join()
+	if err != nil {
+		return err
+	}
+	if g == nil {
+		return fmt.Errorf("no member of a gang: %v", os.Environ())
+	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	fmt.Printf("meets %d\n", g.Nodes())
+	l, err := g.Listen("hello")
+	if err != nil {
+		return err
+	}
+	conns := make([]net.Conn, g.Nodes())
+	for k := g.Node() + 1; k < g.Nodes(); k++ {
+		if conns[k], err = g.Dial(ctx, k, "hello"); err != nil {
+			return err
+		}
+	}
+	for range g.Node() {
+		c, k, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		conns[k] = c
+	}
+	var info gang.Info
+	b, err := os.ReadFile(filepath.Join(os.Getenv(gang.EnvDir), gang.FileName))
+	if err == nil {
+		err = json.Unmarshal(b, &info)
+	}
+	if err != nil {
+		return err
+	}
+	cert, err := os.ReadFile(filepath.Join(os.Getenv(gang.EnvDir), gang.CertName))
+	if err != nil {
+		return err
+	}
+	m := meeting{Node: os.Getenv("PENSTOCK_NODE"), PID: os.Getpid(), Host: g.Host(g.Node()), Addresses: info.Addresses, Cert: fmt.Sprintf("%x", sha256.Sum256(cert))}
+	lines := make([]*bufio.Reader, len(conns))
+	for k, c := range conns {
+		if c == nil {
+			continue
+		}
+		lines[k] = bufio.NewReader(c)
+		fmt.Fprintf(c, "%s/%d/%d\n", g.Job(), g.Attempt(), g.Node())
+		s, err := lines[k].ReadString('\n')
+		if err != nil {
+			os.Exit(75)
+		}
+		m.Others = append(m.Others, strings.TrimSpace(s))
+	}
+	if b, err = json.Marshal(m); err != nil {
+		return err
+	}
+	name := filepath.Join(results, fmt.Sprintf("met-%d-%d", g.Attempt(), g.Node()))
+	if err = os.WriteFile(name+".tmp", b, 0o644); err == nil {
+		err = os.Rename(name+".tmp", name)
+	}
+	if err != nil {
+		return err
+	}
+	for say := "on\n"; say == "on\n"; {
+		if g.Node() > 0 {
+			if say, err = lines[0].ReadString('\n'); err == nil {
+				_, err = fmt.Fprint(conns[0], say)
+			}
+			if err != nil {
+				os.Exit(75)
+			}
+			continue
+		}
+		time.Sleep(10 * time.Millisecond) // between two rounds
+		if _, err := os.Stat(filepath.Join(results, "go")); err == nil {
+			say = "end\n"
+		}
+		for k := 1; k < len(conns); k++ {
+			fmt.Fprint(conns[k], say)
+			if s, err := lines[k].ReadString('\n'); err != nil || s != say {
+				os.Exit(75)
+			}
+		}
+	}
+	fmt.Printf("ends\nof attempt %d", g.Attempt())
+	return nil
+}
+
+// gangJob is such a job on n nodes.
+func gangJob(t *testing.T, results string, n int) Job {
+	exe, err := os.Executable()
+	must(t, err)
+	return Job{Argv: []string{exe}, Env: map[string]string{memberEnv: results}, Nodes: n, Needs: Resources{CPUs: 1}, Crashes: 3}
+}
+
+// gang submits one.
+func (c *chaos) gang(n int) string {
+	c.t.Helper()
+	return c.submit(gangJob(c.t, c.results, n))
+}
+
+// met waits until the members of an attempt have met, and says what each has seen.
+func (c *chaos) met(id string, attempt int64, n int) []meeting {
+	c.t.Helper()
+	return metIn(&c.testCluster, c.results, id, attempt, n)
+}
+
+func metIn(c *testCluster, results, id string, attempt int64, n int) []meeting {
+	c.t.Helper()
+	ms := make([]meeting, n)
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(10 * time.Millisecond) { // files say nothing by themselves
+		have := 0
+		for i := range ms {
+			b, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("met-%d-%d", attempt, i)))
+			if err == nil {
+				must(c.t, json.Unmarshal(b, &ms[i]))
+				have++
+			}
+		}
+		if have == n {
+			break
+		}
+		if time.Now().After(end) {
+			js, err := c.client.Jobs(c.ctx(), id)
+			c.t.Fatalf("%d of %d members have met: %+v, %v", have, n, js, err)
+		}
+	}
+	nodes := map[string]bool{}
+	for i, m := range ms {
+		nodes[m.Node] = true
+		var others []string
+		for k := range n {
+			if k != i {
+				others = append(others, fmt.Sprintf("%s/%d/%d", id, attempt, k))
+			}
+		}
+		if !slices.Equal(m.Others, others) || !slices.Equal(m.Addresses, ms[0].Addresses) || len(m.Addresses) != n {
+			c.t.Errorf("member %d has met %v, %+v", i, m.Others, m)
+		}
+	}
+	if len(nodes) != n {
+		c.t.Errorf("%d members are on %d nodes: %+v", n, len(nodes), ms)
+	}
+	return ms
+}
+
+func (c *chaos) letGo() {
+	c.t.Helper()
+	must(c.t, os.WriteFile(filepath.Join(c.results, "go"), nil, 0o644))
+}
+
+// A job on three nodes is a process on each, which meet and talk; its log says which node a line is of. A job on one node has nothing of that.
+func TestGang(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	c.start("a")
+	c.start("b")
+	id := c.gang(3)
+	s := c.until(id, func(s *JobStatus) bool { return true })
+	if s.State != "queued" || s.Size != 3 || !strings.Contains(s.Why, "1 CPU on each of 3 nodes; there would be room on 2, if nothing else ran") {
+		t.Errorf("%+v", s)
+	}
+	c.start("c")
+	ms := c.met(id, 1, 3)
+	s = c.until(id, func(s *JobStatus) bool { return s.State == "running" })
+	if nodes := []string{ms[0].Node, ms[1].Node, ms[2].Node}; !slices.Equal(s.Nodes, nodes) || s.Size != 3 {
+		t.Errorf("%+v, members are on %v", s, nodes)
+	}
+	follow := make(chan string, 1)
+	go func() { follow <- c.logs(id, true) }()
+	c.letGo()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
+		t.Errorf("%+v", s)
+	}
+	var want string
+	for i := range 3 {
+		want += fmt.Sprintf("node %[1]d | meets 3\nnode %[1]d | ends\nnode %[1]d | of attempt 1\n", i)
+	}
+	if got := c.logs(id, false); got != want {
+		t.Errorf("logs: %q, want %q", got, want)
+	}
+	got := strings.SplitAfter(<-follow, "\n")
+	slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:min(8, len(a))], b[:min(8, len(b))]) })
+	if got := strings.Join(got, ""); got != want {
+		t.Errorf("logs as they came: %q, want %q", got, want)
+	}
+	for _, m := range ms {
+		c.gone(m.PID)
+	}
+	alone := c.submit(sh(`env | grep GANG; ls -l /proc/$$/fd | grep -c socket`))
+	c.over(alone)
+	if got := c.logs(alone, false); got != "0\n" {
+		t.Errorf("a job on one node has %q", got)
+	}
+}
+
+// listens waits until a process has a socket that listens.
+func (c *chaos) listens(a *actor) {
+	c.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the kernel tells nobody
+		inodes := map[string]bool{}
+		raw, err := os.ReadFile("/proc/net/tcp")
+		must(c.t, err)
+		for line := range strings.Lines(string(raw)) {
+			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" { // LISTEN
+				inodes["socket:["+f[9]+"]"] = true
+			}
+		}
+		dir := fmt.Sprintf("/proc/%d/fd", a.cmd.Process.Pid)
+		fds, err := os.ReadDir(dir)
+		must(c.t, err)
+		for _, fd := range fds {
+			if to, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && inodes[to] {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			c.t.Fatal("no member listens")
+		}
+	}
+}
+
+// A node is killed: the others are ended, and the next attempt is on other nodes, with certificates of its own.
+func TestGangNodeKilled(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	for _, n := range []string{"a", "b", "c"} {
+		c.start(n)
+	}
+	id := c.gang(2)
+	first := c.met(id, 1, 2)
+	lost := first[1].Node
+	c.nodes[nameOf(lost)].kill()
+	second := c.met(id, 2, 2)
+	for i, m := range second {
+		if m.Node == lost || m.Cert == first[0].Cert || m.Cert == first[1].Cert {
+			t.Errorf("member %d: %+v, before: %+v", i, m, first)
+		}
+	}
+	c.letGo()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["worker"]+s.Failures["user"] > 0 {
+		t.Errorf("%+v", s)
+	}
+	for _, m := range append(first, second...) {
+		c.gone(m.PID)
+	}
+}
+
+// The head is killed when one node has said where its process is, and the other has not: the next head hears it of both, and the attempt goes on.
+func TestGangHeadKilledBefore(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	a, b := c.start("a"), c.start("b")
+	c.nodeIs("a", "alive")
+	c.nodeIs("b", "alive")
+	b.signal(syscall.SIGSTOP)
+	id := c.gang(2)
+	c.listens(a)
+	c.h.kill()
+	b.signal(syscall.SIGCONT)
+	c.startHead()
+	c.met(id, 1, 2)
+	c.letGo()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The head is away while a gang works: it goes on to its end.
+func TestGangHeadAway(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	c.start("a")
+	c.start("b")
+	id := c.gang(2)
+	ms := c.met(id, 1, 2)
+	c.h.kill()
+	c.letGo()
+	for _, m := range ms {
+		c.gone(m.PID)
+	}
+	c.startHead()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A node of a gang drains: all of it starts elsewhere, which is no failure.
+func TestGangDrained(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	for _, n := range []string{"a", "b", "c"} {
+		c.start(n)
+	}
+	id := c.gang(2)
+	first := c.met(id, 1, 2)
+	must(t, c.client.Drain(c.ctx(), first[0].Node, time.Second))
+	for _, m := range c.met(id, 2, 2) {
+		if m.Node == first[0].Node {
+			t.Errorf("%+v is on the node that drains", m)
+		}
+	}
+	c.letGo()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["preemption"] != 1 || len(s.Failures) != 1 {
+		t.Errorf("%+v", s)
+	}
+}

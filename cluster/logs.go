@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+)
+
+// Logs writes what a job printed to w: all of it, or its last tail bytes where tail > 0; with follow until the job has ended. Of a job on several nodes every line begins with its node's number, "node 1 | ...", tail is of each
+// node, and lines come node after node, or with follow as they are printed. What cannot be read, as its node is away, is said in a line.
+func (c *Client) Logs(ctx context.Context, id string, follow bool, tail int64, w io.Writer) error {
+	return c.LogsFrom(ctx, id, follow, tail, new(LogPosition), w)
+}
+
+// LogPosition is how far the log of a job was read. The zero value is its beginning.
+type LogPosition struct {
+	attempt int64             // the last of which anything was read
+	nodes   map[int]*nodeLine // of that attempt
+}
+
+// nodeLine is how far the log of one process was read.
+type nodeLine struct {
+	offset int64  // bytes
+	said   bool   // that it cannot be read
+	part   []byte // read, and not written: the beginning of a line of one of several
+}
+
+// mostLine is the most of a line of one of several processes that is written as one.
+const mostLine = 64 << 10
+
+// LogsFrom is Logs from a position on, which it moves. Where it fails, as the head or the connection went away, calling it again writes nothing twice.
+func (c *Client) LogsFrom(ctx context.Context, id string, follow bool, tail int64, at *LogPosition, w io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if at.attempt > 0 {
+		tail = 0
+	}
+	stream, err := c.c.Logs(ctx, &pb.LogsRequest{Job: id, Follow: follow, Tail: tail})
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return at.rest(w)
+		}
+		if err != nil {
+			return err
+		}
+		if err := at.take(m, w); err != nil {
+			return err
+		}
+	}
+}
+
+// take writes what of a chunk was not read before.
+func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
+	p, _ := jobs.ParseProcess(m.GetProcess())
+	if p.Attempt < l.attempt {
+		return nil
+	}
+	if p.Attempt > l.attempt || l.nodes == nil {
+		if err := l.rest(w); err != nil {
+			return err
+		}
+		l.attempt, l.nodes = p.Attempt, map[int]*nodeLine{}
+	}
+	n := l.nodes[p.Member]
+	if n == nil {
+		n = &nodeLine{}
+		l.nodes[p.Member] = n
+	}
+	data := m.GetData()
+	end := m.GetOffset() + int64(len(data))
+	data = data[min(max(n.offset-m.GetOffset(), 0), int64(len(data))):]
+	n.offset = max(n.offset, end)
+	name := ""
+	if m.GetNodes() > 1 {
+		name = nodeName(p.Member)
+		if data = n.lines(name, data); m.GetEnd() || m.GetError() != "" {
+			data = n.flush(data, name)
+		}
+	}
+	if len(data) > 0 {
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+	if why := m.GetError(); why != "" && !n.said {
+		n.said = true
+		if _, err := io.WriteString(w, name+"penstock: "+strings.TrimSpace(why)+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodeName(member int) string { return fmt.Sprintf("node %d | ", member) }
+
+// lines are those that are complete with data, each with the name in front.
+func (n *nodeLine) lines(name string, data []byte) []byte {
+	var out []byte
+	for len(data) > 0 {
+		k := bytes.IndexByte(data, '\n') + 1
+		if most := mostLine - len(n.part); k == 0 || k > most {
+			k = min(len(data), most)
+		}
+		n.part = append(n.part, data[:k]...)
+		data = data[k:]
+		if len(n.part) == mostLine || n.part[len(n.part)-1] == '\n' {
+			out = n.flush(out, name)
+		}
+	}
+	return out
+}
+
+// flush appends what waits as a line.
+func (n *nodeLine) flush(out []byte, name string) []byte {
+	if len(n.part) == 0 {
+		return out
+	}
+	out = append(append(out, name...), n.part...)
+	if out[len(out)-1] != '\n' {
+		out = append(out, '\n')
+	}
+	n.part = n.part[:0]
+	return out
+}
+
+// rest writes lines that have no end: nothing more comes of these processes.
+func (l *LogPosition) rest(w io.Writer) error {
+	var out []byte
+	for _, i := range slices.Sorted(maps.Keys(l.nodes)) {
+		out = l.nodes[i].flush(out, nodeName(i))
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	_, err := w.Write(out)
+	return err
+}
