@@ -91,12 +91,35 @@ func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.
 	for _, r := range o.NoRules {
 		off[r] = true
 	}
+	written := n
 	n, _, err = ops.Optimize(n, off)
 	if err != nil {
 		return nil, nil, err
 	}
 	g, err := plan.Translate(ctx, n, nil)
+	if err == nil {
+		g.Words = func(ctx context.Context) ([][2]string, error) { return words(ctx, written) }
+	}
 	return n, g, err
+}
+
+// words are those of the graph of a plan as written.
+func words(ctx context.Context, n ops.Node) ([][2]string, error) {
+	steps, err := ops.FingerprintSteps(n)
+	if err != nil {
+		return nil, err
+	}
+	all := [][2]string{{"plan", steps}}
+	err = eachRead(n, func(r *ops.Read) error {
+		data, err := r.Table.Fingerprint(ctx)
+		if err != nil {
+			return fault.New(fault.CodeOf(err), "this source has no fingerprint, so it cannot be compared with that of another process: %w", err).
+				At(fault.Place{Step: r.Step()})
+		}
+		all = append(all, [2]string{"data of " + r.Step(), data})
+		return nil
+	})
+	return all, err
 }
 
 // Stream runs the plan and gives its blocks: the raw form of iteration, for

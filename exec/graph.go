@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -12,6 +13,9 @@ import (
 type Graph struct {
 	Root   *Stage
 	Schema *arrow.Schema // of Root
+	// Words are what decides the rows of the graph, by name: the plan, its data. Processes that run it together
+	// compare them. An Unsupported error says which step is known to this process only; so does a nil function.
+	Words func(ctx context.Context) ([][2]string, error)
 }
 
 // Stage is either a scan (Scan set) or a cut (Inputs set): the place where the
@@ -148,6 +152,23 @@ type Sink interface {
 	// possible, finished ones stay for the next run.
 	Abort(ctx context.Context) error
 }
+
+// Joint is a Sink whose parts are written by several processes, each of which has a sink of the same output and job. One of them leads:
+// its sink is used as any, but for Adopt. Those of the others see Join, NewPart, Report and Leave.
+type Joint interface {
+	Sink
+	// Join is called instead of Begin, after the leader's, and once. NotFound where the output is not the leader's.
+	Join(ctx context.Context, schema *arrow.Schema, splits []SinkSplit) error
+	// Report is what the leader has to know of a part whose Finish has returned. Safe for concurrent use.
+	Report(part int) ([]byte, error)
+	// Adopt takes a part that another process finished as finished. Safe for concurrent use. A part may be adopted again.
+	Adopt(ctx context.Context, part int, report []byte) error
+	// Leave ends a joined sink. What is finished stays.
+	Leave() error
+}
+
+// ErrServed is what a Runner returns on a node that worked for another one, when the run is over there: the result is that one's.
+var ErrServed = errors.New("this process worked for node 0 of the job, which has the result")
 
 // SinkSplit is a split as a sink sees it.
 type SinkSplit struct {

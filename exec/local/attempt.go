@@ -17,6 +17,7 @@ import (
 // below "shared".
 type attempt struct {
 	r      *run
+	id     uint64
 	work   *work
 	stage  *stage
 	n      int // 1 is the first
@@ -25,6 +26,12 @@ type attempt struct {
 	acct   *exec.Account
 	origin exec.Origin // of the split being read
 	read   int64       // rows read
+	rows   int64       // of a part: written
+	place  *place      // nil: here
+	urgent bool        // when it began
+	job    *Job        // of a Worker: who gets what is made, and err once done is closed; nil: the scheduler
+	done   chan struct{}
+	err    error
 
 	op     *opStats // whose code runs, nil: the engine's
 	since  time.Time
@@ -42,6 +49,7 @@ type attempt struct {
 
 func (r *run) newAttempt(w *work, n int) *attempt {
 	a := &attempt{r: r, work: w, stage: w.stage, n: n}
+	a.id = r.ids.Add(1)
 	a.ctx, a.cancel = context.WithCancelCause(r.ctx)
 	a.ctx = exec.WithWait(a.ctx, func() func() {
 		op := a.enter(nil)
@@ -50,15 +58,15 @@ func (r *run) newAttempt(w *work, n int) *attempt {
 	switch s := w.stage; {
 	case w.input != nil:
 		a.origin = w.input.Origin
-	case s.parts != nil:
-		if p := s.parts[s.partOf[w.N]]; p.First < len(s.splits) {
-			a.origin = s.origin(p.First)
+	case w.isPart:
+		if w.first < len(s.splits) {
+			a.origin = s.origin(w.first)
 		}
 	default:
-		a.origin = s.origin(s.piece(w.N).split)
+		a.origin = s.origin(w.piece.split)
 	}
 	a.setOrigin(a.origin)
-	a.acct = r.budget.Account(a.ctx, w.stage.account(a.origin, w.N))
+	a.acct = r.budget.Account(a.ctx, w.stage.account(a.origin, w))
 	return a
 }
 
@@ -92,7 +100,9 @@ func (r *run) attempt(a *attempt) {
 	}()
 	err := safely(func() error {
 		switch {
-		case a.stage.parts != nil:
+		case a.place != nil && a.place.node != nil:
+			return a.runElsewhere()
+		case a.work.isPart:
 			return a.writePart()
 		case a.work.input != nil:
 			return a.runBlock()
@@ -105,7 +115,7 @@ func (r *run) attempt(a *attempt) {
 
 // over ends an attempt that has come to err; on its own goroutine.
 func (a *attempt) over(err error) {
-	r, ev := a.r, a.r.opt.Events
+	ev := a.r.opt.Events
 	a.enter(nil)
 	if a.calls != nil {
 		a.calls.Stop()
@@ -118,13 +128,23 @@ func (a *attempt) over(err error) {
 			err = cause // told to stop: whatever came of it
 		}
 	}
-	err = a.place(err)
+	err = a.placed(err)
 	a.cancel(exec.ErrDone)
 	a.acct.Close()
 	if f := ev.TaskFinished; f != nil {
 		f(a.info(), err)
 	}
-	if a.ended.CompareAndSwap(false, true) && r.finish(a, err) {
+	a.finish(err)
+}
+
+// finish tells how the attempt ended, unless that was told before.
+func (a *attempt) finish(err error) {
+	switch {
+	case !a.ended.CompareAndSwap(false, true):
+	case a.job != nil:
+		a.err = err
+		close(a.done)
+	case a.r.finish(a, err):
 		a.retried(err)
 	}
 }
@@ -138,8 +158,8 @@ func (a *attempt) retried(err error) {
 	}
 }
 
-// place says where err happened.
-func (a *attempt) place(err error) error {
+// placed says where err happened.
+func (a *attempt) placed(err error) error {
 	if err == nil || err == exec.ErrDone {
 		return err
 	}
@@ -234,17 +254,15 @@ func (a *attempt) giveUp() {
 	}
 	e := fault.New(fault.Unavailable, "%s took longer than %v", op.name, took.Round(time.Millisecond))
 	e.Step = op.step
-	if a.stage.parts != nil {
+	if a.work.isPart {
 		e.Code = fault.Stalled // its writer may still be at work: no other may begin
 	}
 	a.cancel(&timeout{e})
 	time.AfterFunc(closeGrace, func() {
-		if a.ended.CompareAndSwap(false, true) {
-			err := a.place(e)
+		if !a.ended.Load() {
+			err := a.placed(e)
 			a.r.log.Warn("a call that does not obey its context is left behind", "split", a.where.Load().Split, "error", err)
-			if a.r.finish(a, err) {
-				a.retried(err)
-			}
+			a.finish(err)
 		}
 	})
 }
@@ -269,7 +287,7 @@ func (a *attempt) park(room chan struct{}) error {
 
 // runSplit reads the task's split, or piece of one, through the chain.
 func (a *attempt) runSplit() error {
-	return a.readSplit(a.stage.piece(a.work.N), func(b *exec.Block) error { return a.r.emit(a, b) })
+	return a.readSplit(a.work.piece, func(b *exec.Block) error { return a.r.emit(a, b) })
 }
 
 // readSplit reads p through the chain into out, which takes blocks over.
@@ -378,6 +396,8 @@ func (a *attempt) describe() string {
 	switch op := a.at.Load(); {
 	case a.acct.Waiting():
 		return "waiting for memory: " + a.r.budget.Holders()
+	case a.place != nil && a.place.node != nil:
+		return "on another node"
 	case a.parked.Load():
 		return "waiting for room in its queue"
 	case op == nil:

@@ -79,7 +79,7 @@ func (c *chain) takeSkipped(end int64) []exec.Skipped {
 func (c *chain) skip(b *exec.Block, err error) error {
 	row := b.RowAt(0)
 	p := fault.Place{Row: fault.N(row)}
-	s := exec.Skipped{Err: fault.Wrap(c.a.place(err), p), Origin: b.Origin, Row: row}
+	s := exec.Skipped{Err: fault.Wrap(c.a.placed(err), p), Origin: b.Origin, Row: row}
 	rec, err := copyBatch(b.Batch, c.a.acct, func(arrow.Array) bool { return true })
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *chain) badRow(err error) error {
 	if !fault.CodeOf(err).Skippable() {
 		return err
 	}
-	err = fault.Wrap(c.a.place(err), fault.Place{Step: c.a.stage.scan.Step})
+	err = fault.Wrap(c.a.placed(err), fault.Place{Step: c.a.stage.scan.Step})
 	row, ok := fault.PlaceOf(err).Row.Get()
 	if !ok {
 		return fault.New(fault.Internal, "bad row without a number: %w", err)

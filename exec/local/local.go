@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
@@ -23,10 +24,16 @@ import (
 // Options may be nil.
 type Options struct {
 	Log *slog.Logger // nil discards
+	// Nodes are other processes that run tasks too: of one run at a time.
+	Nodes []Node
 }
 
 // Runner runs graphs in this process. Safe for concurrent use.
-type Runner struct{ log *slog.Logger }
+type Runner struct {
+	log   *slog.Logger
+	nodes []Node
+	ids   atomic.Uint64 // of attempts
+}
 
 var _ exec.Runner = (*Runner)(nil)
 
@@ -35,6 +42,9 @@ func New(o *Options) *Runner {
 	r := &Runner{log: slog.New(slog.DiscardHandler)}
 	if o != nil && o.Log != nil {
 		r.log = o.Log
+	}
+	if o != nil {
+		r.nodes = o.Nodes
 	}
 	return r
 }
@@ -79,11 +89,10 @@ func withDefaults(o *exec.Options) (settings, error) {
 	if s.CPUs == 0 {
 		s.CPUs = runtime.GOMAXPROCS(0)
 	}
-	if s.Memory == 0 {
-		s.Memory = exec.DefaultMemory()
-	}
-	if s.Budget != nil {
+	if s.Budget != nil { // looking what the machine has takes longer than a small run
 		s.Memory = s.Budget.Limit()
+	} else if s.Memory == 0 {
+		s.Memory = exec.DefaultMemory()
 	}
 	if s.StallTimeout == 0 {
 		s.StallTimeout = stallTimeout

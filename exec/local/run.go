@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,8 +46,14 @@ type run struct {
 	moved     atomic.Int64 // when something last did, ns from the start
 	garbage   atomic.Int64 // bytes of released memory that the collector has to find
 	live      sync.WaitGroup
+	ids       *atomic.Uint64 // of attempts
+	nodes     []Node
+	here      int // attempts to be here, where there are nodes
 
-	mu         sync.Mutex
+	mu     sync.Mutex
+	places []*place   // here, then the nodes; nil: all is here
+	far    [][2]int64 // of each node: what its budget holds, and held at most
+
 	sched      *sched.Sched
 	work       map[sched.Task]*work
 	head       sched.Task
@@ -70,6 +77,11 @@ type work struct {
 	sched.Task
 	stage   *stage
 	input   *exec.Block // of a cut
+	piece   piece       // of a scan whose rows are wanted
+	isPart  bool        // of a scan that is written: part, which has splits first to end-1
+	part    int
+	first   int
+	end     int
 	queue   []*exec.Block
 	current *attempt
 	timer   *time.Timer  // of a Sleep
@@ -86,7 +98,7 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 		return nil, err
 	}
 	r := &run{
-		opt: opt, log: n.log, budget: opt.Budget, started: time.Now(),
+		opt: opt, log: n.log, budget: opt.Budget, started: time.Now(), nodes: n.nodes, ids: &n.ids,
 		work: make(map[sched.Task]*work), active: make(map[*attempt]struct{}),
 		wake: make(chan struct{}, 1),
 	}
@@ -109,6 +121,10 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	})
 	r.batches = r.budget.Account(r.ctx, "consumer")
 	r.batches.SetPriority(exec.Overdraw)
+	r.far = make([][2]int64, len(r.nodes))
+	for i, o := range r.nodes {
+		o.Watch(watch{r, i})
+	}
 	if opt.Observe != nil {
 		opt.Observe(r.Stats)
 	}
@@ -383,6 +399,9 @@ func (r *run) step(e sched.Event, emitted ...*exec.Block) {
 func (r *run) setPriority(t sched.Task, p exec.Priority) {
 	if w := r.work[t]; w != nil && w.current != nil {
 		w.current.acct.SetPriority(p)
+		if at := w.current.place; at != nil && at.node != nil {
+			at.node.Urge(w.current.id, p != exec.Ahead)
+		}
 	}
 }
 
@@ -433,6 +452,13 @@ func (r *run) start(a sched.Action) {
 	if w == nil {
 		w = &work{Task: a.Task, stage: r.stages[a.Task.Stage]}
 		w.ratio = w.stage.inflated.Load()
+		switch s := w.stage; {
+		case s.parts != nil:
+			w.isPart, w.part = true, s.partOf[w.N]
+			w.first, w.end = s.parts[w.part].First, s.parts[w.part].End
+		case s.scan != nil:
+			w.piece = s.piece(w.N)
+		}
 		r.work[a.Task] = w
 	}
 	if a.From != a.Task {
@@ -441,6 +467,10 @@ func (r *run) start(a sched.Action) {
 	at := r.newAttempt(w, a.Attempt)
 	if r.head == a.Task && r.prio != exec.Ahead {
 		at.acct.SetPriority(r.prio)
+		at.urgent = true
+	}
+	if r.places != nil && w.stage.scan != nil {
+		at.place = r.choose()
 	}
 	w.current, w.origin = at, at.origin
 	r.active[at] = struct{}{}
@@ -453,10 +483,16 @@ func (r *run) finish(a *attempt, err error) (retried bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.active, a)
+	if a.place != nil {
+		a.place.busy--
+	}
 	w := a.work
 	e := sched.Event{Kind: sched.Finish, Task: w.Task, Attempt: a.n}
 	if err != nil && err != exec.ErrDone {
 		e.Kind, e.Class = sched.Fail, classOf(fault.CodeOf(err))
+		if errors.Is(err, ErrMoved) {
+			e.Class = sched.Moved
+		}
 		w.err = err
 	}
 	before := r.sched.Retries()
@@ -477,6 +513,13 @@ func (r *run) finish(a *attempt, err error) (retried bool) {
 
 // emit hands a block to the scheduler, taking it over, and waits for room.
 func (r *run) emit(a *attempt, b *exec.Block) error {
+	if a.job != nil {
+		if a.ended.Load() { // left behind
+			b.Release()
+			return exec.ErrDone
+		}
+		return a.job.Emit(b, a.read)
+	}
 	m := sched.Meta{Row: b.Row, Span: b.Span, Rows: b.Batch.NumRows(), Bytes: max(exec.SizeOf(b.Batch), 1<<10)}
 	r.mu.Lock()
 	r.step(sched.Event{Kind: sched.Emit, Task: a.work.Task, Attempt: a.n, Block: m}, b)

@@ -95,7 +95,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 				}
 			}
 			if cut && !limited && st.Scan.Limit == 0 {
-				s.cut(&c, max(r.opt.CPUs, c.Max), r.opt.BatchRows)
+				s.cut(&c, max(r.allCPUs(), c.Max), r.opt.BatchRows)
 			}
 		} else {
 			c.Limit, c.Chain = st.Limit, len(st.Ops) > 0
@@ -140,6 +140,9 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 		tasks = max(tasks, st.Max)
 	}
 	r.cfg.EnoughBytes = int64(tasks) * enoughBytes
+	if len(r.nodes) > 0 {
+		r.spread()
+	}
 	for _, s := range r.stages {
 		if s.scan != nil {
 			name := "scan"
@@ -181,14 +184,14 @@ func emptyBatch(schema *arrow.Schema) arrow.RecordBatch {
 }
 
 // account names an attempt's account: `scan taxi.parquet#3`.
-func (s *stage) account(o exec.Origin, task int) string {
+func (s *stage) account(o exec.Origin, w *work) string {
 	switch {
-	case s.parts != nil:
-		return fmt.Sprintf("write part %d", s.partOf[task])
+	case w.isPart:
+		return fmt.Sprintf("write part %d", w.part)
 	case s.scan == nil && len(s.ops) > 0:
 		return s.ops[0].Name()
 	case o.Split != "":
 		return "scan " + o.Split
 	}
-	return fmt.Sprintf("scan %d", task)
+	return fmt.Sprintf("scan %d", w.N)
 }

@@ -24,6 +24,11 @@ type opStats struct {
 	peak                     atomic.Int64
 }
 
+// all lists the counters, the most that was held apart.
+func (o *opStats) all() [9]*atomic.Int64 {
+	return [...]*atomic.Int64{&o.rowsIn, &o.rowsOut, &o.bytesOut, &o.batches, &o.tasks, &o.busy, &o.waitIn, &o.waitOut, &o.waitMem}
+}
+
 func (r *run) addOp(name, step string) *opStats {
 	o := &opStats{name: name, step: step}
 	r.ops = append(r.ops, o)
@@ -71,6 +76,10 @@ func (r *run) Stats() exec.Stats {
 		})
 	}
 	r.mu.Lock()
+	for _, f := range r.far {
+		s.HeldBytes += f[0]
+		s.PeakBytes = max(s.PeakBytes, f[1])
+	}
 	s.Retries = int64(r.sched.Retries())
 	for _, st := range r.stages {
 		if st.scan == nil {

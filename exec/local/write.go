@@ -32,17 +32,7 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 		return exec.Stats{}, err
 	}
 	root := probe.stages[len(probe.stages)-1]
-	var splits []exec.SinkSplit
-	if root.scan != nil {
-		for i, s := range root.splits {
-			if k := root.scan.Keep; k != nil && !k[i] {
-				s.Rows = 0
-			}
-			splits = append(splits, exec.SinkSplit{ID: s.ID, Rows: s.Rows, Bytes: root.expect(i)})
-		}
-	} else {
-		splits = []exec.SinkSplit{{ID: "all", Rows: -1}}
-	}
+	splits := root.sinkSplits()
 	var plan *exec.SinkPlan
 	err = safely(func() (err error) {
 		plan, err = sink.Begin(ctx, probe.schema, splits)
@@ -76,6 +66,9 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 func (r *run) partition(p *partition) {
 	s := r.stages[0]
 	r.sink = p.sink
+	if p.parts == nil {
+		p.parts = []exec.PartRange{}
+	}
 	s.parts = p.parts
 	s.sinkOp = r.addOp("write", "")
 	r.consumer = s.sinkOp
@@ -115,7 +108,7 @@ func (n *Runner) writeParts(ctx context.Context, g *exec.Graph, o *exec.Options,
 // writePart reads the splits of the task's part and writes what comes out.
 func (a *attempt) writePart() (err error) {
 	r, s := a.r, a.stage
-	part := s.partOf[a.work.N]
+	part := a.work.part
 	env := &exec.Env{
 		Alloc: a.acct, Seed: r.opt.Seed, Epoch: r.opt.Epoch, Origin: a.origin,
 		Attempt: a.n, TrackRows: r.opt.trackAll, Log: r.log,
@@ -138,7 +131,7 @@ func (a *attempt) writePart() (err error) {
 	var done []*exec.Block // per split: rows seen, and skipped; without the rows written
 	defer func() { release(done) }()
 	var rows int64
-	for i := s.parts[part].First; i < s.parts[part].End; i++ {
+	for i := a.work.first; i < a.work.end; i++ {
 		if k := s.scan.Keep; k != nil && !k[i] {
 			continue
 		}
@@ -174,8 +167,10 @@ func (a *attempt) writePart() (err error) {
 		return a.sinkErr(err)
 	}
 	s.sinkOp.rowsOut.Add(rows)
-	r.rowsOut.Add(rows)
-	r.splits.Add(int64(s.parts[part].End - s.parts[part].First))
+	a.rows = rows
+	if a.job == nil {
+		r.wrotePart(s, part, rows)
+	}
 	for len(done) > 0 {
 		b := done[0]
 		done = done[1:]
@@ -186,11 +181,32 @@ func (a *attempt) writePart() (err error) {
 	return nil
 }
 
+// wrotePart counts a part that is finished.
+func (r *run) wrotePart(s *stage, part int, rows int64) {
+	r.rowsOut.Add(rows)
+	r.splits.Add(int64(s.parts[part].End - s.parts[part].First))
+}
+
 func (a *attempt) sinkErr(err error) error {
 	if c := context.Cause(a.ctx); err != nil && c != nil {
 		return c
 	}
 	return err
+}
+
+// sinkSplits are the splits of a root as a sink sees them.
+func (s *stage) sinkSplits() []exec.SinkSplit {
+	if s.scan == nil {
+		return []exec.SinkSplit{{ID: "all", Rows: -1}}
+	}
+	splits := make([]exec.SinkSplit, len(s.splits))
+	for i, p := range s.splits {
+		if k := s.scan.Keep; k != nil && !k[i] {
+			p.Rows = 0
+		}
+		splits[i] = exec.SinkSplit{ID: p.ID, Rows: p.Rows, Bytes: s.expect(i)}
+	}
+	return splits
 }
 
 // expect is how many bytes of memory split i will take, decoded; 0 if unknown.

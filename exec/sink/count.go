@@ -2,10 +2,12 @@ package sink
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 // Count is a sink that decodes everything and keeps nothing but numbers, for
@@ -13,6 +15,8 @@ import (
 type Count struct {
 	mu     sync.Mutex
 	result CountResult
+	joined bool
+	parts  map[int]CountResult // of a joined one: not reported yet
 }
 
 // CountResult of a Count.
@@ -22,7 +26,7 @@ type CountResult struct {
 	Skipped int64
 }
 
-var _ exec.Sink = (*Count)(nil)
+var _ exec.Joint = (*Count)(nil)
 
 // NewCount makes a Count for one run.
 func NewCount() *Count { return new(Count) }
@@ -45,8 +49,8 @@ func (c *Count) Begin(_ context.Context, _ *arrow.Schema, splits []exec.SinkSpli
 }
 
 // NewPart implements exec.Sink.
-func (c *Count) NewPart(context.Context, int, *exec.Env) (exec.PartWriter, error) {
-	return &countPart{c: c}, nil
+func (c *Count) NewPart(_ context.Context, part int, _ *exec.Env) (exec.PartWriter, error) {
+	return &countPart{c: c, part: part}, nil
 }
 
 // Commit implements exec.Sink.
@@ -55,9 +59,46 @@ func (c *Count) Commit(context.Context) error { return nil }
 // Abort implements exec.Sink.
 func (c *Count) Abort(context.Context) error { return nil }
 
+// Join implements exec.Joint.
+func (c *Count) Join(context.Context, *arrow.Schema, []exec.SinkSplit) error {
+	c.joined, c.parts = true, map[int]CountResult{}
+	return nil
+}
+
+// Report implements exec.Joint: what the part counted.
+func (c *Count) Report(part int) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.parts[part]
+	delete(c.parts, part)
+	return json.Marshal(n)
+}
+
+// Adopt implements exec.Joint.
+func (c *Count) Adopt(_ context.Context, _ int, report []byte) error {
+	var n CountResult
+	if err := json.Unmarshal(report, &n); err != nil {
+		return fault.New(fault.Corrupt, "what another process counted is damaged: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.result.add(n)
+	return nil
+}
+
+// Leave implements exec.Joint.
+func (c *Count) Leave() error { return nil }
+
+func (r *CountResult) add(n CountResult) {
+	r.Rows += n.Rows
+	r.Bytes += n.Bytes
+	r.Skipped += n.Skipped
+}
+
 type countPart struct {
-	c *Count
-	n CountResult
+	c    *Count
+	part int
+	n    CountResult
 }
 
 func (p *countPart) Write(_ context.Context, b *exec.Block) error {
@@ -73,9 +114,10 @@ func (p *countPart) Write(_ context.Context, b *exec.Block) error {
 func (p *countPart) Finish(context.Context) error {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	p.c.result.Rows += p.n.Rows
-	p.c.result.Bytes += p.n.Bytes
-	p.c.result.Skipped += p.n.Skipped
+	p.c.result.add(p.n)
+	if p.c.joined {
+		p.c.parts[p.part] = p.n
+	}
 	return nil
 }
 

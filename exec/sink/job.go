@@ -87,10 +87,8 @@ func (j *jobRecord) ranges() []exec.PartRange {
 	return rs
 }
 
-// openJob agrees with earlier and concurrent runs of the job on its record. m is
-// the newest manifest; the job is not in it, or has lost files of it.
-func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
-	s.proc = randomHex()
+// record is what this process would have the job be.
+func (s *Files) record(splits []exec.SinkSplit) *jobRecord {
 	want := &jobRecord{Version: Version, Job: s.o.Job, Base: s.begun, Splits: len(splits), Digest: digestSplits(splits),
 		Parts: group(splits, s.o.TargetBytes), Schema: schemaHash(s.schema), Format: s.o.Encoding.Kind(), Config: s.o.Encoding.Config(),
 		PartitionBy: s.o.PartitionBy}
@@ -98,6 +96,14 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 	if err := json.Compact(&config, want.Config); err == nil {
 		want.Config = config.Bytes() // as it comes back
 	}
+	return want
+}
+
+// openJob agrees with earlier and concurrent runs of the job on its record. m is
+// the newest manifest; the job is not in it, or has lost files of it.
+func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
+	s.proc = randomHex()
+	want := s.record(splits)
 	// A job that was replaced and runs again uses new names: whoever still removes the old
 	// files does not hit the new ones.
 	want.Tag = tagOf(s.o.Job)

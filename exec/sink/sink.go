@@ -108,7 +108,7 @@ type Files struct {
 	result   *Result
 }
 
-var _ exec.Sink = (*Files)(nil)
+var _ exec.Joint = (*Files)(nil)
 
 // New checks o. No I/O.
 func New(o Options) (*Files, error) {
@@ -162,38 +162,13 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	if s.plan != nil {
 		return nil, fault.New(fault.Internal, "a sink serves one run")
 	}
-	s.schema, s.file = schema, schema
-	if len(s.o.PartitionBy) > 0 {
-		if s.split, err = newPartitioning(schema, s.o.PartitionBy); err != nil {
-			return nil, err
-		}
-		s.file = s.split.file
-	}
-	if err := s.o.Encoding.Check(s.file); err != nil {
-		return nil, err
-	}
-	if s.out, err = openRoot(ctx, s.o.Path, s.o.Blob); err != nil {
-		return nil, err
-	}
-	s.out.hook = s.hook
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if err := s.out.checkDir(); err != nil {
+	if err := s.open(ctx, schema); err != nil {
 		return nil, err
-	}
-	if s.o.DeadLetter != "" {
-		if s.dead, err = openRoot(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
-			return nil, err
-		}
-		if err := s.dead.checkDir(); err != nil {
-			return nil, err
-		}
-		if s.dead.inside(s.out) || s.out.inside(s.dead) {
-			return nil, fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", s.dead.path(""), s.out.path(""))
-		}
 	}
 	for try := 0; ; try++ {
 		m, err := settle(ctx, s.out, s.o.Blob, "")
@@ -254,6 +229,37 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		}
 	}
 	return s.plan, nil
+}
+
+// open finds the output and the dead letter's folder, and checks what can be checked of them.
+func (s *Files) open(ctx context.Context, schema *arrow.Schema) (err error) {
+	s.schema, s.file = schema, schema
+	if len(s.o.PartitionBy) > 0 {
+		if s.split, err = newPartitioning(schema, s.o.PartitionBy); err != nil {
+			return err
+		}
+		s.file = s.split.file
+	}
+	if err := s.o.Encoding.Check(s.file); err != nil {
+		return err
+	}
+	if s.out, err = openRoot(ctx, s.o.Path, s.o.Blob); err != nil {
+		return err
+	}
+	s.out.hook = s.hook
+	if err := s.out.checkDir(); err != nil || s.o.DeadLetter == "" {
+		return err
+	}
+	if s.dead, err = openRoot(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
+		return err
+	}
+	if err := s.dead.checkDir(); err != nil {
+		return err
+	}
+	if s.dead.inside(s.out) || s.out.inside(s.dead) {
+		return fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", s.dead.path(""), s.out.path(""))
+	}
+	return nil
 }
 
 // lost is an error if files of the committed job are gone or have another size than

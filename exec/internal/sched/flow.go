@@ -185,7 +185,9 @@ func (s *Sched) ahead() int64 {
 }
 
 // cpu reports whether there is a CPU for one more task of st.
-func (s *Sched) cpu(st *stage) bool { return s.running < max(s.cfg.CPUs, st.Max) }
+func (s *Sched) cpu(st *stage) bool {
+	return s.running < max(s.cfg.CPUs, st.Max) && (st.Most == 0 || st.running < st.Most)
+}
 
 // mayRun is cpu for a task that exists. The head always may: those that hold the
 // CPUs may be waiting for memory that only its progress frees. So each stage may

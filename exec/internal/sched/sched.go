@@ -21,6 +21,7 @@ type Stage struct {
 	Limit  int64  // of a cut: -1 means all
 	Chain  bool   // of a cut: each block runs as a task
 	Max    int    // tasks at work at once, if more than Config.CPUs
+	Most   int    // tasks at work at once, if less; 0: no such limit
 }
 
 // Config of a run. The last stage is the root. All numbers are > 0 (budgets >= 0).
@@ -49,6 +50,7 @@ const (
 	WorkerLost               // a process died
 	Exhausted                // out of memory: run again when nothing is before it
 	NumClasses
+	Moved = NumClasses // not begun where it was sent: no failure of the task, and runs again at once
 )
 
 // Meta is what the scheduler knows of a block.
@@ -64,15 +66,17 @@ const (
 	Fail                    // an attempt failed, of Class; also one that was told to stop
 	Timer                   // a Sleep is over
 	Stop                    // the consumer wants nothing more, or the shell failed
+	Room                    // there are other CPUs now
 )
 
-// Event is what happened, to attempt Attempt at Task; Block is of Emit, Class of Fail.
+// Event is what happened, to attempt Attempt at Task; Block is of Emit, Class of Fail, CPUs of Room.
 type Event struct {
 	Kind    EventKind
 	Task    Task
 	Attempt int
 	Block   Meta
 	Class   Class
+	CPUs    int
 }
 
 // ActionKind says what to do.

@@ -24,6 +24,8 @@ func (s *Sched) Step(e Event) []Action {
 			t.state = Ready
 			s.ready++
 		}
+	case Room:
+		s.cfg.CPUs = e.CPUs
 	case Stop:
 		s.stop()
 	}
@@ -109,6 +111,13 @@ func (s *Sched) fail(e Event) {
 	case Running:
 		s.idle(t, Asleep)
 	default:
+		return
+	}
+	if e.Class == Moved {
+		t.state = Ready
+		s.ready++
+		t.attempt++
+		t.seen = 0
 		return
 	}
 	t.state = Asleep

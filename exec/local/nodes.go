@@ -1,0 +1,213 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/internal/sched"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Node runs tasks of scans in another process, where a [Worker] has the same graph. Everything else (order, limits,
+// retries, dead letters) is the run's, which does not know where a task is but for this. Safe for concurrent use; no method but Do waits.
+type Node interface {
+	// CPUs is how many tasks compute there at once.
+	CPUs() int
+	// Room is how many tasks it wants, at work and waiting there; 0 once it is lost. More may be sent.
+	Room() int
+	// Watch says which run is told what happens there, before the first Do of it.
+	Watch(w Watcher)
+	// Do runs a task and returns when it is over there, or soon after ctx ended. WorkerLost: the node is lost, and the task was at
+	// work there. ErrMoved: it is lost, or wants no more, and the task had not begun.
+	Do(ctx context.Context, t *Task, h *Hand) (*Result, error)
+	// Urge says whether everything waits for a task.
+	Urge(id uint64, on bool)
+}
+
+// ErrMoved says that a task was not begun where it was sent. It runs elsewhere, and no attempt is counted.
+var ErrMoved = errors.New("the task was not begun")
+
+// Watcher is told what happens at a node beside its tasks.
+type Watcher interface {
+	// RoomChanged says that Node.Room gives another number.
+	RoomChanged()
+	// Count adds to the statistics what a Worker's Counts grew by, and sets what its budget holds and has held at most.
+	Count(grown []int64, held, peak int64)
+	// Moved says that something moves there.
+	Moved()
+}
+
+// Task is an attempt at a task, in words that the process of a Worker understands.
+type Task struct {
+	ID       uint64 // of the attempt, of all that the Runner made
+	Stage    int
+	Part     int   // of the sink; -1: the rows are wanted
+	Split    int   // of a part: the first
+	End      int   // of a part: behind its last split
+	From, To int64 // rows of Split; To -1: to the end
+	Attempt  int
+	Ratio    int64 // by which batches are cut into slices, so that attempts make the same blocks
+	Urgent   bool
+}
+
+// Result is what a task that ended well leaves, beside its blocks.
+type Result struct {
+	Rows   int64  // of a part: written
+	Report []byte // of a part: of exec.Joint
+	Ratio  int64  // as last seen; 0: unknown
+}
+
+// Hand is what Do calls, on its own goroutine.
+type Hand struct {
+	Schema *arrow.Schema            // of the blocks
+	None   func() arrow.RecordBatch // one without rows; borrowed
+	Alloc  memory.Allocator         // for them: waits while memory is short
+	// Emit takes a block over, with the place of its split set in Origin.Task alone, and waits until there is room for another.
+	Emit func(b *exec.Block) error
+	// Read says how many rows the attempt has read by now.
+	Read func(rows int64)
+}
+
+// place is where attempts run.
+type place struct {
+	node Node // nil: here
+	busy int  // attempts
+}
+
+// room is how many attempts are to be there.
+func (p *place) room(here int) int {
+	if p.node == nil {
+		return here
+	}
+	return max(p.node.Room(), 0)
+}
+
+// spread makes r a run of several processes; layout calls it.
+func (r *run) spread() {
+	r.here = r.opt.CPUs
+	for i := range r.cfg.Stages {
+		c := &r.cfg.Stages[i]
+		if c.Inputs == nil {
+			r.here = max(r.here, c.Max)
+		} else { // runs here only
+			c.Most = max(r.opt.CPUs, c.Max)
+		}
+		c.Max = 0
+	}
+	r.places = []*place{{}}
+	for _, n := range r.nodes {
+		r.places = append(r.places, &place{node: n})
+		r.cfg.EnoughBytes += int64(n.CPUs()) * enoughBytes
+	}
+	r.cfg.CPUs = r.rooms()
+	r.cfg.AheadTasks = max(r.cfg.AheadTasks*len(r.places), aheadElsewhere)
+}
+
+// aheadElsewhere is how many tasks may be open where some run in other processes: short ones keep nodes busy only if many are under way.
+const aheadElsewhere = 2048
+
+// rooms is how many tasks all places want.
+func (r *run) rooms() (n int) {
+	for _, p := range r.places {
+		n += p.room(r.here)
+	}
+	return n
+}
+
+// choose returns the place of the next attempt at a task of a scan: where the smallest share of the room is taken. It needs mu.
+func (r *run) choose() *place {
+	best := r.places[0]
+	most := r.here
+	for _, p := range r.places[1:] {
+		if n := p.room(r.here); n > 0 && (p.busy+1)*most < (best.busy+1)*n {
+			best, most = p, n
+		}
+	}
+	best.busy++
+	return best
+}
+
+// allCPUs is how many tasks compute at once, wherever.
+func (r *run) allCPUs() int {
+	n := r.opt.CPUs
+	for _, o := range r.nodes {
+		n += o.CPUs()
+	}
+	return n
+}
+
+// RoomChanged implements Watcher.
+func (r *run) RoomChanged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil && !r.closed {
+		r.step(sched.Event{Kind: sched.Room, CPUs: r.rooms()})
+	}
+}
+
+// Moved implements Watcher.
+func (r *run) Moved() { r.moved.Store(int64(time.Since(r.started))) }
+
+// watch is a node seen by a run.
+type watch struct {
+	*run
+	node int
+}
+
+// Count implements Watcher.
+func (w watch) Count(grown []int64, held, peak int64) {
+	w.add(grown)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.far[w.node] = [2]int64{held, peak}
+}
+
+// runElsewhere runs the task in another process.
+func (a *attempt) runElsewhere() error {
+	r, s, w := a.r, a.stage, a.work
+	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio, Urgent: a.urgent}
+	if w.isPart {
+		p := s.parts[w.part]
+		t.Part, t.Split, t.End = w.part, p.First, p.End
+	}
+	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Emit: func(b *exec.Block) error {
+		r.Moved()
+		b.Origin = s.origin(b.Origin.Task)
+		for i := range b.Skipped {
+			b.Skipped[i].Origin = b.Origin
+		}
+		return r.emit(a, b)
+	}})
+	if err != nil {
+		if c := context.Cause(a.ctx); c != nil {
+			return c
+		}
+		return err
+	}
+	if res.Ratio > 0 {
+		s.inflated.Store(res.Ratio)
+	}
+	if !w.isPart {
+		return nil
+	}
+	joint, ok := r.sink.(exec.Joint)
+	if !ok {
+		return fault.New(fault.Internal, "a sink of one process was written by another")
+	}
+	if err := joint.Adopt(a.ctx, w.part, res.Report); err != nil {
+		return a.sinkErr(err)
+	}
+	r.wrotePart(s, w.part, res.Rows)
+	return nil
+}
+
+// sawRead counts rows that another process has read.
+func (a *attempt) sawRead(rows int64) {
+	if rows > a.read {
+		a.countRead(rows - a.read)
+	}
+}
