@@ -400,7 +400,7 @@ func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 	one := func(i int) {
 		it := j.iters[i]
 		p := &w.parts[i]
-		if it.rank == feeder {
+		if j.feeds() {
 			items[i] = item{at: after}
 			return
 		}

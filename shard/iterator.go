@@ -54,11 +54,17 @@ func (it *Iterator) drop() {
 	it.queue = nil
 }
 
-// Feed gives other nodes what this one reads for them, until the epochs are over or all nodes with ranks have closed their
-// iterators. It is for the iterator of a node without ranks, and does what a loop around its Next does.
+// Feed gives other nodes what this one reads for them, until the epochs are over or no node has a rank that is read: each has closed its iterators, or called Feed for
+// the last of them, too. That of a node without ranks does what a loop around its Next does. A rank's is given up by it, as by Close, but that the others go on: it is for a rank that is
+// through while those of other nodes may not be, and for the last that is open here (Invalid otherwise). On one machine it returns at once. The iterator is to be closed all the same.
 func (it *Iterator) Feed(ctx context.Context) error {
+	if it.j.mesh == nil {
+		return nil
+	}
 	if it.rank != feeder {
-		return fault.New(fault.Invalid, "feed: this node has rank %d, whose batches are to be read with Next; it feeds others meanwhile", it.rank)
+		if err := it.yield(); err != nil {
+			return err
+		}
 	}
 	for {
 		if _, err := it.Next(ctx); err != io.EOF {
@@ -71,6 +77,26 @@ func (it *Iterator) Feed(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// yield gives the rank up, the last of this node.
+func (it *Iterator) yield() error {
+	j := it.j
+	j.mu.Lock()
+	switch {
+	case it.closed:
+		j.mu.Unlock()
+		return fault.New(fault.Invalid, "the iterator of rank %d is closed", it.rank)
+	case j.open > 1:
+		j.mu.Unlock()
+		return fault.New(fault.Invalid, "feed: rank %d is not the last of this node that is read: close it; the node feeds others while it reads for its own", it.rank)
+	}
+	it.drop()
+	j.idle.Store(true)
+	j.mu.Unlock()
+	signal(j.room)
+	j.mesh.rest()
+	return nil
 }
 
 // Rank is the rank whose batches the iterator gives.
@@ -138,7 +164,7 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 				j.fail(err)
 				continue
 			}
-			if j.mesh != nil && it.rank != feeder { // whom it feeds may take their time; they look after themselves
+			if j.mesh != nil && !j.feeds() { // whom it feeds may take their time; they look after themselves
 				if what, since := j.mesh.waiting(); what != "" && since >= j.stall {
 					j.fail(fault.New(fault.Stalled, "rank %d waits for %v for %s, and nothing is heard of other nodes: all nodes of a job advance together. Are all its ranks read there?", it.rank, since.Round(time.Second), what))
 					continue

@@ -71,8 +71,9 @@ type job struct {
 	depth    int // steps made ahead
 	stall    time.Duration
 	ledger   *Ledger
-	dry      bool  // samples are counted from the ledger and metadata, none is read
-	mesh     *mesh // with other nodes; nil: none
+	dry      bool        // samples are counted from the ledger and metadata, none is read
+	mesh     *mesh       // with other nodes; nil: none
+	idle     atomic.Bool // all ranks of this node were given up, and it feeds others; guarded by mu, but for looks
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	work     context.Context // of the producer at work
@@ -483,7 +484,8 @@ func (j *job) push(items []item, gone chan struct{}) error {
 					items[i].release()
 					continue
 				}
-				if it.rank == feeder && !items[i].eof {
+				if j.feeds() && !items[i].eof {
+					items[i].release()
 					it.last = items[i].at
 					continue
 				}

@@ -22,6 +22,7 @@ import (
 //	parcel   the samples of a step that are dealt to ranks of another node: one message per step and pair of nodes
 //	lengths  the longest lists of a step, where lists are padded to the same length for all ranks
 //	done     that a step is made
+//	idle     that a node has no rank any more that is read, and goes on for others
 //	failed, bye
 //
 // Nobody waits in a circle. A message is never waited for by its sender: queues to other nodes have no bound of their own,
@@ -59,6 +60,7 @@ type mesh struct {
 	since    time.Time
 	waited   time.Duration
 	failed   bool // the others know, or told us
+	resting  bool // the ranks of this node were given up
 	sent     exchanged
 	received exchanged
 }
@@ -74,6 +76,7 @@ type peer struct {
 	done    int64       // steps made
 	parcels []*parcel   // in the order of steps
 	lengths []lengths
+	idle    bool // its ranks were given up; it feeds others
 	left    bool // it said bye
 	last    time.Time
 	queue   []Message // to it
@@ -129,7 +132,9 @@ func (m *mesh) await(ctx context.Context, p *peer, what func() string, have func
 			return nil
 		case m.err != nil:
 			return m.err
-		case p.left && (m.j.iters[0].rank != feeder || m.deserted()):
+		case m.j.feeds() && m.deserted():
+			return m.left()
+		case p.left && !m.j.feeds():
 			return m.leftError(p, what())
 		}
 		if begin.IsZero() {
@@ -319,7 +324,7 @@ func (m *mesh) longest(ctx context.Context, mine map[string]int, with []bool) er
 	return nil
 }
 
-// abandoned reports whether all nodes with ranks have left.
+// abandoned reports whether no node has a rank that is read.
 func (m *mesh) abandoned() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -329,7 +334,7 @@ func (m *mesh) abandoned() bool {
 // deserted is abandoned; it needs mu.
 func (m *mesh) deserted() bool {
 	for _, node := range m.j.Nodes.Ranks {
-		if p := m.peers[node]; p == nil || !p.left {
+		if p := m.peers[node]; p == nil && !m.resting || p != nil && !p.left && !p.idle {
 			return false
 		}
 	}
@@ -338,5 +343,17 @@ func (m *mesh) deserted() bool {
 
 // left is why a node that only feeds others ends when they have left.
 func (m *mesh) left() error {
-	return fault.New(fault.WorkerLost, "all nodes with ranks have closed their iterators")
+	return fault.New(fault.WorkerLost, "no node has a rank that is read")
+}
+
+// rest says that the ranks of this node were given up, now or when the others are met.
+func (m *mesh) rest() {
+	m.mu.Lock()
+	tell := m.started && !m.resting
+	m.resting = true
+	m.mu.Unlock()
+	if tell {
+		m.tell(nil, sayIdle)
+	}
+	signal(m.heard)
 }

@@ -19,7 +19,8 @@ import (
 // them. Each rank gets what it would get on one machine, byte for byte.
 //
 // A node without ranks gets one iterator, of rank -1: while its Next is called the node feeds the others. It never gives a
-// batch; it returns io.EOF at the end of each epoch, and for good once all nodes with ranks have closed their iterators.
+// batch; it returns io.EOF at the end of each epoch, and for good once all nodes with ranks have closed their iterators. A
+// node whose ranks are through before those of others does the same (Iterator.Feed).
 //
 // Nodes advance together. None begins a step before every other one has made the step that lies Prefetch + 1 before it; one
 // that is not read holds up the others, whose watchdog says so (exec.Options.StallTimeout). A node that is lost, fails or
@@ -130,18 +131,24 @@ func (n *Nodes) here() []int {
 // feeder is the rank of the iterator of a node without ranks.
 const feeder = -1
 
+// feeds reports whether this node gives batches to nobody here.
+func (j *job) feeds() bool { return j.iters[0].rank == feeder || j.idle.Load() }
+
 // fed reports whether this node only feeds others, all of which have left: its job is at its end.
 func (j *job) fed() bool {
-	if j.mesh == nil || j.iters[0].rank != feeder || !j.mesh.abandoned() {
+	if j.mesh == nil || !j.feeds() || !j.mesh.abandoned() {
 		return false
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	it := j.iters[0]
-	end := item{at: it.last, eof: true}
-	end.at.over = true
-	it.queue = append(it.queue, end)
-	signal(it.ready)
+	for _, it := range j.iters { // one is open at most
+		if !it.closed {
+			end := item{at: it.last, eof: true}
+			end.at.over = true
+			it.queue = append(it.queue, end)
+			signal(it.ready)
+		}
+	}
 	return true
 }
 

@@ -280,8 +280,10 @@ func TestFeed(t *testing.T) {
 				}
 				return errors.Join(err, shut(its))
 			}
-			if err := its[0].Feed(ctx); fault.CodeOf(err) != fault.Invalid {
-				return err
+			if len(its) > 1 { // another is read here
+				if err := its[0].Feed(ctx); fault.CodeOf(err) != fault.Invalid {
+					return fmt.Errorf("fed: %w", err)
+				}
 			}
 			err = steps(ctx, its, 5)
 			if cut && err == nil {
@@ -306,6 +308,55 @@ func TestFeed(t *testing.T) {
 		})
 		if (err == nil) != !cut {
 			t.Error(err)
+		}
+	}
+}
+
+// A node whose ranks are through goes on for the others, wherever each stops: also one that stops before it has begun, and one that leaves its ranks one after
+// another. All come to an end when the last has.
+func TestNodesRest(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	base := rand.Uint64()
+	for seed := base; seed < base+60; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		d := newDivision(rng, 1+rng.IntN(6))
+		o := jobOptions(seed)
+		o.Prefetch, o.Endless, o.Form.Tensors = rng.IntN(4)-1, rng.IntN(2) == 0, rng.IntN(2) == 0
+		ds := dataset.Range(300).Filter("id % 3 != 0")
+		err := onNodes(d, func(n *shard.Nodes) error {
+			w := newWatched()
+			o := *o
+			o.Runner = w
+			its, err := shards(ctx, ds, &o, n)
+			if err != nil {
+				return err
+			}
+			rng := rand.New(rand.NewPCG(seed, uint64(n.Exchange.Node())+1))
+			for len(its) > 1 {
+				err = errors.Join(steps(ctx, its, rng.IntN(30)), its[len(its)-1].Close())
+				if its = its[:len(its)-1]; err != nil {
+					return errors.Join(err, shut(its))
+				}
+			}
+			if its[0].Rank() >= 0 {
+				err = steps(ctx, its, rng.IntN(30))
+			}
+			if err == nil {
+				err = its[0].Feed(ctx)
+			}
+			if err == nil && n.Exchange.Nodes() > 1 && its[0].Rank() >= 0 {
+				if _, next := its[0].Next(ctx); next != io.EOF {
+					err = fmt.Errorf("then %v", next)
+				}
+			}
+			if err = errors.Join(err, its[0].Close()); err == nil && w.budget != nil && w.budget.Used() != 0 {
+				err = fmt.Errorf("memory is held: %s", w.budget.Holders())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatalf("seed %d: %v, prefetch %d: %v", seed, d, o.Prefetch, err)
 		}
 	}
 }

@@ -312,7 +312,7 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 			}
 		}
 		if j.mesh != nil {
-			if j.iters[0].rank == feeder && j.mesh.abandoned() {
+			if j.feeds() && j.mesh.abandoned() {
 				return j.mesh.left()
 			}
 			if err := j.mesh.begin(j.work); err != nil {

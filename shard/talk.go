@@ -20,12 +20,14 @@ const (
 	sayLengths
 	sayFailed
 	sayBye
+	sayIdle
 )
 
 // start connects the job: it returns when all nodes have begun the same one.
 func (m *mesh) start(ctx context.Context, at *snap) error {
 	m.mu.Lock()
 	m.started, m.told, m.skips = true, newLedger(m.j), map[ledgerKey]map[int64][]int64{}
+	resting := m.resting
 	m.mu.Unlock()
 	mine := m.j.hello(at)
 	text, err := json.Marshal(mine)
@@ -37,6 +39,9 @@ func (m *mesh) start(ctx context.Context, at *snap) error {
 		m.out.Go(func() { m.deliver(p) })
 	}
 	m.tell(text, sayHello, uint64(m.j.depth))
+	if resting {
+		m.tell(nil, sayIdle)
+	}
 	for p := range m.others {
 		err := m.await(ctx, p, func() string { return "to begin" }, func() bool { return p.hello != nil })
 		if err == nil {
@@ -281,6 +286,8 @@ func (m *mesh) take(p *peer, msg *Message) error {
 		code, text, _ := strings.Cut(string(r.b), " ")
 		m.failed = true // they all know
 		return elsewhere{fault.New(fault.ParseCode(code), "node %d failed: %s", p.node, text)}
+	case sayIdle:
+		p.idle = true
 	case sayBye:
 		p.left = true
 	default:

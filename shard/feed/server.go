@@ -104,6 +104,7 @@ type server struct {
 	ranks   []int
 	end     context.CancelCauseFunc // ends the group; the first cause counts
 	conns   sync.WaitGroup
+	closing sync.WaitGroup // of iterators, but the last
 	wait    time.Duration
 	again   bool
 	notice  *Notice
@@ -113,6 +114,8 @@ type server struct {
 	seats map[int]*seat // the map is constant
 	timer *time.Timer
 	open  bool // started is closed
+
+	leaving int // ranks that are given up, or about to be
 }
 
 // seat is a rank.
@@ -198,21 +201,31 @@ func (s *server) vacate(st *seat) bool {
 	return true
 }
 
-// leave gives a rank up; its iterator is closed.
-func (s *server) leave(st *seat, err error) {
+// leave gives a rank up, and closes its iterator. The last one's feeds other nodes first, for as long as they need it.
+func (s *server) leave(ctx context.Context, st *seat) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving++; s.leaving == len(s.ranks) {
+		st.left = true
+		s.conns.Go(func() {
+			s.closing.Wait()
+			if err := errors.Join(st.it.Feed(ctx), st.it.Close()); err != nil {
+				s.end(err)
+			}
+			s.end(errDone)
+		})
+		return
+	}
+	s.closing.Add(1)
+	s.mu.Unlock()
+	err := st.it.Close()
+	s.closing.Done()
 	if err != nil {
 		s.end(err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	st.left = true
-	for _, r := range s.ranks {
-		if !s.seats[r].left {
-			s.check()
-			return
-		}
-	}
-	s.end(errDone)
+	s.check()
 }
 
 // check lets all ranks start once the last has begun; it needs mu.
@@ -324,7 +337,7 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	pump.Wait()
 	st.it.SetMemory(nil)
 	if left {
-		s.leave(st, st.it.Close())
+		s.leave(ctx, st)
 		return
 	}
 	if w.broken == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/exchange"
 	"github.com/penstock-data/penstock/shard/feed"
 )
 
@@ -59,8 +60,8 @@ type serving struct {
 // opening is an open set.
 type opening struct {
 	its      []*shard.Iterator
-	exchange meeting // with other nodes; nil: none
-	n        int     // how often it was opened since Start
+	exchange *exchange.Exchange // with other nodes; nil: none
+	n        int                // how often it was opened since Start
 }
 
 // close closes all of it that was not closed.
@@ -212,7 +213,7 @@ func (s *serving) openOne(i int, set Set, o *opening) error {
 	var nodes *shard.Nodes
 	want := s.Ranks
 	if n := s.Nodes; n != nil {
-		x, err := connect(s.ctx, s.gang, fmt.Sprintf("exchange/%s/%d/%d", n.Opening, i, o.n), n.Addresses)
+		x, err := exchange.Connect(s.ctx, s.gang, fmt.Sprintf("exchange/%s/%d/%d", n.Opening, i, o.n), n.Addresses)
 		if err != nil {
 			return named(set.Name, &marked{err, shard.ErrElsewhere})
 		}
