@@ -14,7 +14,6 @@ import (
 
 // meeting is what is known of an attempt of a job on several nodes: where its members listen, and who waits to hear it. It is nowhere on record: agents say it again in each session (docs/design/0006-nodes-of-a-job.md).
 type meeting struct {
-	attempt   int64
 	addresses []string       // by member; "": it has not said
 	asks      map[int][]byte // requests for certificates that were not answered, by member
 }
@@ -55,8 +54,8 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 		return
 	}
 	m := h.meetings[p.Job]
-	if m == nil || m.attempt != p.Attempt {
-		m = &meeting{p.Attempt, make([]string, n), map[int][]byte{}}
+	if m == nil { // it was forgotten when the attempt before had ended
+		m = &meeting{make([]string, n), map[int][]byte{}}
 		h.meetings[p.Job] = m
 	}
 	for _, i := range m.say(p.Member, x.GetAddress(), x.GetCsr()) {

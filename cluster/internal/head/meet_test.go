@@ -1,0 +1,297 @@
+package head
+
+import (
+	"bytes"
+	"crypto"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// peer is an agent that says what the test wants.
+type peer struct {
+	t      *testing.T
+	h      *Head
+	id     string
+	stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead]
+}
+
+// attach begins a session of a node, which is made where id is "".
+func attach(t *testing.T, h *Head, id string, running ...string) *peer {
+	t.Helper()
+	inv := &pb.Inventory{Name: "name-" + id, Protocol: Protocol, Capacity: &pb.Resources{MilliCpus: 1000}}
+	if id == "" {
+		inv.Name = "one more"
+		if err := h.do(t.Context(), func() (err error) {
+			id, err = h.newNode(t.Context(), inv, "", false, nil, "")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := h.srv.Node(pki.Identity{Cluster: h.id, Role: pki.Node, Node: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	p := &peer{t: t, h: h, id: id}
+	if p.stream, err = pb.NewNodeClient(conn).Attach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hello := &pb.Hello{Inventory: inv}
+	for _, r := range running {
+		hello.Running = append(hello.Running, &pb.Process{Id: r})
+	}
+	p.say(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: hello}})
+	if m := p.hear(); m.GetWelcome() == nil || len(m.GetWelcome().GetKeep()) != len(running) {
+		t.Fatalf("node %s is welcomed with %v", id, m)
+	}
+	return p
+}
+
+func (p *peer) say(m *pb.FromAgent) {
+	p.t.Helper()
+	if err := p.stream.Send(m); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// hear is what the head says next.
+func (p *peer) hear() *pb.FromHead {
+	p.t.Helper()
+	m, err := p.stream.Recv()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return m
+}
+
+// silent says that the head has answered nothing to what was said before: it answers a beat, and what was said is heard in order.
+func (p *peer) silent() {
+	p.t.Helper()
+	p.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j99/1/0"}}}) // whatever it is, it is heard
+	if m := p.hear(); m.GetHeard() != "j99/1/0" {
+		p.t.Fatalf("node %s hears %v", p.id, m)
+	}
+}
+
+// listens says where a process listens, and asks for a certificate for a new key.
+func (p *peer) listens(process, address string) crypto.Signer {
+	p.t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	csr, err := pki.NewCSR(key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.listening(process, address, csr)
+	return key
+}
+
+func (p *peer) listening(process, address string, csr []byte) {
+	p.t.Helper()
+	p.say(&pb.FromAgent{Say: &pb.FromAgent_Listening{Listening: &pb.Listening{Process: process, Address: address, Csr: csr}}})
+}
+
+// met checks the next thing that is said: where the members are, and the certificate of this one.
+func (p *peer) met(process string, key crypto.Signer, addresses ...string) {
+	p.t.Helper()
+	x := p.hear().GetPeers()
+	if x.GetProcess() != process || x.GetError() != "" || !reflect.DeepEqual(x.GetAddresses(), addresses) {
+		p.t.Fatalf("node %s hears %v, of %s it wants %v", p.id, x, process, addresses)
+	}
+	c, err := pki.Assemble(x.GetChain(), key, p.h.Pin(), pki.Member)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if id, err := pki.IdentityOf(c.Leaf); err != nil || id.String() != "penstock://"+p.h.ID()+"/job/"+process {
+		p.t.Fatalf("%v, %v; want %s", id, err, process)
+	}
+}
+
+// refused checks that the next thing that is said is an error.
+func (p *peer) refused(process, why string) {
+	p.t.Helper()
+	if x := p.hear().GetPeers(); x.GetProcess() != process || len(x.GetChain()) > 0 || !strings.Contains(x.GetError(), why) {
+		p.t.Fatalf("node %s hears %v, want %q", p.id, x, why)
+	}
+}
+
+func startHead(t *testing.T, dir string) *Head {
+	t.Helper()
+	h, err := Start(t.Context(), Config{Dir: dir, Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Stop(0) })
+	return h
+}
+
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "ph")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "head")
+}
+
+// Members of an attempt are told where all of them are, and certified, when all have said it; again to a head that starts; and a node gets a certificate for what runs on it, and for nothing else.
+func TestMeet(t *testing.T) {
+	dir := shortDir(t)
+	h := startHead(t, dir)
+	a, b, c := attach(t, h, ""), attach(t, h, ""), attach(t, h, "")
+	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: 2, Resources: &pb.Resources{MilliCpus: 1000}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range []*peer{a, b} {
+		if s := p.hear().GetStart(); s.GetProcess() != []string{"j1/1/0", "j1/1/1"}[i] || s.GetMembers() != 2 || s.GetHost() != "127.0.0.1" {
+			t.Fatalf("member %d is started as %v", i, s)
+		}
+	}
+	const at0, at1 = "127.0.0.1:4000", "[::1]:4001"
+	k0 := a.listens("j1/1/0", at0)
+	a.silent() // the other one has not said where it is
+	for _, other := range []*peer{b, c} { // a's process, that of an attempt that is not there, of a job that is not there, and nonsense
+		for _, process := range []string{"j1/1/0", "j1/2/0", "j1/1/7", "j1/1/-1", "j2/1/0", ""} {
+			other.listens(process, "127.0.0.1:6666")
+		}
+		other.silent()
+	}
+	k1 := b.listens("j1/1/1", at1)
+	a.met("j1/1/0", k0, at0, at1)
+	b.met("j1/1/1", k1, at0, at1)
+	a.listening("j1/1/0", at0, nil) // it has its certificate, and wants nothing
+	a.silent()
+	k0 = a.listens("j1/1/0", at0) // another one
+	a.met("j1/1/0", k0, at0, at1)
+	for address, why := range map[string]string{"": "an address and a port", "host:80": "an address and a port", "127.0.0.1:0": "an address and a port", "0.0.0.0:80": "an address and a port", "127.0.0.1": "an address and a port",
+		"[fe80::1%" + strings.Repeat("x", 100) + "]:80": "an address and a port"} {
+		a.listens("j1/1/0", address)
+		a.refused("j1/1/0", why)
+	}
+	a.listening("j1/1/0", at0, []byte("no request"))
+	a.refused("j1/1/0", "does not parse")
+	a.listening("j1/1/0", at0, bytes.Repeat([]byte{1}, 20<<10))
+	a.refused("j1/1/0", "at most 16384 are taken")
+
+	// Another head knows nothing of it: only a waits now, and b, which runs, says where it is.
+	h.Stop(0)
+	h = startHead(t, dir)
+	a, b = attach(t, h, a.id, "j1/1/0"), attach(t, h, b.id, "j1/1/1")
+	k0 = a.listens("j1/1/0", at0)
+	a.silent()
+	b.listening("j1/1/1", at1, nil)
+	a.met("j1/1/0", k0, at0, at1)
+	b.silent()
+
+	// One ends: when all have, the head forgets where they were.
+	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/1", Code: 1, Class: "user"}}})
+	if m := a.hear(); m.GetStop().GetProcess() != "j1/1/0" {
+		t.Fatalf("the other one hears %v", m)
+	}
+	if m := b.hear(); m.GetHeard() != "j1/1/1" {
+		t.Fatalf("it hears %v", m)
+	}
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/0", Code: -1, Class: "worker"}}})
+	if m := a.hear(); m.GetHeard() != "j1/1/0" {
+		t.Fatalf("it hears %v", m)
+	}
+	if err := h.do(t.Context(), func() error {
+		if len(h.meetings) > 0 {
+			t.Errorf("the head remembers %v", h.meetings)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What cannot be on several nodes is refused.
+func TestSubmitNodes(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	submit := func(h *Head, nodes, gpus int64, bytes int) error {
+		_, err := controlServer{h: h}.Submit(t.Context(), &pb.Job{Argv: []string{strings.Repeat("x", max(bytes, 1))}, Nodes: nodes, Resources: &pb.Resources{Gpus: gpus}})
+		return err
+	}
+	for _, x := range []struct {
+		nodes, gpus int64
+		bytes       int
+		says        string
+	}{
+		{0, 0, 0, ""}, {1, 8, 39 << 10, ""}, {mostMembers, 0, 30 << 10, ""}, {64, 8, 0, ""},
+		{-1, 0, 0, "it has 1 to 256"}, {mostMembers + 1, 0, 0, "it has 1 to 256"},
+		{mostMembers, 8, 0, "on 256 nodes with 8 GPUs each are more than a record holds"}, {200, 0, 39 << 10, "more than a record holds"},
+	} {
+		err := submit(h, x.nodes, x.gpus, x.bytes)
+		if x.says == "" && err != nil || x.says != "" && (fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%+v: %v", x, err)
+		}
+	}
+	alone, err := Start(t.Context(), Config{Dir: shortDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Stop(0)
+	if err := submit(alone, 2, 0, 0); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "start the head with --listen") {
+		t.Errorf("nothing listens: %v", err)
+	}
+	if err := submit(alone, 1, 0, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node on the head's machine is reached where the others reach the head.
+func TestHost(t *testing.T) {
+	h := &Head{sessions: map[string]*session{"n1": {}, "n2": {host: "127.0.0.1", here: "127.0.0.1"}, "n3": {host: "10.0.0.3", here: "10.0.0.1"}, "n4": {host: "fd00::4", here: "fd00::1"}}}
+	on := func(ids ...place.NodeID) (ps []place.Placement) {
+		for i, id := range ids {
+			ps = append(ps, place.Placement{Member: i, Node: id})
+		}
+		return ps
+	}
+	for _, x := range []struct {
+		node place.NodeID
+		all  []place.Placement
+		want string
+	}{
+		{"n3", on("n1", "n3"), "10.0.0.3"}, {"n1", on("n1", "n3"), "10.0.0.1"}, {"n2", on("n1", "n2", "n4", "n3"), "fd00::1"}, {"n4", on("n4", "n9"), "fd00::4"},
+		{"n1", on("n1", "n2"), "127.0.0.1"}, {"n2", on("n1", "n2"), "127.0.0.1"},
+	} {
+		if got := h.host(x.node, x.all); got != x.want {
+			t.Errorf("%s of %v is reached at %s, not %s", x.node, x.all, got, x.want)
+		}
+	}
+}
+
+// Of the attempts of a job the last are remembered, as far as there is room, and always the last one.
+func TestRan(t *testing.T) {
+	var rs []ran
+	on := make([]place.Placement, 100)
+	for i := range 20 {
+		rs = after(rs, int64(i+1), on[:1])
+	}
+	if len(rs) != mostRan || rs[0].Attempt != 5 || rs[mostRan-1].Attempt != 20 {
+		t.Errorf("%v", rs)
+	}
+	for i := range 3 {
+		rs = after(rs, int64(i+21), on)
+	}
+	if len(rs) != 2 || rs[0].Attempt != 22 {
+		t.Errorf("%v", rs)
+	}
+	if rs = after(rs, 24, make([]place.Placement, 300)); len(rs) != 1 || len(rs[0].Nodes) != 300 {
+		t.Errorf("%v", rs)
+	}
+}
