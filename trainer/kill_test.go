@@ -41,7 +41,12 @@ func (m *model) step(c *Context, b *shard.Batch) (loss float64, err error) {
 		}
 		sum[len(m)] += d * d
 	}
-	if err := AllReduce(c, sum[:], collective.Sum); err != nil {
+	if reduceAll != nil {
+		err = reduceAll(c, sum[:])
+	} else {
+		err = AllReduce(c, sum[:], collective.Sum)
+	}
+	if err != nil {
 		return 0, err
 	}
 	for i := range m {

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/killtest"
 	"github.com/penstock-data/penstock/shard"
@@ -41,6 +42,7 @@ type conf struct {
 	Workers       int
 	Resume        bool
 	Async         bool
+	SaveAll       bool // each rank gives a file of its own
 	DataProcess   bool
 	StepMS        int
 	Every         int64
@@ -89,7 +91,7 @@ func dataProgram() error {
 		return err
 	}
 	d := train()
-	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)}, nil)
+	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)}, gang.Aide)
 }
 
 // loop of the programs: it writes a line per sample and the loss of each step, says where it is, and saves every so many steps.
@@ -184,6 +186,11 @@ func (k conf) loop(c *Context) error {
 						return err
 					}
 				}
+				if k.SaveAll {
+					if dir, err = k.own(c, dir); err != nil {
+						return err
+					}
+				}
 				if err := killtest.Say(c.Rank(), killtest.Report, made); err != nil {
 					return err
 				}
@@ -197,6 +204,16 @@ func (k conf) loop(c *Context) error {
 		}
 	}
 	return nil
+}
+
+// own writes a file of this rank into the folder of a checkpoint, or makes one.
+func (k conf) own(c *Context, dir string) (_ string, err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "own-"); err != nil {
+			return "", err
+		}
+	}
+	return dir, os.WriteFile(filepath.Join(dir, fmt.Sprintf("of-rank-%d", c.Rank())), fmt.Appendf(nil, "%d", c.Node()), 0o600)
 }
 
 // ledger reads what all ranks wrote: sample -> step and row. A sample that was given again must be the same one.
