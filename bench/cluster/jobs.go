@@ -45,7 +45,7 @@ func placement(b *bench) error {
 			if len(ns) == 0 {
 				return fmt.Errorf("no figure of %s at %s nodes in\n%s", x.name, n, out)
 			}
-			b.add(fmt.Sprintf("placement, %s nodes: %s, per event", n, x.what), "<= 2 us, flat", "%s", spread("%.0f", " ns", ns))
+			b.Add(fmt.Sprintf("placement, %s nodes: %s, per event", n, x.what), "<= 2 us, flat", "%s", kit.Spread("%.0f", " ns", ns))
 		}
 	}
 	return nil
@@ -79,7 +79,7 @@ func (g *group) ended(c *cluster.Client, id string, pause time.Duration) error {
 // trip is the time from submitting an empty job until the client knows that it has ended, nothing else going on: by asking every millisecond, and by following its log as
 // `penstock run --cluster` does. Tasks inside of a job are not jobs: nothing is durable about them.
 func trip(b *bench) error {
-	b.add("task round trip, other process, idle, p50 / p99", "<= 150 us / <= 2 ms", "not there yet: tasks come with the remote executor")
+	b.Add("task round trip, other process, idle, p50 / p99", "<= 150 us / <= 2 ms", "not there yet: tasks come with the remote executor")
 	g, err := b.group(cluster.HeadConfig{}, "")
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func trip(b *bench) error {
 				p50, p99 = append(p50, kit.Median(ms)), append(p99, kit.Quantile(ms, 0.99))
 			}
 		}
-		b.add(fmt.Sprintf("job round trip, idle: an empty job is submitted until it is known to have ended, %s; rounds of %d", way.name, way.jobs), "", "p50 %s; p99 %s", spread("%.1f", " ms", p50), spread("%.1f", " ms", p99))
+		b.Add(fmt.Sprintf("job round trip, idle: an empty job is submitted until it is known to have ended, %s; rounds of %d", way.name, way.jobs), "", "p50 %s; p99 %s", kit.Spread("%.1f", " ms", p50), kit.Spread("%.1f", " ms", p99))
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ const callers = 16
 // rate is what callers with a connection each get through: submissions of jobs that wait, as no node has what they need; and empty jobs, each until it has ended, on two nodes. A job's record, its
 // number and each of its states are durable, so it is the disk that is measured, too.
 func rate(b *bench) error {
-	b.add("dispatch of empty tasks, one by one / in batches", ">= 20,000/s / >= 50,000/s", "not there yet: tasks come with the remote executor")
+	b.Add("dispatch of empty tasks, one by one / in batches", ">= 20,000/s / >= 50,000/s", "not there yet: tasks come with the remote executor")
 	for _, way := range []struct {
 		name string
 		job  cluster.Job
@@ -142,7 +142,7 @@ func rate(b *bench) error {
 		if err != nil {
 			return err
 		}
-		b.add(fmt.Sprintf("%s, %d callers", way.name, callers), "", "%s", spread("%.0f", "/s", perSecond))
+		b.Add(fmt.Sprintf("%s, %d callers", way.name, callers), "", "%s", kit.Spread("%.0f", "/s", perSecond))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/cluster"
 )
 
@@ -42,7 +43,7 @@ func dead(b *bench) error {
 		}
 		seconds = append(seconds, r.at.Sub(begin).Seconds())
 	}
-	b.add("dead process of a job (SIGKILL): its next attempt runs after", "<= 2 s", "%s", spread("%.2f", " s", seconds))
+	b.Add("dead process of a job (SIGKILL): its next attempt runs after", "<= 2 s", "%s", kit.Spread("%.2f", " s", seconds))
 	return nil
 }
 
@@ -110,7 +111,7 @@ func lost(b *bench) error {
 		for i := k; i < n; i += 2 {
 			of = append(of, seconds[i])
 		}
-		b.add(fmt.Sprintf("%s, lease %v", what, cfg.Lease), goal, "%s", spread("%.1f", " s", of))
+		b.Add(fmt.Sprintf("%s, lease %v", what, cfg.Lease), goal, "%s", kit.Spread("%.1f", " s", of))
 	}
 	return nil
 }
@@ -197,7 +198,7 @@ func headKilled(b *bench) error {
 			}
 		}
 	}
-	b.add("killed head (SIGKILL), started again at once: it answers after", "", "%s", spread("%.2f", " s", answers))
-	b.add("the same: both nodes are attached and a new job runs on each after", "<= 5 s", "%s; %d of %d running jobs kept their process", spread("%.2f", " s", works), kept, each*len(gs))
+	b.Add("killed head (SIGKILL), started again at once: it answers after", "", "%s", kit.Spread("%.2f", " s", answers))
+	b.Add("the same: both nodes are attached and a new job runs on each after", "<= 5 s", "%s; %d of %d running jobs kept their process", kit.Spread("%.2f", " s", works), kept, each*len(gs))
 	return nil
 }

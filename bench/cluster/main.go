@@ -10,40 +10,41 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"flag"
-	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"slices"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
-// part measures one thing and adds lines to the table.
-type part struct {
-	name string
-	run  func(b *bench) error
+var parts = []kit.Part[func(*bench) error]{
+	{Name: "place", Run: placement},
+	{Name: "trip", Run: trip},
+	{Name: "rate", Run: rate},
+	{Name: "dead", Run: dead},
+	{Name: "lost", Run: lost},
+	{Name: "head", Run: headKilled},
+	{Name: "memory", Run: footprint},
+	{Name: "packs", Run: packed},
 }
 
-var parts = []part{{"place", placement}, {"trip", trip}, {"rate", rate}, {"dead", dead}, {"lost", lost}, {"head", headKilled}, {"memory", footprint}, {"packs", packed}}
+var table = kit.Table{
+	Out: os.Stdout, Program: "cluster", Title: "A cluster",
+	About: ": heads and nodes are processes on 127.0.0.1, with TLS, a lease of 15 s, and etcd in the head, whose disk is this machine's. A figure is \"median (smallest to largest, of how many)\".",
+	Foot:  "What is in a figure besides is said in `bench/cluster`.",
+}
 
 // bench is what parts share.
 type bench struct {
+	kit.Table
 	ctx      context.Context
 	dir      string // of this run: it is removed at the end
 	penstock string // "": none
 	quick    bool   // little of everything, to see that it runs
-	out      io.Writer
-	part     string
 }
 
 func main() {
@@ -54,7 +55,7 @@ func main() {
 		}
 		return
 	}
-	b := &bench{out: os.Stdout}
+	b := &bench{Table: table}
 	only := flag.String("only", "", "parts to measure, comma separated; default: all")
 	flag.BoolVar(&b.quick, "quick", false, "few rounds and short leases, to see that it runs")
 	flag.StringVar(&b.penstock, "penstock", "", "the command, whose memory is measured as well")
@@ -62,7 +63,7 @@ func main() {
 	if flag.NArg() != 1 {
 		log.Fatal("usage: cluster [-only PART,...] DIR; see the comment in bench/cluster/main.go")
 	}
-	chosen, err := kit.Choose(parts, func(p part) string { return p.name }, *only)
+	chosen, err := kit.Choose(parts, *only)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func main() {
 	}
 }
 
-func (b *bench) measure(chosen []part, dir string) (err error) {
+func (b *bench) measure(chosen []kit.Part[func(*bench) error], dir string) (err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
@@ -85,27 +86,7 @@ func (b *bench) measure(chosen []part, dir string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	fmt.Fprintf(b.out, "# A cluster, measured\n\n%s, %d cores, %s, %s/%s, %s. Made by `ONLY=cluster bench/run.sh`: heads and nodes are processes on 127.0.0.1, with TLS, a lease of 15 s, and etcd in the head, whose disk is this machine's. A figure is \"median (smallest to largest, of how many)\".\n\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), cpuModel(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-	fmt.Fprintf(b.out, "| what | figure | goal | command |\n|---|---|---|---|\n")
-	load := kit.LoadAverage()
-	begin := time.Now()
-	for _, p := range chosen {
-		b.part = p.name
-		from := time.Now()
-		if err := p.run(b); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		log.Printf("%s: %.0f s", p.name, time.Since(from).Seconds())
-	}
-	fmt.Fprintf(b.out, "\nLoad average: %s at the beginning, %s at the end; %.0f s in all. What is in a figure besides is said in `bench/cluster`.\n", load, kit.LoadAverage(), time.Since(begin).Seconds())
-	return nil
-}
-
-// add is a line of the table.
-func (b *bench) add(what, goal, figure string, args ...any) {
-	command := fmt.Sprintf("`bin/bench-cluster -only %s DIR`", b.part)
-	fmt.Fprintf(b.out, "| %s | %s | %s | %s |\n", what, fmt.Sprintf(figure, args...), cmp.Or(goal, "-"), command)
+	return kit.Measure(&b.Table, "", chosen, b)
 }
 
 // few is n, or with -quick less.
@@ -114,19 +95,4 @@ func (b *bench) few(n, quick int) int {
 		return quick
 	}
 	return n
-}
-
-// spread is a figure: each number as format says.
-func spread(format, unit string, xs []float64) string {
-	return fmt.Sprintf(format+"%s ("+format+" to "+format+", of %d)", kit.Median(xs), unit, slices.Min(xs), slices.Max(xs), len(xs))
-}
-
-func cpuModel() string {
-	text, _ := os.ReadFile("/proc/cpuinfo") // unknown where it is not there
-	for line := range strings.Lines(string(text)) {
-		if name, ok := strings.CutPrefix(line, "model name"); ok {
-			return strings.Trim(name, "\t :\n")
-		}
-	}
-	return "processor unknown"
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
 // TestMain is this program, where a part starts it as a head or a node.
@@ -21,10 +23,10 @@ func TestMain(m *testing.M) {
 // TestParts: every part runs, with little of everything, prints lines of the table, and leaves no process and no file.
 func TestParts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it starts many processes")
+		t.Skip("not with -short: it starts many processes")
 	}
 	for _, p := range parts {
-		t.Run(p.name, func(t *testing.T) {
+		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
 			dir, err := os.MkdirTemp("", "pc") // t.TempDir is too long for sockets
 			if err != nil {
@@ -32,18 +34,11 @@ func TestParts(t *testing.T) {
 			}
 			defer os.RemoveAll(dir)
 			var out strings.Builder
-			b := &bench{ctx: t.Context(), dir: dir, quick: true, out: &out, part: p.name}
-			if err := p.run(b); err != nil {
+			b := &bench{ctx: t.Context(), dir: dir, quick: true, Table: kit.Table{Out: &out, Part: p.Name}}
+			if err := p.Run(b); err != nil {
 				t.Fatal(err)
 			}
-			for line := range strings.Lines(out.String()) {
-				if strings.Count(line, " |") != 4 || strings.Contains(line, "%!") || strings.Contains(line, "NaN") {
-					t.Errorf("a line of the table is %q", line)
-				}
-			}
-			if out.Len() == 0 {
-				t.Error("nothing is printed")
-			}
+			kit.CheckTable(t, out.String(), 4)
 			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}

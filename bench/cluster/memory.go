@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/cluster"
 )
 
@@ -19,7 +20,7 @@ import (
 type sizes struct{ rss, pss, anonymous []float64 }
 
 func (s *sizes) String() string {
-	return fmt.Sprintf("%s; PSS %s; anonymous %s", spread("%.1f", " MB", s.rss), spread("%.1f", " MB", s.pss), spread("%.1f", " MB", s.anonymous))
+	return fmt.Sprintf("%s; PSS %s; anonymous %s", kit.Spread("%.1f", " MB", s.rss), kit.Spread("%.1f", " MB", s.pss), kit.Spread("%.1f", " MB", s.anonymous))
 }
 
 // look takes a sample.
@@ -85,8 +86,8 @@ func footprint(b *bench) error {
 		if g.binary != "" {
 			of = "of the command"
 		}
-		b.add(fmt.Sprintf("memory: agent, processes %s, idle for %v", of, idle), "<= 60 MB", "%s", &agents[i])
-		b.add(fmt.Sprintf("memory: head with 2 nodes, processes %s, idle for %v", of, idle), "<= 150 MB", "%s", &heads[i])
+		b.Add(fmt.Sprintf("memory: agent, processes %s, idle for %v", of, idle), "<= 60 MB", "%s", &agents[i])
+		b.Add(fmt.Sprintf("memory: head with 2 nodes, processes %s, idle for %v", of, idle), "<= 150 MB", "%s", &heads[i])
 		if i < len(gs)-1 {
 			continue
 		}
@@ -99,7 +100,7 @@ func footprint(b *bench) error {
 				return err
 			}
 		}
-		b.add(fmt.Sprintf("memory: the same head, %d jobs over just now and %d waiting", over, waiting), "<= 150 MB", "%s", &busy)
+		b.Add(fmt.Sprintf("memory: the same head, %d jobs over just now and %d waiting", over, waiting), "<= 150 MB", "%s", &busy)
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func packed(b *bench) error {
 		}
 	}
 	for k, what := range []string{"the first time", "again"} {
-		b.add(fmt.Sprintf("working directory of %d MB, %d files, %s: submitted until the job runs on a node", files*size/1e6, files, what), "", "%s; of these until it is submitted %s", spread("%.2f", " s", began[k]), spread("%.2f", " s", submitted[k]))
+		b.Add(fmt.Sprintf("working directory of %d MB, %d files, %s: submitted until the job runs on a node", files*size/1e6, files, what), "", "%s; of these until it is submitted %s", kit.Spread("%.2f", " s", began[k]), kit.Spread("%.2f", " s", submitted[k]))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/internal/datatest"
 )
 
@@ -37,7 +38,7 @@ func TestNoGPU(t *testing.T) {
 // The part that trains does so on a CPU as well, where its figures say nothing but that it is whole.
 func TestTraining(t *testing.T) {
 	if testing.Short() {
-		t.Skip("half a minute")
+		t.Skip("not with -short: it trains for half a minute")
 	}
 	python := datatest.Python(t, "torch", "numpy")
 	binary := filepath.Join(os.Getenv("PENSTOCK_TEST_BIN"), "penstock")
@@ -52,11 +53,7 @@ func TestTraining(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(text)
-	for line := range strings.Lines(strings.TrimSpace(text)) {
-		if strings.Count(line, "|") != 4 || strings.Contains(line, "NaN") || strings.Contains(line, "%!") {
-			t.Errorf("a line of the table is %q", line)
-		}
-	}
+	kit.CheckTable(t, strings.TrimSpace(text), 3)
 	if !strings.Contains(text, "| numbers of all batches that are not as they should be on the device | 0 | 0 |") {
 		t.Error("batches were not checked")
 	}

@@ -22,13 +22,13 @@ import (
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
-// part measures one thing. More than 1, small makes its data that many times smaller, for tests.
-type part struct {
-	name string
-	run  func(t testing.TB, r *report, small int64)
+// Where small is more than 1, a part makes its data that many times smaller, for tests.
+var parts = []kit.Part[func(t testing.TB, r *report, small int64)]{
+	{Name: "scan", Run: scan},
+	{Name: "cache", Run: cached},
+	{Name: "first", Run: first},
+	{Name: "hedge", Run: hedge},
 }
-
-var parts = []part{{"scan", scan}, {"cache", cached}, {"first", first}, {"hedge", hedge}}
 
 func main() {
 	log.SetFlags(0)
@@ -38,7 +38,7 @@ func main() {
 	if flag.NArg() != 1 {
 		log.Fatal("usage: remote [-only PART,...] [-cpuprofile FILE] DIR; see the comment in bench/remote/main.go")
 	}
-	chosen, err := choose(*only)
+	chosen, err := kit.Choose(parts, *only)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -53,15 +53,10 @@ func main() {
 	r.head()
 	for _, p := range chosen {
 		h := kit.NewHost(ctx, flag.Arg(0), nil)
-		p.run(h, r, 1)
+		p.Run(h, r, 1)
 		h.Close()
 	}
 	r.foot()
-}
-
-// choose finds parts by their names.
-func choose(names string) ([]part, error) {
-	return kit.Choose(parts, func(p part) string { return p.name }, names)
 }
 
 // report prints the table.

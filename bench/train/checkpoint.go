@@ -178,7 +178,7 @@ func (b *bench) commitTo(what, storage, dir string, rounds int, ways []way, buck
 		for k := range own {
 			ratios, aa = append(ratios, (plain[i][k]+again[i][k])/2/own[k]), append(aa, plain[i][k]/again[i][k])
 		}
-		b.add(what+w.name, w.goal, "%.0f %% (%.0f to %.0f %%; A/A of plain %.2fx); %.0f MB/s, plain %.0f MB/s", 100*kit.Median(ratios), 100*slices.Min(ratios), 100*slices.Max(ratios), kit.Median(aa),
+		b.Add(what+w.name, w.goal, "%.0f %% (%.0f to %.0f %%; A/A of plain %.2fx); %.0f MB/s, plain %.0f MB/s", 100*kit.Median(ratios), 100*slices.Min(ratios), 100*slices.Max(ratios), kit.Median(aa),
 			float64(size)/1e6/kit.Median(own), float64(size)/1e6/kit.Median(append(plain[i], again[i]...)))
 	}
 	return nil

@@ -132,13 +132,13 @@ func (b *bench) handoffOf(name string, rows, width, n, rounds int, py *pythonCli
 			if k == "go" {
 				line += fmt.Sprintf("; A/A of memcpy %.2fx", kit.Median(over("copy again", "copy")))
 			}
-			b.add(what+"speed / memcpy", goal, "%s", line)
+			b.Add(what+"speed / memcpy", goal, "%s", line)
 			continue
 		}
 		if k != "loader" {
 			goal = "<= 50 us"
 		}
-		b.add(what+"time per batch without memcpy", goal, "%.1f us (memcpy %.1f us)", us(k)-us(base[k]), us(base[k]))
+		b.Add(what+"time per batch without memcpy", goal, "%.1f us (memcpy %.1f us)", us(k)-us(base[k]), us(base[k]))
 	}
 	return nil
 }

@@ -12,30 +12,35 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
-// part measures one thing and adds lines to the table.
-type part struct {
-	name string
-	run  func(b *bench) error
+var parts = []kit.Part[func(*bench) error]{
+	{Name: "overhead", Run: overhead},
+	{Name: "paced", Run: paced},
+	{Name: "handoff", Run: handoff},
+	{Name: "allreduce", Run: allReduce},
+	{Name: "checkpoint", Run: checkpoint},
+	{Name: "restart", Run: restart},
+	{Name: "memory", Run: footprint},
 }
 
-var parts = []part{{"overhead", overhead}, {"paced", paced}, {"handoff", handoff}, {"allreduce", allReduce}, {"checkpoint", checkpoint}, {"restart", restart}, {"memory", footprint}}
+var table = kit.Table{
+	Out: os.Stdout, Program: "train", Title: "Training",
+	About: "; ratios are of one run, in turns. A/A is what the same gave twice in it: what differs by less says nothing.",
+	Foot:  "What is in a figure besides, and what it was measured with, is said in `bench/train`.",
+}
 
 // bench is what parts share.
 type bench struct {
+	kit.Table
 	ctx      context.Context
 	dir      string // of this run: it is removed at the end
 	data     string // Parquet files, see makeData
@@ -44,8 +49,6 @@ type bench struct {
 	lib      string // folder with the package penstock
 	penstock string
 	quick    bool // little of everything, to see that it runs
-	out      io.Writer
-	part     string
 	undo     []func()
 }
 
@@ -64,7 +67,7 @@ func main() {
 		}
 		return
 	}
-	b := &bench{out: os.Stdout}
+	b := &bench{Table: table}
 	only := flag.String("only", "", "parts to measure, comma separated; default: all")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
 	python := flag.String("python", cmp.Or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
@@ -75,7 +78,7 @@ func main() {
 	if flag.NArg() != 1 {
 		log.Fatal("usage: train [-only PART,...] DIR; see the comment in bench/train/main.go")
 	}
-	chosen, err := choose(*only)
+	chosen, err := kit.Choose(parts, *only)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -93,7 +96,7 @@ func main() {
 	}
 }
 
-func (b *bench) measure(chosen []part, dir, python, lib, binary string) (err error) {
+func (b *bench) measure(chosen []kit.Part[func(*bench) error], dir, python, lib, binary string) (err error) {
 	defer b.close()
 	if b.self, err = os.Executable(); err != nil {
 		return err
@@ -121,32 +124,12 @@ func (b *bench) measure(chosen []part, dir, python, lib, binary string) (err err
 		log.Printf("%s has no numpy, torch, pyarrow, or not the package in %s: figures of Python are left out (%v)", python, lib, err)
 		b.python = ""
 	}
-	fmt.Fprintf(b.out, "# Training, measured\n\n%s, %d cores, %s, %s/%s, %s%s. Made by `ONLY=train bench/run.sh`; ratios are of one run, in turns. A/A is what the same gave twice in it: what differs by less says nothing.\n\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), cpuModel(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.versions())
-	fmt.Fprintf(b.out, "| what | figure | goal | command |\n|---|---|---|---|\n")
-	load := kit.LoadAverage()
-	begin := time.Now()
-	for _, p := range chosen {
-		b.part = p.name
-		from := time.Now()
-		if err := p.run(b); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		log.Printf("%s: %.0f s", p.name, time.Since(from).Seconds())
-	}
-	fmt.Fprintf(b.out, "\nLoad average: %s at the beginning, %s at the end; %.0f s in all. What is in a figure besides, and what it was measured with, is said in `bench/train`.\n", load, kit.LoadAverage(), time.Since(begin).Seconds())
-	return nil
-}
-
-// add is a line of the table.
-func (b *bench) add(what, goal, figure string, args ...any) {
-	command := fmt.Sprintf("`bin/bench-train -only %s DIR`", b.part)
-	fmt.Fprintf(b.out, "| %s | %s | %s | %s |\n", what, fmt.Sprintf(figure, args...), cmp.Or(goal, "-"), command)
+	return kit.Measure(&b.Table, b.versions(), chosen, b)
 }
 
 // absent is the line of what cannot be measured here.
 func (b *bench) absent(what string) {
-	b.add(what, "", "not measured: no Python with torch and pyarrow")
+	b.Add(what, "", "not measured: no Python with torch and pyarrow")
 }
 
 func (b *bench) close() {
@@ -154,19 +137,4 @@ func (b *bench) close() {
 		f()
 	}
 	b.undo = nil
-}
-
-// choose finds parts by their names.
-func choose(names string) ([]part, error) {
-	return kit.Choose(parts, func(p part) string { return p.name }, names)
-}
-
-func cpuModel() string {
-	text, _ := os.ReadFile("/proc/cpuinfo") // unknown where it is not there
-	for line := range strings.Lines(string(text)) {
-		if name, ok := strings.CutPrefix(line, "model name"); ok {
-			return strings.Trim(name, "\t :\n")
-		}
-	}
-	return "processor unknown"
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/penstock-data/penstock/bench/internal/kit"
 )
 
 // TestMain is this program, where a part starts it as one.
@@ -21,7 +23,7 @@ func TestMain(m *testing.M) {
 // TestParts: every part runs, with little of everything and without Python, and prints lines of the table.
 func TestParts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("half a minute")
+		t.Skip("not with -short: it measures for half a minute")
 	}
 	data, err := makeData(t.Context(), t.TempDir(), true)
 	if err != nil {
@@ -32,24 +34,14 @@ func TestParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range parts {
-		t.Run(p.name, func(t *testing.T) {
+		t.Run(p.Name, func(t *testing.T) {
 			var out strings.Builder
-			b := &bench{ctx: t.Context(), dir: t.TempDir(), data: data, self: self, quick: true, out: &out, part: p.name}
+			b := &bench{ctx: t.Context(), dir: t.TempDir(), data: data, self: self, quick: true, Table: kit.Table{Out: &out, Part: p.Name}}
 			defer b.close()
-			if err := p.run(b); err != nil {
+			if err := p.Run(b); err != nil {
 				t.Fatal(err)
 			}
-			for line := range strings.Lines(out.String()) {
-				if strings.Count(line, " |") != 4 || strings.Contains(line, "%!") || strings.Contains(line, "NaN") {
-					t.Errorf("a line of the table is %q", line)
-				}
-			}
-			if out.Len() == 0 {
-				t.Error("nothing is printed")
-			}
+			kit.CheckTable(t, out.String(), 4)
 		})
-	}
-	if _, err := choose("paced,restrat"); err == nil || !strings.Contains(err.Error(), `"restrat"; have overhead, paced`) {
-		t.Errorf("a part that is not there gives %v", err)
 	}
 }

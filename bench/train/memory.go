@@ -40,7 +40,7 @@ func footprint(b *bench) error {
 			if e == "go" {
 				name = "the controller, which serves the data"
 			}
-			b.add(what+name, "", "%.0f MiB (of its own %.0f, shared %.0f); %.1f %% of a core", float64(p.rss)/(1<<20), float64(p.rss-p.shared)/(1<<20), float64(p.shared)/(1<<20), 100*p.cpu/p.wall)
+			b.Add(what+name, "", "%.0f MiB (of its own %.0f, shared %.0f); %.1f %% of a core", float64(p.rss)/(1<<20), float64(p.rss-p.shared)/(1<<20), float64(p.shared)/(1<<20), 100*p.cpu/p.wall)
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ func allReduce(b *bench) error {
 				ratio, again = append(ratio, r.Raw/r.Own), append(again, r.Raw/r.Again)
 				own, raw = append(own, 1e6*r.Own), append(raw, 1e6*r.Raw)
 			}
-			b.add(fmt.Sprintf("all-reduce of %s, %d ranks: speed / a bare ring of unix sockets", kib(4*n), world), ">= 50 %", "%.0f %% (%.0f to %.0f %%; A/A of the ring %.0f %%); %.0f us, the ring %.0f us",
+			b.Add(fmt.Sprintf("all-reduce of %s, %d ranks: speed / a bare ring of unix sockets", kib(4*n), world), ">= 50 %", "%.0f %% (%.0f to %.0f %%; A/A of the ring %.0f %%); %.0f us, the ring %.0f us",
 				100*kit.Median(ratio), 100*slices.Min(ratio), 100*slices.Max(ratio), 100*kit.Median(again), kit.Median(own), kit.Median(raw))
 		}
 	}

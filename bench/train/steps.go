@@ -61,7 +61,7 @@ func overhead(b *bench) error {
 		}
 		first, second := runs[e][0], runs[e][1]
 		a, z := first.share(0, asked, wall), second.share(0, asked, wall)
-		b.add(what, "<= 1 %", "%.2f %% (A/A: %.2f and %.2f %%); a step: Next %.0f us, Report %.0f us, CPU of the worker %.0f us", 50*(a+z), 100*a, 100*z,
+		b.Add(what, "<= 1 %", "%.2f %% (A/A: %.2f and %.2f %%); a step: Next %.0f us, Report %.0f us, CPU of the worker %.0f us", 50*(a+z), 100*a, 100*z,
 			(first.micros(next)+second.micros(next))/2, (first.micros(report)+second.micros(report))/2, (first.micros(cpu)+second.micros(cpu))/2)
 	}
 	if b.python != "" {
@@ -98,10 +98,10 @@ func (b *bench) ray(o settings) {
 	}
 	if err != nil {
 		log.Printf("Ray Train: %v", err)
-		b.add(what, "", "not measured: Ray Train (with pydantic) is not installed, or does not run here within %s", rayTime)
+		b.Add(what, "", "not measured: Ray Train (with pydantic) is not installed, or does not run here within %s", rayTime)
 		return
 	}
-	b.add(what, "", "%.2f %%; %.0f us a report (ray %s)", 100*got.Share, got.Micros, got.Version)
+	b.Add(what, "", "%.2f %%; %.0f us a report (ray %s)", 100*got.Share, got.Micros, got.Version)
 }
 
 // paced is the time waited for data over the time of the steps, in blocks of 10, 20 and 40 ms, with a filter, two columns, and batches of 1024 x 64 float32 for each of two ranks. Each engine runs twice,
@@ -139,7 +139,7 @@ func paced(b *bench) error {
 		for _, ms := range paces {
 			first, second := runs[e.name][0], runs[e.name][1]
 			a, z := first.share(ms, next, slept), second.share(ms, next, slept)
-			b.add(fmt.Sprintf("paced, %s, %d ms steps: waiting for data / step time", e.label, ms), e.goal,
+			b.Add(fmt.Sprintf("paced, %s, %d ms steps: waiting for data / step time", e.label, ms), e.goal,
 				"%.2f %% (A/A: %.2f and %.2f %%); longest wait %.1f ms", 50*(a+z), 100*a, 100*z, max(first.worst(ms), second.worst(ms)))
 		}
 	}
@@ -235,8 +235,8 @@ func restart(b *bench) error {
 			b.absent(what + "the first batch of the next attempt")
 			continue
 		}
-		b.add(what+"the failure as the controller says it", "", "%.3f s (most %.3f)", kit.Median(t.detected), slices.Max(t.detected))
-		b.add(what+"the first batch on all ranks of the next attempt, after that and without the framework's own start", "<= 2 s", "%.3f s (most %.3f of %d kills); the worker's own start beside it: %.3f s; together %.3f s",
+		b.Add(what+"the failure as the controller says it", "", "%.3f s (most %.3f)", kit.Median(t.detected), slices.Max(t.detected))
+		b.Add(what+"the first batch on all ranks of the next attempt, after that and without the framework's own start", "<= 2 s", "%.3f s (most %.3f of %d kills); the worker's own start beside it: %.3f s; together %.3f s",
 			kit.Median(t.rest), slices.Max(t.rest), len(t.rest), kit.Median(t.framework), kit.Median(t.again))
 	}
 	return nil

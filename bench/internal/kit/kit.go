@@ -13,18 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Part measures one thing.
+type Part[F any] struct {
+	Name string
+	Run  F
+}
+
 // Choose finds parts by their names, comma separated and in this order; "" is all of them.
-func Choose[P any](parts []P, name func(P) string, names string) ([]P, error) {
+func Choose[F any](parts []Part[F], names string) ([]Part[F], error) {
 	if names == "" {
 		return parts, nil
 	}
-	var out []P
+	var out []Part[F]
 	for n := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(parts, func(p P) bool { return name(p) == n })
+		i := slices.IndexFunc(parts, func(p Part[F]) bool { return p.Name == n })
 		if i < 0 {
 			have := []string{}
 			for _, p := range parts {
-				have = append(have, name(p))
+				have = append(have, p.Name)
 			}
 			return nil, fmt.Errorf("no part %q; have %s", n, strings.Join(have, ", "))
 		}

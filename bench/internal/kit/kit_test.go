@@ -9,14 +9,13 @@ import (
 )
 
 func TestChoose(t *testing.T) {
-	parts := []string{"scan", "cache", "hedge"}
-	self := func(s string) string { return s }
-	for names, want := range map[string][]string{"": parts, "hedge,scan": {"hedge", "scan"}} {
-		if got, err := Choose(parts, self, names); err != nil || !slices.Equal(got, want) {
+	parts := []Part[int]{{"scan", 0}, {"cache", 1}, {"hedge", 2}}
+	for names, want := range map[string][]Part[int]{"": parts, "hedge,scan": {{"hedge", 2}, {"scan", 0}}} {
+		if got, err := Choose(parts, names); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q gives %v, %v", names, got, err)
 		}
 	}
-	if _, err := Choose(parts, self, "scan,hegde"); err == nil || !strings.Contains(err.Error(), `"hegde"; have scan, cache, hedge`) {
+	if _, err := Choose(parts, "scan,hegde"); err == nil || !strings.Contains(err.Error(), `"hegde"; have scan, cache, hedge`) {
 		t.Errorf("a part that is not there gives %v", err)
 	}
 }
@@ -51,5 +50,27 @@ func TestHost(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the folder is left")
+	}
+}
+
+// A table has a head, the lines of its parts, and ends with the part that fails.
+func TestTable(t *testing.T) {
+	var out strings.Builder
+	table := &Table{Out: &out, Program: "p", Title: "Things", About: ": all of them.", Foot: "The end."}
+	part := func(table *Table) error {
+		table.Add("speed", "", "%s", Spread("%.1f", " MB/s", []float64{3, 1, 2}))
+		return nil
+	}
+	parts := []Part[func(*Table) error]{{"one", part}, {"two", func(*Table) error { return os.ErrInvalid }}}
+	if err := Measure(table, ", Python 9", parts[:1], table); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"# Things, measured\n\n", ", Python 9. Made by `ONLY=p bench/run.sh`: all of them.\n\n| what |", "| speed | 2.0 MB/s (1.0 to 3.0, of 3) | - | `bin/bench-p -only one DIR` |\n", " in all. The end.\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in %q", want, out.String())
+		}
+	}
+	if err := Measure(table, "", parts[1:], table); err == nil || err.Error() != "two: invalid argument" {
+		t.Errorf("a part that fails gives %v", err)
 	}
 }
