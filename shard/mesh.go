@@ -160,7 +160,8 @@ func (m *mesh) await(ctx context.Context, p *peer, what func() string, have func
 // themselves, each at the step that it can come to.
 type goneError struct{ error }
 
-func (e goneError) Unwrap() []error { return []error{e.error, ErrElsewhere} }
+func (e goneError) Unwrap() error        { return e.error }
+func (e goneError) Is(target error) bool { return target == ErrElsewhere }
 
 func (m *mesh) leftError(p *peer, what string) error {
 	return goneError{fault.New(fault.WorkerLost, "node %d closed its iterators after %s; this one still needs %s: read as far on all nodes, and go on from a state", p.node, some(int(p.done), "step"), what)}

@@ -42,7 +42,8 @@ var ErrElsewhere = errors.New("a failure of another node")
 // elsewhere is a failure of another node.
 type elsewhere struct{ error }
 
-func (e elsewhere) Unwrap() []error { return []error{e.error, ErrElsewhere} }
+func (e elsewhere) Unwrap() error        { return e.error }
+func (e elsewhere) Is(target error) bool { return target == ErrElsewhere }
 
 // Exchange carries messages between the nodes of a job. It is what a transport implements; package
 // shard/exchangetest has the tests that each must pass.

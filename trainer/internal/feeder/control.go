@@ -91,7 +91,8 @@ type marked struct {
 	is error
 }
 
-func (m *marked) Unwrap() []error { return []error{m.error, m.is} }
+func (m *marked) Unwrap() error        { return m.error }
+func (m *marked) Is(target error) bool { return target == m.is }
 
 // Control is the data process's side of [Process]: it does what in says, and answers on out, until in ends (nil), ctx does, or one of them fails. Then
 // nothing is served any more. join makes it one of a gang, when it is to listen; Control closes that. A nil gang, or a nil join: it is of none.

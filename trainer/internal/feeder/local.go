@@ -366,7 +366,7 @@ func hangUp(l *net.UnixListener) {
 	}
 }
 
-// notCanceled is what is in err beside cancellations.
+// notCanceled is what is in err beside cancellations, and what came of those of other nodes.
 func notCanceled(err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var rest error
@@ -375,7 +375,7 @@ func notCanceled(err error) error {
 		}
 		return rest
 	}
-	if fault.CodeOf(err) == fault.Canceled {
+	if fault.CodeOf(err) == fault.Canceled || errors.Is(err, shard.ErrElsewhere) {
 		return nil
 	}
 	return err

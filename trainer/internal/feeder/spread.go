@@ -201,19 +201,17 @@ func (s *Spread) Notice(ctx context.Context) error {
 
 // Stop is Feeder.Stop, of all.
 func (s *Spread) Stop() error {
-	err := s.all(func(_ int, f Feeder) error { return f.Stop() })
 	s.ignore()
-	return err
+	return s.all(func(_ int, f Feeder) error { return f.Stop() })
 }
 
 // Close is Feeder.Close, of all.
 func (s *Spread) Close() error {
-	err := s.all(func(_ int, f Feeder) error { return f.Close() })
 	s.ignore()
-	return err
+	return s.all(func(_ int, f Feeder) error { return f.Close() })
 }
 
-// ignore ends the watch over what was served.
+// ignore ends the watch over what is served: what fails from here on is nobody's.
 func (s *Spread) ignore() {
 	s.mu.Lock()
 	off := s.off
