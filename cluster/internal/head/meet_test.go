@@ -162,7 +162,7 @@ func TestMeet(t *testing.T) {
 	}
 	const at0, at1 = "127.0.0.1:4000", "[::1]:4001"
 	k0 := a.listens("j1/1/0", at0)
-	a.silent() // the other one has not said where it is
+	a.silent()                            // the other one has not said where it is
 	for _, other := range []*peer{b, c} { // a's process, that of an attempt that is not there, of a job that is not there, and nonsense
 		for _, process := range []string{"j1/1/0", "j1/2/0", "j1/1/7", "j1/1/-1", "j2/1/0", ""} {
 			other.listens(process, "127.0.0.1:6666")

@@ -248,7 +248,6 @@ func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
 	if len(j.procs) > 0 {
 		if j.State == Failed {
 			j.State = Stopping // until the others have ended
-			j.Stop = false
 		}
 		m.save(j)
 		for _, i := range slices.Sorted(maps.Keys(j.procs)) {

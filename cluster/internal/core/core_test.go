@@ -1,0 +1,123 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/place"
+)
+
+func nodeOf(id string) place.Node {
+	return place.Node{ID: place.NodeID(id), Capacity: place.Resources{MilliCPUs: 1000}}
+}
+
+// jobOn is one of n processes, on nodes of their own, that each take all of a node.
+func jobOn(n int) jobs.Spec {
+	s := jobs.Spec{ID: "j", Distinct: n > 1}
+	for range n {
+		s.Members = append(s.Members, place.Member{Needs: place.Resources{MilliCPUs: 1000}})
+	}
+	return s
+}
+
+func text(as []Action) string {
+	var parts []string
+	for _, a := range as {
+		switch a.Do {
+		case SaveJob:
+			parts = append(parts, fmt.Sprintf("job %s", a.Record.State))
+		case SaveNode:
+			s := fmt.Sprintf("%s %s %d", a.Node, a.State, a.Epoch)
+			if a.Drained {
+				s += " drained"
+			}
+			parts = append(parts, s)
+		case Welcome:
+			parts = append(parts, fmt.Sprintf("welcome %s %d %v", a.Node, a.Epoch, a.Processes))
+		case Start:
+			parts = append(parts, fmt.Sprintf("start %v on %s", a.Process, a.Node))
+		case Kill:
+			parts = append(parts, fmt.Sprintf("kill %v on %s", a.Process, a.Node))
+		case Heard:
+			parts = append(parts, fmt.Sprintf("heard %v", a.Process))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Of sessions only the last of a node counts, and what is on record is taken up by the next head.
+func TestSessions(t *testing.T) {
+	p0, p1 := jobs.Process{Job: "j", Attempt: 1, Member: 0}, jobs.Process{Job: "j", Attempt: 1, Member: 1}
+	attach := func(id string, epoch uint64, running ...jobs.Process) Event {
+		return Event{Kind: Attach, Node: nodeOf(id), Epoch: epoch, Running: running}
+	}
+	at := func(k EventKind, id string, epoch uint64) Event {
+		return Event{Kind: k, Node: place.Node{ID: place.NodeID(id)}, Epoch: epoch}
+	}
+	running := jobs.Record{State: jobs.Running, Attempt: 1, Placed: []place.Placement{{Member: 0, Node: "n1"}, {Member: 1, Node: "n2"}}}
+	load := []Event{{Kind: LoadNode, Node: nodeOf("n1"), State: Alive, Epoch: 4}, {Kind: LoadNode, Node: nodeOf("n2"), State: Alive, Epoch: 4}, {Kind: LoadJob, Spec: jobOn(2), Record: running}}
+	type step struct {
+		e    Event
+		want string
+	}
+	for name, x := range map[string]struct {
+		load  []Event
+		steps []step
+	}{
+		"an earlier session comes late": {nil, []step{
+			{attach("n1", 2), "n1 alive 2, welcome n1 2 []"},
+			{attach("n1", 2), ""}, {attach("n1", 1, p0), ""}, // nothing of it counts
+			{at(Break, "n1", 1), ""}, {at(LeaseOver, "n1", 1), ""},
+			{at(Break, "n1", 2), "n1 suspect 2"}, {at(Break, "n1", 2), ""},
+			{attach("n1", 3), "n1 alive 3, welcome n1 3 []"},
+			{at(LeaseOver, "n1", 2), ""},
+			{at(LeaseOver, "n1", 3), "n1 lost 3"}, {at(LeaseOver, "n1", 3), ""},
+			{attach("n1", 3), ""}, {attach("n1", 4), "n1 alive 4, welcome n1 4 []"},
+		}},
+		"what an earlier session says of processes": {nil, []step{
+			{attach("n1", 1), "n1 alive 1, welcome n1 1 []"}, {attach("n2", 1), "n2 alive 1, welcome n2 1 []"},
+			{Event{Kind: Submit, Spec: jobOn(2)}, "job queued, job starting, start j/1/0 on n1, start j/1/1 on n2"},
+			{attach("n1", 2, p0), "n1 alive 2, welcome n1 2 [j/1/0]"},
+			{Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 1, Ended: []End{{Process: p0, Class: jobs.Crash}}}, ""},
+			{Event{Kind: Started, Node: nodeOf("n1"), Epoch: 2, Process: p1}, ""}, // that of the other node
+			{Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 2, Ended: []End{{Process: p1, Class: jobs.Crash}}}, "heard j/1/1"},
+			{Event{Kind: Started, Node: nodeOf("n2"), Epoch: 1, Process: p1}, "job running"},
+		}},
+		"a session that is not on record, as the head died, ends": {load, []step{
+			{at(LeaseOver, "n1", 5), "n1 lost 4, job restarting, kill j/1/1 on n2"},
+			{attach("n2", 5, p1), "n2 alive 5, welcome n2 5 [j/1/1], kill j/1/1 on n2"},
+		}},
+		"a member that its node does not have any more": {load, []step{
+			{attach("n2", 5, p1), "n2 alive 5, welcome n2 5 [j/1/1]"},
+			{attach("n1", 5), "n1 alive 5, welcome n1 5 [], job restarting, kill j/1/1 on n2"},
+		}},
+		"a node that the next head does not know": {load[1:], []step{
+			{attach("n2", 5, p1), "n2 alive 5, welcome n2 5 [j/1/1], kill j/1/1 on n2"},
+			{Event{Kind: Exited, Node: nodeOf("n2"), Epoch: 5, Ended: []End{{Process: p1, Class: jobs.Crash}}}, "job restarting, heard j/1/1"},
+		}},
+		"a node of a gang drains, and its successor waits for another": {load, []step{
+			{attach("n1", 5, p0), "n1 alive 5, welcome n1 5 [j/1/0]"}, {attach("n2", 5, p1), "n2 alive 5, welcome n2 5 [j/1/1]"},
+			{at(Drain, "n1", 0), "n1 draining 5 drained, kill j/1/0 on n1"},
+			{Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 5, Ended: []End{{Process: p0, Class: jobs.Crash}}}, "job restarting, kill j/1/1 on n2, heard j/1/0"},
+			{Event{Kind: Exited, Node: nodeOf("n2"), Epoch: 5, Ended: []End{{Process: p1, Class: jobs.User}}}, "job restarting, heard j/1/1"},
+			{Event{Kind: Tick, At: time.Second}, ""},
+			{Event{Kind: Attach, At: time.Second, Node: nodeOf("n3"), Epoch: 1}, "n3 alive 1, welcome n3 1 [], job starting, start j/2/0 on n2, start j/2/1 on n3"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m Machine
+			for _, e := range x.load {
+				m.Step(e)
+			}
+			for i, s := range x.steps {
+				s.e.At = max(s.e.At, m.now)
+				if got := text(m.Step(s.e)); got != s.want {
+					t.Fatalf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+		})
+	}
+}

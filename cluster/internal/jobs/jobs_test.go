@@ -1,0 +1,363 @@
+package jobs
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/place"
+)
+
+// of is a job of n members.
+func of(n int, b Budgets) Spec {
+	return Spec{ID: "j", Members: make([]place.Member, n), Distinct: n > 1, Budgets: b}
+}
+
+func submit(s Spec) Event { return Event{Kind: Submit, Spec: s} }
+
+// placed says that an attempt is on nodes, one member on each.
+func placed(attempt int64, nodes ...place.NodeID) Event {
+	e := Event{Kind: Placed, Job: "j", Demand: Demand("j", attempt)}
+	for i, n := range nodes {
+		e.Placed = append(e.Placed, place.Placement{Member: i, Node: n})
+	}
+	return e
+}
+
+func happens(k EventKind, attempt int64, member int) Event {
+	return Event{Kind: k, Process: Process{"j", attempt, member}}
+}
+func started(attempt int64, member int) Event { return happens(Started, attempt, member) }
+func gone(attempt int64, member int) Event    { return happens(Gone, attempt, member) }
+func exited(attempt int64, member int, c Class) Event {
+	e := happens(Exited, attempt, member)
+	e.Class, e.Text = c, "text"
+	if c == User {
+		e.Code = 7
+	}
+	return e
+}
+func drain(attempt int64, member int) Event {
+	e := happens(Drain, attempt, member)
+	e.Grace = time.Minute
+	return e
+}
+func stop() Event                 { return Event{Kind: Stop, Job: "j", Grace: 5 * time.Second} }
+func tick(at time.Duration) Event { return Event{Kind: Tick, At: at} }
+
+// text of actions, one after another.
+func text(as []Action) string {
+	var parts []string
+	for _, a := range as {
+		if a.Job != "j" {
+			parts = append(parts, "of "+a.Job)
+		}
+		on := a.Process.String() + "@" + string(a.Placement.Node)
+		switch a.Do {
+		case Save:
+			s := fmt.Sprintf("save %s", a.Record.State)
+			if a.Record.Why != "" {
+				s += fmt.Sprintf(" (%s)", a.Record.Why)
+			}
+			parts = append(parts, s)
+		case Want:
+			s := "want " + string(a.Demand.ID)
+			if len(a.Demand.Avoid) > 0 {
+				s += fmt.Sprint(" not ", a.Demand.Avoid)
+			}
+			parts = append(parts, s)
+		case Cancel:
+			parts = append(parts, "cancel "+string(a.Demand.ID))
+		case Start:
+			parts = append(parts, "start "+on)
+		case Kill:
+			parts = append(parts, fmt.Sprintf("kill %s %v", on, a.Grace))
+		case Free:
+			parts = append(parts, fmt.Sprintf("free %s/%d", a.Demand.ID, a.Process.Member))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+type step struct {
+	e    Event
+	want string
+}
+
+// What becomes of jobs: attempts, budgets, drains, ends.
+func TestSteps(t *testing.T) {
+	one := of(1, Budgets{Crash: 1, Memory: 1, Unfit: 1})
+	two := of(2, Budgets{Crash: 3})
+	begin := func(s Spec, nodes ...place.NodeID) []step {
+		starts := ""
+		for i, n := range nodes {
+			starts += fmt.Sprintf(", start j/1/%d@%s", i, n)
+		}
+		return []step{{submit(s), "save queued, want j/1"}, {placed(1, nodes...), "save starting" + starts}}
+	}
+	for name, steps := range map[string][]step{
+		"to its end": append(begin(one, "n1"),
+			step{started(1, 0), "save running"}, step{started(1, 0), ""}, // said twice
+			step{exited(1, 0, None), "save finished, free j/1/0"},
+			step{exited(1, 0, None), ""}, step{stop(), ""}, step{submit(one), ""}),
+		"ended before it was heard that it began": append(begin(one, "n1"), step{exited(1, 0, None), "save finished, free j/1/0"}),
+		"a crash within the budget, and one beyond": append(begin(one, "n1"), step{started(1, 0), "save running"},
+			step{exited(1, 0, Crash), "save restarting (worker: text), free j/1/0"},
+			step{tick(999 * time.Millisecond), ""}, step{tick(time.Second), "want j/2"},
+			step{placed(2, "n2"), "save starting (worker: text), start j/2/0@n2"},
+			step{exited(1, 0, None), ""}, step{started(1, 0), ""}, step{gone(1, 0), ""}, // of the attempt before
+			step{exited(2, 0, Crash), "save failed (worker: text), free j/2/0"}),
+		"memory has its own budget": append(begin(one, "n1"),
+			step{exited(1, 0, Crash), "save restarting (worker: text), free j/1/0"}, step{tick(time.Second), "want j/2"}, step{placed(2, "n1"), "save starting (worker: text), start j/2/0@n1"},
+			step{exited(2, 0, Memory), "save restarting (memory: text), free j/2/0"}, step{tick(3 * time.Second), "want j/3"}, step{placed(3, "n1"), "save starting (memory: text), start j/3/0@n1"},
+			step{exited(3, 0, Memory), "save failed (memory: text), free j/3/0"}),
+		"an exit code is the end":   append(begin(one, "n1"), step{exited(1, 0, User), "save failed (user: text), free j/1/0"}),
+		"what cannot start is, too": append(begin(of(1, Budgets{Crash: -1, Memory: -1, User: -1, Unfit: -1}), "n1"), step{exited(1, 0, Refused), "save failed (refused: text), free j/1/0"}),
+		"an unfit node is avoided": append(begin(one, "n1"),
+			step{exited(1, 0, Unfit), "save restarting (unfit: text), free j/1/0"}, step{tick(time.Second), "want j/2 not [n1]"}, step{placed(2, "n2"), "save starting (unfit: text), start j/2/0@n2"},
+			step{exited(2, 0, Unfit), "save failed (unfit: text), free j/2/0"}),
+		"a lost node is nobody's failure": append(begin(one, "n1"),
+			step{gone(1, 0), "save restarting (node: node n1 was lost, or its agent was), free j/1/0"}, step{tick(time.Second), "want j/2 not [n1]"},
+			step{placed(2, "n2"), "save starting (node: node n1 was lost, or its agent was), start j/2/0@n2"},
+			step{gone(2, 0), "save restarting (node: node n2 was lost, or its agent was), free j/2/0"}, step{tick(3 * time.Second), "want j/3 not [n1 n2]"},
+			step{placed(3, "n1"), "save starting (node: node n2 was lost, or its agent was), start j/3/0@n1"},
+			step{exited(3, 0, None), "save finished, free j/3/0"}),
+		"nor is a drain, however it ends": append(begin(one, "n1"),
+			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: text), free j/1/0"}, step{tick(time.Second), "want j/2"},
+			step{placed(2, "n2"), "save starting (preemption: text), start j/2/0@n2"}, step{drain(2, 0), "kill j/2/0@n2 1m0s"},
+			step{started(2, 0), "save running (preemption: text), kill j/2/0@n2 10s"}, // it may not have heard
+			step{exited(2, 0, User), "save restarting (preemption: text), free j/2/0"}, step{tick(3 * time.Second), "want j/3"},
+			step{placed(3, "n3"), "save starting (preemption: text), start j/3/0@n3"}, step{drain(3, 0), "kill j/3/0@n3 1m0s"},
+			step{exited(3, 0, None), "save finished, free j/3/0"}),
+		"stopped while it waits": {{submit(one), "save queued, want j/1"}, {stop(), "cancel j/1, save stopped"}, {placed(1, "n1"), ""}},
+		"stopped while it runs": append(begin(one, "n1"), step{stop(), "save stopping, kill j/1/0@n1 5s"}, step{stop(), "kill j/1/0@n1 5s"},
+			step{started(1, 0), "kill j/1/0@n1 10s"}, step{exited(1, 0, Crash), "save stopped, free j/1/0"}),
+		"stopped between attempts":   append(begin(one, "n1"), step{exited(1, 0, Crash), "save restarting (worker: text), free j/1/0"}, step{stop(), "save stopped (worker: text)"}, step{tick(time.Minute), ""}),
+		"placed for another attempt": {{submit(one), "save queued, want j/1"}, {placed(2, "n1"), ""}, {placed(1, "n1"), "save starting, start j/1/0@n1"}, {placed(1, "n2"), ""}, {placed(2, "n2"), ""}},
+
+		"a gang to its end": append(begin(two, "n1", "n2"),
+			step{started(1, 1), ""}, step{started(1, 1), ""}, step{started(1, 0), "save running"},
+			step{exited(1, 0, None), "free j/1/0"}, step{exited(1, 1, None), "save finished, free j/1/1"}),
+		"one of a gang fails: the others are ended, and the next attempt is of all": append(begin(two, "n1", "n2"), step{started(1, 0), ""}, step{started(1, 1), "save running"},
+			step{exited(1, 1, Crash), "save restarting (node 1 of the job (n2), worker: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{placed(2, "n3", "n4"), ""}, step{placed(1, "n3", "n4"), ""}, // nobody asked
+			step{tick(time.Minute), ""}, // one of them runs
+			step{exited(1, 0, User), "save restarting (node 1 of the job (n2), worker: text), free j/1/0"},
+			step{tick(61 * time.Second), "want j/2"},
+			step{placed(2, "n1", "n3"), "save starting (node 1 of the job (n2), worker: text), start j/2/0@n1, start j/2/1@n3"},
+			step{exited(2, 0, None), "free j/2/0"}, step{exited(2, 1, None), "save finished, free j/2/1"}),
+		"one of a gang had ended well": append(begin(two, "n1", "n2"), step{exited(1, 0, None), "free j/1/0"},
+			step{exited(1, 1, Preemption), "save restarting (node 1 of the job (n2), preemption: text), free j/1/1"},
+			step{tick(time.Second), "want j/2"}, step{placed(2, "n1", "n2"), "save starting (node 1 of the job (n2), preemption: text), start j/2/0@n1, start j/2/1@n2"}),
+		"one of a gang fails beyond the budget": append(begin(two, "n1", "n2"),
+			step{exited(1, 0, User), "save stopping (node 0 of the job (n1), user: text), kill j/1/1@n2 10s, free j/1/0"},
+			step{stop(), "kill j/1/1@n2 5s"}, // that it failed stays its end
+			step{started(1, 1), "kill j/1/1@n2 10s"},
+			step{exited(1, 1, Crash), "save failed (node 0 of the job (n1), user: text), free j/1/1"}),
+		"a node of a gang is lost before it began": append(begin(two, "n1", "n2"), step{started(1, 0), ""},
+			step{gone(1, 1), "save restarting (node 1 of the job (n2), node: node n2 was lost, or its agent was), kill j/1/0@n1 10s, free j/1/1"},
+			step{gone(1, 0), "save restarting (node 1 of the job (n2), node: node n2 was lost, or its agent was), free j/1/0"},
+			step{tick(time.Second), "want j/2 not [n2]"}),
+		"a node of a gang drains": append(begin(two, "n1", "n2"), step{drain(1, 1), "kill j/1/1@n2 1m0s"},
+			step{exited(1, 0, Preemption), "save restarting (node 0 of the job (n1), preemption: text), kill j/1/1@n2 10s, free j/1/0"},
+			step{exited(1, 1, Crash), "save restarting (node 0 of the job (n1), preemption: text), free j/1/1"}),
+		"a gang is stopped": append(begin(two, "n1", "n2"), step{stop(), "save stopping, kill j/1/0@n1 5s, kill j/1/1@n2 5s"},
+			step{exited(1, 0, None), "free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m Machine
+			for i, s := range steps {
+				if s.e.At == 0 {
+					s.e.At = m.now
+				}
+				if got := text(m.Step(s.e)); got != s.want {
+					t.Fatalf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// What is on record is taken up again: what waited asks for nodes, what ran is what its nodes say, what was to end ends.
+func TestLoad(t *testing.T) {
+	on := []place.Placement{{Member: 0, Node: "n1"}, {Member: 1, Node: "n2"}}
+	for name, x := range map[string]struct {
+		r     Record
+		want  string
+		steps []step
+	}{
+		"waits":             {Record{State: Queued}, "want j/1", []step{{placed(1, "n1", "n2"), "save starting, start j/1/0@n1, start j/1/1@n2"}}},
+		"waits for another": {Record{State: Restarting, Attempt: 3, Avoid: []place.NodeID{"n9"}}, "want j/4 not [n9]", []step{{placed(3, "n1", "n2"), ""}}},
+		"to be stopped":     {Record{State: Queued, Stop: true}, "save stopped", nil},
+		"over":              {Record{State: Finished, Attempt: 1}, "", []step{{stop(), ""}, {submit(of(2, Budgets{})), ""}}},
+		"runs": {Record{State: Running, Attempt: 2, Placed: on}, "", []step{{started(2, 0), ""}, {started(2, 1), ""}, {exited(1, 0, Crash), ""},
+			{exited(2, 1, None), "free j/2/1"}, {exited(2, 0, None), "save finished, free j/2/0"}}},
+		"began": {Record{State: Starting, Attempt: 2, Placed: on}, "", []step{{started(2, 0), ""}, {started(2, 1), "save running"}}},
+		"ends": {Record{State: Restarting, Why: "x", Failures: map[Class]int64{Crash: 1}, Attempt: 2, Placed: on[1:]}, "", []step{{started(2, 1), "kill j/2/1@n2 10s"}, {started(2, 0), ""},
+			{gone(2, 1), "save restarting (x), free j/2/1"}, {tick(time.Second), "want j/3"}}},
+		"failed, and ends":  {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save failed (x), free j/2/0"}}},
+		"stopped, and ends": {Record{State: Stopping, Stop: true, Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save stopped, free j/2/0"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m Machine
+			if got := text(m.Step(Event{Kind: Load, Spec: of(2, Budgets{}), Record: x.r})); got != x.want {
+				t.Fatalf("%q, want %q", got, x.want)
+			}
+			for i, s := range x.steps {
+				if got := text(m.Step(s.e)); got != s.want {
+					t.Fatalf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// The pause before the next attempt doubles with each failure, up to half a minute.
+func TestDelays(t *testing.T) {
+	var m Machine
+	m.Step(submit(of(1, Budgets{Crash: -1})))
+	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30} {
+		a := int64(i + 1)
+		m.Step(placed(a, "n1"))
+		m.Step(Event{Kind: Exited, At: m.now, Process: Process{"j", a, 0}, Class: Crash})
+		at, ok := m.Deadline()
+		if !ok || at-m.now != want*time.Second {
+			t.Fatalf("after failure %d it waits for %v, %v; want %v", a, at-m.now, ok, want*time.Second)
+		}
+		if got := text(m.Step(tick(at))); got != fmt.Sprintf("want j/%d", a+1) {
+			t.Fatalf("attempt %d: %q", a+1, got)
+		}
+	}
+	if _, ok := m.Deadline(); ok {
+		t.Error("a tick is due, and nothing waits for it")
+	}
+	for i, id := range []string{"x", "y", "z"} { // of several the first
+		m.Step(Event{Kind: Submit, At: m.now, Spec: Spec{ID: id, Members: make([]place.Member, 1)}})
+		m.Step(Event{Kind: Placed, At: m.now, Job: id, Demand: Demand(id, 1), Placed: []place.Placement{{Node: "n1"}}})
+		m.Step(Event{Kind: Gone, At: m.now + time.Duration(i)*time.Millisecond, Process: Process{id, 1, 0}})
+	}
+	if at, ok := m.Deadline(); !ok || at != m.now-3*time.Millisecond+time.Second {
+		t.Errorf("%v is due, %v; now is %v", at, ok, m.now)
+	}
+}
+
+// What is known of processes: where they are, by node, and that nothing is remembered of a job that is forgotten.
+func TestWhere(t *testing.T) {
+	var m Machine
+	m.Step(submit(of(2, Budgets{})))
+	m.Step(placed(1, "n1", "n2"))
+	if at, ok := m.Where(Process{"j", 1, 1}); at != "n2" || !ok {
+		t.Error(at, ok)
+	}
+	for _, p := range []Process{{"j", 2, 1}, {"j", 1, 2}, {"k", 1, 1}} {
+		if at, ok := m.Where(p); ok {
+			t.Errorf("%v is on %s", p, at)
+		}
+	}
+	if on := m.On("n2"); !slices.Equal(on, []Process{{"j", 1, 1}}) {
+		t.Error(on)
+	}
+	m.Forget("j") // it is not over
+	m.Step(exited(1, 1, None))
+	if _, ok := m.Where(Process{"j", 1, 1}); ok || len(m.On("n2")) > 0 {
+		t.Error("it has ended")
+	}
+	m.Step(exited(1, 0, None))
+	if r, ok := m.Record("j"); !ok || r.State != Finished {
+		t.Error(r, ok)
+	}
+	m.Forget("j")
+	if _, ok := m.Record("j"); ok {
+		t.Error("it was to be forgotten")
+	}
+	for _, s := range []string{"", "j1", "j1/1", "j1/1/x", "j1/01/0", "j1/1/0/0", "/1/0", "j1/+1/0", "j1/1/-0"} {
+		if p, ok := ParseProcess(s); ok {
+			t.Errorf("%q is %v", s, p)
+		}
+	}
+	if p, ok := ParseProcess("j12/3/4"); !ok || p != (Process{"j12", 3, 4}) || p.String() != "j12/3/4" || Of(Demand("j12", 3)) != "j12" {
+		t.Error(p, ok)
+	}
+}
+
+// Whatever happens in whatever order, an attempt never begins before all of the one before has ended, each process is freed once, and the records of a job only go on.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		n := 1 + r.IntN(4)
+		var m Machine
+		runs := map[Process]bool{}
+		attempt, wanted, over := int64(0), int64(0), false
+		do := func(e Event) {
+			for _, a := range m.Step(e) {
+				switch a.Do {
+				case Save:
+					if over || a.Record.Attempt < attempt {
+						t.Fatalf("seed %d: it is over: %v, attempt %d; saved as %+v", seed, over, attempt, a.Record)
+					}
+					over = a.Record.State.Over()
+					if over != (len(a.Record.Placed) == 0 && a.Record.State != Queued && a.Record.State != Restarting) {
+						t.Fatalf("seed %d: %+v", seed, a.Record)
+					}
+				case Want:
+					if len(runs) > 0 || over {
+						t.Fatalf("seed %d: %s is wanted, and %v run", seed, a.Demand.ID, runs)
+					}
+					wanted = attempt + 1
+				case Cancel:
+					wanted = 0
+				case Start:
+					attempt = a.Process.Attempt
+					runs[a.Process] = true
+				case Kill:
+					if !runs[a.Process] {
+						t.Fatalf("seed %d: %v is to be ended, and does not run", seed, a.Process)
+					}
+				case Free:
+					if !runs[a.Process] {
+						t.Fatalf("seed %d: %v is freed, and does not run", seed, a.Process)
+					}
+					delete(runs, a.Process)
+				}
+			}
+		}
+		do(submit(of(n, Budgets{Crash: r.Int64N(3), User: r.Int64N(3), Memory: 1, Unfit: 1})))
+		for i := range 200 {
+			a, k := attempt-int64(r.IntN(8)/7), r.IntN(n+1)
+			var e Event
+			switch r.IntN(12) {
+			case 0, 1, 2:
+				if wanted > 0 {
+					nodes := make([]place.NodeID, n)
+					for i := range nodes {
+						nodes[i] = place.NodeID(fmt.Sprint("n", r.IntN(9)))
+					}
+					e, wanted = placed(wanted, nodes...), 0
+				}
+			case 3, 4:
+				e = started(a, k)
+			case 5, 6, 7, 8:
+				e = exited(a, k, []Class{None, None, None, Crash, Memory, User, Unfit, Preemption}[r.IntN(8)])
+			case 9:
+				e = gone(a, k)
+			case 10:
+				e = drain(a, k)
+			case 11:
+				if r.IntN(20) == 0 {
+					e = stop()
+				}
+			}
+			e.At = time.Duration(i) * time.Second
+			if e.Kind == Submit && e.Spec.ID == "" {
+				e.Kind = Tick
+			}
+			do(e)
+		}
+		if rec, _ := m.Record("j"); rec.State.Over() != over || over && len(runs) > 0 {
+			t.Fatalf("seed %d: %+v, %v", seed, rec, runs)
+		}
+	}
+}
