@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,82 +18,6 @@ import (
 )
 
 var metaSeed = flag.Uint64("meta.seed", 0, "run this seed alone")
-
-// plan is a random graph that can be made again and again.
-type plan struct {
-	r      *rand.Rand
-	source int
-	faults bool
-	codes  []fault.Code
-	tables []*exectest.Table
-	ops    []*exectest.Op
-}
-
-func (p *plan) op(o *exectest.Op) *exectest.Op {
-	p.ops = append(p.ops, o)
-	return o
-}
-
-func (p *plan) chain() []exec.Operator {
-	var ops []exec.Operator
-	for range p.r.IntN(4) {
-		k := p.r.Int64N(5) + 2
-		switch p.r.IntN(7) {
-		case 0:
-			ops = append(ops, p.op(exectest.Pass()))
-		case 1:
-			ops = append(ops, p.op(exectest.Halves()))
-		case 2:
-			ops = append(ops, p.op(exectest.Filter(func(id int64) bool { return id%k != 1 })))
-		case 3:
-			ops = append(ops, p.op(exectest.Repeat(k)))
-		case 4:
-			ops = append(ops, p.op(exectest.Inflate(int(k), p.r.IntN(2) == 0)))
-		case 5:
-			ops = append(ops, p.op(exectest.FailRows(fault.RowError, func(id int64) bool { return id%(k*17) == 3 })))
-		case 6:
-			var left atomic.Int64
-			n := int64(7 + p.r.IntN(20))
-			if p.faults {
-				left.Store(2)
-			}
-			ops = append(ops, p.op(exectest.Flaky(p.codes[p.r.IntN(len(p.codes))], n, &left)))
-		}
-	}
-	return ops
-}
-
-func (p *plan) stage(depth int) *exec.Stage {
-	if depth == 0 || p.r.IntN(3) == 0 {
-		tb := exectest.NewTable(0, 0)
-		for range p.r.IntN(6) {
-			tb.Rows = append(tb.Rows, p.r.IntN(300))
-		}
-		kind, split, batch := p.r.IntN(3), p.r.IntN(6), p.r.IntN(5)
-		if p.faults && kind > 0 {
-			tb.Faults = append(tb.Faults, exectest.Fault{Split: split, Batch: batch, Code: p.codes[kind-1], Times: 1})
-		}
-		tb.Seek = len(tb.Rows)%2 == 0
-		p.tables = append(p.tables, tb)
-		p.source++
-		return exectest.ScanStage(p.source, tb, p.chain()...)
-	}
-	var in []*exec.Stage
-	for range 1 + p.r.IntN(3) {
-		in = append(in, p.stage(depth-1))
-	}
-	limit := int64(-1)
-	if p.r.IntN(3) == 0 {
-		limit = int64(p.r.IntN(600))
-	}
-	return exectest.Cut(limit, in, p.chain()...)
-}
-
-func (p *plan) root() *exec.Stage { return p.stage(p.r.IntN(3)) }
-
-func newPlan(seed uint64, faults bool) *plan {
-	return &plan{r: rand.New(rand.NewPCG(seed, 3)), faults: faults, codes: []fault.Code{fault.Unavailable, fault.WorkerLost, fault.Exhausted}}
-}
 
 // TestMetamorphic: a graph gives the same rows and dead letters in the same order
 // however many tasks, memory and batches there are, and whatever fails on the way;
@@ -118,7 +41,7 @@ func metamorphic(t *testing.T, seed uint64) {
 	first := true
 	defer func() {
 		if t.Failed() {
-			t.Logf("-meta.seed=%d: %s", seed, describe(newPlan(seed, false).root()))
+			t.Logf("-meta.seed=%d: %s", seed, exectest.Describe(exectest.NewPlan(seed, false).Root()))
 		}
 	}()
 	for _, cpus := range []int{1, 4} {
@@ -129,9 +52,9 @@ func metamorphic(t *testing.T, seed uint64) {
 				}
 				for _, faults := range []bool{false, true} {
 					for _, unordered := range []bool{false, true} {
-						p := newPlan(seed, faults)
-						root := p.root()
-						limited := hasLimit(root)
+						p := exectest.NewPlan(seed, faults)
+						root := p.Root()
+						limited := exectest.HasLimit(root)
 						if unordered && limited {
 							continue // which rows pass a limit depends on their order
 						}
@@ -171,12 +94,12 @@ func metamorphic(t *testing.T, seed uint64) {
 						if !slices.Equal(letters, wantLetters) {
 							t.Errorf("%s: letters\n%v\nwant\n%v", name, letters, wantLetters)
 						}
-						for _, tb := range p.tables {
+						for _, tb := range p.Tables {
 							if tb.Readers() != 0 {
 								t.Errorf("%s: readers open", name)
 							}
 						}
-						for _, op := range p.ops {
+						for _, op := range p.Ops {
 							if op.Open.Load() != 0 {
 								t.Errorf("%s: tasks of %s open", name, op.Label)
 							}
@@ -188,34 +111,15 @@ func metamorphic(t *testing.T, seed uint64) {
 	}
 }
 
-func describe(st *exec.Stage) string {
-	s := "scan"
-	if st.Inputs != nil {
-		s = fmt.Sprintf("cut %d(", st.Limit)
-		for _, in := range st.Inputs {
-			s += describe(in) + " "
-		}
-		s += ")"
-	}
-	for _, o := range st.Ops {
-		s += " | " + o.Name()
-	}
-	return s
-}
-
-func hasLimit(st *exec.Stage) bool {
-	return st.Inputs != nil && st.Limit >= 0 || slices.ContainsFunc(st.Inputs, hasLimit)
-}
-
 // TestEarlyClose: wherever a run is left, everything comes back at once.
 func TestEarlyClose(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
-			p := newPlan(seed, true)
+			p := exectest.NewPlan(seed, true)
 			b := exec.NewBudget(int64(1) << (10 + r.IntN(16)))
 			defer b.Close()
-			s, err := local.New(nil).Run(t.Context(), exectest.Graph(p.stage(2)), &exec.Options{
+			s, err := local.New(nil).Run(t.Context(), exectest.Graph(p.Stage(2)), &exec.Options{
 				Budget: b, CPUs: 1 + r.IntN(4), BatchRows: 1 + r.IntN(50), Unordered: r.IntN(2) == 0,
 				OnError: exec.OnError{Policy: exec.Skip}, Retry: exec.RetryBudget{Unavailable: 30, WorkerLost: 30, Exhausted: 30},
 			})
@@ -246,7 +150,7 @@ func TestEarlyClose(t *testing.T) {
 				blk.Release()
 			}
 			checkEmpty(t, b)
-			for _, tb := range p.tables {
+			for _, tb := range p.Tables {
 				if tb.Readers() != 0 {
 					t.Errorf("seed %d: readers open", seed)
 				}

@@ -15,6 +15,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,10 +36,17 @@ import (
 // service is what nodes dial.
 const service = "plan"
 
+var (
+	// ErrLost says that this process lost the others, or they never came: the next attempt of the job may do better.
+	ErrLost = errors.New("the other nodes of the job are not reached")
+	// ErrEnded says that the run failed on node 0, which says why.
+	ErrEnded = errors.New("the run ended on node 0")
+)
+
 // Options may be nil.
 type Options struct {
 	Log *slog.Logger // nil discards
-	// Version names the program: nodes of another one are refused. "": what the Go toolchain noted.
+	// Version names the program, beside what the Go toolchain noted: nodes of another one are refused.
 	Version string
 	// Gather is how long the leader waits for all nodes, and they for it; 0 means 10 minutes. They plan beforehand, which takes as long as
 	// listing does.
@@ -67,9 +75,7 @@ func New(g *gang.Gang, o *Options) (*Runner, error) {
 	if r.o.Gather == 0 {
 		r.o.Gather = 10 * time.Minute
 	}
-	if r.o.Version == "" {
-		r.o.Version = version()
-	}
+	r.o.Version += " " + version()
 	if g.Node() == 0 {
 		var err error
 		if r.l, err = g.Listen(service); err != nil {
@@ -356,7 +362,7 @@ func (r *Runner) lead(ctx context.Context, g *exec.Graph, joint exec.Joint, o *e
 	s := &session{}
 	var sctx context.Context
 	sctx, s.cancel = context.WithCancelCause(ctx)
-	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "not all nodes of the job came within %v", r.o.Gather))
+	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "%w: not all came within %v", ErrLost, r.o.Gather))
 	defer stop()
 	conns, err := r.accept(gather)
 	if err == nil {

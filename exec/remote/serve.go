@@ -359,10 +359,13 @@ func (r *Runner) serve(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	if err != nil {
 		return err // the leader finds the same
 	}
-	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "node 0 of the job did not begin within %v", r.o.Gather))
+	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "%w: node 0 did not begin within %v", ErrLost, r.o.Gather))
 	defer stop()
 	c, err := r.g.Dial(gather, 0, service)
 	if err != nil {
+		if gather.Err() != nil && ctx.Err() == nil {
+			err = fault.New(fault.Unavailable, "%w: %w", ErrLost, err)
+		}
 		return err
 	}
 	l := newLink(c)
@@ -444,7 +447,7 @@ func (r *Runner) served(ctx context.Context, l *link, g *exec.Graph, joint exec.
 }
 
 func lostLeader(err error) error {
-	return fault.New(fault.WorkerLost, "node 0 of the job is lost: %w", err)
+	return fault.New(fault.WorkerLost, "%w: node 0: %w", ErrLost, err)
 }
 
 // tell says from time to time how far tasks are.
@@ -520,7 +523,7 @@ func (s *server) listen(begin func()) error {
 			if err := w.end(); err != nil {
 				return err
 			}
-			return fault.New(e.Code, "the run ended on node 0: %w", e)
+			return fault.New(e.Code, "%w: %w", ErrEnded, e)
 		default:
 			return errWords
 		}
