@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -9,8 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
+	gangs "github.com/penstock-data/penstock/exec/remote"
+	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/io/blobcache"
 )
 
@@ -23,7 +28,7 @@ func runCommand() *cobra.Command {
 		Use:   "run SPEC",
 		Short: "Run a pipeline spec into its sink",
 		Long: `Run reads a spec, runs it and commits its output. A job that was killed and is run again
-goes on where it was; one that finished says so and changes nothing.
+goes on where it was; one that finished says so and changes nothing. On several nodes (--nodes) the output is the same: node 0 hands out the work, and commits what all have written.
 
 ` + remoteHelp + `
 
@@ -31,7 +36,8 @@ goes on where it was; one that finished says so and changes nothing.
 		Example: `  penstock run examples/flights.yaml
   penstock run examples/flights.yaml --set run.memory=1GiB --set sink.parquet.path=out/late/
   penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1
-  penstock run examples/flights.yaml --cluster local --set sink.parquet.path="$PWD/out/flights/"   # on a node of the cluster`,
+  penstock run examples/flights.yaml --cluster local --set sink.parquet.path="$PWD/out/flights/"   # on a node of the cluster
+  penstock run s3.yaml --cluster head.example.org:7071 --nodes 4 --cpus 8                          # on four of its nodes together`,
 		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
@@ -50,6 +56,22 @@ goes on where it was; one that finished says so and changes nothing.
 				return err
 			}
 			o := s.Options()
+			g, err := gang.Join()
+			if err != nil {
+				return err
+			}
+			if g != nil {
+				defer g.Close()
+				nodes, err := gangs.New(g, &gangs.Options{Version: version})
+				if err != nil {
+					return err
+				}
+				defer nodes.Close()
+				o.Runner = nodes
+				if !nodes.Leads() {
+					return serve(cmd.Context(), s, ds, o)
+				}
+			}
 			p := newProgress(os.Stderr, quiet)
 			o.Observe = p.start
 			r, err := s.Write(cmd.Context(), ds, o)
@@ -106,6 +128,20 @@ goes on where it was; one that finished says so and changes nothing.
 	r.flags(c)
 	c.Flags().StringVar(&name, "name", "", "of a job: what people call it; default: the spec's")
 	return c
+}
+
+// serve is a run on a node that works for node 0, which has the result and prints it.
+func serve(ctx context.Context, s *spec.Spec, ds *dataset.Dataset, o dataset.RunOptions) error {
+	_, err := s.Write(ctx, ds, o)
+	switch {
+	case err == nil, errors.Is(err, exec.ErrServed):
+		return nil
+	case errors.Is(err, gangs.ErrLost):
+		return exitError{exitPreempted, err}
+	case errors.Is(err, gangs.ErrEnded):
+		return told{err}
+	}
+	return err
 }
 
 // printSummary writes the JSON line of --json.
