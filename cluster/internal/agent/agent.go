@@ -174,6 +174,7 @@ func (a *agent) attach(ctx context.Context) error {
 	}
 	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
 	a.keep(w.GetKeep())
+	trim()
 	lease := max(time.Duration(w.GetLeaseMs())*time.Millisecond, time.Second)
 	a.wait = min(mostWait, lease/3) // a head that starts again gives its nodes a lease to come back in
 
