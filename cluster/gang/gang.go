@@ -49,7 +49,6 @@ type Gang struct {
 	dir    string
 	pin    pki.Pin
 	listen net.Listener
-	server *tls.Config
 	work   sync.WaitGroup
 	ctx    context.Context
 	cancel context.CancelFunc
