@@ -39,7 +39,11 @@ func stranger() error {
 		return err
 	}
 	line, err := "", error(nil)
-	switch os.Getenv("STRANGER") {
+	what := os.Getenv("STRANGER")
+	if r := os.Getenv("STRANGER_RANK"); r != "" && r != os.Getenv("RANK") {
+		what = "" // this one is let in
+	}
+	switch what {
 	case "version":
 		h.Version = 99
 	case "rank":

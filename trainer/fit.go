@@ -259,12 +259,6 @@ func (c *controller) launches() error {
 	if l, ok := c.launcher.(launch.Spanning); ok {
 		on = l.Machines()
 	}
-	if c.nodes != nil {
-		on = (&spread{nodes: c.nodes}).Machines()
-		if c.work != nil {
-			return fault.New(fault.Unsupported, "a Go loop trains on one node, as its collectives do, and the gang has %d: train with a program of its own (trainer.Command) whose framework brings collectives, or on one node", len(on))
-		}
-	}
 	if err := reachable(cfg, on); err != nil {
 		return err
 	}
@@ -285,6 +279,21 @@ func (c *controller) launches() error {
 		c.argv = append([]string{exe}, os.Args[1:]...)
 	}
 	return nil
+}
+
+// gangCan refuses what a gang cannot do. All members say the same.
+func gangCan(cfg *Config, loop bool) error {
+	if cfg.nodes() == 1 {
+		return nil
+	}
+	if loop {
+		return fault.New(fault.Unsupported, "a Go loop (trainer.New) trains on one node, as its collectives do, and the gang has %d: train with a program (trainer.Command) whose framework brings collectives, or on one node", cfg.nodes())
+	}
+	var on []string
+	for k := range cfg.nodes() {
+		on = append(on, cfg.Gang.Host(k))
+	}
+	return reachable(cfg, on)
 }
 
 // reachable refuses a storage that not all machines of the run reach.

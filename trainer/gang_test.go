@@ -1,12 +1,9 @@
 package trainer
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -44,6 +41,9 @@ func workerProgram() error {
 	id := identity{socket: os.Getenv(wire.EnvSocket), run: os.Getenv(wire.EnvRun)}
 	id.attempt, _ = strconv.Atoi(os.Getenv(wire.EnvAttempt))
 	id.rank, _ = strconv.Atoi(os.Getenv("RANK"))
+	if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-rank%d-%d", id.rank, os.Getpid())), nil, 0o600); err != nil {
+		return err
+	}
 	s := &star{}
 	defer s.close()
 	reduceAll = s.reduce
@@ -141,7 +141,7 @@ func (k conf) member(g *gang.Gang, dir string) Config {
 	cfg.Gang, cfg.SharedStorage, cfg.Processes = g, true, false
 	cfg.Env = append(k.env(), "TRAINER_TEST=worker")
 	cfg.StartTimeout = 30 * time.Second
-	if cfg.DataProcess != nil {
+	if cfg.DataProcess != nil && dir != "" {
 		cfg.DataProcess.Env = append(cfg.DataProcess.Env, gang.EnvDir+"="+dir)
 	}
 	return cfg
@@ -278,7 +278,3 @@ func TestGang(t *testing.T) {
 		}
 	}
 }
-
-var _ = bufio.NewReader
-var _ = bytes.NewReader
-var _ = errors.New

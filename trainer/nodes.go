@@ -26,6 +26,7 @@ type nodes struct {
 	work      sync.WaitGroup
 	notices   chan string   // of all members
 	come      chan struct{} // closed when all hands have come, or one is refused
+	there     chan struct{} // closed when all have come
 	fed       chan struct{} // closed when the lines of all feeders have
 
 	mu      sync.Mutex
@@ -70,7 +71,7 @@ func (e *lostNode) Unwrap() error { return e.error }
 // listen begins to hear the other nodes.
 func (c *controller) listenNodes() error {
 	n := c.cfg.nodes()
-	ns := &nodes{c: c, all: make([]*node, n), come: make(chan struct{}), fed: make(chan struct{}), hands: n - 1, feeders: n - 1, notices: make(chan string, 1)}
+	ns := &nodes{c: c, all: make([]*node, n), come: make(chan struct{}), there: make(chan struct{}), fed: make(chan struct{}), hands: n - 1, feeders: n - 1, notices: make(chan string, 1)}
 	c.nodes = ns
 	for k := 1; k < n; k++ {
 		ns.all[k] = &node{number: k, of: ns, gone: make(chan struct{}), waits: map[int64]*handWait{}}
@@ -164,13 +165,16 @@ func (ns *nodes) hear(conn net.Conn, k int) {
 	}
 	n.line = l
 	ns.hands--
-	if first := ns.refused == nil; first && (err != nil || ns.hands == 0) {
+	if ns.hands == 0 {
+		close(ns.there)
+	}
+	if ns.refused == nil && (err != nil || ns.hands == 0) {
 		ns.refused = err
 		close(ns.come)
 	}
 	ns.mu.Unlock()
 	ns.work.Go(func() { l.beats(wire.ToHand{Beat: &wire.Beat{}}) })
-	for err == nil {
+	for err = nil; err == nil; { // one that is refused is told with the others
 		if m, err = l.read.FromHand(); err == nil {
 			n.hear(m)
 		}
@@ -338,11 +342,19 @@ func (ns *nodes) absent() (names []string) {
 	return names
 }
 
-// byeTime is how long hands have to end once they know that the run is over.
-const byeTime = 20 * time.Second
+const (
+	byeTime  = 20 * time.Second // for hands to end once they know that the run is over
+	lateTime = 5 * time.Second  // for those that have not come, to hear that nothing was begun
+)
 
 // bye tells all hands how the run ended, and waits until they have heard it.
 func (ns *nodes) bye(over *wire.HandOver) {
+	if lostOf(ns.c.ctx) == nil {
+		select {
+		case <-ns.there:
+		case <-time.After(lateTime):
+		}
+	}
 	ns.mu.Lock()
 	ns.over = true
 	var all []*node

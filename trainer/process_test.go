@@ -43,10 +43,12 @@ type conf struct {
 	Resume        bool
 	Async         bool
 	SaveAll       bool // each rank gives a file of its own
+	SameFile      bool // and one that others give, too
 	DataProcess   bool
 	StepMS        int
 	Every         int64
 	Fail          string // what the loop does instead of training
+	FailRank      int    // that does so; 0: all do
 }
 
 func confOf() (c conf, err error) {
@@ -90,6 +92,11 @@ func dataProgram() error {
 	if err := os.WriteFile(filepath.Join(c.Out, fmt.Sprintf("pid-data-%d", os.Getpid())), nil, 0o600); err != nil {
 		return err
 	}
+	if dir := os.Getenv(gang.EnvDir); dir != "" { // whose name is the node's number
+		if err := os.WriteFile(filepath.Join(c.Out, fmt.Sprintf("pid-node%s-%d", filepath.Base(dir), os.Getpid())), nil, 0o600); err != nil {
+			return err
+		}
+	}
 	d := train()
 	return feeder.Control(context.Background(), os.Stdin, os.Stdout, []feeder.Set{feeder.Of("train", d.Dataset, d.Options, false)}, gang.Aide)
 }
@@ -99,33 +106,10 @@ func (k conf) loop(c *Context) error {
 	if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-worker-%d", os.Getpid())), nil, 0o600); err != nil {
 		return err
 	}
-	switch k.Fail {
-	case "exit":
-		os.Exit(3)
-	case "panic":
-		panic("all is lost")
-	case "device":
-		if d := c.Devices(); len(d) != 1 || os.Getenv("CUDA_VISIBLE_DEVICES") != d[0] {
-			return fmt.Errorf("devices %q, CUDA_VISIBLE_DEVICES=%s", d, os.Getenv("CUDA_VISIBLE_DEVICES"))
-		}
-		for range 20 {
-			time.Sleep(100 * time.Millisecond)
-			if err := c.Report(map[string]float64{"loss": 1}, ""); err != nil {
-				return err
-			}
-		}
-		return nil
-	case "memory":
-		for s := (*c).Context; s.Err() == nil; time.Sleep(10 * time.Millisecond) {
-			hoard = append(hoard, bytes.Repeat([]byte{1}, 8<<20))
-		}
-		return context.Cause(c)
-	case "fork":
-		sleep := exec.Command("sleep", "1000")
-		if err := sleep.Start(); err != nil {
+	if k.FailRank == 0 || c.Rank() == k.FailRank || k.Fail == "hang" {
+		if err := k.fail(c); err != nil || k.Fail != "" && k.FailRank == 0 {
 			return err
 		}
-		return os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-child-%d", sleep.Process.Pid)), nil, 0o600)
 	}
 	f, err := os.OpenFile(filepath.Join(k.Out, fmt.Sprintf("ledger-%d-%d", os.Getpid(), c.Rank())), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -206,10 +190,59 @@ func (k conf) loop(c *Context) error {
 	return nil
 }
 
+// fail does what the loop is to do instead of training; the loop of FailRank does, in its first attempt.
+func (k conf) fail(c *Context) error {
+	if k.FailRank > 0 && c.Attempt() > 1 {
+		return nil
+	}
+	switch k.Fail {
+	case "exit":
+		fmt.Println("it is broken")
+		os.Exit(3)
+	case "hang": // the others do not
+		for c.Rank() != k.FailRank && c.Err() == nil {
+			c.Alive()
+			time.Sleep(100 * time.Millisecond)
+		}
+		<-c.Done()
+		return context.Cause(c)
+	case "panic":
+		panic("all is lost")
+	case "device":
+		if d := c.Devices(); len(d) != 1 || os.Getenv("CUDA_VISIBLE_DEVICES") != d[0] {
+			return fmt.Errorf("devices %q, CUDA_VISIBLE_DEVICES=%s", d, os.Getenv("CUDA_VISIBLE_DEVICES"))
+		}
+		for range 20 {
+			time.Sleep(100 * time.Millisecond)
+			if err := c.Report(map[string]float64{"loss": 1}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "memory":
+		for s := (*c).Context; s.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			hoard = append(hoard, bytes.Repeat([]byte{1}, 8<<20))
+		}
+		return context.Cause(c)
+	case "fork":
+		sleep := exec.Command("sleep", "1000")
+		if err := sleep.Start(); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-child-%d", sleep.Process.Pid)), nil, 0o600)
+	}
+	return nil
+}
+
 // own writes a file of this rank into the folder of a checkpoint, or makes one.
 func (k conf) own(c *Context, dir string) (_ string, err error) {
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "own-"); err != nil {
+			return "", err
+		}
+	}
+	if k.SameFile {
+		if err := os.WriteFile(filepath.Join(dir, "same"), nil, 0o600); err != nil {
 			return "", err
 		}
 	}

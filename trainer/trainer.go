@@ -71,6 +71,9 @@ func (t *Trainer) Fit(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := gangCan(&cfg, t.loop != nil); err != nil {
+		return nil, err
+	}
 	if cfg.nodes() > 1 && cfg.Gang.Node() > 0 {
 		return lend(ctx, cfg, t.argv)
 	}

@@ -1,0 +1,378 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/store"
+)
+
+// crew is a gang of processes.
+type crew struct {
+	t    *testing.T
+	k    conf
+	cmds []*exec.Cmd
+	outs []*bytes.Buffer
+	ends []chan error
+}
+
+// newCrew starts a gang of n processes. They are killed with the test.
+func newCrew(t *testing.T, k conf, n int) *crew {
+	t.Helper()
+	gs, dirs := gangtest.WithFolders(t, n)
+	c := &crew{t: t, k: k}
+	for i, g := range gs {
+		g.Close() // the process listens there
+		cmd, out := exec.Command(os.Args[0]), &bytes.Buffer{}
+		cmd.Env = append(append(os.Environ(), k.env()...), "TRAINER_TEST=member", gang.EnvDir+"="+dirs[i])
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, 5*time.Second
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		c.cmds, c.outs, c.ends = append(c.cmds, cmd), append(c.outs, out), append(c.ends, ended)
+	}
+	t.Cleanup(func() {
+		for i, cmd := range c.cmds {
+			_ = cmd.Process.Kill()
+			if t.Failed() {
+				t.Logf("--- node %d\n%s", i, c.outs[i])
+			}
+		}
+	})
+	return c
+}
+
+// code waits for the end of a member: its exit code, -1 for a signal.
+func (c *crew) code(node int, within time.Duration) int {
+	c.t.Helper()
+	select {
+	case <-c.ends[node]:
+	case <-time.After(within):
+		c.t.Fatalf("node %d has not ended after %v", node, within)
+	}
+	return c.cmds[node].ProcessState.ExitCode()
+}
+
+// until waits for a file of the run's to be there.
+func (c *crew) until(pattern string) {
+	c.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if m, _ := filepath.Glob(pattern); len(m) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("%s does not come", pattern)
+		}
+	}
+}
+
+// checkpoint is a pattern of the n-th checkpoint of the run.
+func (k conf) checkpoint(n int) string {
+	return filepath.Join(k.Storage, k.Name, "checkpoints", fmt.Sprintf("%06d.json", n))
+}
+
+func (k conf) kill(t *testing.T, kind string, s syscall.Signal) {
+	t.Helper()
+	all := pids(k.Out, kind)
+	if len(all) == 0 {
+		t.Fatalf("no %s lives", kind)
+	}
+	for _, pid := range all {
+		if err := syscall.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whichever process is killed: the run goes on, in the same gang or the next, with the losses of one that was left alone, and nothing is left running.
+func TestGangKilled(t *testing.T) {
+	for _, c := range []struct {
+		victim string
+		signal syscall.Signal
+		again  bool // a new gang goes on
+	}{
+		{"rank3", syscall.SIGKILL, false},
+		{"rank0", syscall.SIGKILL, false},
+		{"node1", syscall.SIGKILL, false}, // data processes
+		{"node0", syscall.SIGKILL, false},
+		{"member1", syscall.SIGKILL, true},
+		{"member0", syscall.SIGKILL, true},
+		{"member1", syscall.SIGSTOP, true},
+	} {
+		t.Run(c.victim+" "+c.signal.String(), func(t *testing.T) {
+			want := onOne(t, 4)
+			k := newConf(t, "killed")
+			k.Workers, k.DataProcess, k.SaveAll, k.StepMS = 4, true, true, 5
+			k.Async = rand.IntN(2) == 0
+			m := newCrew(t, k, 2)
+			m.until(k.checkpoint(2))
+			began := time.Now()
+			k.kill(t, c.victim, c.signal)
+			if !c.again {
+				for node := range m.cmds {
+					if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
+						t.Errorf("node %d: exit code %d", node, code)
+					}
+				}
+				if !strings.Contains(m.outs[0].String(), "attempt=2") {
+					t.Error("there was no second attempt")
+				}
+			} else {
+				killed := int(c.victim[len(c.victim)-1] - '0')
+				if code := m.code(1-killed, 25*time.Second); code != 75 || !strings.Contains(m.outs[1-killed].String(), "RESULT preempted") || !strings.Contains(m.outs[1-killed].String(), "is lost") {
+					t.Errorf("node %d: exit code %d", 1-killed, code)
+				}
+				t.Logf("node %d ended %v after the loss", 1-killed, time.Since(began))
+				_ = m.cmds[killed].Process.Kill()
+				m.code(killed, time.Second)
+				for _, kind := range []string{"worker", "data"} {
+					if left := pids(k.Out, kind); len(left) > 0 {
+						t.Errorf("processes that are left: %s %v", kind, left)
+					}
+				}
+				k.Resume = true
+				m = newCrew(t, k, 2)
+				for node := range m.cmds {
+					if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
+						t.Errorf("node %d: exit code %d", node, code)
+					}
+				}
+			}
+			sameLedger(t, k.Out)
+			sameOutcome(t, outcomeOf(t, k, k.Storage), want)
+			nothingLeft(t, k)
+		})
+	}
+}
+
+// A notice at one member is a notice for all: they save after the same step, and end as preempted. The run goes on with other numbers of nodes and workers.
+func TestGangNotice(t *testing.T) {
+	k := newConf(t, "notice")
+	k.DataProcess, k.SaveAll, k.StepMS = true, true, 8
+	for i, c := range []struct{ workers, nodes, at int }{{4, 2, 1}, {3, 3, 0}, {2, 1, 0}, {4, 2, -1}} {
+		k.Workers, k.Resume = c.workers, i > 0
+		m := newCrew(t, k, c.nodes)
+		if c.at >= 0 {
+			for r := range c.workers {
+				m.until(filepath.Join(k.Out, fmt.Sprintf("first-%d-%d", i+1, r)))
+			}
+			if err := m.cmds[c.at].Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for node := range m.cmds {
+			code, state := 75, "RESULT preempted"
+			if c.at < 0 {
+				code, state = 0, "RESULT finished"
+			}
+			if got := m.code(node, 30*time.Second); got != code || !strings.Contains(m.outs[node].String(), state) {
+				t.Errorf("%d workers, node %d: exit code %d", c.workers, node, got)
+			}
+		}
+		if c.at > 0 && !strings.Contains(m.outs[0].String(), fmt.Sprintf("terminated at node %d", c.at)) {
+			t.Error("the notice does not say where it came")
+		}
+		run, err := store.Open(t.Context(), k.Storage, k.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := run.Latest(t.Context())
+		if err != nil || last.World != c.workers || len(last.Files) < c.workers {
+			t.Errorf("%+v, %v", last, err)
+		}
+		run.Close()
+	}
+	sameLedger(t, k.Out)
+	nothingLeft(t, k)
+}
+
+// A worker that fails on another node is what it is on this one: the cause, with the last lines of its log.
+func TestGangWorkerFails(t *testing.T) {
+	for _, c := range []struct {
+		fail string
+		code fault.Code
+		want []string
+	}{
+		{"exit", fault.UserCode, []string{"rank 3", "exit code 3", "it is broken", "on node 1"}},
+		{"panic", fault.UserCode, []string{"rank 3", "all is lost"}},
+		{"hang", fault.Stalled, []string{"rank 3 gave no sign"}},
+		{"memory", fault.Exhausted, []string{"rank 3", "memory"}},
+	} {
+		t.Run(c.fail, func(t *testing.T) {
+			k := newConf(t, "fails")
+			k.Workers, k.Fail, k.FailRank = 4, c.fail, 3
+			all, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
+				cfg := k.quiet(t, g, dir)
+				cfg.Failures = Failures{Worker: -1, Memory: -1}
+				if cfg.HangTimeout = 0; c.fail == "hang" {
+					cfg.HangTimeout = 3 * time.Second
+				}
+				if c.fail == "memory" {
+					cfg.Resources.Memory = 256 << 20
+				}
+				return cfg
+			})
+			for i, err := range errs {
+				if fault.CodeOf(err) != c.code || all[i] == nil || all[i].State != store.Failed {
+					t.Fatalf("node %d: %v, %+v", i, err, all[i])
+				}
+				for _, w := range c.want {
+					if !strings.Contains(err.Error(), w) {
+						t.Errorf("node %d: %v: want %q", i, err, w)
+					}
+				}
+			}
+			if f := all[0].Failures; len(f) != 1 || f[0].Rank != 3 {
+				t.Errorf("%+v", f)
+			}
+			if b, err := os.ReadFile(filepath.Join(k.Out, "logs1", "attempt-1", "rank-3.log")); err != nil || c.fail == "exit" && !bytes.Contains(b, []byte("it is broken")) {
+				t.Errorf("%s, %v", b, err)
+			}
+			if c.fail == "hang" {
+				if b, err := os.ReadFile(filepath.Join(k.Out, "logs0", "attempt-1", "rank-3.stacks")); err != nil || !bytes.Contains(b, []byte("conf.fail(")) {
+					t.Errorf("%.300s, %v", b, err)
+				}
+			}
+			nothingLeft(t, k)
+		})
+	}
+}
+
+// A worker on another node that the controller refuses does not make a run finished.
+func TestGangRefusedWorker(t *testing.T) {
+	for what, want := range map[string]string{"version": "version 99", "rank": "no rank ", "same": "on node 0 of the job, not on node 1", "language": "no message"} {
+		t.Run(what, func(t *testing.T) {
+			k := newConf(t, "refused")
+			k.Workers = 2
+			_, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
+				cfg := k.quiet(t, g, dir)
+				cfg.Data, cfg.Env = nil, []string{"TRAINER_TEST=stranger", "STRANGER=" + what, "STRANGER_RANK=1"}
+				cfg.StopTimeout = time.Second
+				return cfg
+			})
+			for _, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), "it was refused, and ended all the same with exit code 0") || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// What members cannot do together is refused on all of them, and the name of the run is free again.
+func TestGangBadInput(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(cfg *Config, node int)
+		code   fault.Code
+		want   string
+	}{
+		"folder":    {func(cfg *Config, _ int) { cfg.SharedStorage = false }, fault.Invalid, "is a folder of one machine"},
+		"elsewhere": {func(cfg *Config, node int) { cfg.Storage += strings.Repeat("x", 2*node) }, fault.Invalid, "another storage than node 0"},
+		"workers":   {func(cfg *Config, _ int) { cfg.Workers = 3 }, fault.Invalid, "3 workers on 2 nodes"},
+		"number":    {func(cfg *Config, node int) { cfg.Workers = 2 + 2*node }, fault.Invalid, `another number of workers than node 0: "4" there, "2" here`},
+		"spec":      {func(cfg *Config, node int) { cfg.Spec = fmt.Sprintf("a: 1\nb: %d\nc: 2\n", node) }, fault.Invalid, `"b: 1" there, "b: 0" here`},
+		"env":       {func(cfg *Config, node int) { cfg.Env = append(cfg.Env, fmt.Sprintf("A=%d", node)) }, fault.Invalid, "another environment"},
+		"program":   {func(cfg *Config, _ int) { cfg.Dir = "none" }, fault.NotFound, "is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newConf(t, "bad")
+			all, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
+				cfg := k.quiet(t, g, dir)
+				cfg.Logs = filepath.Join(k.Out, "logs")
+				c.change(&cfg, g.Node())
+				return cfg
+			})
+			for i, err := range errs {
+				if all[i] != nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("node %d: %v, %v, want %q", i, all[i], err, c.want)
+				}
+			}
+			if left, _ := filepath.Glob(filepath.Join(k.Storage, "*")); len(left) > 0 {
+				t.Errorf("the name is taken: %v", left)
+			}
+			nothingLeft(t, k)
+		})
+	}
+	k := newConf(t, "bad")
+	gs := gangtest.New(t, 2)
+	cfg := k.quiet(t, gs[0], "")
+	if _, err := New(nothing, cfg).Fit(t.Context()); fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "trainer.Command") {
+		t.Error(err)
+	}
+}
+
+// Files that were taken over, and are in no checkpoint, are kept on the node where they are.
+func TestGangAsyncKept(t *testing.T) {
+	k := newConf(t, "kept")
+	k.Workers, k.Async, k.SaveAll, k.SameFile = 2, true, true, true
+	all, errs := together(t, 2, func(g *gang.Gang, dir string) Config { return k.quiet(t, g, dir) })
+	kept, err := filepath.Glob(filepath.Join(os.TempDir(), keptPrefix+"kept-report-1-*"))
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("%v, %v, %v", kept, err, errs)
+	}
+	for i, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "ranks 0 and 1 both gave a file") || all[i].State != store.Failed || !strings.Contains(err.Error(), "on node 1") {
+			t.Errorf("node %d: %v", i, err)
+		}
+		for _, dir := range kept {
+			if !strings.Contains(err.Error(), dir) {
+				t.Errorf("%v does not name %s", err, dir)
+			}
+		}
+	}
+	var files []string
+	for _, dir := range kept {
+		m, _ := filepath.Glob(filepath.Join(dir, "rank-*", "same"))
+		files = append(files, m...)
+	}
+	slices.Sort(files)
+	if len(files) != 2 {
+		t.Error(files)
+	}
+}
+
+// The end of a member's context ends the run on all of them.
+func TestGangCancel(t *testing.T) {
+	for node := range 2 {
+		k := newConf(t, fmt.Sprintf("cancel%d", node))
+		k.StepMS = 20
+		gs, dirs := gangtest.WithFolders(t, 2)
+		ctxs := []context.Context{t.Context(), t.Context()}
+		var cancel context.CancelFunc
+		ctxs[node], cancel = context.WithCancel(t.Context())
+		defer cancel()
+		results := make(chan error, 2)
+		for i, g := range gs {
+			cfg := k.quiet(t, g, dirs[i])
+			cfg.Events.Committed = func(store.Manifest) { cancel() }
+			go func() {
+				res, err := Command([]string{os.Args[0]}, cfg).Fit(ctxs[i])
+				if res == nil || res.State != store.Failed || res.Checkpoint == 0 {
+					err = fmt.Errorf("node %d: %+v, %w", i, res, err)
+				}
+				results <- err
+			}()
+		}
+		for range 2 {
+			if err := <-results; fault.CodeOf(err) != fault.Canceled {
+				t.Error(err)
+			}
+		}
+		nothingLeft(t, k)
+	}
+}
