@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/trainer"
@@ -43,7 +44,8 @@ func trainCommand() *cobra.Command {
 takes its batches from the Python package penstock. One data process reads for all of them. A worker that crashes or hangs costs one restart of the group, from
 the last checkpoint and with exactly the batches that come next.
 
-` + remoteHelp + ` All workers are on one node. The run is kept in --storage, and a later attempt goes on with it.
+` + remoteHelp + ` With --nodes N its workers are spread evenly over N nodes, whose first one leads: rank 0 is there. The run
+is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
 
 What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
 
@@ -262,15 +264,27 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	c := &t.cfg
 	c.Spec = o.String()
-	if err := goesOn(cmd.Context(), c); err != nil {
+	g, err := gang.Join()
+	if err != nil {
 		return err
+	}
+	hand := false
+	if g != nil {
+		defer g.Close()
+		c.Gang, hand = g, g.Node() > 0
+		c.SharedStorage = filepath.IsAbs(c.Storage) || strings.HasPrefix(c.Storage, "file://") // who submits a job is told so, and nodes look
+	}
+	if !hand {
+		if err := goesOn(cmd.Context(), c); err != nil {
+			return err
+		}
 	}
 	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
 	}
 	c.Output = cmd.OutOrStdout()
-	lines := newLineLog(cmd.ErrOrStderr(), t.quiet)
+	lines := newLineLog(cmd.ErrOrStderr(), t.quiet || hand)
 	c.Log = slog.New(lines)
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -287,11 +301,13 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return exitError{exitPreempted, err}
 	case r == nil:
 		return err
+	case hand: // node 0 says how it ended
 	case r.Attempts == 0 && r.State == store.Finished:
 		nothingLeft(cmd.OutOrStdout(), r.Run, r.Reports, r.Checkpoint)
 		return err
+	default:
+		t.summary(cmd.OutOrStdout(), r, time.Since(begin))
 	}
-	t.summary(cmd.OutOrStdout(), r, time.Since(begin))
 	switch {
 	case err == nil:
 		return nil
