@@ -4,7 +4,9 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,9 +18,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // role is what a process of a test is: heads and nodes are processes of their own here, that can be killed.
@@ -28,8 +33,6 @@ type role struct {
 	Addr string
 	Join string
 	Etcd string // folder of an external store
-
-	Verbose bool
 }
 
 const roleEnv = "PENSTOCK_CLUSTER_TEST_ROLE"
@@ -45,10 +48,7 @@ func play(text string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
-	var log *slog.Logger
-	if r.Verbose {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	switch {
@@ -82,9 +82,46 @@ func play(text string) error {
 
 // actor is such a process, seen from the test.
 type actor struct {
+	t     *testing.T
 	cmd   *exec.Cmd
 	ready string
 	ended chan struct{}
+
+	mu   sync.Mutex
+	said []byte        // its log
+	more chan struct{} // closed when it says more
+}
+
+// Write takes what it logs.
+func (a *actor) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = append(a.said, p...)
+	close(a.more)
+	a.more = make(chan struct{})
+	if testing.Verbose() {
+		os.Stderr.Write(p)
+	}
+	return len(p), nil
+}
+
+// says waits until it has logged something.
+func (a *actor) says(what string) {
+	a.t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		a.mu.Lock()
+		said, more := bytes.Contains(a.said, []byte(what)), a.more
+		a.mu.Unlock()
+		if said {
+			return
+		}
+		select {
+		case <-more:
+		case <-late:
+			a.t.Fatalf("%s does not say %q", a.ready, what)
+		}
+	}
 }
 
 func (a *actor) signal(s syscall.Signal) { _ = a.cmd.Process.Signal(s) }
@@ -97,7 +134,6 @@ func (a *actor) kill() {
 // act starts one, by a command before it (ip netns exec NAME), and waits until it is ready.
 func act(t *testing.T, r role, before ...string) *actor {
 	t.Helper()
-	r.Verbose = testing.Verbose()
 	text, err := json.Marshal(r)
 	must(t, err)
 	exe, err := os.Executable()
@@ -105,14 +141,14 @@ func act(t *testing.T, r role, before ...string) *actor {
 	argv := append(before, exe)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+string(text))
-	cmd.Stderr = os.Stderr
+	a := &actor{t: t, cmd: cmd, ended: make(chan struct{}), more: make(chan struct{})}
+	cmd.Stderr = a
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // where the test dies
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	_, err = cmd.StdinPipe() // its end tells the process that we are gone
 	must(t, err)
 	must(t, cmd.Start())
-	a := &actor{cmd: cmd, ended: make(chan struct{})}
 	lines := make(chan string, 1)
 	go func() {
 		s := bufio.NewScanner(out)
@@ -132,8 +168,14 @@ func act(t *testing.T, r role, before ...string) *actor {
 		case <-time.After(20 * time.Second):
 			t.Errorf("%v does not end", argv)
 			a.signal(syscall.SIGQUIT) // where it is
-			time.Sleep(time.Second)
-			a.kill()
+			select {
+			case <-a.ended:
+			case <-time.After(5 * time.Second):
+				a.kill()
+			}
+		}
+		if t.Failed() && !testing.Verbose() {
+			t.Logf("%v (%s) said:\n%s", argv, a.ready, a.said)
 		}
 	})
 	select {
@@ -245,17 +287,64 @@ func (c *chaos) all(most int64) {
 // gone waits for a process of a job to be gone.
 func (c *chaos) gone(pid int) {
 	c.t.Helper()
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil || len(raw) == 0 || !strings.Contains(string(raw), c.results) {
-			return
-		}
-		if time.Now().After(end) {
-			c.t.Errorf("process %d of a job is left: %s", pid, raw)
-			return
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !strings.Contains(string(raw), c.results) {
+		return // it is gone, and another has its number
+	}
+	if !readable(fd, 15*time.Second) {
+		c.t.Errorf("process %d of a job is left: %s", pid, raw)
+	}
+}
+
+// readable waits until a descriptor has something to read: of a pidfd, the end of its process.
+func readable(fd int, most time.Duration) bool {
+	for end := time.Now().Add(most); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(time.Until(end), 0)/time.Millisecond))
+		if err != unix.EINTR {
+			return n > 0
 		}
 	}
 }
+
+// changes counts what happens to the files in the folder of results. Close it.
+type changes struct {
+	fd  int
+	buf [4096]byte
+	n   int // seen, and not waited for
+}
+
+func (c *chaos) changes() *changes { return watch(c.t, c.results) }
+
+func watch(t *testing.T, dir string) *changes {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_MOVED_TO)
+	must(t, err)
+	return &changes{fd: fd}
+}
+
+// wait until n more have happened, for up to most.
+func (x *changes) wait(n int, most time.Duration) bool {
+	for end := time.Now().Add(most); x.n < n; {
+		if !readable(x.fd, time.Until(end)) {
+			return false
+		}
+		k, err := unix.Read(x.fd, x.buf[:])
+		for at := 0; err == nil && at < k; x.n++ {
+			at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(x.buf[at+12:])) // the length of the name
+		}
+	}
+	x.n -= n
+	return true
+}
+
+func (x *changes) close() { unix.Close(x.fd) }
 
 func (c *chaos) state(node string) string {
 	s, err := c.client.Status(c.ctx())
@@ -329,7 +418,9 @@ func TestHeadFrozen(t *testing.T) {
 	c.work(4, 80)
 	c.begun(0)
 	c.h.signal(syscall.SIGSTOP)
-	time.Sleep(3 * time.Second) // it is the time that matters
+	for _, n := range c.nodes {
+		n.says("has not answered for 2s") // a lease
+	}
 	c.h.signal(syscall.SIGCONT)
 	c.all(1)
 }
@@ -405,14 +496,16 @@ func TestStoreAway(t *testing.T) {
 	c := newChaos(t, "127.0.0.1:0", etcd.ready)
 	c.start("a")
 	c.start("b")
-	away := 5 * time.Second
+	away := 5 * time.Second // it takes so long until the head says it, of which leases have ended
 	if os.Getenv("PENSTOCK_SOAK") != "" {
 		away = 30 * time.Second
 	}
 	c.work(4, int(away/(50*time.Millisecond))/2)
 	c.begun(0)
 	etcd.signal(syscall.SIGSTOP)
-	time.Sleep(away) // it is the time that matters
+	over := time.After(away)
+	c.h.says("leases are not renewed")
+	<-over
 	etcd.signal(syscall.SIGCONT)
 	c.all(1)
 }
@@ -431,9 +524,11 @@ func TestRandomKills(t *testing.T) {
 			for _, n := range names {
 				c.start(n)
 			}
+			x := c.changes()
+			defer x.close()
 			c.work(8, 20+r.IntN(30))
 			for range 4 {
-				time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
+				x.wait(1+r.IntN(5), 3*time.Second) // jobs that begin and end
 				switch n := names[r.IntN(3)]; r.IntN(4) {
 				case 0:
 					c.h.kill()
@@ -447,7 +542,11 @@ func TestRandomKills(t *testing.T) {
 					c.start(n)
 				case 3:
 					c.nodes[n].signal(syscall.SIGSTOP)
-					time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+					if r.IntN(2) == 0 {
+						c.nodeIs(n, "lost")
+					} else {
+						x.wait(1+r.IntN(3), 3*time.Second) // of the others
+					}
 					c.nodes[n].signal(syscall.SIGCONT)
 				}
 			}

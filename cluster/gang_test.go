@@ -128,7 +128,7 @@ func playMember(results string) error {
 func gangJob(t *testing.T, results string, n int) Job {
 	exe, err := os.Executable()
 	must(t, err)
-	return Job{Argv: []string{exe}, Env: map[string]string{memberEnv: results}, Nodes: n, Needs: Resources{CPUs: 1}, Crashes: 3}
+	return Job{Argv: []string{exe, results}, Env: map[string]string{memberEnv: results}, Nodes: n, Needs: Resources{CPUs: 1}, Crashes: 3}
 }
 
 // gang submits one.
@@ -146,7 +146,9 @@ func (c *chaos) met(id string, attempt int64, n int) []meeting {
 func metIn(c *testCluster, results, id string, attempt int64, n int) []meeting {
 	c.t.Helper()
 	ms := make([]meeting, n)
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(10 * time.Millisecond) { // files say nothing by themselves
+	files := watch(c.t, results)
+	defer files.close()
+	for {
 		have := 0
 		for i := range ms {
 			b, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("met-%d-%d", attempt, i)))
@@ -158,7 +160,7 @@ func metIn(c *testCluster, results, id string, attempt int64, n int) []meeting {
 		if have == n {
 			break
 		}
-		if time.Now().After(end) {
+		if !files.wait(1, 40*time.Second) {
 			js, err := c.client.Jobs(c.ctx(), id)
 			c.t.Fatalf("%d of %d members have met: %+v, %v", have, n, js, err)
 		}
@@ -231,32 +233,6 @@ func TestGang(t *testing.T) {
 	}
 }
 
-// listens waits until a process has a socket that listens.
-func (c *chaos) listens(a *actor) {
-	c.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the kernel tells nobody
-		inodes := map[string]bool{}
-		raw, err := os.ReadFile("/proc/net/tcp")
-		must(c.t, err)
-		for line := range strings.Lines(string(raw)) {
-			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" { // LISTEN
-				inodes["socket:["+f[9]+"]"] = true
-			}
-		}
-		dir := fmt.Sprintf("/proc/%d/fd", a.cmd.Process.Pid)
-		fds, err := os.ReadDir(dir)
-		must(c.t, err)
-		for _, fd := range fds {
-			if to, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && inodes[to] {
-				return
-			}
-		}
-		if time.Now().After(end) {
-			c.t.Fatal("no member listens")
-		}
-	}
-}
-
 // A node is killed: the others are ended, and the next attempt is on other nodes, with certificates of its own.
 func TestGangNodeKilled(t *testing.T) {
 	c := newChaos(t, "127.0.0.1:0")
@@ -290,7 +266,7 @@ func TestGangHeadKilledBefore(t *testing.T) {
 	c.nodeIs("b", "alive")
 	b.signal(syscall.SIGSTOP)
 	id := c.gang(2)
-	c.listens(a)
+	a.says("process " + id + "/1/0 waits for the other nodes")
 	c.h.kill()
 	b.signal(syscall.SIGCONT)
 	c.startHead()
@@ -335,6 +311,53 @@ func TestGangDrained(t *testing.T) {
 	}
 	c.letGo()
 	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["preemption"] != 1 || len(s.Failures) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A node is lost before its process has said where it is: the other one, which waits, is ended, and the next attempt meets.
+func TestGangNodeLostBefore(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	a, b := c.start("a"), c.start("b")
+	c.nodeIs("a", "alive")
+	c.nodeIs("b", "alive")
+	b.signal(syscall.SIGSTOP)
+	id := c.gang(2)
+	a.says("process " + id + "/1/0 waits for the other nodes")
+	c.nodeIs("b", "lost")
+	s := c.until(id, func(s *JobStatus) bool { return strings.Contains(s.Why, "there would be room on 1") })
+	if s.State != "restarting" || s.Failures["node"] != 1 || len(s.Failures) != 1 || !strings.Contains(s.Why, "node 1 of the job (n2), node: node n2 was lost") {
+		t.Errorf("%+v", s)
+	}
+	b.kill() // for good
+	c.start("c")
+	for _, m := range c.met(id, 2, 2) {
+		if m.Node == "n2" {
+			t.Errorf("%+v is on the node that was lost", m)
+		}
+	}
+	c.letGo()
+	if s := c.over(id); s.State != "finished" || s.Attempts != 2 {
+		t.Errorf("%+v", s)
+	}
+	if got := c.logs(id, false); !strings.Contains(got, "node 1 | penstock: the log of attempt 1 is on node n2, which is not attached\n") {
+		t.Errorf("logs: %q", got)
+	}
+}
+
+// The node in the head's own process is one of several as any other.
+func TestGangWithHead(t *testing.T) {
+	c := &testCluster{t: t, dir: shortDir(t)}
+	own := c.node("own", Resources{CPUs: 1})
+	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: "127.0.0.1:0", Lease: 2 * time.Second, Node: &own, Log: logTo(t)}
+	c.start()
+	t.Cleanup(c.stop)
+	c.join("a", Resources{CPUs: 1})
+	results := t.TempDir()
+	id := c.submit(gangJob(t, results, 2))
+	metIn(c, results, id, 1, 2)
+	must(t, os.WriteFile(filepath.Join(results, "go"), nil, 0o644))
+	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -328,3 +328,38 @@ func TestSlowLink(t *testing.T) {
 	}
 	t.Logf("4 MiB at 6 Mbit/s: %v", took.Round(10*time.Millisecond))
 }
+
+// The members of a gang are reached at the addresses of their nodes, also that on the head's machine; where one of them is not reached any more the job goes on elsewhere.
+func TestGangAddresses(t *testing.T) {
+	t.Parallel()
+	w := newWire(t, 2*time.Second)
+	w.join("a")
+	w.join("b")
+	w.order = append(w.order, "") // the third address is nobody's
+	own := w.start("own")         // beside the head
+	id := w.gang(3)
+	where := map[string]string{w.nodes["a"].ready: w.addr("a"), w.nodes["b"].ready: w.addr("b"), own.ready: w.at(1)}
+	var lost meeting
+	for i, m := range w.met(id, 1, 3) {
+		if m.Host != where[m.Node] || !strings.HasPrefix(m.Addresses[i], m.Host+":") {
+			t.Errorf("member %d on %s is at %s (%v), not %s", i, m.Node, m.Host, m.Addresses, where[m.Node])
+		}
+		if m.Node == w.nodes["b"].ready {
+			lost = m
+		}
+	}
+	w.join("c")
+	w.run("ip", "link", "set", w.link("b"), "down") // nobody hears it, and nobody is told
+	for _, m := range w.met(id, 2, 3) {
+		if m.Node == lost.Node {
+			t.Errorf("%+v is on the node that is not reached", m)
+		}
+	}
+	w.run("ip", "link", "set", w.link("b"), "up")
+	w.nodeIs("b", "alive")
+	w.gone(lost.PID)
+	w.letGo()
+	if s := w.over(id); s.State != "finished" || s.Attempts != 2 || len(s.Failures) != 1 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -45,6 +45,7 @@ func (p *process) meet(ctx context.Context, dir string) (*member, error) {
 	p.mu.Lock()
 	p.member = m
 	p.mu.Unlock()
+	p.a.Log.Info(fmt.Sprintf("process %s waits for the other nodes of its job", p.id), "address", m.address)
 	c, peers, err := m.ask(ctx)
 	if err == nil {
 		var id pki.Identity

@@ -69,6 +69,7 @@ type Head struct {
 	work      sync.WaitGroup
 	began     time.Time
 	storeAway atomic.Pointer[string] // why; nil: it is there
+	unrenewed atomic.Bool            // the last lease that was to be renewed was not
 	tokens    tokenBook
 
 	// the loop's
@@ -290,7 +291,7 @@ func (h *Head) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		wait := lookEvery
+		wait := min(lookEvery, h.cfg.Lease/8)
 		if at, ok := h.core.Deadline(); ok {
 			wait = min(wait, max(at-time.Since(h.began), 0))
 		}
@@ -308,13 +309,14 @@ func (h *Head) loop() {
 	}
 }
 
-// lookEvery is how often the loop looks at the clock, at least.
+// lookEvery is how often the loop looks at the clock, at least; where leases are short, each eighth of one.
 const lookEvery = 500 * time.Millisecond
 
-// look notes when the head itself was away (stopped, or without its store): the leases that ended meanwhile say nothing about nodes that are attached, and get their time again.
+// look notes when the head itself was away (stopped, or without its store): the leases that ended meanwhile say nothing about nodes that are attached, and get their time again. Two thirds of a lease are left of one that is
+// renewed at each beat: to be away for less than that ends none.
 func (h *Head) look() {
 	now := time.Now()
-	if now.Sub(h.looked) > 4*lookEvery {
+	if now.Sub(h.looked) > min(4*lookEvery, h.cfg.Lease/2) {
 		h.excused = now.Add(h.cfg.Lease)
 	}
 	h.looked = now

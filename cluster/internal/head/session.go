@@ -239,8 +239,13 @@ func (h *Head) renew(ctx context.Context, s *session, beats <-chan struct{}) {
 		select {
 		case <-beats:
 			s.missed.Store(true)
-			if _, err := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load())); err == nil {
+			_, err := h.store.KeepAlive(ctx, records.LeaseID(s.lease.Load()))
+			switch {
+			case err == nil:
 				s.missed.Store(false)
+				h.unrenewed.Store(false)
+			case ctx.Err() == nil && fault.CodeOf(err) == fault.Unavailable && !h.unrenewed.Swap(true):
+				h.log.Warn("leases are not renewed: nodes get theirs again when the store answers", "node", s.node, "err", err)
 			}
 		case <-ctx.Done():
 			return
