@@ -57,7 +57,7 @@ _SOON = 1 << 19  # bytes of batches that are freed at once; fewer ride with the 
 _PINNED = 1  # flag of begin: pages of the ring stay where they are
 _NOTICED = 1  # flag of a batch
 
-_MANY, _MANY_BYTES = 16, 64 << 20  # batches that are held when a warning comes: no loop, with what is ahead of it, holds that many
+_MANY, _MANY_BYTES = 16, 64 << 20  # batches in use when a warning comes: no loop uses that many
 
 _AT_ONCE = 4  # batches that are decoded beside the one that is asked for
 
@@ -291,7 +291,7 @@ class Feed:
 
     def _patience(self, waited: float) -> None:
         """Says that views may be what is waited for."""
-        n = len(self.held)
+        n, _ = self._in_use()
         if n and waited >= (_PATIENCE if n > 1 else _LONG_PATIENCE):
             self._warn(f"no batch for {waited:.0f} s, while ")
 
@@ -300,9 +300,9 @@ class Feed:
         if self._warned:
             return
         self._warned = True
-        n = len(self.held)
+        n, size = self._in_use()
         warnings.warn(
-            f"rank {self.rank}: {begin}{n} {'batch is' if n == 1 else 'batches are'} still in use ({self.held_bytes / (1 << 20):.1f} MiB): "
+            f"rank {self.rank}: {begin}{n} {'batch is' if n == 1 else 'batches are'} still in use ({size / (1 << 20):.1f} MiB): "
             "arrays and tensors are views of the data process's memory, which comes back with the last view of a batch, and grows without a limit of its own until then. "
             "Keep copies: {k: v.clone() for k, v in batch.items()} of tensors, v.copy() of arrays; or drop batches sooner",
             RuntimeWarning,
@@ -396,9 +396,7 @@ class Feed:
             return None
         self._ask()
         if self.decoded:
-            item = self.decoded.popleft()
-            self.ahead.take(0 if item.memory is None else len(item.memory), time.monotonic())
-            return item
+            return self._count(self.decoded.popleft())
         self.waiting = True
         try:
             while True:
@@ -424,8 +422,7 @@ class Feed:
                 raise _remote(meta)
             else:
                 raise Corrupt(f"the feed is damaged: a frame of kind {kind}")
-            self.ahead.take(0 if item.memory is None else len(item.memory), time.monotonic())
-            return item
+            return self._count(item)
         except Error as e:
             if not self.closed:
                 self.fail(e)
@@ -436,6 +433,20 @@ class Feed:
             raise
         finally:
             self.waiting = False
+
+    def _count(self, item: Item) -> Item:
+        """An item that is given: it is asked for no more, and is one more in use."""
+        self.ahead.take(0 if item.memory is None else len(item.memory), time.monotonic())
+        if (self.held_bytes > _MANY_BYTES or self.held_bytes > self.much) and not self._warned:
+            n, size = self._in_use()
+            if size > self.much or (size > _MANY_BYTES and n > _MANY):
+                self._warn("")
+        return item
+
+    def _in_use(self) -> tuple[int, int]:
+        """Batches, and their bytes, that were given and have views: without those that are decoded ahead."""
+        ahead = [len(x.memory) for x in self.decoded if x.memory is not None]
+        return len(self.held) - len(ahead), self.held_bytes - sum(ahead)
 
     def _decode(self) -> None:
         """Decodes batches that came with the one before. After a step of the user's the first use of any code is slow, ten and more times the second: so several at once cost little more than one."""
@@ -505,8 +516,6 @@ class Feed:
             lease.feed, lease.offset, lease.length = self, offset, length
             self.held[offset] = lease
             self.held_bytes += length
-            if self.held_bytes > self.much or (self.held_bytes > _MANY_BYTES and len(self.held) - len(self.decoded) > _MANY):
-                self._warn("")
             item.memory = memory
         if kind == TENSORS:
             known, size, heads = self._form

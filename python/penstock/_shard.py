@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _state
 from penstock._batch import Batch
-from penstock._errors import Corrupt, Error, Invalid, Unsupported
+from penstock._epoch import Epoch, arrays, info
+from penstock._errors import Error, Invalid, Unsupported
 from penstock._feed import END, TENSORS, Feed, Item
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Shard:
         booleans and columns with nulls are copies, as pyarrow's ``to_numpy`` makes them.
         """
         self._begin()
-        return _Epoch(self, self._numpy, views=True)
+        return Epoch(self, self._numpy, views=True)
 
     def iter_torch_batches(
         self,
@@ -94,7 +94,7 @@ class Shard:
         :attr:`last` has the place in the epoch of the batch given last.
         """
         self._begin()
-        return _Epoch(self, self._arrow)
+        return Epoch(self, self._arrow)
 
     def _begin(self) -> None:
         self._feed.usable()
@@ -135,7 +135,7 @@ class Shard:
             self._alive(item.step + 1)
 
     def _numpy(self, item: Item) -> Batch[NDArray[Any]]:
-        return _info(item, arrays(item))
+        return info(item, arrays(item))
 
     def _arrow(self, item: Item) -> pa.RecordBatch:
         from penstock import _arrow
@@ -160,7 +160,7 @@ class Shard:
     @property
     def last(self) -> Batch[Any] | None:
         """The batch given last, without its columns: epoch, step, rows, real, samples, lineage. None before the first."""
-        return None if self._last is None else _info(self._last, {})
+        return None if self._last is None else info(self._last, {})
 
     # -- the state
 
@@ -257,62 +257,3 @@ class Shard:
     def __repr__(self) -> str:
         what = self.name or self._spec or self._feed.path
         return f"<penstock.Shard {what!r}, rank {self.rank}, {'closed' if self.closed else f'epoch {self.epoch}, step {self.step}'}>"
-
-
-class _Epoch(Iterator[Any]):
-    """One epoch of a shard. It keeps no batch that it gave."""
-
-    __slots__ = ("_make", "_over", "_shard", "_views")
-
-    def __init__(self, shard: Shard, make: Callable[[Item], Any], views: bool = False) -> None:
-        """``views``: what ``make`` makes costs no memory of its own, so that some may be made ahead."""
-        self._shard, self._make, self._views, self._over = shard, make, views, False
-
-    def __next__(self) -> Any:
-        if self._over:
-            raise StopIteration
-        shard = self._shard
-        item = shard._take()
-        if item is None:
-            self._over = True
-            raise StopIteration
-        make = self._make
-        if item.made is not None and item.made[0] is make:
-            out = item.made[1]
-        else:
-            try:
-                out = make(item)
-            except BaseException:
-                shard._ahead.appendleft(item)  # it was not given, and another loop may ask for it in another form
-                raise
-            if self._views:
-                try:
-                    for x in shard._feed.decoded:  # as decoding: several at once cost little more than one
-                        if x.kind == TENSORS:
-                            x.made = make, make(x)
-                except Error:  # raised in its turn  # noqa: S110
-                    pass
-        shard._give(item)
-        return out
-
-
-def _info(item: Item, columns: dict[str, Any]) -> Batch[Any]:
-    b: Batch[Any] = Batch(columns)
-    b.epoch, b.step, b.rows, b.real = item.epoch, item.step, item.rows, item.real
-    b.noticed, b._samples, b._lineage = item.noticed, item.samples, item.lineage
-    return b
-
-
-def arrays(item: Item) -> dict[str, NDArray[Any]]:
-    """The columns of a batch: views of its memory."""
-    memory = item.memory
-    if item.kind == TENSORS:
-        if memory is None:
-            return {h.name: np.empty(h.shape, h.dtype) for h in item.heads}
-        array = np.ndarray
-        return {h.name: array(h.shape, h.dtype, memory, h.offset) for h in item.heads}
-    from penstock import _arrow
-
-    if memory is None:
-        raise Corrupt("the feed is damaged: a batch of records without bytes")
-    return _arrow.columns(_arrow.record(memory, item.rows), memory)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._batch import BFLOAT16, Batch
+from penstock._epoch import Epoch, arrays, info
 from penstock._errors import Error, Invalid, Unsupported
 from penstock._feed import END, TENSORS, Item
-from penstock._shard import Shard, _Epoch, _info, arrays
 
 try:
     import torch
 except ImportError as e:
     raise Unsupported("iter_torch_batches needs PyTorch: pip install torch, or take iter_batches()") from e
+
+if TYPE_CHECKING:
+    from penstock._shard import Shard
 
 Dtypes = torch.dtype | Mapping[str, torch.dtype] | None
 
@@ -39,9 +42,9 @@ def iterate(shard: Shard, device: torch.device | str | None, dtypes: Dtypes, pin
         return _Copies(shard, to, dtypes, pin_memory)
     if to.type == "cpu":
         if dtypes is None:
-            return _Epoch(shard, lambda item: _info(item, views(item)), views=True)
-        return _Epoch(shard, lambda item: _info(item, _cast(views(item), dtypes)))
-    return _Epoch(shard, lambda item: _info(item, {k: t.to(to) for k, t in _cast(views(item), dtypes).items()}))
+            return Epoch(shard, lambda item: info(item, views(item)), views=True)
+        return Epoch(shard, lambda item: info(item, _cast(views(item), dtypes)))
+    return Epoch(shard, lambda item: info(item, {k: t.to(to) for k, t in _cast(views(item), dtypes).items()}))
 
 
 def views(item: Item) -> dict[str, torch.Tensor]:
@@ -130,7 +133,7 @@ class _Copies(Iterator[Batch[torch.Tensor]]):
         current.wait_event(done)
         for t in copies.values():
             t.record_stream(current)
-        out: Batch[torch.Tensor] = _info(item, copies)
+        out: Batch[torch.Tensor] = info(item, copies)
         shard._give(item)
         ahead = shard._peek()
         if ahead is not None and ahead.kind != END:

@@ -150,10 +150,31 @@ def _until(what: object) -> None:
         time.sleep(0.001)
 
 
+def test_batches_that_come_together_are_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warning comes with the first batch that is one too many, and counts those that were given."""
+    monkeypatch.setattr(_feed, "_MANY", 3)
+    monkeypatch.setattr(_feed, "_MANY_BYTES", 64)
+    ring = Ring()
+
+    def script(p: Peer) -> None:
+        p.welcome(ring)
+        p.frame()
+        p.send(*(fake.batch(i, 64 * i, 64, X) for i in range(8)))
+        while p.frame()[0] not in (0, 4):
+            pass
+
+    with Fake(tmp_path, script) as f, penstock.connect(f.path, prefetch=7) as s:
+        it = s.iter_batches()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            kept = [next(it) for _ in range(3)]
+        assert s._feed.decoded
+        with pytest.warns(RuntimeWarning, match="4 batches are still in use"):
+            kept.append(next(it))
+
+
 @pytest.mark.parametrize("keep, text", [(3, "3 batches are still in use"), (1, "1 batch is still in use")])
 def test_kept_views_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, text: str) -> None:
-    monkeypatch.setattr(_feed, "_PATIENCE", 0.5)
-    monkeypatch.setattr(_feed, "_LONG_PATIENCE", 0.5)
     ring = Ring()
     go = threading.Event()
 
@@ -170,6 +191,8 @@ def test_kept_views_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
     with Fake(tmp_path, script) as f, penstock.connect(f.path) as s:
         it = s.iter_batches()
         kept = [next(it) for _ in range(keep)]
+        monkeypatch.setattr(_feed, "_PATIENCE", 0.5)  # from now on: those may take as long as they like
+        monkeypatch.setattr(_feed, "_LONG_PATIENCE", 0.5)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             t = threading.Thread(target=lambda: (_until(lambda: s._feed._warned), go.set()))
