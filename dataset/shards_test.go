@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -231,6 +232,14 @@ func TestCheckShards(t *testing.T) {
 		if laid != c.laid || (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: laid %v, error %v, want %v and %q", c.s, laid, err, c.laid, c.want)
 		}
+	}
+	// It is asked before the nodes of a job are connected, and leaves them out.
+	o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 20, Nodes: &shard.Nodes{Ranks: []int{0, 1}}}}
+	if laid, err := dataset.Range(1000).CheckShards(t.Context(), 2, o); !laid || err != nil || o.Nodes == nil {
+		t.Errorf("with nodes: laid %v, error %v", laid, err)
+	}
+	if _, err := dataset.Range(1000).Shards(t.Context(), 2, o); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "no exchange") {
+		t.Errorf("shards of nodes that are not connected: %v", err)
 	}
 }
 

@@ -91,6 +91,9 @@ func (it *Iterator) yield() error {
 		j.mu.Unlock()
 		return fault.New(fault.Invalid, "feed: rank %d is not the last of this node that is read: close it; the node feeds others while it reads for its own", it.rank)
 	}
+	if n := len(it.queue); n > 0 { // perhaps the end of the last epoch, after which nothing comes
+		it.last = it.queue[n-1].at
+	}
 	it.drop()
 	j.idle.Store(true)
 	j.mu.Unlock()

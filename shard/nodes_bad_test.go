@@ -323,7 +323,10 @@ func TestNodesRest(t *testing.T) {
 		d := newDivision(rng, 1+rng.IntN(6))
 		o := jobOptions(seed)
 		o.Prefetch, o.Endless, o.Form.Tensors = rng.IntN(4)-1, rng.IntN(2) == 0, rng.IntN(2) == 0
-		ds := dataset.Range(300).Filter("id % 3 != 0")
+		if o.Epochs = rng.IntN(4); o.Epochs > 0 {
+			o.Endless = false
+		}
+		ds := dataset.Range(100).Filter("id % 3 != 0")
 		err := onNodes(d, func(n *shard.Nodes) error {
 			w := newWatched()
 			o := *o

@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 	"github.com/penstock-data/penstock/dataset"
@@ -557,6 +559,15 @@ func TestNodesRefused(t *testing.T) {
 	_, _, err := Over([]Feeder{g, f}, []int{0, 1}).Start(t.Context(), 2, nil)
 	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "node 1: what feeds it is of no gang") {
 		t.Errorf("%v", err)
+	}
+	closure := dataset.Range(trainRows).MapBatches(func(_ context.Context, b arrow.RecordBatch) (arrow.RecordBatch, error) {
+		b.Retain()
+		return b, nil
+	}, nil)
+	s := over(t, locals(t, 2, func(int) []Set { return []Set{Of("train", closure, trainOptions(), false)} }), 2)
+	_, _, err = s.Start(t.Context(), 2, nil)
+	if fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "nodes: they cannot know that they run the same plan") || !strings.Contains(err.Error(), "register it") {
+		t.Errorf("a closure: %v", err)
 	}
 }
 
