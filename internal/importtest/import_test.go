@@ -58,7 +58,7 @@ var allowed = []struct {
 	{"shard/internal/rows", "internal/gather"},
 	{"shard/internal/...", "internal/fault internal/gather internal/mem exec io/driver shard/internal/order shard/internal/pack shard/internal/rows"},
 	{"shard/exchangetest", "internal/fault internal/mem shard dataset"},
-	{"shard/exchange", "internal/fault internal/mem internal/ipcmeta shard cluster/gang"},
+	{"shard/exchange", "internal/fault internal/ipcrecord shard cluster/gang"},
 	{"shard/feed", "internal/fault internal/mem internal/ipcmeta shard"},
 	{"shard", "internal/fault internal/cell internal/near internal/typename internal/gather io/driver exec shard/internal/..."},
 	{"trainer/collective", "internal/fault"},

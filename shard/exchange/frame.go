@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -32,7 +33,7 @@ const (
 
 // Limits of what a frame may claim. Nothing is allocated for a claim alone: memory grows with what has come.
 const (
-	maxMeta = 64 << 20
+	maxMeta = ipcrecord.MaxMeta
 	maxRows = 1 << 38 // bytes; as of one tensor
 )
 

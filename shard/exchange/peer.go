@@ -93,9 +93,10 @@ func (p *peer) closing() bool {
 
 // why is the reason for which a call fails, nil if there is none.
 func (p *peer) why() error {
-	select {
-	case <-p.x.closing:
+	if p.closing() {
 		return errClosed
+	}
+	select {
 	case <-p.done:
 		return p.err
 	default:

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -237,12 +239,40 @@ func (p *peer) message(s *message, alloc memory.Allocator) (m shard.Message, err
 	switch s.kind {
 	case framePacked:
 		m.Packed, m.Free = rows.Bytes(), rows.Release
-		return m, nil
 	case frameRecord:
-		m.Record, err = decode(p.in.schema, s.at.meta, rows)
+		m.Record, err = p.record(s.at.meta, rows)
 	}
-	rows.Release() // a record's buffers are parts of it
 	return m, err
+}
+
+// record takes over rows.
+func (p *peer) record(meta []byte, rows *memory.Buffer) (rec arrow.RecordBatch, err error) {
+	l := &lent{rows: rows}
+	view := memory.NewBufferWithAllocator(rows.Bytes(), l)
+	if p.in.schema == nil {
+		err = damaged("a record before its schema")
+	} else {
+		rec, err = ipcrecord.Decode(p.in.schema, meta, view)
+	}
+	if err != nil {
+		l.rows = nil
+		rows.Release()
+		return nil, err
+	}
+	view.Release() // the record's buffers are parts of it
+	return rec, nil
+}
+
+// lent gives memory back when the record in it is released. Where there is none, what was made of it counts for nothing: arrow-go forgets buffers of records that do not decode.
+type lent struct {
+	memory.Allocator // unused
+	rows             *memory.Buffer
+}
+
+func (l *lent) Free([]byte) {
+	if l.rows != nil {
+		l.rows.Release()
+	}
 }
 
 // bytes reads up to n bytes in all.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -12,6 +13,7 @@ import (
 func (p *peer) send(ctx context.Context, m *shard.Message) error {
 	h := header{kind: framePlain, head: len(m.Head)}
 	o := &p.out
+	var rec *ipcrecord.Record
 	switch {
 	case len(m.Head) > shard.MaxHead:
 		return fault.New(fault.Exhausted, "a message with a head of %d bytes; at most %d: take smaller batches", len(m.Head), shard.MaxHead)
@@ -20,11 +22,12 @@ func (p *peer) send(ctx context.Context, m *shard.Message) error {
 	case m.Packed != nil:
 		h.kind, h.rows = framePacked, int64(len(m.Packed))
 	case m.Record != nil:
-		if err := o.rec.begin(m.Record); err != nil {
+		r, err := o.rec.begin(m.Record)
+		if err != nil {
 			return err
 		}
-		defer o.rec.end()
-		h.kind, h.meta, h.rows = frameRecord, len(o.rec.meta), o.rec.rows
+		defer r.End()
+		rec, h.kind, h.meta, h.rows = r, frameRecord, len(r.Meta), r.Size
 	}
 	if h.rows > maxRows {
 		return fault.New(fault.Exhausted, "a message with %d bytes of rows; at most %d: take smaller batches", h.rows, int64(maxRows))
@@ -46,7 +49,7 @@ func (p *peer) send(ctx context.Context, m *shard.Message) error {
 		return canceled(ctx)
 	}
 	settle := interrupt(ctx, func() { p.c.SetWriteDeadline(past) })
-	err := o.message(&h, m)
+	err := o.message(&h, m, rec)
 	if settle() {
 		if err == nil {
 			p.c.SetWriteDeadline(time.Time{})
@@ -62,7 +65,7 @@ func (p *peer) send(ctx context.Context, m *shard.Message) error {
 }
 
 // message writes the frames of a message. It needs the turn.
-func (o *outgoing) message(h *header, m *shard.Message) error {
+func (o *outgoing) message(h *header, m *shard.Message, rec *ipcrecord.Record) error {
 	// What Write says is said again: a bufio.Writer that has failed fails for good.
 	if h.kind == frameRecord && o.rec.told != o.rec.schema {
 		s := header{kind: frameSchema, meta: len(o.rec.text)}
@@ -76,8 +79,8 @@ func (o *outgoing) message(h *header, m *shard.Message) error {
 	case framePacked:
 		o.w.Write(m.Packed)
 	case frameRecord:
-		o.w.Write(o.rec.meta)
-		if err := o.rec.write(o.w); err != nil {
+		o.w.Write(rec.Meta)
+		if err := rec.Write(o.w); err != nil {
 			return err
 		}
 	}
