@@ -1,0 +1,116 @@
+//go:build linux
+
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/datatest"
+)
+
+// nodesOf is a cluster with two nodes of four CPUs.
+func nodesOf(t *testing.T) *testCluster {
+	c := newTestCluster(t)
+	for _, name := range []string{"a", "b"} {
+		c.join(name, "--cpus", "4", "--token", strings.TrimSpace(c.ok("token", "create")))
+	}
+	return c
+}
+
+// A training run on two nodes: programs see what torchrun would say, node 0 says how it ended, and all of it exits as the run did.
+func TestTrainOnNodes(t *testing.T) {
+	c := nodesOf(t)
+	work, storage := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(filepath.Join(work, "examples"), os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	train := func(name, script string, more ...string) result {
+		return penstock(t, append(append([]string{"train", filepath.Join(work, "examples", "train.yaml"), "--cluster", c.head, "--working-dir", work, "--nodes", "2", "--workers", "4", "--storage", storage, "--name", name}, more...), "--", "sh", "-c", script)...)
+	}
+	r := train("echo", `echo "I am $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $NODE_RANK at $MASTER_ADDR ${MASTER_PORT:+port} $PENSTOCK_GANG"`)
+	if r.code != 0 || strings.Count(r.out, "finished after 0 reports") != 1 {
+		t.Fatalf("%+v", r)
+	}
+	var said []string
+	for line := range strings.Lines(r.out) {
+		if _, what, ok := strings.Cut(line, "I am "); ok {
+			said = append(said, strings.TrimSpace(what))
+		}
+	}
+	slices.Sort(said)
+	if s := strings.Join(said, "\n"); s != "0/4 0/2 0/2 0 at 127.0.0.1 port\n1/4 1/2 0/2 0 at 127.0.0.1 port\n2/4 0/2 1/2 1 at 127.0.0.1 port\n3/4 1/2 1/2 1 at 127.0.0.1 port" {
+		t.Errorf("%s", s)
+	}
+	if s := ok(t, "status", "echo", "--storage", storage); !strings.Contains(s, "finished") {
+		t.Errorf("the run: %s", s)
+	}
+	// A worker of node 1 fails: the first cause is what the job says, once for each node, and its exit code is the run's.
+	r = train("fails", `[ $RANK != 3 ] || { echo "this is why"; exit 7; }`, "--set", "train.failures.worker=0")
+	if r.code != exitFailed || !strings.Contains(r.out+r.err, "rank 3") || !strings.Contains(r.out, "this is why") || !strings.Contains(r.out+r.err, "exit code 7") {
+		t.Errorf("%+v", r)
+	}
+	// What the nodes do not share is refused.
+	r = c.call("train", filepath.Join(work, "examples", "train.yaml"), "--working-dir", work, "--nodes", "2", "--storage", "penstock-runs")
+	if r.code != exitUsage || !strings.Contains(r.err, "a bucket, or an absolute path") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// DDP on two nodes, of which one is killed in the midst of it, has the losses of one node, bit by bit.
+func TestPyTorchOnNodes(t *testing.T) {
+	p := pytorch{python: datatest.Python(t, "numpy", "torch")}
+	var err error
+	if p.library, err = filepath.Abs("../../python"); err != nil {
+		t.Fatal(err)
+	}
+	if p.script, err = filepath.Abs("testdata/kill.py"); err != nil {
+		t.Fatal(err)
+	}
+	const workers = 2
+	whole := t.TempDir()
+	if r := penstock(t, "train", p.spec(t, whole, t.TempDir(), "sync", workers), "--name", "whole"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	ledger, losses := written(t, whole, "ledger", 0), written(t, whole, "loss", workers)
+	if len(ledger) != 1600 || len(losses) != 40*workers {
+		t.Fatalf("%d samples, %d losses: the test is wrong", len(ledger), len(losses))
+	}
+	c := nodesOf(t)
+	out, storage := t.TempDir(), t.TempDir()
+	spec := p.spec(t, out, storage, "sync", workers)
+	d := stay(t, "train", spec, "--cluster", c.head, "--working-dir", filepath.Dir(spec), "--nodes", "2", "--name", "nodes", "--id", "nodes")
+	late := time.After(4 * time.Minute) // frameworks take long to start
+	for killed := false; !killed; {
+		_, err := os.Stat(filepath.Join(storage, "nodes", "checkpoints", "000002.json"))
+		select {
+		case <-d.ended:
+			t.Fatal("it ended before its node was killed")
+		case <-late:
+			t.Fatal("it has no checkpoint")
+		case <-time.After(10 * time.Millisecond):
+		}
+		if killed = err == nil; killed {
+			c.kill("n2")
+		}
+	}
+	select {
+	case <-d.ended:
+	case <-late:
+		t.Fatal("it does not end")
+	}
+	if code := d.cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(d.String(), "attempt 2") {
+		t.Fatalf("exit %d: %s", code, d)
+	}
+	if got := written(t, out, "ledger", 0); !maps.Equal(got, ledger) {
+		t.Errorf("%d samples are not those of one node", len(got))
+	}
+	if got := written(t, out, "loss", workers); !maps.Equal(got, losses) {
+		t.Errorf("%d losses are not those of one node", len(got))
+	}
+}
