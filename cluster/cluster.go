@@ -11,10 +11,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -151,6 +149,7 @@ type Node struct {
 	cfg       NodeConfig
 	id        string
 	inventory *pb.Inventory
+	binary    string // this program
 	visible   []string
 	lease     *device.Lease
 	unlock    func() // of the folder
@@ -173,7 +172,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, done: make(chan struct{})}
-	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol}
 	var err error
 	if inv.Name == "" {
 		if inv.Name, err = os.Hostname(); err != nil {
@@ -190,7 +189,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if r.Memory == 0 {
 		r.Memory = exec.AvailableMemory() / 10 * 9
 	}
-	if inv.Binary, err = binaryHash(); err != nil {
+	if n.binary, err = os.Executable(); err != nil {
 		return nil, err
 	}
 	if n.unlock, err = agent.Lock(cfg.Dir); err != nil {
@@ -232,24 +231,6 @@ func (n *Node) devices(ctx context.Context, inv *pb.Inventory, want int) error {
 		n.visible = append(n.visible, d.Visible)
 	}
 	return nil
-}
-
-// binaryHash is the SHA-256 of this program.
-func binaryHash() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Join makes this machine a node of the cluster whose head is at addr, for the first time with a join token; later the certificate in Dir is enough, and token is looked at only where it is of another cluster, or this
@@ -407,10 +388,9 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 func (n *Node) run(conn *rpc.Conn, pin pki.Pin) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.end, n.conn = cancel, conn
-	binary, _ := os.Executable() // binaryHash has found it
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
 	}()
 }
 

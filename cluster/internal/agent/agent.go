@@ -144,8 +144,8 @@ func (a *agent) attach(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	hello := &pb.Hello{Inventory: a.Inventory, Exited: slices.Clone(a.ended)}
-	for _, p := range a.procs {
-		hello.Running = append(hello.Running, p.wire())
+	for id := range a.procs {
+		hello.Running = append(hello.Running, id)
 	}
 	// From here on what happens is queued, and follows hello.
 	a.queue = nil
@@ -209,7 +209,6 @@ func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fr
 	defer beat.Stop()
 	silence := time.NewTimer(lease)
 	defer silence.Stop()
-	seq := uint64(0)
 	for {
 		a.mu.Lock()
 		batch := a.queue
@@ -232,8 +231,7 @@ func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fr
 		case <-silence.C:
 			return fault.New(fault.Unavailable, "the head has not answered for %v", lease)
 		case <-beat.C:
-			seq++
-			if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Beat{Beat: &pb.Beat{Seq: seq, Used: a.used()}}}); err != nil {
+			if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Beat{Beat: &pb.Beat{Used: a.used()}}}); err != nil {
 				return cause(stream, err)
 			}
 		case <-ctx.Done():

@@ -74,6 +74,9 @@ func TestMember(t *testing.T) {
 	done := make(chan metMember, 1)
 	go func() { m, err := p.meet(t.Context(), folder); done <- metMember{m, err} }()
 	ask := heard(t, a)
+	if line := <-log; !strings.Contains(line, "waits for the other nodes") {
+		t.Error(line)
+	}
 	if ask.GetProcess() != p.id || !strings.HasPrefix(ask.GetAddress(), "127.0.0.1:") {
 		t.Fatalf("it says %v", ask)
 	}

@@ -33,23 +33,11 @@ type process struct {
 	start *pb.Start
 	gone  chan struct{} // closed when nothing of it is left, and its end is among a.ended
 
-	mu      sync.Mutex
-	cancel  context.CancelFunc // of what is done before it runs
-	ending  bool
-	member  *member      // nil: it is alone, or not that far yet
-	group   launch.Group // nil: it does not run
-	pid     int64
-	started time.Time
-}
-
-func (p *process) wire() *pb.Process {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := &pb.Process{Id: p.id, Pid: p.pid}
-	if !p.started.IsZero() {
-		w.StartedUnixNanos = p.started.UnixNano()
-	}
-	return w
+	mu     sync.Mutex
+	cancel context.CancelFunc // of what is done before it runs
+	ending bool
+	member *member      // nil: it is alone, or not that far yet
+	group  launch.Group // nil: it does not run
 }
 
 // start begins a process. One that is there already is not begun again.
@@ -86,7 +74,7 @@ func (a *agent) start(s *pb.Start) {
 
 // over: nothing of a process is left.
 func (a *agent) over(p *process, e *pb.Exited) {
-	e.Process, e.UnixNanos = p.id, time.Now().UnixNano()
+	e.Process = p.id
 	a.mu.Lock()
 	if a.leaving && (e.Class == "worker" || e.Class == "user") {
 		e.Class = "preemption" // its node went away under it
@@ -178,17 +166,14 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	}
 	m.begun()
 	p.mu.Lock()
-	p.group, p.started = group, time.Now()
-	if u := group.Usage(); len(u) > 0 {
-		p.pid = int64(u[0].PID)
-	}
+	p.group = group
 	ending := p.ending
 	p.mu.Unlock()
 	if ending {
 		a.work.Go(func() { group.Stop(endGrace) })
 	}
-	a.Log.Info(fmt.Sprintf("process %s runs", p.id), "pid", p.pid, "devices", s.GetDevices())
-	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: &pb.Started{Process: p.wire()}}})
+	a.Log.Info(fmt.Sprintf("process %s runs", p.id), "pid", group.Usage()[0].PID, "devices", s.GetDevices())
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: p.id}})
 	exit := <-group.Exits()
 	group.Stop(0) // what it left behind
 	return ended(exit)
@@ -203,7 +188,7 @@ func lacks(err error) bool {
 func ended(e launch.Exit) *pb.Exited {
 	x := &pb.Exited{Code: int64(e.Code)}
 	if e.Signal != 0 {
-		x.Code, x.Signal = -1, e.Signal.String()
+		x.Code = -1
 	}
 	switch {
 	case e.OK():

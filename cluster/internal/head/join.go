@@ -126,8 +126,8 @@ func (h *Head) JoinToken(ctx context.Context) (pki.Token, error) {
 }
 
 type joinServer struct {
-	pb.UnimplementedJoinServer
-	h *Head
+	pb.UnsafeJoinServer // no method may be missing
+	h                   *Head
 }
 
 // Join makes a node of whoever has a token for it.
@@ -181,7 +181,7 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 		return nil, err
 	}
 	h.log.Info(fmt.Sprintf("%s joined as node %s", q.GetInventory().GetName(), node), "node", node, "address", rpc.PeerOf(ctx).Host)
-	return &pb.JoinReply{Cluster: h.id, Node: node, Chain: chain, UnixNanos: now.UnixNano()}, nil
+	return &pb.JoinReply{Chain: chain, UnixNanos: now.UnixNano()}, nil
 }
 
 // nameIsFree refuses a second node of a name: what people say would have two meanings.

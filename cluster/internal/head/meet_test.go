@@ -47,10 +47,7 @@ func attach(t *testing.T, h *Head, id string, running ...string) *peer {
 	if p.stream, err = pb.NewNodeClient(conn).Attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	hello := &pb.Hello{Inventory: inv}
-	for _, r := range running {
-		hello.Running = append(hello.Running, &pb.Process{Id: r})
-	}
+	hello := &pb.Hello{Inventory: inv, Running: running}
 	p.say(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: hello}})
 	if m := p.hear(); m.GetWelcome() == nil || len(m.GetWelcome().GetKeep()) != len(running) {
 		t.Fatalf("node %s is welcomed with %v", id, m)

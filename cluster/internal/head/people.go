@@ -22,8 +22,8 @@ import (
 )
 
 type controlServer struct {
-	pb.UnimplementedControlServer
-	h *Head
+	pb.UnsafeControlServer // no method may be missing
+	h                      *Head
 }
 
 // watchEvery is the least time between two states that a watcher gets.
@@ -77,7 +77,7 @@ func (h *Head) state() *pb.Cluster {
 			seen = n.Value.Seen
 		}
 		c.Nodes = append(c.Nodes, &pb.NodeState{Id: id, State: string(n.Value.State), Inventory: n.Value.Inventory, Booked: wireResources(h.core.Booked(place.NodeID(id))), Used: h.used[id],
-			Epoch: n.Value.Epoch, Address: n.Value.Address, SeenUnixNanos: nanos(seen), Processes: int64(len(on))})
+			Address: n.Value.Address, SeenUnixNanos: nanos(seen), Processes: int64(len(on))})
 	}
 	for _, w := range h.core.Waiting() {
 		job := jobOf(w.Demand)
@@ -213,16 +213,15 @@ func (c controlServer) CreateToken(ctx context.Context, q *pb.CreateTokenRequest
 		return nil, fault.New(fault.Invalid, "a token is for join or for access, not for %q", q.GetKind())
 	}
 	var t pki.Token
-	var r records.Record[tokenRecord]
 	err := c.h.do(ctx, func() (err error) {
-		t, r, err = c.h.token(ctx, kind, scope, ttl, q.GetName())
+		t, _, err = c.h.token(ctx, kind, scope, ttl, q.GetName())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.h.log.Info(fmt.Sprintf("%v made %v", rpc.PeerOf(ctx), t), "scope", scope)
-	return &pb.CreateTokenReply{Token: t.Reveal(), Record: wireToken(r)}, nil
+	return &pb.CreateTokenReply{Token: t.Reveal()}, nil
 }
 
 func wireToken(r records.Record[tokenRecord]) *pb.Token {

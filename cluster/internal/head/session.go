@@ -67,8 +67,8 @@ func (h *Head) tell(node string, m *pb.FromHead) {
 }
 
 type nodeServer struct {
-	pb.UnimplementedNodeServer
-	h *Head
+	pb.UnsafeNodeServer // no method may be missing
+	h                   *Head
 }
 
 // Attach is a session, from hello to the end of the stream.
@@ -89,7 +89,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 		return err
 	}
 	for _, p := range hello.GetHello().GetRunning() {
-		if x, ok := jobs.ParseProcess(p.GetId()); ok {
+		if x, ok := jobs.ParseProcess(p); ok {
 			e.Running = append(e.Running, x)
 		}
 	}
@@ -224,7 +224,7 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 				return context.Cause(ctx)
 			}
 		}
-		h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Beat{Seq: beat.Beat.GetSeq()}}})
+		h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Empty{}}})
 		select {
 		case renew <- struct{}{}:
 		default:
@@ -258,7 +258,7 @@ func (h *Head) heard(s *session, m *pb.FromAgent) error {
 	node := place.Node{ID: place.NodeID(s.node)}
 	switch x := m.GetSay().(type) {
 	case *pb.FromAgent_Started:
-		if p, ok := jobs.ParseProcess(x.Started.GetProcess().GetId()); ok {
+		if p, ok := jobs.ParseProcess(x.Started); ok {
 			return h.do(h.ctx, func() error {
 				return h.step(core.Event{Kind: core.Started, Node: node, Epoch: s.epoch, Process: p})
 			})

@@ -180,9 +180,7 @@ type Inventory struct {
 	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`    // of the binary
 	Protocol      int64                  `protobuf:"varint,5,opt,name=protocol,proto3" json:"protocol,omitempty"` // must be the head's
-	Binary        string                 `protobuf:"bytes,6,opt,name=binary,proto3" json:"binary,omitempty"`      // SHA-256 of the executable
-	Platform      string                 `protobuf:"bytes,7,opt,name=platform,proto3" json:"platform,omitempty"`  // GOOS/GOARCH
-	Devices       []string               `protobuf:"bytes,8,rep,name=devices,proto3" json:"devices,omitempty"`    // GPUs by UUID, in order
+	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`    // GPUs by UUID, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -250,20 +248,6 @@ func (x *Inventory) GetProtocol() int64 {
 		return x.Protocol
 	}
 	return 0
-}
-
-func (x *Inventory) GetBinary() string {
-	if x != nil {
-		return x.Binary
-	}
-	return ""
-}
-
-func (x *Inventory) GetPlatform() string {
-	if x != nil {
-		return x.Platform
-	}
-	return ""
 }
 
 func (x *Inventory) GetDevices() []string {
@@ -343,10 +327,8 @@ func (x *JoinRequest) GetUnixNanos() int64 {
 
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Chain         [][]byte               `protobuf:"bytes,3,rep,name=chain,proto3" json:"chain,omitempty"`                           // DER: the node's certificate, then the CA's
-	UnixNanos     int64                  `protobuf:"varint,4,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"` // the head's clock
+	Chain         [][]byte               `protobuf:"bytes,1,rep,name=chain,proto3" json:"chain,omitempty"`                           // DER: the node's certificate, which says who it is, then the CA's
+	UnixNanos     int64                  `protobuf:"varint,2,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"` // the head's clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,20 +361,6 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
 	return file_cluster_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *JoinReply) GetCluster() string {
-	if x != nil {
-		return x.Cluster
-	}
-	return ""
-}
-
-func (x *JoinReply) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
 }
 
 func (x *JoinReply) GetChain() [][]byte {
@@ -567,13 +535,13 @@ func (x *FromAgent) GetBeat() *Beat {
 	return nil
 }
 
-func (x *FromAgent) GetStarted() *Started {
+func (x *FromAgent) GetStarted() string {
 	if x != nil {
 		if x, ok := x.Say.(*FromAgent_Started); ok {
 			return x.Started
 		}
 	}
-	return nil
+	return ""
 }
 
 func (x *FromAgent) GetExited() *Exited {
@@ -616,7 +584,7 @@ type FromAgent_Beat struct {
 }
 
 type FromAgent_Started struct {
-	Started *Started `protobuf:"bytes,3,opt,name=started,proto3,oneof"`
+	Started string `protobuf:"bytes,3,opt,name=started,proto3,oneof"` // the process that runs
 }
 
 type FromAgent_Exited struct {
@@ -742,7 +710,7 @@ func (x *FromHead) GetLeave() *Leave {
 	return nil
 }
 
-func (x *FromHead) GetBeat() *Beat {
+func (x *FromHead) GetBeat() *Empty {
 	if x != nil {
 		if x, ok := x.Say.(*FromHead_Beat); ok {
 			return x.Beat
@@ -794,7 +762,7 @@ type FromHead_Leave struct {
 }
 
 type FromHead_Beat struct {
-	Beat *Beat `protobuf:"bytes,6,opt,name=beat,proto3,oneof"` // heard
+	Beat *Empty `protobuf:"bytes,6,opt,name=beat,proto3,oneof"` // one was heard
 }
 
 type FromHead_Heard struct {
@@ -824,7 +792,7 @@ func (*FromHead_Peers) isFromHead_Say() {}
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inventory     *Inventory             `protobuf:"bytes,1,opt,name=inventory,proto3" json:"inventory,omitempty"`
-	Running       []*Process             `protobuf:"bytes,2,rep,name=running,proto3" json:"running,omitempty"` // what the agent has from earlier sessions
+	Running       []string               `protobuf:"bytes,2,rep,name=running,proto3" json:"running,omitempty"` // processes that the agent has from earlier sessions
 	Exited        []*Exited              `protobuf:"bytes,3,rep,name=exited,proto3" json:"exited,omitempty"`   // and what has ended since, until it was heard
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -867,7 +835,7 @@ func (x *Hello) GetInventory() *Inventory {
 	return nil
 }
 
-func (x *Hello) GetRunning() []*Process {
+func (x *Hello) GetRunning() []string {
 	if x != nil {
 		return x.Running
 	}
@@ -943,8 +911,7 @@ func (x *Welcome) GetKeep() []string {
 
 type Beat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Used          *Resources             `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"` // measured, of an agent's
+	Used          *Resources             `protobuf:"bytes,1,opt,name=used,proto3" json:"used,omitempty"` // measured
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,13 +946,6 @@ func (*Beat) Descriptor() ([]byte, []int) {
 	return file_cluster_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *Beat) GetSeq() uint64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
 func (x *Beat) GetUsed() *Resources {
 	if x != nil {
 		return x.Used
@@ -993,71 +953,11 @@ func (x *Beat) GetUsed() *Resources {
 	return nil
 }
 
-// Process is a process of a job on a node. Its id is never used twice.
-type Process struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Id               string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // JOB/ATTEMPT/MEMBER
-	Pid              int64                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
-	StartedUnixNanos int64                  `protobuf:"varint,3,opt,name=started_unix_nanos,json=startedUnixNanos,proto3" json:"started_unix_nanos,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
-}
-
-func (x *Process) Reset() {
-	*x = Process{}
-	mi := &file_cluster_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Process) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Process) ProtoMessage() {}
-
-func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Process.ProtoReflect.Descriptor instead.
-func (*Process) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *Process) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *Process) GetPid() int64 {
-	if x != nil {
-		return x.Pid
-	}
-	return 0
-}
-
-func (x *Process) GetStartedUnixNanos() int64 {
-	if x != nil {
-		return x.StartedUnixNanos
-	}
-	return 0
-}
-
+// Start: a process has an id that is never used twice.
 type Start struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
-	Argv          []string               `protobuf:"bytes,2,rep,name=argv,proto3" json:"argv,omitempty"` // argv[0] "penstock": the agent's own binary
+	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"` // JOB/ATTEMPT/MEMBER
+	Argv          []string               `protobuf:"bytes,2,rep,name=argv,proto3" json:"argv,omitempty"`       // argv[0] "penstock": the agent's own binary
 	Env           map[string]string      `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Pack          string                 `protobuf:"bytes,4,opt,name=pack,proto3" json:"pack,omitempty"` // SHA-256; empty: an empty folder
 	Limits        *Resources             `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -1070,7 +970,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +982,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +995,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Start) GetProcess() string {
@@ -1166,7 +1066,7 @@ type Listening struct {
 
 func (x *Listening) Reset() {
 	*x = Listening{}
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1078,7 @@ func (x *Listening) String() string {
 func (*Listening) ProtoMessage() {}
 
 func (x *Listening) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1091,7 @@ func (x *Listening) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listening.ProtoReflect.Descriptor instead.
 func (*Listening) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Listening) GetProcess() string {
@@ -1228,7 +1128,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1140,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1153,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Peers) GetProcess() string {
@@ -1284,50 +1184,6 @@ func (x *Peers) GetError() string {
 	return ""
 }
 
-type Started struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Process       *Process               `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Started) Reset() {
-	*x = Started{}
-	mi := &file_cluster_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Started) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Started) ProtoMessage() {}
-
-func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Started.ProtoReflect.Descriptor instead.
-func (*Started) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *Started) GetProcess() *Process {
-	if x != nil {
-		return x.Process
-	}
-	return nil
-}
-
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
@@ -1338,7 +1194,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1206,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1219,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stop) GetProcess() string {
@@ -1383,18 +1239,16 @@ func (x *Stop) GetGraceMs() int64 {
 type Exited struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
-	Code          int64                  `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"` // -1: none
-	Signal        string                 `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"`
-	Class         string                 `protobuf:"bytes,4,opt,name=class,proto3" json:"class,omitempty"` // "", "worker", "memory", "refused" (could not be started here)
-	Text          string                 `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`   // last lines, or why it was refused
-	UnixNanos     int64                  `protobuf:"varint,6,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
+	Code          int64                  `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`  // -1: none
+	Class         string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"` // "", "worker", "memory", "user", "preemption", "unfit" (this node cannot run it), "refused" (none can)
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`   // how it ended, and its last lines; or why it could not be started
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1260,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1273,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Exited) GetProcess() string {
@@ -1436,13 +1290,6 @@ func (x *Exited) GetCode() int64 {
 	return 0
 }
 
-func (x *Exited) GetSignal() string {
-	if x != nil {
-		return x.Signal
-	}
-	return ""
-}
-
 func (x *Exited) GetClass() string {
 	if x != nil {
 		return x.Class
@@ -1457,13 +1304,6 @@ func (x *Exited) GetText() string {
 	return ""
 }
 
-func (x *Exited) GetUnixNanos() int64 {
-	if x != nil {
-		return x.UnixNanos
-	}
-	return 0
-}
-
 // Leave ends what runs, then the agent.
 type Leave struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1474,7 +1314,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1326,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1339,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Leave) GetGraceMs() int64 {
@@ -1522,7 +1362,7 @@ type ReadLog struct {
 
 func (x *ReadLog) Reset() {
 	*x = ReadLog{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1374,7 @@ func (x *ReadLog) String() string {
 func (*ReadLog) ProtoMessage() {}
 
 func (x *ReadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1387,7 @@ func (x *ReadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLog.ProtoReflect.Descriptor instead.
 func (*ReadLog) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReadLog) GetRequest() uint64 {
@@ -1600,7 +1440,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1452,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1465,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogChunk) GetRequest() uint64 {
@@ -1686,7 +1526,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1538,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1551,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{23}
+	return file_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchRequest) GetFollow() bool {
@@ -1734,7 +1574,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1586,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1599,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{24}
+	return file_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Cluster) GetId() string {
@@ -1804,17 +1644,16 @@ type NodeState struct {
 	Inventory     *Inventory             `protobuf:"bytes,3,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	Booked        *Resources             `protobuf:"bytes,4,opt,name=booked,proto3" json:"booked,omitempty"`
 	Used          *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Address       string                 `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
-	SeenUnixNanos int64                  `protobuf:"varint,8,opt,name=seen_unix_nanos,json=seenUnixNanos,proto3" json:"seen_unix_nanos,omitempty"`
-	Processes     int64                  `protobuf:"varint,9,opt,name=processes,proto3" json:"processes,omitempty"`
+	Address       string                 `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
+	SeenUnixNanos int64                  `protobuf:"varint,7,opt,name=seen_unix_nanos,json=seenUnixNanos,proto3" json:"seen_unix_nanos,omitempty"`
+	Processes     int64                  `protobuf:"varint,8,opt,name=processes,proto3" json:"processes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1665,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1678,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{25}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeState) GetId() string {
@@ -1877,13 +1716,6 @@ func (x *NodeState) GetUsed() *Resources {
 	return nil
 }
 
-func (x *NodeState) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
 func (x *NodeState) GetAddress() string {
 	if x != nil {
 		return x.Address
@@ -1916,7 +1748,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +1760,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +1773,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{26}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Waiting) GetJob() string {
@@ -1975,7 +1807,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +1819,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +1832,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -2028,7 +1860,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +1872,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +1885,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShutdownRequest) GetNode() string {
@@ -2089,7 +1921,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +1933,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +1946,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTokenRequest) GetKind() string {
@@ -2148,14 +1980,13 @@ func (x *CreateTokenRequest) GetName() string {
 type CreateTokenReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
-	Record        *Token                 `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTokenReply) Reset() {
 	*x = CreateTokenReply{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +1998,7 @@ func (x *CreateTokenReply) String() string {
 func (*CreateTokenReply) ProtoMessage() {}
 
 func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2011,7 @@ func (x *CreateTokenReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenReply.ProtoReflect.Descriptor instead.
 func (*CreateTokenReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateTokenReply) GetToken() string {
@@ -2188,13 +2019,6 @@ func (x *CreateTokenReply) GetToken() string {
 		return x.Token
 	}
 	return ""
-}
-
-func (x *CreateTokenReply) GetRecord() *Token {
-	if x != nil {
-		return x.Record
-	}
-	return nil
 }
 
 type Token struct {
@@ -2213,7 +2037,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2049,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2062,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Token) GetId() string {
@@ -2306,7 +2130,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2142,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2155,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Tokens) GetTokens() []*Token {
@@ -2350,7 +2174,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2186,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2199,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
+	return file_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -2394,7 +2218,7 @@ type PackRequest struct {
 
 func (x *PackRequest) Reset() {
 	*x = PackRequest{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2230,7 @@ func (x *PackRequest) String() string {
 func (*PackRequest) ProtoMessage() {}
 
 func (x *PackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2243,7 @@ func (x *PackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackRequest.ProtoReflect.Descriptor instead.
 func (*PackRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PackRequest) GetSha256() string {
@@ -2438,7 +2262,7 @@ type HasPackReply struct {
 
 func (x *HasPackReply) Reset() {
 	*x = HasPackReply{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2274,7 @@ func (x *HasPackReply) String() string {
 func (*HasPackReply) ProtoMessage() {}
 
 func (x *HasPackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2287,7 @@ func (x *HasPackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HasPackReply.ProtoReflect.Descriptor instead.
 func (*HasPackReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HasPackReply) GetHas() bool {
@@ -2483,7 +2307,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2319,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2332,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Chunk) GetSha256() string {
@@ -2534,17 +2358,17 @@ type Job struct {
 	Secrets       map[string]string      `protobuf:"bytes,5,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // never in records, logs, listings
 	Pack          string                 `protobuf:"bytes,6,opt,name=pack,proto3" json:"pack,omitempty"`
 	Resources     *Resources             `protobuf:"bytes,7,opt,name=resources,proto3" json:"resources,omitempty"`
-	Crashes       *int64                 `protobuf:"varint,8,opt,name=crashes,proto3,oneof" json:"crashes,omitempty"`                                                                  // ends by a signal that are survived, 3 by default; < 0: without limit
-	Retries       int64                  `protobuf:"varint,10,opt,name=retries,proto3" json:"retries,omitempty"`                                                                       // other codes than 0 that are survived
-	Labels        map[string]string      `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that its node must have
-	Nodes         int64                  `protobuf:"varint,11,opt,name=nodes,proto3" json:"nodes,omitempty"`                                                                           // that it runs on, a process with the resources on each; 0: one
+	Crashes       *int64                 `protobuf:"varint,8,opt,name=crashes,proto3,oneof" json:"crashes,omitempty"`                                                                   // ends by a signal that are survived, 3 by default; < 0: without limit
+	Retries       int64                  `protobuf:"varint,9,opt,name=retries,proto3" json:"retries,omitempty"`                                                                         // other codes than 0 that are survived
+	Labels        map[string]string      `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that its nodes must have
+	Nodes         int64                  `protobuf:"varint,11,opt,name=nodes,proto3" json:"nodes,omitempty"`                                                                            // that it runs on, a process with the resources on each; 0: one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2380,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2393,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Job) GetSubmission() string {
@@ -2659,7 +2483,7 @@ type SubmitReply struct {
 
 func (x *SubmitReply) Reset() {
 	*x = SubmitReply{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2495,7 @@ func (x *SubmitReply) String() string {
 func (*SubmitReply) ProtoMessage() {}
 
 func (x *SubmitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2508,7 @@ func (x *SubmitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitReply.ProtoReflect.Descriptor instead.
 func (*SubmitReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SubmitReply) GetJob() string {
@@ -2711,7 +2535,7 @@ type JobsRequest struct {
 
 func (x *JobsRequest) Reset() {
 	*x = JobsRequest{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2547,7 @@ func (x *JobsRequest) String() string {
 func (*JobsRequest) ProtoMessage() {}
 
 func (x *JobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2560,7 @@ func (x *JobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsRequest.ProtoReflect.Descriptor instead.
 func (*JobsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *JobsRequest) GetJobs() []string {
@@ -2763,7 +2587,7 @@ type JobList struct {
 
 func (x *JobList) Reset() {
 	*x = JobList{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +2599,7 @@ func (x *JobList) String() string {
 func (*JobList) ProtoMessage() {}
 
 func (x *JobList) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +2612,7 @@ func (x *JobList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobList.ProtoReflect.Descriptor instead.
 func (*JobList) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *JobList) GetJobs() []*JobState {
@@ -2824,7 +2648,7 @@ type JobState struct {
 
 func (x *JobState) Reset() {
 	*x = JobState{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2660,7 @@ func (x *JobState) String() string {
 func (*JobState) ProtoMessage() {}
 
 func (x *JobState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2673,7 @@ func (x *JobState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobState.ProtoReflect.Descriptor instead.
 func (*JobState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *JobState) GetId() string {
@@ -2939,7 +2763,7 @@ type StopJobRequest struct {
 
 func (x *StopJobRequest) Reset() {
 	*x = StopJobRequest{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +2775,7 @@ func (x *StopJobRequest) String() string {
 func (*StopJobRequest) ProtoMessage() {}
 
 func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +2788,7 @@ func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobRequest.ProtoReflect.Descriptor instead.
 func (*StopJobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StopJobRequest) GetJob() string {
@@ -2992,7 +2816,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +2828,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +2841,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogsRequest) GetJob() string {
@@ -3058,16 +2882,14 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"NamedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xde\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xaa\x02\n" +
 	"\tInventory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
 	"\bcapacity\x18\x02 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\bcapacity\x12B\n" +
 	"\x06labels\x18\x03 \x03(\v2*.penstock.cluster.v1.Inventory.LabelsEntryR\x06labels\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1a\n" +
-	"\bprotocol\x18\x05 \x01(\x03R\bprotocol\x12\x16\n" +
-	"\x06binary\x18\x06 \x01(\tR\x06binary\x12\x1a\n" +
-	"\bplatform\x18\a \x01(\tR\bplatform\x12\x18\n" +
-	"\adevices\x18\b \x03(\tR\adevices\x1a9\n" +
+	"\bprotocol\x18\x05 \x01(\x03R\bprotocol\x12\x18\n" +
+	"\adevices\x18\x06 \x03(\tR\adevices\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x01\n" +
@@ -3076,51 +2898,44 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12<\n" +
 	"\tinventory\x18\x03 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x1d\n" +
 	"\n" +
-	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\"n\n" +
-	"\tJoinReply\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
-	"\x05chain\x18\x03 \x03(\fR\x05chain\x12\x1d\n" +
+	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\"@\n" +
+	"\tJoinReply\x12\x14\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x1d\n" +
 	"\n" +
-	"unix_nanos\x18\x04 \x01(\x03R\tunixNanos\" \n" +
+	"unix_nanos\x18\x02 \x01(\x03R\tunixNanos\" \n" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"\"\n" +
 	"\n" +
 	"RenewReply\x12\x14\n" +
-	"\x05chain\x18\x01 \x03(\fR\x05chain\"\xdb\x02\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\"\xbd\x02\n" +
 	"\tFromAgent\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.penstock.cluster.v1.HelloH\x00R\x05hello\x12/\n" +
-	"\x04beat\x18\x02 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x128\n" +
-	"\astarted\x18\x03 \x01(\v2\x1c.penstock.cluster.v1.StartedH\x00R\astarted\x125\n" +
+	"\x04beat\x18\x02 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x12\x1a\n" +
+	"\astarted\x18\x03 \x01(\tH\x00R\astarted\x125\n" +
 	"\x06exited\x18\x04 \x01(\v2\x1b.penstock.cluster.v1.ExitedH\x00R\x06exited\x121\n" +
 	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03log\x12>\n" +
 	"\tlistening\x18\x06 \x01(\v2\x1e.penstock.cluster.v1.ListeningH\x00R\tlisteningB\x05\n" +
-	"\x03say\"\x9c\x03\n" +
+	"\x03say\"\x9d\x03\n" +
 	"\bFromHead\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.penstock.cluster.v1.StartH\x00R\x05start\x12/\n" +
 	"\x04stop\x18\x03 \x01(\v2\x19.penstock.cluster.v1.StopH\x00R\x04stop\x129\n" +
 	"\bread_log\x18\x04 \x01(\v2\x1c.penstock.cluster.v1.ReadLogH\x00R\areadLog\x122\n" +
-	"\x05leave\x18\x05 \x01(\v2\x1a.penstock.cluster.v1.LeaveH\x00R\x05leave\x12/\n" +
-	"\x04beat\x18\x06 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x12\x16\n" +
+	"\x05leave\x18\x05 \x01(\v2\x1a.penstock.cluster.v1.LeaveH\x00R\x05leave\x120\n" +
+	"\x04beat\x18\x06 \x01(\v2\x1a.penstock.cluster.v1.EmptyH\x00R\x04beat\x12\x16\n" +
 	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
 	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peersB\x05\n" +
-	"\x03say\"\xb2\x01\n" +
+	"\x03say\"\x94\x01\n" +
 	"\x05Hello\x12<\n" +
-	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x126\n" +
-	"\arunning\x18\x02 \x03(\v2\x1c.penstock.cluster.v1.ProcessR\arunning\x123\n" +
+	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x18\n" +
+	"\arunning\x18\x02 \x03(\tR\arunning\x123\n" +
 	"\x06exited\x18\x03 \x03(\v2\x1b.penstock.cluster.v1.ExitedR\x06exited\"N\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
-	"\x04keep\x18\x03 \x03(\tR\x04keep\"L\n" +
-	"\x04Beat\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\x122\n" +
-	"\x04used\x18\x02 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"Y\n" +
-	"\aProcess\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
-	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12,\n" +
-	"\x12started_unix_nanos\x18\x03 \x01(\x03R\x10startedUnixNanos\"\xb8\x02\n" +
+	"\x04keep\x18\x03 \x03(\tR\x04keep\":\n" +
+	"\x04Beat\x122\n" +
+	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xb8\x02\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
@@ -3141,20 +2956,15 @@ const file_cluster_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
 	"\x05chain\x18\x03 \x03(\fR\x05chain\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"A\n" +
-	"\aStarted\x126\n" +
-	"\aprocess\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.ProcessR\aprocess\";\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\";\n" +
 	"\x04Stop\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x19\n" +
-	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"\x97\x01\n" +
+	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"`\n" +
 	"\x06Exited\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
-	"\x04code\x18\x02 \x01(\x03R\x04code\x12\x16\n" +
-	"\x06signal\x18\x03 \x01(\tR\x06signal\x12\x14\n" +
-	"\x05class\x18\x04 \x01(\tR\x05class\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\x12\x1d\n" +
-	"\n" +
-	"unix_nanos\x18\x06 \x01(\x03R\tunixNanos\"\"\n" +
+	"\x04code\x18\x02 \x01(\x03R\x04code\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\"\"\n" +
 	"\x05Leave\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\x03R\agraceMs\"\x86\x01\n" +
 	"\aReadLog\x12\x18\n" +
@@ -3179,17 +2989,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05nodes\x18\x03 \x03(\v2\x1e.penstock.cluster.v1.NodeStateR\x05nodes\x126\n" +
 	"\awaiting\x18\x04 \x03(\v2\x1c.penstock.cluster.v1.WaitingR\awaiting\x12\x1d\n" +
 	"\n" +
-	"unix_nanos\x18\x05 \x01(\x03R\tunixNanos\"\xd1\x02\n" +
+	"unix_nanos\x18\x05 \x01(\x03R\tunixNanos\"\xbb\x02\n" +
 	"\tNodeState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12<\n" +
 	"\tinventory\x18\x03 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x126\n" +
 	"\x06booked\x18\x04 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x06booked\x122\n" +
-	"\x04used\x18\x05 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x18\n" +
-	"\aaddress\x18\a \x01(\tR\aaddress\x12&\n" +
-	"\x0fseen_unix_nanos\x18\b \x01(\x03R\rseenUnixNanos\x12\x1c\n" +
-	"\tprocesses\x18\t \x01(\x03R\tprocesses\"W\n" +
+	"\x04used\x18\x05 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\x12\x18\n" +
+	"\aaddress\x18\x06 \x01(\tR\aaddress\x12&\n" +
+	"\x0fseen_unix_nanos\x18\a \x01(\x03R\rseenUnixNanos\x12\x1c\n" +
+	"\tprocesses\x18\b \x01(\x03R\tprocesses\"W\n" +
 	"\aWaiting\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12(\n" +
@@ -3205,10 +3014,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x15\n" +
 	"\x06ttl_ms\x18\x03 \x01(\x03R\x05ttlMs\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\\\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"(\n" +
 	"\x10CreateTokenReply\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\x122\n" +
-	"\x06record\x18\x02 \x01(\v2\x1a.penstock.cluster.v1.TokenR\x06record\"\xe4\x01\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\xe4\x01\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3240,9 +3048,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04pack\x18\x06 \x01(\tR\x04pack\x12<\n" +
 	"\tresources\x18\a \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\tresources\x12\x1d\n" +
 	"\acrashes\x18\b \x01(\x03H\x00R\acrashes\x88\x01\x01\x12\x18\n" +
-	"\aretries\x18\n" +
-	" \x01(\x03R\aretries\x12<\n" +
-	"\x06labels\x18\t \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x12\x14\n" +
+	"\aretries\x18\t \x01(\x03R\aretries\x12<\n" +
+	"\x06labels\x18\n" +
+	" \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x12\x14\n" +
 	"\x05nodes\x18\v \x01(\x03R\x05nodes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3321,7 +3129,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
 	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
@@ -3336,123 +3144,117 @@ var file_cluster_proto_goTypes = []any{
 	(*Hello)(nil),              // 10: penstock.cluster.v1.Hello
 	(*Welcome)(nil),            // 11: penstock.cluster.v1.Welcome
 	(*Beat)(nil),               // 12: penstock.cluster.v1.Beat
-	(*Process)(nil),            // 13: penstock.cluster.v1.Process
-	(*Start)(nil),              // 14: penstock.cluster.v1.Start
-	(*Listening)(nil),          // 15: penstock.cluster.v1.Listening
-	(*Peers)(nil),              // 16: penstock.cluster.v1.Peers
-	(*Started)(nil),            // 17: penstock.cluster.v1.Started
-	(*Stop)(nil),               // 18: penstock.cluster.v1.Stop
-	(*Exited)(nil),             // 19: penstock.cluster.v1.Exited
-	(*Leave)(nil),              // 20: penstock.cluster.v1.Leave
-	(*ReadLog)(nil),            // 21: penstock.cluster.v1.ReadLog
-	(*LogChunk)(nil),           // 22: penstock.cluster.v1.LogChunk
-	(*WatchRequest)(nil),       // 23: penstock.cluster.v1.WatchRequest
-	(*Cluster)(nil),            // 24: penstock.cluster.v1.Cluster
-	(*NodeState)(nil),          // 25: penstock.cluster.v1.NodeState
-	(*Waiting)(nil),            // 26: penstock.cluster.v1.Waiting
-	(*DrainRequest)(nil),       // 27: penstock.cluster.v1.DrainRequest
-	(*ShutdownRequest)(nil),    // 28: penstock.cluster.v1.ShutdownRequest
-	(*CreateTokenRequest)(nil), // 29: penstock.cluster.v1.CreateTokenRequest
-	(*CreateTokenReply)(nil),   // 30: penstock.cluster.v1.CreateTokenReply
-	(*Token)(nil),              // 31: penstock.cluster.v1.Token
-	(*Tokens)(nil),             // 32: penstock.cluster.v1.Tokens
-	(*RevokeTokenRequest)(nil), // 33: penstock.cluster.v1.RevokeTokenRequest
-	(*PackRequest)(nil),        // 34: penstock.cluster.v1.PackRequest
-	(*HasPackReply)(nil),       // 35: penstock.cluster.v1.HasPackReply
-	(*Chunk)(nil),              // 36: penstock.cluster.v1.Chunk
-	(*Job)(nil),                // 37: penstock.cluster.v1.Job
-	(*SubmitReply)(nil),        // 38: penstock.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),        // 39: penstock.cluster.v1.JobsRequest
-	(*JobList)(nil),            // 40: penstock.cluster.v1.JobList
-	(*JobState)(nil),           // 41: penstock.cluster.v1.JobState
-	(*StopJobRequest)(nil),     // 42: penstock.cluster.v1.StopJobRequest
-	(*LogsRequest)(nil),        // 43: penstock.cluster.v1.LogsRequest
-	nil,                        // 44: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 45: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 46: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 47: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 48: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 49: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 50: penstock.cluster.v1.JobState.FailuresEntry
+	(*Start)(nil),              // 13: penstock.cluster.v1.Start
+	(*Listening)(nil),          // 14: penstock.cluster.v1.Listening
+	(*Peers)(nil),              // 15: penstock.cluster.v1.Peers
+	(*Stop)(nil),               // 16: penstock.cluster.v1.Stop
+	(*Exited)(nil),             // 17: penstock.cluster.v1.Exited
+	(*Leave)(nil),              // 18: penstock.cluster.v1.Leave
+	(*ReadLog)(nil),            // 19: penstock.cluster.v1.ReadLog
+	(*LogChunk)(nil),           // 20: penstock.cluster.v1.LogChunk
+	(*WatchRequest)(nil),       // 21: penstock.cluster.v1.WatchRequest
+	(*Cluster)(nil),            // 22: penstock.cluster.v1.Cluster
+	(*NodeState)(nil),          // 23: penstock.cluster.v1.NodeState
+	(*Waiting)(nil),            // 24: penstock.cluster.v1.Waiting
+	(*DrainRequest)(nil),       // 25: penstock.cluster.v1.DrainRequest
+	(*ShutdownRequest)(nil),    // 26: penstock.cluster.v1.ShutdownRequest
+	(*CreateTokenRequest)(nil), // 27: penstock.cluster.v1.CreateTokenRequest
+	(*CreateTokenReply)(nil),   // 28: penstock.cluster.v1.CreateTokenReply
+	(*Token)(nil),              // 29: penstock.cluster.v1.Token
+	(*Tokens)(nil),             // 30: penstock.cluster.v1.Tokens
+	(*RevokeTokenRequest)(nil), // 31: penstock.cluster.v1.RevokeTokenRequest
+	(*PackRequest)(nil),        // 32: penstock.cluster.v1.PackRequest
+	(*HasPackReply)(nil),       // 33: penstock.cluster.v1.HasPackReply
+	(*Chunk)(nil),              // 34: penstock.cluster.v1.Chunk
+	(*Job)(nil),                // 35: penstock.cluster.v1.Job
+	(*SubmitReply)(nil),        // 36: penstock.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),        // 37: penstock.cluster.v1.JobsRequest
+	(*JobList)(nil),            // 38: penstock.cluster.v1.JobList
+	(*JobState)(nil),           // 39: penstock.cluster.v1.JobState
+	(*StopJobRequest)(nil),     // 40: penstock.cluster.v1.StopJobRequest
+	(*LogsRequest)(nil),        // 41: penstock.cluster.v1.LogsRequest
+	nil,                        // 42: penstock.cluster.v1.Resources.NamedEntry
+	nil,                        // 43: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                        // 44: penstock.cluster.v1.Start.EnvEntry
+	nil,                        // 45: penstock.cluster.v1.Job.EnvEntry
+	nil,                        // 46: penstock.cluster.v1.Job.SecretsEntry
+	nil,                        // 47: penstock.cluster.v1.Job.LabelsEntry
+	nil,                        // 48: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	44, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	42, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	45, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	43, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
-	17, // 6: penstock.cluster.v1.FromAgent.started:type_name -> penstock.cluster.v1.Started
-	19, // 7: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
-	22, // 8: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
-	15, // 9: penstock.cluster.v1.FromAgent.listening:type_name -> penstock.cluster.v1.Listening
-	11, // 10: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
-	14, // 11: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
-	18, // 12: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
-	21, // 13: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
-	20, // 14: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
-	12, // 15: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Beat
-	16, // 16: penstock.cluster.v1.FromHead.peers:type_name -> penstock.cluster.v1.Peers
-	3,  // 17: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
-	13, // 18: penstock.cluster.v1.Hello.running:type_name -> penstock.cluster.v1.Process
-	19, // 19: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
-	2,  // 20: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	46, // 21: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
-	2,  // 22: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
-	13, // 23: penstock.cluster.v1.Started.process:type_name -> penstock.cluster.v1.Process
-	25, // 24: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
-	26, // 25: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
-	3,  // 26: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
-	2,  // 27: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
-	2,  // 28: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
-	31, // 29: penstock.cluster.v1.CreateTokenReply.record:type_name -> penstock.cluster.v1.Token
-	31, // 30: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	47, // 31: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	48, // 32: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
-	2,  // 33: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	49, // 34: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
-	41, // 35: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
-	37, // 36: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	50, // 37: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	4,  // 38: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 39: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 40: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	34, // 41: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	23, // 42: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	27, // 43: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	27, // 44: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	28, // 45: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	29, // 46: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 47: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	33, // 48: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	34, // 49: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	36, // 50: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	37, // 51: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	39, // 52: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	42, // 53: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	43, // 54: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	5,  // 55: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 56: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 57: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	36, // 58: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	24, // 59: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 60: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 61: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 62: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	30, // 63: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	32, // 64: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 65: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	35, // 66: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 67: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	38, // 68: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	40, // 69: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 70: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	22, // 71: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	55, // [55:72] is the sub-list for method output_type
-	38, // [38:55] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	17, // 6: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
+	20, // 7: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
+	14, // 8: penstock.cluster.v1.FromAgent.listening:type_name -> penstock.cluster.v1.Listening
+	11, // 9: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
+	13, // 10: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
+	16, // 11: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
+	19, // 12: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
+	18, // 13: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
+	0,  // 14: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Empty
+	15, // 15: penstock.cluster.v1.FromHead.peers:type_name -> penstock.cluster.v1.Peers
+	3,  // 16: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
+	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
+	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
+	44, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
+	23, // 21: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
+	24, // 22: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
+	3,  // 23: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
+	2,  // 24: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
+	2,  // 25: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
+	29, // 26: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
+	45, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	46, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	2,  // 29: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
+	47, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	39, // 31: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
+	35, // 32: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
+	48, // 33: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	4,  // 34: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 35: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 36: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 37: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 38: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 39: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 40: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 41: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 42: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 43: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	31, // 44: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 45: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 46: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 47: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	37, // 48: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	40, // 49: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	41, // 50: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	5,  // 51: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 52: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 53: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 54: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 55: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 56: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 57: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 58: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	28, // 59: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 60: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 61: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	33, // 62: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 63: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	36, // 64: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	38, // 65: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 66: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	20, // 67: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3478,14 +3280,14 @@ func file_cluster_proto_init() {
 		(*FromHead_Heard)(nil),
 		(*FromHead_Peers)(nil),
 	}
-	file_cluster_proto_msgTypes[37].OneofWrappers = []any{}
+	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
