@@ -2,6 +2,9 @@ package agent
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,4 +46,41 @@ func TestFits(t *testing.T) {
 			t.Errorf("%v: %v", err, !want)
 		}
 	}
+}
+
+// The folder of a node is free when its agent has given it back, also while a child that is being started has a copy of its descriptors.
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(dir); fault.CodeOf(err) != fault.Exists {
+		t.Errorf("twice: %v", err)
+	}
+	copies := 0
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, e := range fds {
+		fd, _ := strconv.Atoi(e.Name())
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err != nil || to != filepath.Join(dir, "lock") {
+			continue
+		}
+		if fd, err = syscall.Dup(fd); err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		copies++
+	}
+	if copies == 0 {
+		t.Fatal("the lock is no file")
+	}
+	unlock()
+	unlock, err = Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }

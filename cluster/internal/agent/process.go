@@ -332,5 +332,8 @@ func Lock(dir string) (unlock func(), err error) {
 		f.Close()
 		return nil, fault.New(fault.Exists, "another agent has the folder %s: give this one another with --dir", dir)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // closing alone leaves it to a child that this process is just about to start
+		f.Close()
+	}, nil
 }

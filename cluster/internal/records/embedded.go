@@ -303,6 +303,7 @@ func (e *embedded) release() {
 		os.RemoveAll(e.short)
 	}
 	if e.lock != nil {
+		_ = unix.Flock(int(e.lock.Fd()), unix.LOCK_UN) // closing alone leaves it to a child that this process is just about to start
 		e.lock.Close()
 	}
 }
