@@ -382,7 +382,7 @@ func (r *run) step(e sched.Event, emitted ...*exec.Block) {
 			err := w.err
 			switch a.Reason {
 			case sched.Poison:
-				err = fault.Wrap(fmt.Errorf("gave up after losing %d workers: %w", a.Attempt, err), fault.Place{})
+				err = fault.Wrap(fmt.Errorf("gave up after losing %d workers: %w", a.Lost, err), fault.Place{})
 			case sched.Unstable:
 				err = placeOf(w.origin, a.Attempt, fault.New(fault.UserCode, "a new attempt made other rows than the one before: a step depends on something else than its rows"))
 			}

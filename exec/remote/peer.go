@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,23 +54,24 @@ type stream struct {
 	begun  bool
 	closed bool
 	events []event
-	wake   chan struct{}    // room 1
-	landed []*memory.Buffer // granted, for the next blocks that are not inline
+	wake   chan struct{} // room 1
+	wants  int           // blocks that were asked for and have not come
+	landed []*landing    // granted, for the next blocks that are not inline
 }
 
 // event is what a node said of a task: one of them.
 type event struct {
 	block *blockHead
-	bytes *memory.Buffer // of block; in Go memory where it is inline
-	want  int64          // bytes; -1: none
+	bytes *landing // of block; in Go memory where it is inline
+	want  int64    // bytes; -1: none
 	done  *local.Result
 	read  int64 // of done
 	err   error
 }
 
-func newPeer(node int, l *link, cpus int, fatal func(error), log *slog.Logger) *peer {
+func newPeer(node int, l *link, cpus, room int, fatal func(error), log *slog.Logger) *peer {
 	p := &peer{log: log, node: node, l: l, cpus: cpus, fatal: fatal, over: make(chan struct{}), tasks: map[uint64]*stream{}}
-	p.room.Store(int64(cpus))
+	p.room.Store(int64(room))
 	return p
 }
 
@@ -200,15 +203,9 @@ func (p *peer) grant(id uint64, inline bool, n int64) {
 	p.l.say(kindGrant, func(b []byte) []byte { return putUint(putFlag(putUint(b, id), inline), n) })
 }
 
-// land takes memory for a block of n bytes and lets it come.
-func (p *peer) land(ctx context.Context, id uint64, s *stream, h *local.Hand, n int64) (err error) {
-	defer func() {
-		if e, ok := recover().(*fault.Error); ok { // the allocator, when memory is out
-			err = e
-		}
-	}()
-	buf := memory.NewResizableBuffer(h.Alloc)
-	buf.Resize(int(n))
+// land takes memory for a block of n bytes and lets it come. When memory is out, the allocator panics, as with whatever else takes it in an attempt.
+func (p *peer) land(ctx context.Context, id uint64, s *stream, h *local.Hand, n int64) error {
+	buf := newLanding(h.Alloc, n)
 	p.mu.Lock()
 	s.landed = append(s.landed, buf)
 	p.mu.Unlock()
@@ -224,8 +221,7 @@ func (p *peer) emit(t *local.Task, h *local.Hand, e event) error {
 	k := e.block
 	buf := e.bytes
 	if k.inline && k.size() > 0 { // into memory that is paid for
-		buf = memory.NewResizableBuffer(h.Alloc)
-		buf.Resize(int(k.size()))
+		buf = newLanding(h.Alloc, k.size())
 		copy(buf.Bytes(), e.bytes.Bytes())
 		e.bytes.Release()
 	}
@@ -242,6 +238,7 @@ func (p *peer) emit(t *local.Task, h *local.Hand, e event) error {
 	h.Read(k.read)
 	b, err := k.block(h, p.schema(h.Schema), buf)
 	if err != nil {
+		buf.lose()
 		return fault.Wrap(err, fault.Place{Node: p.name()})
 	}
 	return h.Emit(b)
@@ -257,7 +254,7 @@ func (p *peer) schema(s *arrow.Schema) []byte {
 }
 
 // block makes the block whose bytes are buf, which may be nil if there are none.
-func (k *blockHead) block(h *local.Hand, schema []byte, buf *memory.Buffer) (*exec.Block, error) {
+func (k *blockHead) block(h *local.Hand, schema []byte, buf *landing) (*exec.Block, error) {
 	b := &exec.Block{Row: k.row, Span: k.span, Origin: exec.Origin{Task: k.split}}
 	var rest []byte
 	if k.rows == 0 {
@@ -267,7 +264,7 @@ func (k *blockHead) block(h *local.Hand, schema []byte, buf *memory.Buffer) (*ex
 	} else {
 		rows := memory.NewBufferBytes(nil)
 		if k.record > 0 {
-			rows = memory.SliceBuffer(buf, 0, int(k.record))
+			rows = memory.SliceBuffer(buf.Buffer, 0, int(k.record))
 		}
 		rec, err := ipcrecord.Decode(schema, k.meta, rows)
 		rows.Release()
@@ -303,6 +300,34 @@ func as(rec arrow.RecordBatch, schema *arrow.Schema, n int64) (arrow.RecordBatch
 	return array.NewRecordBatch(schema, rec.Columns(), n), nil
 }
 
+// landing is memory for the bytes of a block, of an allocator.
+type landing struct {
+	*memory.Buffer
+	memory.Allocator
+	mem   []byte
+	freed atomic.Bool
+}
+
+func newLanding(alloc memory.Allocator, n int64) *landing {
+	l := &landing{Allocator: alloc, mem: alloc.Allocate(int(n))}
+	l.Buffer = memory.NewBufferWithAllocator(l.mem, l)
+	return l
+}
+
+// Free implements memory.Allocator, for the buffer's last reference.
+func (l *landing) Free([]byte) {
+	if l.freed.CompareAndSwap(false, true) {
+		l.Allocator.Free(l.mem)
+	}
+}
+
+// lose gives the memory back where arrow-go's reader has lost references to it, as it does of batches that turn out to be damaged.
+func (l *landing) lose() {
+	if l != nil {
+		l.Free(nil)
+	}
+}
+
 // read is the goroutine that reads what the node says, until nothing more comes.
 func (p *peer) read() {
 	defer close(p.over)
@@ -316,9 +341,10 @@ func (p *peer) read() {
 		p.log.Warn("a node is lost: its tasks run elsewhere", "node", p.node, "tasks", len(p.tasks), "error", err)
 	}
 	p.lost = err
-	for _, s := range p.tasks {
+	for i, id := range slices.Sorted(maps.Keys(p.tasks)) {
+		s := p.tasks[id]
 		e := event{want: -1, err: local.ErrMoved}
-		if s.begun {
+		if s.begun || i < p.cpus { // what comes first begins first, and that may not have been said any more
 			e.err = fault.New(fault.WorkerLost, "node %d was lost while it was at work on this: %w", p.node, err)
 		}
 		s.push(e)
@@ -379,7 +405,9 @@ func (p *peer) listen() error {
 			p.mu.Unlock()
 		case kindWant:
 			id, n := w.uint(), w.num(maxBlock)
-			p.push(id, event{want: n})
+			if err := p.wanted(id, n); err != nil {
+				return err
+			}
 		case kindBlock:
 			h := takeBlockHead(w)
 			if err := w.end(); err != nil {
@@ -431,18 +459,34 @@ func (p *peer) push(id uint64, e event) {
 	p.mu.Unlock()
 }
 
+// wanted is a block of a task that waits at the node.
+func (p *peer) wanted(id uint64, n int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.tasks[id]
+	if s == nil {
+		return nil
+	}
+	if s.wants++; s.wants > mostWaiting {
+		return errWords
+	}
+	s.push(event{want: n})
+	return nil
+}
+
 // body reads the bytes of a block to where they are to be.
 func (p *peer) body(h *blockHead) error {
 	n := h.size()
 	p.mu.Lock()
 	s := p.tasks[h.id]
-	var buf *memory.Buffer
+	var buf *landing
 	if s != nil && !h.inline {
 		if len(s.landed) == 0 || int64(s.landed[0].Len()) != n {
 			p.mu.Unlock()
 			return errWords // not what was granted
 		}
 		buf, s.landed = s.landed[0], s.landed[1:]
+		s.wants--
 	}
 	p.mu.Unlock()
 	switch {
@@ -450,7 +494,7 @@ func (p *peer) body(h *blockHead) error {
 		_, err := io.CopyN(io.Discard, p.l.br, n)
 		return noEOF(err)
 	case h.inline && n > 0:
-		buf = memory.NewBufferBytes(make([]byte, n))
+		buf = newLanding(memory.DefaultAllocator, n)
 	}
 	if buf != nil {
 		if _, err := io.ReadFull(p.l.br, buf.Bytes()); err != nil {

@@ -189,3 +189,11 @@ func TestEarlyClose(t *testing.T) {
 		}
 	}
 }
+
+// notEOF is err, but for the end of a stream.
+func notEOF(err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}

@@ -436,7 +436,7 @@ func greet(ctx context.Context, node int, c net.Conn, said []byte, fatal func(er
 		}
 		return nil, err
 	}
-	return newPeer(node, l, a.CPUs, fatal, log), nil
+	return newPeer(node, l, a.CPUs, a.Room, fatal, log), nil
 }
 
 // hear reads a message of a kind, pings aside, that is JSON.

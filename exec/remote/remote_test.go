@@ -25,7 +25,19 @@ import (
 	"github.com/penstock-data/penstock/io/parquetio"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(childVar); what != "" {
+		if err := child(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// logTo logs to the output of a test.
+func logTo(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
 // all runs f on every member of a gang, each with a Runner, and gives their errors.
 func all(t testing.TB, gs []*gang.Gang, f func(node int, r *remote.Runner) error) []error {
@@ -33,7 +45,7 @@ func all(t testing.TB, gs []*gang.Gang, f func(node int, r *remote.Runner) error
 	errs := make([]error, len(gs))
 	var work sync.WaitGroup
 	for i, g := range gs {
-		r, err := remote.New(g, &remote.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		r, err := remote.New(g, &remote.Options{Log: logTo(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,15 +72,14 @@ func comparable(g *exec.Graph) *exec.Graph {
 	return g
 }
 
-func files(t testing.TB, path, job string) *sink.Files {
-	t.Helper()
+func files(path, job string) *sink.Files {
 	enc, err := parquetio.NewEncoding(nil)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	s, err := sink.New(sink.Options{Path: path, Encoding: enc, Job: job, TargetBytes: 64 << 10})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return s
 }
@@ -116,14 +127,14 @@ func graph(splits, rows int) (*exec.Graph, *exectest.Table) {
 func TestWrite(t *testing.T) {
 	g, _ := graph(40, 3000)
 	one, two := t.TempDir(), t.TempDir()
-	want, err := local.New(nil).Write(t.Context(), g, files(t, one, "job"), nil)
+	want, err := local.New(nil).Write(t.Context(), g, files(one, "job"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got exec.Stats
 	served(t, all(t, gangtest.New(t, 2), func(node int, r *remote.Runner) error {
 		g, _ := graph(40, 3000)
-		st, err := r.Write(t.Context(), g, files(t, two, "job"), nil)
+		st, err := r.Write(t.Context(), g, files(two, "job"), nil)
 		if node == 0 {
 			got = st
 		}

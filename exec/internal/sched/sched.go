@@ -116,6 +116,7 @@ type Action struct {
 	Cut     bool // Start, Deliver: a limit was reached with this block
 	Starved bool
 	Reason  Reason
+	Lost    int // Abort: workers that the task lost
 }
 
 // State of a task, for reports.

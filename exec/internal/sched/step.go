@@ -166,7 +166,7 @@ func (s *Sched) abort(t *task, why Reason) {
 
 func (s *Sched) abortNow(t *task) {
 	why := t.why
-	s.act(Action{Kind: Abort, Task: t.Task, Attempt: t.attempt, Reason: why})
+	s.act(Action{Kind: Abort, Task: t.Task, Attempt: t.attempt, Reason: why, Lost: t.fails[WorkerLost]})
 	s.stop()
 }
 

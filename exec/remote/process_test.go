@@ -1,0 +1,234 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/gang"
+	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	plan "github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/exec/exectest"
+	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/exec/remote"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Nodes other than the first can be processes of their own: the test binary again, with what to do in PENSTOCK_REMOTE_CHILD. As aides they
+// dial as the members do.
+
+const (
+	childVar = "PENSTOCK_REMOTE_CHILD"
+	poisonID = 4321
+)
+
+// child is what such a process does: "write DIR", "run" or "poison".
+func child(what string) error {
+	g, err := gang.Aide()
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	r, err := remote.New(g, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	ctx, o := context.Background(), &plan.Options{CPUs: 2}
+	what, dir, _ := strings.Cut(what, " ")
+	switch what {
+	case "write":
+		_, err = r.Write(ctx, killGraph(), files(dir, "job"), o)
+	case "run":
+		_, err = r.Run(ctx, killGraph(), o)
+	case "poison":
+		_, err = r.Run(ctx, poisonGraph(func() error { os.Exit(9); return nil }), o)
+	case "empty":
+		_, err = r.Run(ctx, emptyGraph(0), o)
+	}
+	if errors.Is(err, plan.ErrServed) {
+		return nil
+	}
+	return err
+}
+
+func killGraph() *plan.Graph {
+	tb := exectest.NewTable(60, 2000)
+	tb.Width = func(id int) int { return id % 60 }
+	return comparable(exectest.Scan(tb, exectest.Filter(func(id int64) bool { return id%5 != 3 }), exectest.Slow(3*time.Millisecond)))
+}
+
+func poisonGraph(die func() error) *plan.Graph {
+	g := exectest.Scan(exectest.NewTable(8, 1000), &exectest.Op{Label: "poison", Process: func(_ context.Context, _ *plan.Env, in *plan.Block, emit plan.Emit) error {
+		for _, id := range exectest.Ids(in.Batch) {
+			if id == poisonID {
+				if err := die(); err != nil {
+					return err
+				}
+			}
+		}
+		in.Batch.Retain()
+		return emit(in.With(in.Batch, in.Rows, in.Ords))
+	}})
+	return comparable(g)
+}
+
+// start starts a node of a gang as a process. The test ends it, if it has not ended.
+func start(t testing.TB, dir, what string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = &said, &said
+	c.Env = append(os.Environ(), childVar+"="+what, gang.EnvDir+"="+dir)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+		if t.Failed() {
+			t.Logf("%s: %s", dir, said.String())
+		}
+	})
+	return c
+}
+
+func leader(t testing.TB, g *gang.Gang) *remote.Runner {
+	t.Helper()
+	r, err := remote.New(g, &remote.Options{Log: logTo(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// TestKilled: a node that is killed at any moment loses nothing and doubles nothing, of what is written and of what is delivered.
+func TestKilled(t *testing.T) {
+	one := t.TempDir()
+	if _, err := local.New(nil).Write(t.Context(), killGraph(), files(one, "job"), nil); err != nil {
+		t.Fatal(err)
+	}
+	want := digests(t, one)
+	rows := run(local.New(nil), killGraph(), plan.Options{})
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	d := rand.New(rand.NewPCG(seed, 1))
+	for i := range rounds {
+		gs, dirs := gangtest.WithFolders(t, 3)
+		two, what := t.TempDir(), "run"
+		if i%2 == 0 {
+			what = "write " + two
+		}
+		kids := []*exec.Cmd{start(t, dirs[1], what), start(t, dirs[2], what)}
+		r := leader(t, gs[0])
+		after := time.Duration(d.Int64N(int64(250 * time.Millisecond)))
+		began := make(chan struct{})
+		killed := make(chan struct{})
+		go func() {
+			defer close(killed)
+			<-began
+			<-time.After(after)
+			kids[d.IntN(2)].Process.Kill()
+		}()
+		o := plan.Options{CPUs: 1, Observe: func(func() plan.Stats) { close(began) }}
+		if i%2 == 0 {
+			_, err := r.Write(t.Context(), killGraph(), files(two, "job"), &o)
+			if err != nil {
+				t.Fatalf("killed after %v: %v", after, err)
+			}
+			if got := digests(t, two); !sameFiles(want, got) {
+				t.Errorf("killed after %v: other files: %v, want %v", after, got, want)
+			}
+		} else {
+			got := run(r, killGraph(), o)
+			if got.err != nil || fmt.Sprint(got.ids) != fmt.Sprint(rows.ids) {
+				t.Errorf("killed after %v: %d rows, want %d: %v", after, len(got.ids), len(rows.ids), got.err)
+			}
+		}
+		<-killed
+	}
+}
+
+// sameFiles leaves out what a killed process left: staged where its lock was still held when the job was committed, and half a record, which later runs remove.
+func sameFiles(a, b map[string]string) bool {
+	n := 0
+	for name, sum := range b {
+		if strings.Contains(name, "/stage/") || strings.Contains(name, "/.penstock-tmp-") {
+			continue
+		}
+		n++
+		if a[name] != sum {
+			return false
+		}
+	}
+	return n == len(a)
+}
+
+// TestPoison: a split that ends one process after the other ends the run, which names file and row group.
+func TestPoison(t *testing.T) {
+	gs, dirs := gangtest.WithFolders(t, 4)
+	for _, dir := range dirs[1:] {
+		start(t, dir, "poison")
+	}
+	// Where the leader itself has the split, a child process of a step is lost instead.
+	g := poisonGraph(func() error { return fault.New(fault.WorkerLost, "a child died") })
+	res := run(leader(t, gs[0]), g, plan.Options{CPUs: 1})
+	if res.err == nil || fault.CodeOf(res.err) != fault.WorkerLost || !strings.Contains(res.err.Error(), "gave up after losing 3 workers") ||
+		!strings.Contains(res.err.Error(), "mem, row group 4") {
+		t.Fatalf("%v", res.err)
+	}
+}
+
+// TestLeaderKilled: nodes whose leader is gone end soon, with an error that says so.
+func TestLeaderKilled(t *testing.T) {
+	if os.Getenv("PENSTOCK_REMOTE_LEAD") != "" {
+		t.Skip("a child")
+	}
+	gs := gangtest.New(t, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := all(t, gs, func(node int, r *remote.Runner) error {
+		g := killGraph()
+		if node == 1 {
+			_, err := r.Run(t.Context(), g, nil)
+			return err
+		}
+		s, err := r.Run(ctx, g, nil)
+		if err != nil {
+			return err
+		}
+		b, err := s.Next(ctx)
+		if err != nil {
+			return err
+		}
+		b.Release()
+		cancel()
+		_, err = s.Next(context.Background())
+		if e := s.Close(); e != nil {
+			return e
+		}
+		return err
+	})
+	if fault.CodeOf(errs[0]) != fault.Canceled || errs[1] == nil || errors.Is(errs[1], plan.ErrServed) {
+		t.Errorf("%v", errs)
+	}
+}
+
+func emptyGraph(n int) *plan.Graph {
+	if n == 0 {
+		n, _ = strconv.Atoi(os.Getenv("PENSTOCK_REMOTE_TASKS"))
+	}
+	return comparable(exectest.Scan(exectest.NewTable(n, 0)))
+}
