@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+)
+
+func chunk(process string, nodes int64, offset int64, data string) *pb.LogChunk {
+	return &pb.LogChunk{Process: process, Nodes: nodes, Offset: offset, Data: []byte(data)}
+}
+
+// What is written of the chunks of a log: nothing twice, and of several nodes whole lines.
+func TestLogPosition(t *testing.T) {
+	end := func(c *pb.LogChunk) *pb.LogChunk { c.End = true; return c }
+	away := func(c *pb.LogChunk) *pb.LogChunk { c.Error = "away\n"; return c }
+	long := strings.Repeat("x", mostLine)
+	for name, x := range map[string]struct {
+		chunks []*pb.LogChunk
+		want   string
+	}{
+		"one node": {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a\nb"), chunk("j1/1/0", 1, 3, "c"), chunk("j1/2/0", 1, 0, "d")}, "a\nbcd"},
+		"again":    {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "abc"), chunk("j1/1/0", 1, 1, "bcd"), chunk("j1/1/0", 1, 0, "abc"), chunk("j1/2/0", 1, 0, "x"), chunk("j1/1/0", 1, 4, "late")}, "abcdx"},
+		"away":     {[]*pb.LogChunk{away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/2/0", 1, 0, ""))}, "penstock: away\npenstock: away\n"},
+		"two nodes": {[]*pb.LogChunk{chunk("j1/1/0", 2, 0, "a\nb"), chunk("j1/1/1", 2, 0, "c\n\n"), chunk("j1/1/0", 2, 3, "b\n"), chunk("j1/1/1", 2, 3, "d"), chunk("j1/1/0", 2, 5, "e")},
+			"node 0 | a\nnode 1 | c\nnode 1 | \nnode 0 | bb\nnode 0 | e\nnode 1 | d\n"},
+		"an end":           {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), end(chunk("j1/1/1", 2, 1, "")), chunk("j1/1/0", 2, 0, "b\n")}, "node 1 | a\nnode 0 | b\n"},
+		"the next attempt": {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), chunk("j1/2/0", 2, 0, "b"), chunk("j1/1/1", 2, 1, "late\n"), chunk("j1/2/1", 2, 0, "c\n")}, "node 1 | a\nnode 1 | c\nnode 0 | b\n"},
+		"one of two away":  {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), away(chunk("j1/1/1", 2, 1, "")), chunk("j1/1/0", 2, 0, "b\n")}, "node 1 | a\nnode 1 | penstock: away\nnode 0 | b\n"},
+		"long lines":       {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, long+long), chunk("j1/1/1", 2, 2*mostLine, "y\n")}, "node 1 | " + long + "\nnode 1 | " + long + "\nnode 1 | y\n"},
+	} {
+		var at LogPosition
+		var b bytes.Buffer
+		for _, c := range x.chunks {
+			must(t, at.take(c, &b))
+		}
+		must(t, at.rest(&b))
+		if b.String() != x.want {
+			t.Errorf("%s: %.300q, want %.300q", name, &b, x.want)
+		}
+	}
+}
+
+// However the logs of nodes come in pieces, and however often from the beginning again: of each node all lines come once, in order.
+func TestLogPieces(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		n := 2 + r.IntN(3)
+		logs := make([]string, n)
+		for i := range logs {
+			for range r.IntN(6) {
+				logs[i] += strings.Repeat(string(rune('a'+r.IntN(26))), r.IntN(8)) + "\n"
+			}
+			logs[i] = logs[i][:r.IntN(len(logs[i])+1)]
+		}
+		var at LogPosition
+		var b bytes.Buffer
+		for range 1 + r.IntN(3) { // connections: the last one comes to the end
+			sent := make([]int, n)
+			for k := range 20 {
+				i := r.IntN(n)
+				if k >= 20-n {
+					i = 20 - k - 1
+				}
+				to := sent[i] + r.IntN(len(logs[i])-sent[i]+1)
+				if k >= 20-n {
+					to = len(logs[i])
+				}
+				must(t, at.take(chunk(fmt.Sprintf("j1/1/%d", i), int64(n), int64(sent[i]), logs[i][sent[i]:to]), &b))
+				sent[i] = to
+			}
+		}
+		must(t, at.rest(&b))
+		var want []string
+		for i, log := range logs {
+			for line := range strings.Lines(log) {
+				want = append(want, fmt.Sprintf("node %d | %s", i, strings.TrimSuffix(line, "\n")))
+			}
+		}
+		got := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		if b.Len() == 0 {
+			got = nil
+		}
+		slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:7], b[:7]) })
+		if !slices.Equal(got, want) {
+			t.Fatalf("seed %d: %q, want %q", seed, got, want)
+		}
+	}
+}
