@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -217,6 +218,17 @@ func TestProcessStopped(t *testing.T) {
 	_, failed := start(t, f, 2, nil)
 	if err := f.child.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	tasks := fmt.Sprintf("/proc/%d/task/*/stat", f.child.cmd.Process.Pid)
+	for running := true; running; runtime.Gosched() { // a thread that has not stopped yet may answer
+		stats, err := filepath.Glob(tasks)
+		if running = err != nil || len(stats) == 0; running {
+			continue
+		}
+		for _, path := range stats {
+			stat, err := os.ReadFile(path)
+			running = running || err == nil && !strings.Contains(string(stat), ") T ")
+		}
 	}
 	if _, err := f.Ledger(t.Context(), "train"); !errors.Is(err, ErrDied) || !strings.Contains(err.Error(), "it did not answer for 50ms") {
 		t.Errorf("ledger: %v", err)
