@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -371,6 +372,34 @@ func TestGangCancel(t *testing.T) {
 		for range 2 {
 			if err := <-results; fault.CodeOf(err) != fault.Canceled {
 				t.Error(err)
+			}
+		}
+		nothingLeft(t, k)
+	}
+}
+
+// broken is a launcher that starts nothing.
+type broken struct{}
+
+func (broken) Launch(context.Context, []launch.Worker) (launch.Group, error) {
+	return nil, fault.New(fault.Denied, "it is full here")
+}
+
+// Workers that cannot be started on one node are started on none.
+func TestGangLaunch(t *testing.T) {
+	for node := range 2 {
+		k := newConf(t, "launch")
+		k.Workers = 4
+		all, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
+			cfg := k.quiet(t, g, dir)
+			if g.Node() == node {
+				cfg.Launcher = broken{}
+			}
+			return cfg
+		})
+		for i, err := range errs {
+			if all[i] != nil || fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "it is full here") || (node == 1) != strings.Contains(err.Error(), "node 1") {
+				t.Errorf("node %d cannot, node %d: %+v, %v", node, i, all[i], err)
 			}
 		}
 		nothingLeft(t, k)

@@ -20,7 +20,7 @@ type Launcher interface {
 	Launch(ctx context.Context, workers []Worker) (Group, error)
 }
 
-// Spanning is a launcher whose workers may be on other machines than this one. What they share must be where all of them reach it: see trainer.Config.Storage.
+// Spanning is a launcher whose workers may be on other machines than this one, as package trainer's is for the nodes of a gang: Worker.Node and LocalRank say where each belongs. What they share must be where all of them reach it: see trainer.Config.Storage.
 type Spanning interface {
 	Launcher
 	// Machines are the names of those that workers may be on.
@@ -30,7 +30,7 @@ type Spanning interface {
 // Worker is what to start.
 type Worker struct {
 	Rank      int // distinct within the group
-	LocalRank int
+	LocalRank int // among those of its node
 	Node      int
 
 	// Argv is the program and its arguments. A program without a slash is looked up in the PATH of Env, one with a relative path begins at Dir.
