@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
+	"golang.org/x/sys/unix"
 )
 
 func TestListen(t *testing.T) {
@@ -45,6 +47,8 @@ func TestListen(t *testing.T) {
 	}
 	_, err = Listen(path)
 	wantError(t, err, fault.Exists, "no socket")
+	_, err = Listen(path + "/s")
+	wantError(t, err, fault.Invalid, "no socket can be made here", "take another folder")
 	_, err = Listen("@abstract")
 	wantError(t, err, fault.Invalid)
 	_, err = Listen(filepath.Dir(path) + "/" + strings.Repeat("x", 100))
@@ -62,6 +66,12 @@ func TestListen(t *testing.T) {
 	}
 	_, err = Listen(dir + "/s")
 	wantError(t, err, fault.Invalid, "closed to others", "0750")
+}
+
+func TestUnmade(t *testing.T) {
+	for errno, code := range map[syscall.Errno]fault.Code{unix.EACCES: fault.Denied, unix.EPERM: fault.Denied, unix.ENOSPC: fault.Exhausted, unix.EDQUOT: fault.Exhausted, unix.EMFILE: fault.Exhausted, unix.EROFS: fault.Invalid} {
+		wantError(t, unmade(&os.PathError{Op: "open", Path: "s", Err: errno}), code, "open s", errno.Error())
+	}
 }
 
 // Several that find the same stale socket: one gets it.

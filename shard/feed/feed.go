@@ -24,7 +24,9 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -77,7 +79,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fault.Wrap(err, at)
+		return nil, unmade(err).At(at)
 	}
 	if err := private(dir); err != nil {
 		return nil, err.At(at)
@@ -85,7 +87,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	// Of several that find the same stale socket only one removes it.
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fault.Wrap(err, at)
+		return nil, unmade(err).At(at)
 	}
 	defer lock.Close()
 	for err = unix.EINTR; err == unix.EINTR; {
@@ -99,20 +101,32 @@ func Listen(path string) (*net.UnixListener, error) {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fault.Wrap(err, at)
+		return nil, unmade(err).At(at)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fault.Wrap(err, at)
+		return nil, unmade(err).At(at)
 	}
 	return l, nil
+}
+
+// unmade is what the system says against a socket, with a code.
+func unmade(err error) *fault.Error {
+	code := fault.Invalid
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		code = fault.Denied
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		code = fault.Exhausted
+	}
+	return fault.New(code, "no socket can be made here (%w): take another folder", err)
 }
 
 // private reports a folder that others can reach.
 func private(dir string) *fault.Error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
-		return fault.New(fault.CodeOf(err), "%w", err)
+		return unmade(err)
 	}
 	switch {
 	case int(st.Uid) != os.Geteuid():
@@ -130,7 +144,7 @@ func clear(path string) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return unmade(err)
 	}
 	if st.Mode()&os.ModeSocket == 0 {
 		return fault.New(fault.Exists, "there is a file that is no socket: take another name")
@@ -143,7 +157,10 @@ func clear(path string) error {
 	if !isRefused(err) {
 		return fault.New(fault.Exists, "a socket that is not answered, but not refused either (%w): end its process, or take another name", err)
 	}
-	return os.Remove(path)
+	if err := os.Remove(path); err != nil {
+		return unmade(err)
+	}
+	return nil
 }
 
 // samePeer refuses a connection with a process of another user.
