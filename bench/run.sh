@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the streaming core, reading from buckets, the order of shards, training and clusters, and writes bench/results/core.md, remote.md, order.md, train.md and cluster.md.
-# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only the regression check: ONLY=regress
+# Measures the streaming core, reading from buckets, the order of shards, training, clusters and what their nodes exchange, and writes bench/results/core.md, remote.md, order.md, train.md, cluster.md and exchange.md.
+# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only what nodes exchange: ONLY=exchange bench/run.sh (root, with ip and tc); only the regression check: ONLY=regress
 # Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
@@ -29,6 +29,11 @@ cluster() { # every figure of cluster.md; a part of them: bin/bench-cluster -onl
 	bin/bench-cluster -penstock bin/penstock "$dir/cluster" | tee "$dir/cluster.md"
 	mv "$dir/cluster.md" bench/results/cluster.md
 }
+exchange() { # every figure of exchange.md; a part of them: bin/bench-exchange -only trip DIR
+	go build -o bin/bench-exchange ./bench/exchange
+	bin/bench-exchange "$dir/exchange" | tee "$dir/exchange.md"
+	mv "$dir/exchange.md" bench/results/exchange.md
+}
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
@@ -47,6 +52,10 @@ if [ "${ONLY:-}" = train ]; then
 fi
 if [ "${ONLY:-}" = cluster ]; then
 	cluster
+	exit
+fi
+if [ "${ONLY:-}" = exchange ]; then
+	exchange
 	exit
 fi
 if [ "${ONLY:-}" = order ]; then
@@ -122,4 +131,5 @@ order
 remote
 train
 cluster
+exchange
 regress

@@ -203,6 +203,9 @@ type messages struct {
 func (m *messages) Message() (*ipc.Message, error) {
 	m.Release()
 	if m.schema != nil {
+		if _, err := ipcmeta.Check(m.schema); err != nil {
+			return nil, err
+		}
 		m.last = ipc.NewMessage(memory.NewBufferBytes(m.schema), memory.NewBufferBytes(nil))
 		m.schema = nil
 		return m.last, nil

@@ -2,6 +2,8 @@ package exchange
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,7 +14,15 @@ import (
 	"github.com/penstock-data/penstock/shard/exchangetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) != "" {
+		if err := member(); err != nil {
+			fmt.Println("failed", err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // connect connects the members of gangs.
 func connect(ctx context.Context, gs []*gang.Gang, service string) ([]shard.Exchange, error) {

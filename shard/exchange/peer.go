@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -75,7 +76,7 @@ func (p *peer) lost(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return fault.New(fault.WorkerLost, "nothing came from node %d for %v: its machine or the network to it is gone", p.node, Silence)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		return fault.New(fault.WorkerLost, "node %d ended the connection without a word: its process has died", p.node)
 	}
 	return fault.New(fault.WorkerLost, "the connection to node %d is broken: %w", p.node, err)
