@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -128,6 +129,7 @@ func (l *link) write() {
 			select {
 			case <-l.wake:
 				spare = said
+				runtime.Gosched() // what others are about to say goes with it
 				continue
 			case <-ping.C:
 				said = message(said, kindPing, nil)

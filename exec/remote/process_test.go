@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/dataset"
 	plan "github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
 	"github.com/penstock-data/penstock/exec/local"
@@ -32,6 +34,9 @@ const (
 
 // child is what such a process does: "write DIR", "run" or "poison".
 func child(what string) error {
+	if dir, ok := strings.CutPrefix(what, "scan "); ok {
+		return scan(dir)
+	}
 	g, err := gang.Aide()
 	if err != nil {
 		return err
@@ -43,6 +48,17 @@ func child(what string) error {
 	}
 	defer r.Close()
 	ctx, o := context.Background(), &plan.Options{CPUs: 2}
+	if f := os.Getenv("PENSTOCK_REMOTE_PROFILE"); f != "" {
+		out, err := os.Create(f)
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		if err := pprof.StartCPUProfile(out); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	what, dir, _ := strings.Cut(what, " ")
 	switch what {
 	case "write":
@@ -58,6 +74,43 @@ func child(what string) error {
 		return nil
 	}
 	return err
+}
+
+// scan reads a folder of Parquet in batches, as a member of a gang if it is one, and says how long that took.
+func scan(dir string) error {
+	var o dataset.BatchOptions
+	var err error
+	var g *gang.Gang
+	if os.Getenv(gang.EnvFD) != "" {
+		g, err = gang.Join()
+	} else {
+		g, err = gang.Aide()
+	}
+	if err != nil {
+		return err
+	}
+	if g != nil {
+		defer g.Close()
+		r, err := remote.New(g, nil)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		o.Runner = r
+	}
+	at := time.Now()
+	rows := 0
+	for b, err := range dataset.ReadParquet(dir).Filter("x > 0.5").IterBatches(context.Background(), &o) {
+		if errors.Is(err, plan.ErrServed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rows += b.Rows()
+	}
+	fmt.Println(time.Since(at))
+	return nil
 }
 
 func killGraph() *plan.Graph {

@@ -109,7 +109,11 @@ func (s *server) schedule() {
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
 		s.free--
-		s.work.Go(func() { s.run(k) })
+		s.work.Go(func() {
+			for k != nil {
+				k = s.run(k)
+			}
+		})
 	}
 }
 
@@ -276,8 +280,8 @@ func (k *task) wait(most int) error {
 	return nil
 }
 
-// run is a task at work; the body of its goroutine.
-func (s *server) run(k *task) {
+// run is a task at work. It returns the next one for its goroutine, if there is one.
+func (s *server) run(k *task) (next *task) {
 	k.began = time.Now()
 	s.l.say(kindBegun, func(b []byte) []byte { return putUint(b, k.id) })
 	res, err := s.w.Do(s.ctx, k.job)
@@ -294,7 +298,14 @@ func (s *server) run(k *task) {
 	s.free++
 	took := time.Since(k.began) - k.waited
 	s.mean = max(took, s.mean+(took-s.mean)/8) // at once up, slowly down: what lies here cannot be done elsewhere
-	s.schedule()
+	if len(s.queue) > 0 && len(s.resume) == 0 && s.free == 1 && s.failed == nil {
+		next = s.queue[0]
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		s.free--
+	} else {
+		s.schedule()
+	}
 	if len(s.tasks) == 0 {
 		s.news() // all that was done is counted before it is said to be done
 	}
@@ -307,6 +318,7 @@ func (s *server) run(k *task) {
 		})
 	}
 	s.ask()
+	return next
 }
 
 // ask says how many tasks are wanted, where that has changed much. It needs s.mu.
