@@ -378,10 +378,22 @@ func TestGangCancel(t *testing.T) {
 	}
 }
 
-// broken is a launcher that starts nothing.
-type broken struct{}
+func init() {
+	programs["sleeper"] = func() error {
+		if err := os.WriteFile(filepath.Join(os.Getenv("OUT"), fmt.Sprintf("pid-worker-%d", os.Getpid())), nil, 0o600); err != nil {
+			return err
+		}
+		time.Sleep(time.Hour)
+		return nil
+	}
+}
 
-func (broken) Launch(context.Context, []launch.Worker) (launch.Group, error) {
+// broken is a launcher that starts nothing, but waits until others have.
+type broken struct{ out string }
+
+func (b broken) Launch(context.Context, []launch.Worker) (launch.Group, error) {
+	for end := time.Now().Add(20 * time.Second); len(pids(b.out, "worker")) < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
 	return nil, fault.New(fault.Denied, "it is full here")
 }
 
@@ -392,8 +404,9 @@ func TestGangLaunch(t *testing.T) {
 		k.Workers = 4
 		all, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
 			cfg := k.quiet(t, g, dir)
+			cfg.Env = []string{"TRAINER_TEST=sleeper", "OUT=" + k.Out}
 			if g.Node() == node {
-				cfg.Launcher = broken{}
+				cfg.Launcher = broken{k.Out}
 			}
 			return cfg
 		})
