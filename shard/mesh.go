@@ -325,14 +325,17 @@ func (m *mesh) longest(ctx context.Context, mine map[string]int, with []bool) er
 	return nil
 }
 
-// abandoned reports whether no node has a rank that is read.
-func (m *mesh) abandoned() bool {
+// abandoned is left where no node has a rank that is read; nil: one has.
+func (m *mesh) abandoned() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.deserted()
+	if !m.deserted() {
+		return nil
+	}
+	return m.left()
 }
 
-// deserted is abandoned; it needs mu.
+// deserted reports whether no node has a rank that is read; it needs mu.
 func (m *mesh) deserted() bool {
 	for _, node := range m.j.Nodes.Ranks {
 		if p := m.peers[node]; p == nil && !m.resting || p != nil && !p.left && !p.idle {
@@ -342,10 +345,15 @@ func (m *mesh) deserted() bool {
 	return true
 }
 
-// left is why a node that only feeds others ends when they have left.
+// left is why a node that only feeds others ends when they have left; it needs mu: errLeft, or the failure of one of them.
 func (m *mesh) left() error {
-	return fault.New(fault.WorkerLost, "no node has a rank that is read")
+	if m.err != nil {
+		return m.err
+	}
+	return errLeft
 }
+
+var errLeft = fault.New(fault.WorkerLost, "no node has a rank that is read")
 
 // rest says that the ranks of this node were given up, now or when the others are met.
 func (m *mesh) rest() {

@@ -135,9 +135,9 @@ const feeder = -1
 // feeds reports whether this node gives batches to nobody here.
 func (j *job) feeds() bool { return j.iters[0].rank == feeder || j.idle.Load() }
 
-// fed reports whether this node only feeds others, all of which have left: its job is at its end.
+// fed reports whether this node only feeds others, none of which has a rank that is read, nor has failed: its job is at its end.
 func (j *job) fed() bool {
-	if j.mesh == nil || !j.feeds() || !j.mesh.abandoned() {
+	if j.mesh == nil || !j.feeds() || j.mesh.abandoned() != errLeft {
 		return false
 	}
 	j.mu.Lock()

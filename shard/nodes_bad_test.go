@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -423,10 +422,6 @@ func TestNodesSkip(t *testing.T) {
 				return err
 			}
 			_, err = drain(ctx, its)
-			// A node without ranks may have given all that it has before the last counts come: those that train hear of them.
-			if err == nil && !slices.Contains(n.Ranks, n.Exchange.Node()) {
-				return shut(its)
-			}
 			if fault.CodeOf(err) != fault.CodeOf(want) {
 				return errors.Join(fmt.Errorf("%w; on one machine: %v", err, want), shut(its))
 			}

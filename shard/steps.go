@@ -312,8 +312,10 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 			}
 		}
 		if j.mesh != nil {
-			if j.feeds() && j.mesh.abandoned() {
-				return j.mesh.left()
+			if j.feeds() {
+				if err := j.mesh.abandoned(); err != nil {
+					return err
+				}
 			}
 			if err := j.mesh.begin(j.work); err != nil {
 				return err

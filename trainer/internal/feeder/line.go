@@ -41,7 +41,7 @@ func newLine(out io.Writer, cut func()) *line {
 	return &line{out: out, cut: cut, patience: answerTime, stopping: stopTime, ended: make(chan struct{}), waits: map[int]chan reply{}}
 }
 
-// read gives replies to those who wait, until no more come. It returns why, where that is no end.
+// read gives replies to those who wait, until no more come. It returns why: io.EOF is an end.
 func (l *line) read(r io.Reader) error {
 	for dec := json.NewDecoder(r); ; {
 		var a reply

@@ -17,7 +17,7 @@ func Remote(conn io.ReadWriteCloser) Feeder {
 		defer close(r.heard)
 		err := r.read(conn)
 		conn.Close()
-		if err == nil || err == io.EOF {
+		if err == io.EOF {
 			r.end(fault.New(fault.WorkerLost, "its machine has closed the connection"))
 		} else {
 			r.end(fault.New(fault.WorkerLost, "the connection to its machine is lost: %w", err))
