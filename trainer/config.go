@@ -41,6 +41,9 @@ type Config struct {
 	ResumeAt int
 	// TakeOver has Resume begin though a controller on another host seems to be at work, which is heard of at least each two minutes: that one commits nothing from then on, and ends.
 	TakeOver bool
+	// Job that this is an attempt of, and its number, from 1; "": none. A later attempt goes on (Resume) though an earlier one is still at work somewhere, which commits nothing from then on, and ends.
+	Job        string
+	JobAttempt int64
 	// From is another run's checkpoint to begin with: the name of its run, which is in Storage too, or its folder or URL; with #N for checkpoint N, else the last. Its files and metrics are restored, and
 	// the states of those data sets that this run has under the same name and plan; others begin anew, which the log says.
 	From string

@@ -219,7 +219,7 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
 		return err
 	}
-	if c.begun, err = c.run.Begin(wait, store.BeginOptions{Checkpoint: cfg.ResumeAt, TakeOver: cfg.TakeOver}); err != nil {
+	if c.begun, err = c.run.Begin(wait, store.BeginOptions{Checkpoint: cfg.ResumeAt, TakeOver: cfg.TakeOver, Job: cfg.Job, JobAttempt: cfg.JobAttempt}); err != nil {
 		return err
 	}
 	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })

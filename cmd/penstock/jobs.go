@@ -33,7 +33,8 @@ const (
 
 	remoteHelp = `With --cluster it is a job of a cluster: --working-dir, by default the folder that the command is given in, is sent to the head, less what its file
 .penstockignore names, and the job runs in a copy of it on a node. Data and output are not in that copy: name them by bucket, or by an absolute path that all nodes have. What the job prints
-comes out here, and the command exits as it does. SIGINT stops the job; a second one leaves it to end by itself. If its node is lost, it starts again on another.`
+comes out here, and the command exits as it does. SIGINT stops the job; a second one leaves it to end by itself. If its node is lost, it starts again on another.
+With --nodes N it is a process on each of N nodes, with those resources each; when one fails or is lost, all start again.`
 )
 
 // remote is a job that the command line asks for.
@@ -275,7 +276,9 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 
 // goesOn has a later attempt of a job go on with the run that an earlier one began: that of the same name, with the same spec. The controller before it may be on a node that is not reached any more.
 func goesOn(ctx context.Context, c *trainer.Config) error {
-	if n, _ := strconv.Atoi(os.Getenv("PENSTOCK_JOB_ATTEMPT")); n < 2 || c.Name == "" {
+	c.Job = os.Getenv("PENSTOCK_JOB")
+	c.JobAttempt, _ = strconv.ParseInt(os.Getenv("PENSTOCK_JOB_ATTEMPT"), 10, 64)
+	if c.Job == "" || c.JobAttempt < 2 || c.Name == "" {
 		return nil
 	}
 	r, err := store.Open(ctx, c.Storage, c.Name)
@@ -290,7 +293,7 @@ func goesOn(ctx context.Context, c *trainer.Config) error {
 		return err
 	}
 	if c.Resume || rec.Spec == c.Spec {
-		c.Resume, c.TakeOver, c.From = true, true, ""
+		c.Resume, c.From = true, ""
 	}
 	return nil
 }

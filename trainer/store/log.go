@@ -29,6 +29,8 @@ type start struct {
 	Controller string    `json:"controller"`     // a random id
 	Process    Process   `json:"process"`
 	Time       time.Time `json:"time"`
+	Job        string    `json:"job,omitempty"` // of BeginOptions, at the controller's first start
+	JobAttempt int64     `json:"job_attempt,omitempty"`
 }
 
 // owner is what a Run knows of its own place in the log.
@@ -37,6 +39,9 @@ type owner struct {
 	process Process
 	attempt int
 	next    int // number of the log after the last that is known
+
+	job        string
+	jobAttempt int64
 }
 
 // maxNumber of an entry: more than any run has; a larger one is none of ours.
@@ -171,12 +176,16 @@ type BeginOptions struct {
 	Checkpoint int
 	// TakeOver begins though a controller on another host may be at work. That one can commit nothing any more.
 	TakeOver bool
+	// Job that starts controllers, and which attempt of it this one is, from 1; "": nobody does. Of the attempts of a job the last one counts: it replaces an earlier one, also one that is at work, on this
+	// machine or another, and an earlier one that comes later is refused.
+	Job        string
+	JobAttempt int64
 }
 
 // Begin claims the run for this Run as its controller, if it is not already, and the next attempt. Every start of the group begins with it. It waits for a Commit that is
 // under way, so that Attempt.From has it.
 //
-// While another controller is at work on this machine, or seems to be on another (its status is younger than LostAfter), Begin is an Exists error that says which. A controller that is
+// While another controller is at work on this machine, or seems to be on another (its status is younger than LostAfter), Begin is an Exists error that says which, unless that one is of an earlier attempt of the same job. A controller that is
 // replaced finds out when it next calls Commit, SetStatus, Begin, Prune or Sweep.
 func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
 	if err := r.log.lock(ctx); err != nil {
@@ -219,7 +228,7 @@ func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
 		}
 		if won {
 			r.mu.Lock()
-			r.own = owner{id: s.Controller, process: s.Process, attempt: s.Attempt, next: s.Number + 1}
+			r.own = owner{id: s.Controller, process: s.Process, attempt: s.Attempt, next: s.Number + 1, job: s.Job, jobAttempt: s.JobAttempt}
 			r.mu.Unlock()
 			return &Attempt{Number: s.Attempt, From: from}, nil
 		}
@@ -231,13 +240,16 @@ func (r *Run) nextStart(ctx context.Context, entries []*entry, o BeginOptions) (
 	r.mu.Lock()
 	own := r.own
 	r.mu.Unlock()
-	s := &start{Attempt: 1, Controller: own.id, Process: own.process, Time: time.Now().UTC().Round(0)}
+	s := &start{Attempt: 1, Controller: own.id, Process: own.process, Job: own.job, JobAttempt: own.jobAttempt, Time: time.Now().UTC().Round(0)}
 	if all := starts(entries); len(all) > 0 {
 		last := all[len(all)-1]
 		s.Attempt = last.Attempt + 1
 		switch {
 		case last.Controller == own.id:
 		case own.id != "":
+			return nil, nil, r.superseded(last)
+		case o.Job != "" && o.Job == last.Job && o.JobAttempt > last.JobAttempt: // its time is over
+		case o.Job != "" && o.Job == last.Job && o.JobAttempt < last.JobAttempt:
 			return nil, nil, r.superseded(last)
 		default:
 			if err := r.checkFree(ctx, last, o.TakeOver); err != nil {
@@ -247,6 +259,7 @@ func (r *Run) nextStart(ctx context.Context, entries []*entry, o BeginOptions) (
 	}
 	if own.id == "" {
 		s.Controller, s.Process = randomHex(8), Self()
+		s.Job, s.JobAttempt = o.Job, o.JobAttempt
 	}
 	if len(entries) > 0 {
 		s.Number = entries[len(entries)-1].number + 1

@@ -456,3 +456,33 @@ func TestRecordGone(t *testing.T) {
 		}
 	}
 }
+
+// Of a job's attempts the last one counts, whoever lives; other controllers are looked at as ever.
+func TestJobAttempts(t *testing.T) {
+	storages(t, func(t *testing.T, storage string) {
+		a := newRun(t, storage, "x")
+		if _, err := a.Begin(t.Context(), BeginOptions{Job: "j1", JobAttempt: 1}); err != nil {
+			t.Fatal(err)
+		}
+		commit(t, a, 10, map[string]string{"f": "one"})
+		b := openRun(t, storage, "x")
+		for _, o := range []BeginOptions{{}, {JobAttempt: 2}, {Job: "j2", JobAttempt: 2}, {Job: "j1", JobAttempt: 1}} {
+			_, err := b.Begin(t.Context(), o)
+			wantErr(t, err, fault.Exists, "at work")
+		}
+		got, err := b.Begin(t.Context(), BeginOptions{Job: "j1", JobAttempt: 3})
+		if err != nil || got.Number != 2 || got.From == nil || got.From.Report != 10 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		begin(t, b) // its group, again
+		_, err = a.Commit(t.Context(), Commit{Report: 11, World: 2, Parts: []Part{{0, tree(t, map[string]string{"f": "late"})}}})
+		if !errors.Is(err, ErrSuperseded) {
+			t.Error(err)
+		}
+		c := openRun(t, storage, "x") // it was started before, and comes now
+		_, err = c.Begin(t.Context(), BeginOptions{Job: "j1", JobAttempt: 2})
+		if !errors.Is(err, ErrSuperseded) {
+			t.Error(err)
+		}
+	})
+}
