@@ -46,6 +46,10 @@ type (
 		Wait  int    // milliseconds that a step takes
 		Same  bool   // all ranks give the same file
 		Die   int64  // rank 1 kills itself before this step of the first attempt
+
+		// Of chaos_test.go.
+		Dir    string // for what is noted and looked for
+		HoldAt int64  // the step after which workers wait while there is a file hold, and rank 1 panics where there is a file fault
 	}
 	// stepFile is what a rank had of a step.
 	stepFile struct {
@@ -120,6 +124,13 @@ func worker() error {
 		defer f.Close()
 		tell = f
 	}
+	var log *os.File
+	if c.Dir != "" {
+		if log, err = os.OpenFile(filepath.Join(c.Dir, fmt.Sprintf("log-%s-%d-%d", os.Getenv("PENSTOCK_JOB_ATTEMPT"), attempt, rank)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
+			return err
+		}
+		defer log.Close()
+	}
 	reports := w.Reports
 	for done < c.Steps {
 		if c.Die > 0 && rank == 1 && attempt == 1 && done+1 == c.Die {
@@ -135,6 +146,14 @@ func worker() error {
 		if done++; c.Out != "" {
 			if err := noteStep(c.Out, b, done, rank, w.World); err != nil {
 				return err
+			}
+		}
+		if log != nil {
+			if _, err := fmt.Fprintf(log, "%d %d/%d %x\n", done, b.Epoch(), b.Step(), b.Digest()); err != nil {
+				return err
+			}
+			if done == c.HoldAt {
+				hold(c.Dir, fmt.Sprint("rank-", rank), rank == 1)
 			}
 		}
 		b.Release()
@@ -180,6 +199,25 @@ func worker() error {
 		return err
 	}
 	return out.Encode(object{"done": object{}})
+}
+
+// hold waits as long as there is a file hold in dir, of which it leaves a note with its name. Where there is a file fault it panics, if it may: once, or always, as the file says.
+func hold(dir, name string, mayPanic bool) {
+	fault := filepath.Join(dir, "fault")
+	if b, err := os.ReadFile(fault); err == nil && mayPanic {
+		if string(b) != "once" || os.Remove(fault) == nil {
+			panic("a fault of the test")
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("held-%s-%s", os.Getenv("PENSTOCK_JOB_ATTEMPT"), name)), nil, 0o644); err != nil {
+		panic(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "hold")); err != nil {
+			return
+		}
+		time.Sleep(5 * time.Millisecond) // a file says nothing by itself
+	}
 }
 
 // noteStep writes what a rank had of a step. One that is there already must be the same.

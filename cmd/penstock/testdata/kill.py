@@ -20,6 +20,21 @@ def say(moment: str, number: int) -> None:
         os.close(fd)
 
 
+def hold() -> None:
+    """Waits, or raises, where chaos_test.go says so."""
+    chaos = config.get("dir")
+    if not chaos or made != config["holdat"]:
+        return
+    fault = Path(chaos, "fault")
+    if me.rank == 1 and fault.exists():
+        if fault.read_text() == "once":
+            fault.unlink()
+        raise RuntimeError("a fault of the test")
+    Path(chaos, f"held-{os.environ.get('PENSTOCK_JOB_ATTEMPT', '')}-rank-{me.rank}").touch()
+    while Path(chaos, "hold").exists():
+        time.sleep(0.005)
+
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 me, config = penstock.get_context(), penstock.get_config()
@@ -49,6 +64,7 @@ while train.epoch < EPOCHS:
         for sample, n in zip(batch.samples.tolist(), batch["id"].tolist()):
             print(f"{train.epoch}/{sample} {train.step} {n}", file=samples, flush=True)
         print(made, loss.item().hex(), file=losses, flush=True)
+        hold()
         folder = None
         if made % 5 == 0 and me.rank == 0:
             folder = tempfile.mkdtemp()
