@@ -47,12 +47,16 @@ func (n *Notice) Hold() Step {
 	return n.first
 }
 
-// Mark marks a step and all later ones, and ends a hold. The first Mark counts. A step that a rank was sent already cannot be marked: hold first.
+// Mark marks a step that is not before that of Hold, and all later ones, and ends the hold. The first mark counts.
 func (n *Notice) Mark(from Step) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if from.Before(n.first) && !n.marked {
-		return fault.New(fault.Invalid, "notice: epoch %d, step %d is to be marked, but step %d of epoch %d was sent already: hold first", from.Epoch, from.Step, n.first.Step-1, n.first.Epoch)
+	switch {
+	case n.marked:
+	case n.held == nil:
+		return fault.New(fault.Invalid, "notice: nothing is held, so a step may have been sent already: hold first")
+	case from.Before(n.first):
+		return fault.New(fault.Invalid, "notice: epoch %d, step %d is to be marked, but step %d of epoch %d was sent already", from.Epoch, from.Step, n.first.Step-1, n.first.Epoch)
 	}
 	n.mark(from)
 	return nil

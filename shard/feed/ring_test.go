@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/dataset"
@@ -425,6 +426,76 @@ func TestNotice(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is held is not sent; it goes on when it is let go, from the marked step on with the notice. A consumer can leave, and the group end, meanwhile.
+func TestNoticeHeld(t *testing.T) {
+	n := &Notice{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	g := newGroup(t, ctx, 2, &Options{Notice: n}, false)
+	for r := range 2 {
+		g.all = append(g.all, dialTest(t, g.path, r, &DialOptions{Prefetch: 1}))
+	}
+	wantError(t, n.Mark(Step{0, 5}), fault.Invalid, "hold first")
+	if first := n.Hold(); first != (Step{}) {
+		t.Errorf("%+v was sent", first)
+	}
+	n.Release()
+	g.step(t, 4)
+	first := n.Hold()
+	if first.Step < 4 || first.Step > 6 || n.Hold() != first {
+		t.Errorf("after 4 steps, %+v", first)
+	}
+	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	for r, c := range g.all {
+		for {
+			b, err := c.Next(short)
+			if err != nil {
+				wantError(t, err, fault.Canceled)
+				break
+			}
+			if b.Step() >= first.Step {
+				t.Errorf("rank %d was sent step %d, %d is the first that none was", r, b.Step(), first.Step)
+			}
+			b.Release()
+		}
+	}
+	wantError(t, n.Mark(Step{0, first.Step - 1}), fault.Invalid, "was sent already")
+	must(t, n.Mark(Step{0, first.Step + 3}))
+	must(t, n.Mark(Step{0, first.Step + 9})) // comes too late
+	var all sync.WaitGroup
+	for r, c := range g.all {
+		all.Go(func() {
+			for s := c.Step(); s < first.Step+6; s++ {
+				b, err := c.Next(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.Release()
+				if c.Noticed() != (s >= first.Step+3) {
+					t.Errorf("rank %d, step %d: noticed %v; marked from %d on", r, s, c.Noticed(), first.Step+3)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if again := n.Hold(); again != (Step{0, first.Step + 3}) {
+		t.Errorf("then %+v", again)
+	}
+	for _, c := range g.all {
+		c.Close()
+	}
+	must(t, g.wait())
+
+	n = &Notice{}
+	g = newGroup(t, ctx, 2, &Options{Notice: n}, true)
+	n.Hold()
+	g.all[0].Close()
+	cancel()
+	wantError(t, g.wait(), fault.Canceled)
 }
 
 // Without a notice, nothing is noticed.
