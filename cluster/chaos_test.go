@@ -510,7 +510,7 @@ func TestStoreAway(t *testing.T) {
 	c.all(1)
 }
 
-// Nodes, the head and workers are killed at random; every job ends well.
+// Nodes, the head and workers are killed at random; every job ends well, that on several nodes too.
 func TestRandomKills(t *testing.T) {
 	seeds := 1
 	if os.Getenv("PENSTOCK_SOAK") != "" {
@@ -527,6 +527,7 @@ func TestRandomKills(t *testing.T) {
 			x := c.changes()
 			defer x.close()
 			c.work(8, 20+r.IntN(30))
+			gang := c.gang(2 + r.IntN(2))
 			for range 4 {
 				x.wait(1+r.IntN(5), 3*time.Second) // jobs that begin and end
 				switch n := names[r.IntN(3)]; r.IntN(4) {
@@ -550,6 +551,11 @@ func TestRandomKills(t *testing.T) {
 					c.nodes[n].signal(syscall.SIGCONT)
 				}
 			}
+			c.letGo()
+			if s := c.over(gang); s.State != "finished" {
+				t.Errorf("%+v", s)
+			}
+			c.membersGone()
 			c.all(0)
 		})
 	}

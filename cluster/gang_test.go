@@ -184,6 +184,21 @@ func metIn(c *testCluster, results, id string, attempt int64, n int) []meeting {
 	return ms
 }
 
+// membersGone waits for all that have ever met to be gone.
+func (c *chaos) membersGone() {
+	c.t.Helper()
+	names, err := filepath.Glob(filepath.Join(c.results, "met-*-*"))
+	must(c.t, err)
+	for _, name := range names {
+		var m meeting
+		b, err := os.ReadFile(name)
+		must(c.t, err)
+		if json.Unmarshal(b, &m) == nil { // else it was killed as it wrote
+			c.gone(m.PID)
+		}
+	}
+}
+
 func (c *chaos) letGo() {
 	c.t.Helper()
 	must(c.t, os.WriteFile(filepath.Join(c.results, "go"), nil, 0o644))
@@ -223,9 +238,7 @@ func TestGang(t *testing.T) {
 	if got := strings.Join(got, ""); got != want {
 		t.Errorf("logs as they came: %q, want %q", got, want)
 	}
-	for _, m := range ms {
-		c.gone(m.PID)
-	}
+	c.membersGone()
 	alone := c.submit(sh(`env | grep GANG; ls -l /proc/$$/fd | grep -c socket`))
 	c.over(alone)
 	if got := c.logs(alone, false); got != "0\n" {
@@ -253,9 +266,7 @@ func TestGangNodeKilled(t *testing.T) {
 	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["worker"]+s.Failures["user"] > 0 {
 		t.Errorf("%+v", s)
 	}
-	for _, m := range append(first, second...) {
-		c.gone(m.PID)
-	}
+	c.membersGone()
 }
 
 // The head is killed when one node has said where its process is, and the other has not: the next head hears it of both, and the attempt goes on.
@@ -283,12 +294,10 @@ func TestGangHeadAway(t *testing.T) {
 	c.start("a")
 	c.start("b")
 	id := c.gang(2)
-	ms := c.met(id, 1, 2)
+	c.met(id, 1, 2)
 	c.h.kill()
 	c.letGo()
-	for _, m := range ms {
-		c.gone(m.PID)
-	}
+	c.membersGone()
 	c.startHead()
 	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
 		t.Errorf("%+v", s)
