@@ -222,13 +222,13 @@ func TestDamaged(t *testing.T) {
 	if err := readAll(frames, alloc, func(*shard.Message) { whole++ }); fault.CodeOf(err) != fault.WorkerLost || whole != n {
 		t.Fatalf("%d of %d messages, %v", whole, n, err)
 	}
-	for cut := 0; cut < len(frames); cut += 1 + cut/40 {
+	for cut := 0; cut < len(frames); cut += 1 + cut/20 {
 		if _, err := read(frames[:cut]); fault.CodeOf(err) != fault.WorkerLost {
 			t.Errorf("%d of %d bytes: %v", cut, len(frames), err)
 		}
 	}
 	refused := 0
-	for at := 0; at < len(frames); at += 1 + at/60 {
+	for at := 0; at < len(frames); at += 1 + at/30 {
 		for _, v := range []byte{0, 0xff, frames[at] ^ 0x40} {
 			bad := bytes.Clone(frames)
 			bad[at] = v

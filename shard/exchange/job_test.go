@@ -3,10 +3,12 @@ package exchange
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,14 +212,29 @@ type process struct {
 	out *bufio.Scanner
 }
 
-// processes starts the nodes of a job, and connects them.
-func processes(t *testing.T, kind, dir, ends string, at []int) []*process {
+// processes starts the nodes of a job, and connects them. Node k is in the network namespace spaces[k], where its host is hosts[k]; nil: all are in this one.
+func processes(t *testing.T, kind, dir, ends string, at []int, spaces, hosts []string) []*process {
 	t.Helper()
 	gs, dirs := gangtest.WithFolders(t, nodesOf(at))
 	var all []*process
 	var addresses []string
 	for k := range gs {
-		p := &process{cmd: exec.CommandContext(t.Context(), os.Args[0])}
+		argv := []string{os.Args[0]}
+		if spaces != nil {
+			argv = append([]string{"ip", "netns", "exec", spaces[k]}, argv...)
+			info := gang.Info{Cluster: "c0", Job: gs[k].Job(), Attempt: gs[k].Attempt(), Node: k}
+			for _, h := range hosts {
+				info.Addresses = append(info.Addresses, net.JoinHostPort(h, "1")) // nobody looks at the members' own ports
+			}
+			text, err := json.Marshal(info)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dirs[k], gang.FileName), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &process{cmd: exec.CommandContext(t.Context(), argv[0], argv[1:]...)}
 		p.cmd.Env = append(os.Environ(), gang.EnvDir+"="+dirs[k], fmt.Sprint(roleEnv, "=", kind, " ", dir, " ", ends, " ", strings.Trim(fmt.Sprint(at), "[]")))
 		p.cmd.Stderr = os.Stderr
 		var err error
@@ -252,7 +269,7 @@ func TestProcesses(t *testing.T) {
 		want, got := whole(t, kind, dir), map[string]string{}
 		var mu sync.Mutex
 		var g sync.WaitGroup
-		for k, p := range processes(t, kind, dir, "once", places[i]) {
+		for k, p := range processes(t, kind, dir, "once", places[i], nil, nil) {
 			g.Go(func() {
 				for p.out.Scan() {
 					batch, what, ok := strings.Cut(strings.TrimPrefix(p.out.Text(), "batch "), ": ")
@@ -272,35 +289,94 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that is killed in the middle is lost to the others at once, by its number.
-func TestKilled(t *testing.T) {
-	all := processes(t, "tensors", documents(t), "endless", []int{0, 1, 2, 1})
+// begun waits until every node reads.
+func begun(t *testing.T, all []*process) {
+	t.Helper()
 	for k, p := range all {
 		if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), "batch ") {
 			t.Fatalf("node %d: %s", k, p.out.Text())
 		}
 	}
+}
+
+// loses waits until node k says that it has lost another, and returns when it saw that.
+func loses(t *testing.T, all []*process, k, other int) time.Time {
+	t.Helper()
+	if !all[k].out.Scan() {
+		t.Fatalf("node %d says nothing", k)
+	}
+	text := all[k].out.Text()
+	var code string
+	var at int64
+	if _, err := fmt.Sscanf(text, "failed %s %d", &code, &at); err != nil {
+		t.Fatalf("node %d: %s", k, text)
+	}
+	faulttest.Wants(t, fault.New(fault.ParseCode(code), "%s", text), fault.WorkerLost, fmt.Sprintf("node %d is lost", other))
+	return time.Unix(0, at)
+}
+
+// A process that is killed in the middle is lost to the others at once, by its number.
+func TestKilled(t *testing.T) {
+	all := processes(t, "tensors", documents(t), "endless", []int{0, 1, 2, 1}, nil, nil)
+	begun(t, all)
 	const victim = 1
 	begin := time.Now()
 	if err := all[victim].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for k, p := range all {
+	for k := range all {
 		if k == victim {
 			continue
 		}
-		if !p.out.Scan() {
-			t.Fatalf("node %d says nothing", k)
+		if took := loses(t, all, k, victim).Sub(begin); took > time.Second {
+			t.Errorf("node %d saw it after %v", k, took)
 		}
-		var code string
-		var at int64
-		if _, err := fmt.Sscanf(p.out.Text(), "failed %s %d", &code, &at); err != nil {
-			t.Fatalf("node %d: %s", k, p.out.Text())
+	}
+}
+
+// Where the cable between two machines is cut, nothing ends a connection: each loses the other after the time of Silence, though it sends.
+func TestCable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short: it takes 20 s")
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil || os.Geteuid() != 0 {
+			t.Skip("nodes in network namespaces need root, and the programs ip and nft (of iproute2, nftables)")
 		}
-		took := time.Unix(0, at).Sub(begin)
-		t.Logf("node %d after %v: %s", k, took, p.out.Text())
-		faulttest.Wants(t, fault.New(fault.ParseCode(code), "%s", p.out.Text()), fault.WorkerLost, "node 1 is lost")
-		if took > time.Second {
+	}
+	t.Parallel()
+	var spaces []string
+	hosts := []string{"198.18.254.1", "198.18.254.2"}
+	ip := func(argv ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", argv...).CombinedOutput(); err != nil {
+			t.Skipf("no network can be made here: ip %v: %v: %s", argv, err, out)
+		}
+	}
+	for k := range hosts {
+		spaces = append(spaces, fmt.Sprintf("pxt%d-%d", os.Getpid(), k))
+		ip("netns", "add", spaces[k])
+		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", spaces[k]).Run() }) // the cable goes with it
+	}
+	ip("link", "add", "eth0", "netns", spaces[0], "type", "veth", "peer", "name", "eth0", "netns", spaces[1])
+	for k, s := range spaces {
+		ip("-n", s, "addr", "add", hosts[k]+"/24", "dev", "eth0")
+		ip("-n", s, "link", "set", "lo", "up")
+		ip("-n", s, "link", "set", "eth0", "up")
+	}
+	all := processes(t, "tensors", documents(t), "endless", []int{0, 1, 1, 0}, spaces, hosts)
+	begun(t, all)
+	// Packets go nowhere, and nobody is told.
+	begin := time.Now()
+	for _, s := range spaces {
+		if out, err := exec.Command("ip", "netns", "exec", s, "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; policy drop; }").CombinedOutput(); err != nil {
+			t.Skipf("packets cannot be dropped here: %v: %s", err, out)
+		}
+	}
+	for k := range all {
+		took := loses(t, all, k, 1-k).Sub(begin)
+		t.Logf("node %d after %v", k, took.Round(time.Millisecond))
+		if took > Silence+2*time.Second || took < Silence/2 {
 			t.Errorf("node %d saw it after %v", k, took)
 		}
 	}

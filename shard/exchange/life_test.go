@@ -140,9 +140,8 @@ func (r *refusing) Allocate(n int) []byte {
 // A message whose reception was given up in the middle, or had no memory, comes whole by a later call.
 func TestGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc := memtest.New(t)
-		x := piped()
-		defer closeAll(x[0], x[1])
+		alloc := memory.NewCheckedAllocator(memory.NewGoAllocator())
+		defer alloc.AssertSize(t, 0)
 		rows := make([]byte, 3*believed)
 		rng := rand.New(rand.NewPCG(1, 1))
 		for i := range rows {
@@ -229,7 +228,7 @@ func TestClose(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		x := pair(t)
 		alloc := memtest.New(t)
-		const n = 50
+		const n = 24
 		var g sync.WaitGroup
 		g.Go(func() {
 			for i := range n {
