@@ -101,11 +101,15 @@ func (r *run) spread() {
 	r.places = []*place{{}}
 	for _, n := range r.nodes {
 		r.places = append(r.places, &place{node: n})
-		r.cfg.EnoughBytes += int64(n.CPUs()) * enoughBytes
+		r.cfg.EnoughBytes += int64(n.CPUs()) * enoughElsewhere
 	}
 	r.cfg.CPUs = r.rooms()
 	r.cfg.AheadTasks = max(r.cfg.AheadTasks*len(r.places), aheadElsewhere)
 }
+
+// enoughElsewhere is how much may wait for each task at work elsewhere: about what a split gives, so that one that is not the head is not held up until its turn. It
+// comes through memory anyway.
+const enoughElsewhere = 64 << 20
 
 // aheadElsewhere is how many tasks may be open where some run in other processes: short ones keep nodes busy only if many are under way.
 const aheadElsewhere = 2048

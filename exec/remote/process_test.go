@@ -34,6 +34,17 @@ const (
 
 // child is what such a process does: "write DIR", "run" or "poison".
 func child(what string) error {
+	if f := os.Getenv("PENSTOCK_REMOTE_PROFILE"); f != "" {
+		out, err := os.Create(f + strconv.Itoa(os.Getpid()))
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		if err := pprof.StartCPUProfile(out); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	if dir, ok := strings.CutPrefix(what, "scan "); ok {
 		return scan(dir)
 	}
@@ -48,17 +59,6 @@ func child(what string) error {
 	}
 	defer r.Close()
 	ctx, o := context.Background(), &plan.Options{CPUs: 2}
-	if f := os.Getenv("PENSTOCK_REMOTE_PROFILE"); f != "" {
-		out, err := os.Create(f)
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		if err := pprof.StartCPUProfile(out); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
 	what, dir, _ := strings.Cut(what, " ")
 	switch what {
 	case "write":

@@ -17,11 +17,13 @@ import (
 const (
 	// newsEvery is how often statistics are said while tasks are at work.
 	newsEvery = 500 * time.Millisecond
-	// ahead is how much work a node wants to have waiting, so that it does not idle while the leader hears that a task is over; and the most tasks of it.
+	// ahead is how much work a node wants to have waiting at least, so that it does not idle while the leader hears that a task is over; it is more where the
+	// leader takes longer to answer. mostAhead is the most tasks of it.
 	ahead     = 4 * time.Millisecond
 	mostAhead = 512
+	mostLag   = 100 * time.Millisecond // of a leader that is merely slow: no more would help
 	// waiting is how many blocks of a task may wait for the leader before the task does.
-	mostWaiting = 2
+	mostWaiting = 4
 )
 
 // server runs tasks for a leader.
@@ -41,6 +43,7 @@ type server struct {
 	resume  []*task          // that have what they waited for, and wait for a CPU
 	room    int              // as last said
 	mean    time.Duration    // how long a task of late was at work
+	lag     time.Duration    // how long the leader took of late to let a block come
 	counts  []int64          // as last said
 	moves   int64
 	failed  error // nothing more is done
@@ -69,6 +72,7 @@ type parcel struct {
 	head blockHead
 	rec  *ipcrecord.Record
 	rest []byte
+	at   time.Time // when it was asked for
 }
 
 func (k *parcel) release() {
@@ -184,6 +188,7 @@ func (s *server) grant(id uint64, inline bool, n int64) error {
 	}
 	p := k.waiting[0]
 	k.waiting = k.waiting[1:]
+	s.lag += (time.Since(p.at) - s.lag) / 8
 	s.send(p)
 	k.wake()
 	return nil
@@ -236,6 +241,7 @@ func (k *task) emit(b *exec.Block, read int64) (err error) {
 		s.mu.Unlock()
 		return nil
 	}
+	p.at = time.Now()
 	k.waiting = append(k.waiting, p)
 	s.l.say(kindWant, func(b []byte) []byte { return putUint(putUint(b, k.id), n) })
 	s.mu.Unlock()
@@ -324,7 +330,7 @@ func (s *server) run(k *task) (next *task) {
 // ask says how many tasks are wanted, where that has changed much. It needs s.mu.
 func (s *server) ask() {
 	n := s.w.Tasks()
-	n += min(int(ahead*time.Duration(s.w.CPUs())/max(s.mean, time.Microsecond)), mostAhead)
+	n += min(int(max(ahead, min(2*s.lag, mostLag))*time.Duration(s.w.CPUs())/max(s.mean, time.Microsecond)), mostAhead)
 	if n > s.room*5/4 || n < s.room*3/4 {
 		s.room = n
 		s.l.say(kindRoom, func(b []byte) []byte { return putUint(b, n) })
