@@ -177,11 +177,11 @@ func (c *column) views() error {
 // indices point into the dictionary, where there is no null.
 func (c *column) indices(t arrow.FixedWidthDataType) error {
 	dict := c.Dictionary()
-	if c.end == 0 {
-		return nil
-	}
 	// A Data is never nil in the interface, but what it points at may be.
 	if d, ok := dict.(*array.Data); !ok || d == nil {
+		if c.end == 0 {
+			return nil
+		}
 		return fmt.Errorf("indices without a dictionary")
 	}
 	if err := check(dict); err != nil {

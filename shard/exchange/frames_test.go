@@ -360,3 +360,34 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// A schema is said before the first record that has it, and not again until another came.
+func TestSchemaOnce(t *testing.T) {
+	all := samples(rand.New(rand.NewPCG(5, 6)), memory.DefaultAllocator)
+	var a, b arrow.RecordBatch
+	for _, rec := range all {
+		switch rec.NumCols() {
+		case 1:
+			a = rec
+		case 2:
+			b = rec
+		}
+	}
+	var ms []shard.Message
+	for _, rec := range []arrow.RecordBatch{a, a, b, b, a} {
+		rec.Retain()
+		ms = append(ms, shard.Message{Record: rec})
+	}
+	frames, said := written(t, ms...), ""
+	for len(frames) > 0 {
+		h, err := parseHeader((*[headerSize]byte)(frames))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said += map[byte]string{frameSchema: "s", frameRecord: "r"}[h.kind]
+		frames = frames[headerSize+int(h.left()):]
+	}
+	if said != "srrsrrsr" {
+		t.Errorf("frames are %s", said)
+	}
+}
