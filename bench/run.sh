@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the streaming core, reading from buckets, the order of shards, training, clusters and what their nodes exchange, and writes bench/results/core.md, remote.md, order.md, train.md, cluster.md and exchange.md.
-# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only what nodes exchange: ONLY=exchange bench/run.sh (root, with ip and tc); only the regression check: ONLY=regress
+# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only plans on several nodes: ONLY=nodes bench/run.sh; only what nodes exchange: ONLY=exchange bench/run.sh (root, with ip and tc); only the regression check: ONLY=regress
 # Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
@@ -34,6 +34,10 @@ exchange() { # every figure of exchange.md; a part of them: bin/bench-exchange -
 	bin/bench-exchange "$dir/exchange" | tee "$dir/exchange.md"
 	mv "$dir/exchange.md" bench/results/exchange.md
 }
+nodes() { # every figure of nodes.md; a part of them: PENSTOCK_FIGURE=tasks, splits or scan
+	PENSTOCK_FIGURES=$PWD/bench/results/nodes.md go test -count=1 -run TestFigures -timeout 20m ./exec/remote
+	cat bench/results/nodes.md
+}
 regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
@@ -48,6 +52,10 @@ if [ "${ONLY:-}" = remote ]; then
 fi
 if [ "${ONLY:-}" = train ]; then
 	train
+	exit
+fi
+if [ "${ONLY:-}" = nodes ]; then
+	nodes
 	exit
 fi
 if [ "${ONLY:-}" = cluster ]; then
