@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/penstock-data/penstock/cluster"
 )
 
 // daemon is a penstock that stays.
@@ -333,6 +335,27 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%+v", j)
 		}
 		isGone(t, pid)
+	})
+
+	t.Run("too few nodes", func(t *testing.T) {
+		dir, file := c.spec("cat", filepath.Join(t.TempDir(), "out"))
+		id := strings.TrimSpace(c.ok("run", file, "--working-dir", dir, "--nodes", "3", "--cpus", "0.5", "--detach"))
+		j := c.until(id, func(jobJSON) bool { return true })
+		if j.State != "queued" || j.Size != 3 || j.Needs.CPUs != 0.5 || len(j.Nodes) != 0 {
+			t.Errorf("%+v", j)
+		}
+		const why = "0.5 CPUs on each of 3 nodes; there would be room on 2, if nothing else ran"
+		if jobs, status := c.ok("jobs", id), c.ok("status"); !strings.Contains(jobs, " - of 3 ") || !strings.Contains(jobs, why) || !strings.Contains(status, why) {
+			t.Errorf("%s\n%s", jobs, status)
+		}
+		if got := c.ok("stop", id); got != "job "+id+" is stopped\n" {
+			t.Error(got)
+		}
+		for want, x := range map[string]cluster.JobStatus{"-": {Size: 1}, "n3": {Size: 1, Nodes: []string{"n3"}}, "n1,n2": {Size: 2, Nodes: []string{"n1", "n2"}}, "n1,n2,n3,n4,n5 and 2 more": {Size: 7, Nodes: []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7"}}} {
+			if got := nodesText(&x); got != want {
+				t.Errorf("%+v is on %q, not %q", x, got, want)
+			}
+		}
 	})
 
 	t.Run("mistakes", c.mistakes)
