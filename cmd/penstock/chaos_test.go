@@ -9,7 +9,6 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -161,16 +160,10 @@ var troubles = []trouble{
 		from := j.rnd.IntN(2)
 		j.wire.between(j.on(from), j.on(1-from))
 		j.happened("node %s does not hear node %s", j.on(1-from), j.on(from))
-		if j.kind != scanJob { // tasks go elsewhere
-			j.before("an attempt that failed", func() bool { s := j.status(); return s.Attempts > 1 || s.State == "restarting" })
-			j.wire.heal()
-			j.letGo()
-			return wants{again: true}
-		}
+		j.before("an attempt that failed", func() bool { s := j.status(); return s.Attempts > 1 || s.State == "restarting" })
+		j.wire.heal() // until then the next one is started on the same nodes, which wait for each other
 		j.letGo()
-		j.until("the end of the job", j.job.over)
-		j.wire.heal()
-		return wants{any: true}
+		return wants{again: true}
 	}},
 	{name: "a disk is full", o: worldOptions{small: "24m"}, do: func(j *chaosJob) wants {
 		if j.kind == scanJob {
@@ -230,14 +223,15 @@ func (j *chaosJob) fullOutput() wants {
 	j.midst(1)
 	free := j.fill(j.storage)
 	j.letGo()
-	j.until("a job that says why", func() bool { return strings.Contains(j.status().Why, "no space") || j.job.over() })
+	j.until("a job that says why", func() bool { return strings.Contains(j.job.String(), "no space left") || j.job.over() })
 	free()
 	if j.until("the end of the job", j.job.over); j.status().State == "failed" {
-		if s := j.status(); !strings.Contains(s.Why, "no space left") {
-			j.t.Errorf("it does not say why it failed: %+v", s)
+		if !strings.Contains(j.job.String(), "no space left") {
+			j.t.Errorf("it does not say why it failed: %s", j.job)
 		}
-		args := j.job.cmd.Args[1:]
-		j.job = j.start("-job", nil, nil, append(slices.Clone(args[:len(args)-1]), "job")...)
+		j.submission = "again"
+		j.submit()
+		j.until("the end of the job", j.job.over)
 	}
 	return wants{any: true}
 }

@@ -69,7 +69,7 @@ source: {parquet: {paths: [%q], path_column: path, row_column: row}}
 steps:
   - filter: delay > 15
   - exec: {command: [%q], env: [PENSTOCK_TEST_MAIN=slow, %q, CHAOS_WORK=%v, %s, PENSTOCK_JOB_ATTEMPT], workers: 1, batch_rows: 128}
-sink: {parquet: {path: %q, compression: zstd}}
+sink: {parquet: {path: %q, compression: zstd, target_size: 32KiB}}
 run: {memory: 64MiB}
 `, data, self, "CHAOS_DIR="+notes, work, chaosEnv, storage)
 	case torchJob:
@@ -200,7 +200,7 @@ func (j *chaosJob) submit() {
 	if j.kind == scanJob {
 		args = []string{"run", j.spec}
 	}
-	j.job = j.start("-job", nil, nil, append(args, "--cluster", filepath.Join(j.dir, "head"), "--working-dir", filepath.Dir(j.spec), "--nodes", "2", "--id", "job")...)
+	j.job = j.start("-job", nil, nil, append(args, "--cluster", filepath.Join(j.dir, "head"), "--working-dir", filepath.Dir(j.spec), "--nodes", "2", "--id", j.submission)...)
 }
 
 func (j *chaosJob) note(name, text string) {
@@ -430,7 +430,6 @@ func rowsOf(t *testing.T, dir string) (rows []string) {
 			}
 			rows = append(rows, row.String())
 		}
-		rec.Release()
 	}
 	slices.Sort(rows)
 	return rows

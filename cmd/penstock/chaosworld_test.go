@@ -91,6 +91,7 @@ type world struct {
 	client      *cluster.Client
 	nodes       map[string]*actor // by name
 	ids         map[string]string // of nodes, by name
+	submission  string            // of the job
 	job         *actor            // the command that follows it
 	faults      []string          // that happened
 }
@@ -110,14 +111,14 @@ func newWorld(t *testing.T, o worldOptions) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, id: fmt.Sprintf("%d-%s", os.Getpid(), filepath.Base(dir)), dir: dir, rnd: rand.New(rand.NewPCG(o.seed, 7)), began: time.Now(), late: o.limit, small: o.small,
-		addr: "127.0.0.1:0", nodes: map[string]*actor{}, ids: map[string]string{}}
+		addr: "127.0.0.1:0", submission: "job", nodes: map[string]*actor{}, ids: map[string]string{}}
 	t.Cleanup(w.end)
 	if o.wire {
 		w.wire = newWire(t)
 		w.addr = w.wire.at(1) + ":0"
 	}
 	if o.etcd {
-		w.etcd = w.start("store", []string{"PENSTOCK_TEST_MAIN=etcd"}, nil, filepath.Join(dir, "etcd"))
+		w.etcd = w.start("-store", []string{"PENSTOCK_TEST_MAIN=etcd"}, nil, filepath.Join(dir, "etcd"))
 		w.store = "etcd://" + strings.Fields(w.hear(w.etcd, "ready "))[1]
 	}
 	w.startHead()
@@ -222,8 +223,9 @@ func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
 	for !ok() {
 		if time.Since(w.began) > w.late {
+			s := w.status()
 			w.dump()
-			w.t.Fatalf("it hangs: no %q after %v; the job: %+v", what, w.late, w.status())
+			w.t.Fatalf("it hangs: no %q after %v; the job: %+v", what, w.late, s)
 		}
 		time.Sleep(5 * time.Millisecond) // files and the system say nothing by themselves
 	}
@@ -269,7 +271,7 @@ func (w *world) dump() {
 func (w *world) status() (s cluster.JobStatus) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if js, err := w.client.Jobs(ctx, "job"); err == nil && len(js) == 1 {
+	if js, err := w.client.Jobs(ctx, w.submission); err == nil && len(js) == 1 {
 		s = js[0]
 	}
 	return s
