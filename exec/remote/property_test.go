@@ -87,7 +87,7 @@ func TestProperty(t *testing.T) {
 }
 
 func property(t *testing.T, seed uint64) {
-	d := rand.New(rand.NewPCG(seed, 17))
+	d := rand.New(rand.NewPCG(seed*0x9E3779B97F4A7C15, 17))
 	faults, limits := d.IntN(2) == 0, d.IntN(4) == 0
 	nodes := 2 + d.IntN(2)
 	o := exec.Options{CPUs: 1 + d.IntN(3), Memory: []int64{1 << 14, 1 << 20, 64 << 20}[d.IntN(3)], BatchRows: []int{1, 7, 1024}[d.IntN(3)], StallTimeout: 30 * time.Second,
@@ -150,7 +150,7 @@ func property(t *testing.T, seed uint64) {
 // TestEarlyClose: wherever a run is left, everything comes back on all nodes.
 func TestEarlyClose(t *testing.T) {
 	for seed := uint64(1); seed <= 12; seed++ {
-		d := rand.New(rand.NewPCG(seed, 23))
+		d := rand.New(rand.NewPCG(seed*0x9E3779B97F4A7C15, 23))
 		budgets := []*exec.Budget{exec.NewBudget(int64(1) << (14 + d.IntN(12))), exec.NewBudget(int64(1) << (14 + d.IntN(12)))}
 		take := d.IntN(20)
 		errs := all(t, gangtest.New(t, 2), func(node int, r *remote.Runner) error {

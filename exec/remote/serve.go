@@ -22,8 +22,11 @@ const (
 	ahead     = 4 * time.Millisecond
 	mostAhead = 512
 	mostLag   = 100 * time.Millisecond // of a leader that is merely slow: no more would help
-	// waiting is how many blocks of a task may wait for the leader before the task does.
-	mostWaiting = 4
+	// waitingBytes of blocks of a task, and mostWaiting of them, may wait for the leader before the task does: so much is on its way while the leader answers.
+	waitingBytes = 8 << 20
+	mostWaiting  = 64
+	// allBytes of blocks of all tasks may wait before another task begins, unless everything waits for that.
+	allBytes = 4 * waitingBytes
 )
 
 // server runs tasks for a leader.
@@ -41,6 +44,7 @@ type server struct {
 	tasks   map[uint64]*task // queued or at work
 	free    int              // tasks that may still be put to work
 	resume  []*task          // that have what they waited for, and wait for a CPU
+	bytes   int64            // of blocks that wait
 	room    int              // as last said
 	mean    time.Duration    // how long a task of late was at work
 	lag     time.Duration    // how long the leader took of late to let a block come
@@ -61,7 +65,8 @@ type task struct {
 	urgent  bool
 	dropped bool
 
-	waiting []*parcel // blocks, the first ones of which have been asked for
+	waiting []*parcel // blocks that have been asked for
+	bytes   int64     // of waiting
 	inline  int64     // bytes that may be sent without asking
 	changed chan struct{}
 }
@@ -108,7 +113,7 @@ func (s *server) schedule() {
 		s.free--
 		k.wake()
 	}
-	for len(s.queue) > 0 && s.joined && (s.free > 0 || s.queue[0].urgent) {
+	for len(s.queue) > 0 && s.joined && (s.free > 0 && s.bytes < allBytes || s.queue[0].urgent) {
 		k := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
@@ -188,9 +193,12 @@ func (s *server) grant(id uint64, inline bool, n int64) error {
 	}
 	p := k.waiting[0]
 	k.waiting = k.waiting[1:]
+	k.bytes -= n
+	s.bytes -= n
 	s.lag += (time.Since(p.at) - s.lag) / 8
 	s.send(p)
 	k.wake()
+	s.schedule()
 	return nil
 }
 
@@ -243,23 +251,26 @@ func (k *task) emit(b *exec.Block, read int64) (err error) {
 	}
 	p.at = time.Now()
 	k.waiting = append(k.waiting, p)
+	k.bytes += n
+	s.bytes += n
 	s.l.say(kindWant, func(b []byte) []byte { return putUint(putUint(b, k.id), n) })
 	s.mu.Unlock()
-	return k.wait(mostWaiting - 1)
+	return k.wait(mostWaiting-1, waitingBytes)
 }
 
-// wait returns once no more than so many blocks wait. Meanwhile the task takes no CPU.
-func (k *task) wait(most int) error {
+// wait returns once no more than so many blocks, of so many bytes, wait. Meanwhile the task takes no CPU.
+func (k *task) wait(most int, bytes int64) error {
 	s := k.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(k.waiting) <= most {
+	over := func() bool { return len(k.waiting) > most || k.bytes > bytes }
+	if !over() {
 		return nil
 	}
 	start := time.Now()
 	s.free++
 	s.schedule()
-	for len(k.waiting) > most && !k.dropped && s.failed == nil {
+	for over() && !k.dropped && s.failed == nil {
 		s.mu.Unlock()
 		<-k.changed
 		s.mu.Lock()
@@ -292,19 +303,20 @@ func (s *server) run(k *task) (next *task) {
 	s.l.say(kindBegun, func(b []byte) []byte { return putUint(b, k.id) })
 	res, err := s.w.Do(s.ctx, k.job)
 	if err == nil {
-		err = k.wait(0)
+		err = k.wait(0, 0)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range k.waiting {
 		p.release()
 	}
-	k.waiting = nil
+	s.bytes -= k.bytes
+	k.waiting, k.bytes = nil, 0
 	delete(s.tasks, k.id)
 	s.free++
 	took := time.Since(k.began) - k.waited
 	s.mean = max(took, s.mean+(took-s.mean)/8) // at once up, slowly down: what lies here cannot be done elsewhere
-	if len(s.queue) > 0 && len(s.resume) == 0 && s.free == 1 && s.failed == nil {
+	if len(s.queue) > 0 && len(s.resume) == 0 && s.free == 1 && s.bytes < allBytes && s.failed == nil {
 		next = s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
@@ -330,7 +342,12 @@ func (s *server) run(k *task) (next *task) {
 // ask says how many tasks are wanted, where that has changed much. It needs s.mu.
 func (s *server) ask() {
 	n := s.w.Tasks()
-	n += min(int(max(ahead, min(2*s.lag, mostLag))*time.Duration(s.w.CPUs())/max(s.mean, time.Microsecond)), mostAhead)
+	work := max(ahead, min(2*s.lag, mostLag)) * time.Duration(s.w.CPUs())
+	more := min(int(work/max(s.mean, time.Microsecond)), mostAhead)
+	if more == 0 && 10*work > s.mean { // or much of the time is spent waiting
+		more = 1
+	}
+	n += more
 	if n > s.room*5/4 || n < s.room*3/4 {
 		s.room = n
 		s.l.say(kindRoom, func(b []byte) []byte { return putUint(b, n) })
