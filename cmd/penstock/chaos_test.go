@@ -296,6 +296,9 @@ func (f trouble) run(t *testing.T, kind, storage string, python [2]string) {
 	t.Logf("PENSTOCK_SEED=%d repeats what is drawn", seed)
 	o := f.o
 	o.seed, o.limit = seed, 2*time.Minute
+	if kind == torchJob { // eight processes import PyTorch
+		o.limit = 6 * time.Minute
+	}
 	w := newWorld(t, o)
 	if storage == "" {
 		storage = t.TempDir()

@@ -334,6 +334,11 @@ func (j *chaosJob) finish(want wants) {
 			j.t.Errorf("%d samples are not those of a run that nobody disturbs", len(had))
 		}
 		if losses := written(j.t, j.notes, "loss", chaosRanks); !maps.Equal(losses, j.ref.losses) {
+			for step, loss := range losses {
+				if want := j.ref.losses[step]; loss != want {
+					j.t.Logf("step and rank %s: %s, want %s", step, loss, want)
+				}
+			}
 			j.t.Errorf("%d losses are not those of a run that nobody disturbs", len(losses))
 		}
 	}
