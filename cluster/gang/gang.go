@@ -302,6 +302,7 @@ type Listener struct {
 	g       *Gang
 	service string
 	conns   chan accepted
+	due     int // places in conns of connections that are being answered; under Gang.mu
 	done    chan struct{}
 	once    sync.Once
 }
@@ -419,30 +420,32 @@ func (g *Gang) take(raw net.Conn) {
 	if err != nil {
 		return
 	}
-	// The answer goes first: a connection is the service's only once the other side knows.
+	// The answer goes first: a connection is the service's only once the other side knows. Its place is kept meanwhile.
 	g.mu.Lock()
 	l := g.services[string(service)]
-	room := l != nil && len(l.conns) < cap(l.conns)
-	g.mu.Unlock()
+	room := l != nil && len(l.conns)+l.due < cap(l.conns)
 	answer := byte(answerNone)
 	if room {
 		answer = answerYes
+		l.due++
 	}
-	if _, err := c.Write([]byte{answer}); err != nil || !room {
+	g.mu.Unlock()
+	_, err = c.Write([]byte{answer})
+	if !room {
 		return
 	}
-	raw.SetDeadline(time.Time{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	l.due--
 	select {
 	case <-l.done:
 		return
 	default:
 	}
-	select {
-	case l.conns <- accepted{c, id.Member}:
+	if err == nil {
+		raw.SetDeadline(time.Time{})
+		l.conns <- accepted{c, id.Member}
 		ok = true
-	default: // others came meanwhile: the other side sees the end of the connection
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +117,83 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
+}
+
+// crowd is a listener whose first n connections are answered together.
+type crowd struct {
+	net.Listener
+	n    atomic.Int64
+	open chan struct{}
+}
+
+func (c *crowd) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	return &oneOf{conn, c}, err
+}
+
+type oneOf struct {
+	net.Conn
+	c *crowd
+}
+
+func (o *oneOf) Write(b []byte) (int, error) {
+	if len(b) < 64 { // the answer: the handshake's are longer
+		if o.c.n.Add(-1) == 0 {
+			close(o.c.open)
+		}
+		<-o.c.open
+	}
+	return o.Conn.Write(b)
+}
+
+// However many come at once: whoever is told that it is heard, is.
+func TestCrowd(t *testing.T) {
+	const n = 100
+	gs, dirs := gangtest.WithFolders(t, 2)
+	address := gs[0].Address()
+	gs[0].Close()
+	tcp, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &crowd{Listener: tcp, open: make(chan struct{})}
+	c.n.Store(n)
+	g, err := gang.Open(dirs[0], c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	l, err := g.Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	told := make(chan net.Conn, n)
+	for range n {
+		all.Go(func() {
+			if c, err := gs[1].Dial(ctx, 0, "x"); err == nil {
+				told <- c
+			}
+		})
+	}
+	all.Wait()
+	close(told)
+	if len(told) == 0 || len(told) > 64 {
+		t.Fatalf("%d were told that they are heard, and 64 can wait", len(told))
+	}
+	for range len(told) {
+		conn, _ := accept(t, l)
+		io.WriteString(conn, "heard")
+		conn.Close()
+	}
+	for c := range told {
+		if b, err := io.ReadAll(c); err != nil || string(b) != "heard" {
+			t.Errorf("%q, %v", b, err)
+		}
+		c.Close()
+	}
 }
 
 // What cannot be reached ends with the context; closing ends what waits.
