@@ -19,9 +19,6 @@ import (
 	"github.com/penstock-data/penstock/internal/testserver"
 )
 
-// chaosData is removed when all tests have ended.
-var chaosData string
-
 // trouble is one fault, that happens to a job on two of three nodes, a, b and c.
 type trouble struct {
 	name  string
@@ -263,7 +260,6 @@ func TestChaos(t *testing.T) {
 	if soak {
 		kinds = []string{scanJob, shardJob, torchJob}
 	}
-	t.Cleanup(func() { os.RemoveAll(chaosData) })
 	s3 := testserver.S3(t)
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -330,7 +326,6 @@ func TestChaosKills(t *testing.T) {
 	if n == 0 {
 		t.Skip("PENSTOCK_CHAOS=N runs N schedules, PENSTOCK_SOAK=1 200 of them")
 	}
-	t.Cleanup(func() { os.RemoveAll(chaosData) })
 	began := time.Now()
 	t.Run("schedules", func(t *testing.T) {
 		for i := range n {

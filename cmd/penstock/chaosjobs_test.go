@@ -122,7 +122,7 @@ func referenceOf(t *testing.T, kind string, python [2]string) *reference {
 			if r.data, err = os.MkdirTemp("", "chaos-data"); err != nil { // for all tests
 				t.Fatal(err)
 			}
-			chaosData = r.data
+			atEnd = append(atEnd, func() { os.RemoveAll(r.data) })
 			for i := range 4 {
 				if err := os.CopyFS(filepath.Join(r.data, strconv.Itoa(i)), os.DirFS("../../examples/data/flights")); err != nil {
 					t.Fatal(err)

@@ -34,8 +34,15 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(run())
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, f := range atEnd {
+		f()
+	}
+	os.Exit(code)
 }
+
+// atEnd is called when all tests have ended: several of them share something.
+var atEnd []func()
 
 // roles are what else this binary is, by the value of PENSTOCK_TEST_MAIN.
 var roles = map[string]func() error{}
