@@ -11,10 +11,12 @@ import (
 // trim gives back the pages of the program's file that the start of the process alone has touched: most of what an idle agent would hold. They are the kernel's copies of a file that nobody writes, and come back
 // from there when they are used again. What has pages of this process's own among them stays: the loader writes to some, and makes them read-only afterwards. Where it cannot be done nothing is lost.
 func trim() {
-	exe, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil {
+		trimFile(exe)
 	}
+}
+
+func trimFile(exe string) {
 	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		return
