@@ -40,6 +40,7 @@ type process struct {
 
 	mu    sync.Mutex
 	child *child // nil: none was started, or the last one was put away
+	heard *child // that others were told the address of; nil: none
 }
 
 // child is a data process.
@@ -87,14 +88,25 @@ func (p *process) Listen(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer p.sweepUp(c)
-	return c.listen(ctx, p.dir)
+	address, err := c.listen(ctx, p.dir)
+	if err == nil {
+		p.mu.Lock()
+		p.heard = c
+		p.mu.Unlock()
+	}
+	return address, err
 }
 
 func (p *process) Start(ctx context.Context, st Start) (map[string]string, <-chan error, error) {
-	c, err := p.running()
-	if err != nil {
-		return nil, nil, err
-	}
+	p.mu.Lock()
+	c := p.heard
+	p.mu.Unlock()
+	if st.Nodes == nil || c == nil {
+		var err error
+		if c, err = p.running(); err != nil {
+			return nil, nil, err
+		}
+	} // else others would not reach another one
 	sockets, failed, err := c.start(ctx, p.dir, st)
 	if err != nil {
 		p.sweepUp(c)

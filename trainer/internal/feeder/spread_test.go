@@ -417,6 +417,31 @@ func TestNodesKilled(t *testing.T) {
 	}
 }
 
+// dies is a data process that is killed once it has said where it listens.
+type dies struct{ *process }
+
+func (d dies) Listen(ctx context.Context) (string, error) {
+	a, err := d.process.Listen(ctx)
+	d.current().kill()
+	return a, err
+}
+
+// One that dies between the two is a data process that has died, and the next start has another.
+func TestNodesDiedListening(t *testing.T) {
+	fs, processes := machines(t, 2, nil)
+	s := over(t, []Feeder{dies{processes[0]}, fs[1]}, 4)
+	_, _, err := s.Start(t.Context(), 4, nil)
+	if !errors.Is(err, ErrDied) || fault.CodeOf(err) != fault.WorkerLost || !strings.HasPrefix(err.Error(), "node 0: the data process ended: signal killed") {
+		t.Fatalf("%v (%v)", err, fault.CodeOf(err))
+	}
+	want, _ := alone(t, 4, 2)
+	s = over(t, fs, 4)
+	s.start(nil)
+	if d, _ := step(t, s.dial("train")); d != want[0] {
+		t.Errorf("step 0 is %s, want %s", d, want[0])
+	}
+}
+
 // A consumer that is lost is the failure of its node; what the others lose by that is none.
 func TestNodesConsumerLost(t *testing.T) {
 	for k := range 2 {
