@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/feed"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
 	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -434,5 +437,55 @@ func TestGangLaunch(t *testing.T) {
 			}
 		}
 		nothingLeft(t, k)
+	}
+}
+
+// slow is a launcher that takes its time, whatever becomes of ctx.
+type slow struct{ entered, release chan struct{} }
+
+func (s slow) Launch(context.Context, []launch.Worker) (launch.Group, error) {
+	close(s.entered)
+	<-s.release
+	return launch.Processes(launch.Options{}).Launch(context.Background(), []launch.Worker{{Argv: []string{"/bin/sleep", "1000"}}})
+}
+
+// A hand whose controller is lost while workers are started ends them, too.
+func TestHandEndsLaunching(t *testing.T) {
+	dir, err := newTempFolder(socketBase())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.remove()
+	l, err := feed.Listen(filepath.Join(dir.path, "c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := net.Pipe()
+	defer far.Close()
+	s := slow{make(chan struct{}), make(chan struct{})}
+	h := &hand{site: site{cfg: Config{Workers: 1}, launcher: s}, line: newHandLine(near), listener: l, conns: map[net.Conn]bool{}, relays: map[int]chan struct{}{}}
+	h.ctx, h.stop = context.WithCancelCause(t.Context())
+	h.others.Go(func() {
+		if err := h.launch(h.ctx, &wire.HandLaunch{Attempt: 1}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-s.entered
+	closed := make(chan error, 1)
+	go func() { closed <- h.close() }()
+	for over := false; !over; time.Sleep(time.Millisecond) {
+		h.mu.Lock()
+		over = h.conns == nil
+		h.mu.Unlock()
+	}
+	close(s.release)
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		h.group.Stop(0)
+		t.Errorf("it waits for workers that nobody ends: %v", <-closed)
 	}
 }

@@ -296,7 +296,11 @@ func (h *hand) launch(ctx context.Context, m *wire.HandLaunch) error {
 	exited := make(chan struct{})
 	h.mu.Lock()
 	h.group, h.attempt, h.exited = g, m.Attempt, exited
+	over := h.conns == nil
 	h.mu.Unlock()
+	if over { // close has not seen them
+		g.Stop(0)
+	}
 	h.others.Go(func() {
 		defer close(exited)
 		for e := range g.Exits() {
