@@ -158,13 +158,13 @@ func TestJob(t *testing.T) {
 	c.join("a", Resources{CPUs: 2})
 	work := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(work, "in.txt"), []byte("from the folder\n"), 0o644))
-	j := sh(`cat in.txt; echo "$GREETING $PENSTOCK_NODE $PENSTOCK_JOB_ATTEMPT $SECRET"; echo new > out.txt; pwd`)
+	j := sh(`cat in.txt; echo "$GREETING $PENSTOCK_NODE $PENSTOCK_JOB_ATTEMPT ${#PENSTOCK_JOB_CLUSTER} $SECRET"; echo new > out.txt; pwd`)
 	j.WorkingDir, j.Env, j.Secrets = work, map[string]string{"GREETING": "hello"}, map[string]string{"SECRET": "hidden"}
 	id := c.submit(j)
 	if s := c.over(id); s.State != "finished" || s.Code != 0 {
 		t.Errorf("%+v", s)
 	}
-	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 hidden\n/") {
+	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 43 hidden\n/") {
 		t.Errorf("logs: %q", got)
 	}
 	if _, err := os.Stat(filepath.Join(work, "out.txt")); err == nil {

@@ -276,7 +276,9 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 
 // goesOn has a later attempt of a job go on with the run that an earlier one began: that of the same name, with the same spec. The controller before it may be on a node that is not reached any more.
 func goesOn(ctx context.Context, c *trainer.Config) error {
-	c.Job = os.Getenv("PENSTOCK_JOB")
+	if c.Job = os.Getenv("PENSTOCK_JOB"); c.Job != "" { // every cluster has a j1
+		c.Job = os.Getenv("PENSTOCK_JOB_CLUSTER") + "/" + c.Job
+	}
 	c.JobAttempt, _ = strconv.ParseInt(os.Getenv("PENSTOCK_JOB_ATTEMPT"), 10, 64)
 	if c.Job == "" || c.JobAttempt < 2 || c.Name == "" {
 		return nil

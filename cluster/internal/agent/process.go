@@ -154,7 +154,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 		env = append(env, m.env()...)
 	}
 	w := launch.Worker{Argv: argv, Env: env, Dir: work, Memory: s.GetLimits().GetMemory(), Files: m.files()}
-	group, err := launch.Processes(launch.Options{Logs: logs, Name: func(int) string { return "process" }}).Launch(ctx, []launch.Worker{w})
+	group, err := launch.Processes(launch.Options{Logs: logs, Name: func(int) string { return "process" }, Main: true}).Launch(ctx, []launch.Worker{w})
 	if err != nil {
 		if ctx.Err() != nil {
 			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
@@ -287,7 +287,7 @@ func (p *process) env(tmp string) []string {
 		env["CUDA_VISIBLE_DEVICES"] = strings.Join(visible, ",")
 		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
-	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_NODE"] = job, attempt, p.a.Node
+	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_JOB_CLUSTER"], env["PENSTOCK_NODE"] = job, attempt, p.a.Pin.String(), p.a.Node
 	var list []string
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, k+"="+env[k])
