@@ -31,6 +31,7 @@ const (
 type group struct {
 	workers []*worker
 	term    *terminal // nil: none
+	main    bool      // Options.Main
 	exits   chan Exit
 	nudge   chan struct{} // have tend look now
 	done    chan struct{} // closed when nothing is left
@@ -149,7 +150,7 @@ func (g *group) Signal(rank int, s os.Signal) error {
 	return nil
 }
 
-// Stop: SIGTERM to every process of every worker, and SIGKILL after grace until none is left. A process that the kernel does not let end (it waits for a disk or a device) is given up 30 s later, which
+// Stop: SIGTERM to every process of every worker (Options.Main: to the main ones), and SIGKILL after grace until none is left. A process that the kernel does not let end (it waits for a disk or a device) is given up 30 s later, which
 // its Exit says.
 func (g *group) Stop(grace time.Duration) {
 	g.mu.Lock()
@@ -164,8 +165,15 @@ func (g *group) Stop(grace time.Duration) {
 		if grace > 0 {
 			g.look()
 			for _, m := range g.members {
-				g.tree.send(m, syscall.SIGTERM)
-				g.tree.send(m, syscall.SIGCONT) // one that is stopped cannot end
+				if w := g.workers[m.worker]; g.main && m.id.pid != w.pid {
+					continue
+				} else if g.main { // not its process group
+					_ = w.p.Signal(syscall.SIGTERM) // gone is fine
+					_ = w.p.Signal(syscall.SIGCONT)
+				} else {
+					g.tree.send(m, syscall.SIGTERM)
+					g.tree.send(m, syscall.SIGCONT) // one that is stopped cannot end
+				}
 				g.farewell(m)
 			}
 		}

@@ -21,6 +21,8 @@ type Options struct {
 	Terminal io.Writer
 	// Name is what messages, prefixes and log files call a worker; nil: "rank N".
 	Name func(rank int) string
+	// Main says that a worker's main process sees to its descendants: Stop asks it alone to end. What it leaves behind when it does, or has not ended after the grace, is ended as ever.
+	Main bool
 }
 
 // Processes runs workers as child processes.

@@ -239,6 +239,26 @@ func TestTreesEnd(t *testing.T) {
 	}
 }
 
+// A main process that sees to its children ends them when it likes; those that it leaves behind are told.
+func TestStopMain(t *testing.T) {
+	const child = `(trap "echo told; exit" TERM; echo ready; while [ ! -e "$DIR/end" ]; do sleep 0.02; done; echo finished) & `
+	for _, c := range []struct {
+		then, want, not string
+		code            int
+	}{
+		{`trap 'touch "$DIR/end"' TERM; wait; wait; exit 75`, "finished", "told", 75},
+		{`wait`, "told", "finished", -1},
+	} {
+		g := launch(t, Options{Main: true}, sh(0, child+c.then, "DIR="+t.TempDir()))
+		printed(t, g, 0)
+		g.Stop(10 * time.Second)
+		e := exits(t, g)[0]
+		if got := strings.Join(e.Tail, " "); !strings.Contains(got, c.want) || strings.Contains(got, c.not) || e.Code != c.code || !e.Ours {
+			t.Errorf("%s: %q, want %q: %+v", c.then, got, c.want, e)
+		}
+	}
+}
+
 func TestStopIsOneForAll(t *testing.T) {
 	g := launch(t, Options{}, again(t, 0, "ignore"), sh(1, "exec sleep 1000"))
 	printed(t, g, 0)

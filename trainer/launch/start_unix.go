@@ -28,7 +28,7 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	}
 	g := &group{
 		exits: make(chan Exit, len(workers)), nudge: make(chan struct{}, 1), done: make(chan struct{}),
-		tree: newTree(),
+		tree: newTree(), main: p.Main,
 	}
 	var ranks []int
 	for i, w := range workers {
