@@ -265,7 +265,7 @@ func (g *Gang) dial(ctx context.Context, node int, address, service string) (_ n
 	if err != nil {
 		return nil, &notYet{err}
 	}
-	c := tls.Client(raw, cfg)
+	c := client(raw, cfg)
 	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil { // ctx ended: the deadline is set, or will be
@@ -404,7 +404,7 @@ func (g *Gang) take(raw net.Conn) {
 	if err != nil {
 		return
 	}
-	c := tls.Server(raw, cfg)
+	c := server(raw, cfg)
 	var name [1 + maxService]byte
 	if c.HandshakeContext(g.ctx) != nil {
 		return

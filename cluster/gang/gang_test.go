@@ -119,12 +119,15 @@ func TestStrangers(t *testing.T) {
 	c.Close()
 }
 
-// crowd is a listener whose first n connections are answered together.
+// crowd is a listener whose first n connections are answered together, or when let is called.
 type crowd struct {
 	net.Listener
 	n    atomic.Int64
+	once sync.Once
 	open chan struct{}
 }
+
+func (c *crowd) let() { c.once.Do(func() { close(c.open) }) }
 
 func (c *crowd) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
@@ -139,7 +142,7 @@ type oneOf struct {
 func (o *oneOf) Write(b []byte) (int, error) {
 	if len(b) < 64 { // the answer: the handshake's are longer
 		if o.c.n.Add(-1) == 0 {
-			close(o.c.open)
+			o.c.let()
 		}
 		<-o.c.open
 	}
@@ -169,6 +172,7 @@ func TestCrowd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
+	defer context.AfterFunc(ctx, c.let)() // those that came are answered, however slow the others are
 	var all sync.WaitGroup
 	told := make(chan net.Conn, n)
 	for range n {
