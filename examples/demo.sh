@@ -10,6 +10,6 @@ say bin/penstock explain examples/flights.yaml
 say bin/penstock run examples/flights.yaml
 say bin/penstock show -n 5 out/flights/
 go build -C examples/tabular-go -o ../../bin/tabular-go .
-# two workers train a small network; one of them is killed, and the run goes on from its last checkpoint
+printf '\nTwo workers train a small network. One of them is killed on purpose, and the run goes on from its last checkpoint:\n'
 say bin/tabular-go -data 'examples/data/housing/*.parquet' -storage out/runs -workers 2 -crash 30
 printf '\nThe output is in out/flights/ and out/runs/. Next: bin/penstock --help, README.md.\n'

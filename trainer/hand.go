@@ -237,7 +237,12 @@ func (h *hand) welcome(ctx context.Context, w *wire.HandWelcome) (logs string, e
 		return "", err
 	}
 	h.run = run
-	if err := h.equip(); err != nil {
+	h.mu.Lock()
+	if err = fault.New(fault.Canceled, "%w", errEnded); h.conns != nil { // else the hand is being closed
+		err = h.equip()
+	}
+	h.mu.Unlock()
+	if err != nil {
 		return "", err
 	}
 	conn, err := h.cfg.Gang.Dial(ctx, 0, serviceFeeder)
@@ -369,7 +374,7 @@ func (h *hand) close() (err error) {
 	h.stop(errEnded)
 	h.mu.Lock()
 	g := h.group
-	conns := h.conns
+	conns, served := h.conns, h.served
 	h.conns = nil
 	h.mu.Unlock()
 	if g != nil {
@@ -381,8 +386,8 @@ func (h *hand) close() (err error) {
 	for conn := range conns {
 		conn.Close()
 	}
-	if h.served != nil {
-		err = errors.Join(err, h.served.Close())
+	if served != nil {
+		err = errors.Join(err, served.Close())
 	}
 	if h.line != nil {
 		h.line.close()

@@ -41,6 +41,7 @@ type node struct {
 	number int
 	of     *nodes
 	feeds  net.Conn      // under nodes.mu
+	left   bool          // nothing is taken of it any more; under nodes.mu
 	gone   chan struct{} // closed when the hand is lost, or has ended
 
 	// set before nodes.come is closed
@@ -131,7 +132,7 @@ func (ns *nodes) notice(reason string) {
 func (ns *nodes) feed(conn net.Conn, k int) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	if n := ns.all[k]; n.feeds == nil && !ns.over {
+	if n := ns.all[k]; n.feeds == nil && !n.left && !ns.over {
 		n.feeds = conn
 		if ns.feeders--; ns.feeders == 0 {
 			close(ns.fed)
@@ -226,6 +227,7 @@ func (n *node) lose(err error) {
 	n.why = fault.New(fault.WorkerLost, "node %d (%s) of the job is lost: %w", n.number, n.host, err)
 	n.mu.Unlock()
 	n.of.mu.Lock()
+	n.left = true
 	if n.feeds != nil {
 		n.feeds.Close()
 	}

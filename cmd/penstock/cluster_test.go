@@ -446,6 +446,7 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append([]string{"run", filepath.Join(odd, "s.yaml"), "--working-dir", filepath.Join(odd, "none")}, at...), 2, "is not in"},
 		{append([]string{"run", filepath.Join(odd, "s.yaml")}, at...), 2, "--working-dir"},
 		{append([]string{"run", "examples/flights.yaml"}, at...), 2, "sink.parquet.path is out/flights/"},
+		{append([]string{"run", "examples/train.yaml"}, at...), 2, "the spec has shards and no sink"},
 		{[]string{"run", "examples/flights.yaml", "--detach"}, 2, "--detach goes with --cluster"},
 		{append([]string{"train", "examples/train.yaml"}, at...), 2, "--storage"},
 		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "3"}, at...), 2, "--nodes 3: 2 workers cannot be spread evenly over them; give --workers 3, or another multiple"},

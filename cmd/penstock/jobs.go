@@ -161,6 +161,9 @@ func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSO
 	if err != nil {
 		return usageError{err}
 	}
+	if err := s.CheckSink(); err != nil {
+		return usageError{err}
+	}
 	if k := s.Sink; k != nil {
 		switch {
 		case k.Parquet != nil:

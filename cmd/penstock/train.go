@@ -431,7 +431,11 @@ func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
 		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
 	}
 	fmt.Fprintln(w)
-	if r.State != store.Finished {
+	switch job := os.Getenv("PENSTOCK_JOB") != ""; { // whose files are gone when it is over
+	case r.State == store.Finished || job && r.State == store.Preempted: // the cluster starts it again
+	case job:
+		fmt.Fprintf(w, "go on with the same penstock train --cluster, and --name %s --resume\n", r.Run)
+	default:
 		fmt.Fprintf(w, "go on with: %s\n", resumeHint(t.cfg.Storage, r.Run))
 	}
 }

@@ -223,13 +223,21 @@ func (s *Sink) kind() string {
 	return "ipc"
 }
 
+// CheckSink refuses a spec that has nowhere to write to.
+func (s *Spec) CheckSink() error {
+	switch {
+	case s.Sink != nil:
+		return nil
+	case s.Shards != nil:
+		return fault.New(fault.Invalid, "the spec has shards and no sink: `penstock batches` gives their batches; to write files, add `sink: {parquet: {path: out/}}`")
+	}
+	return fault.New(fault.Invalid, "the spec has no sink: add `sink: {count: {}}` to measure, or `sink: {parquet: {path: out/}}`")
+}
+
 // Write runs the spec into its sink. For the count sink only Rows and Stats are set.
 func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOptions) (*dataset.WriteResult, error) {
-	if s.Sink == nil && s.Shards != nil {
-		return nil, fault.New(fault.Invalid, "the spec has shards and no sink: `penstock batches` gives their batches; to write files, add `sink: {parquet: {path: out/}}`")
-	}
-	if s.Sink == nil {
-		return nil, fault.New(fault.Invalid, "the spec has no sink: add `sink: {count: {}}` to measure, or `sink: {parquet: {path: out/}}`")
+	if err := s.CheckSink(); err != nil {
+		return nil, err
 	}
 	if s.Sink.Count != nil {
 		st, err := ds.Drain(ctx, &o)
