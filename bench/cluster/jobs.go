@@ -79,7 +79,7 @@ func (g *group) ended(c *cluster.Client, id string, pause time.Duration) error {
 // trip is the time from submitting an empty job until the client knows that it has ended, nothing else going on: by asking every millisecond, and by following its log as
 // `penstock run --cluster` does. Tasks inside of a job are not jobs: nothing is durable about them.
 func trip(b *bench) error {
-	b.Add("task round trip, other process, idle, p50 / p99", "<= 150 us / <= 2 ms", "not there yet: tasks come with the remote executor")
+	b.Add("task round trip, other process, idle, p50 / p99", "<= 150 us / <= 2 ms", "of plans on several nodes: nodes.md (`ONLY=nodes bench/run.sh`)")
 	g, err := b.group(cluster.HeadConfig{}, "")
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ const callers = 16
 // rate is what callers with a connection each get through: submissions of jobs that wait, as no node has what they need; and empty jobs, each until it has ended, on two nodes. A job's record, its
 // number and each of its states are durable, so it is the disk that is measured, too.
 func rate(b *bench) error {
-	b.Add("dispatch of empty tasks, one by one / in batches", ">= 20,000/s / >= 50,000/s", "not there yet: tasks come with the remote executor")
+	b.Add("dispatch of empty tasks, one by one / in batches", ">= 20,000/s / >= 50,000/s", "of plans on several nodes: nodes.md (`ONLY=nodes bench/run.sh`)")
 	for _, way := range []struct {
 		name string
 		job  cluster.Job
