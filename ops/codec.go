@@ -273,7 +273,7 @@ func encodeNode(n Node, bare bool, out *[]nodeJSON) (int, error) {
 func encodeFunc(f *Func, schema *arrow.Schema, m Meta) (*funcJSON, error) {
 	if f.Name == "" {
 		reg := map[string]string{"map": "ops.RegisterMap", "flat_map": "ops.RegisterFlatMap", "filter": "ops.RegisterFilter"}[f.kind()]
-		return nil, fault.New(fault.Unsupported, "a closure is known to this process only and cannot be part of an encoded plan; register it: %s(name, version, newFn)", reg).At(m.place())
+		return nil, fault.New(fault.Unsupported, "a closure is known to this process only and cannot be part of an encoded plan; register it: %s(name, version, newFn), and give what its Func makes to Apply", reg).At(m.place())
 	}
 	j := &funcJSON{Name: f.Name, Version: f.Version, Kind: f.kind(), Config: f.Config, UsesRandom: f.UsesRandom, Passes: f.Passes}
 	if schema != nil {

@@ -29,6 +29,7 @@ type Reader struct {
 	r      io.Reader
 	limits Limits
 	alloc  memory.Allocator
+	stream Stream
 	last   *ipc.Message
 }
 
@@ -61,7 +62,7 @@ func (r *Reader) Message() (*ipc.Message, error) {
 	if err := r.full(meta); err != nil {
 		return nil, err
 	}
-	size, err := Check(meta)
+	size, err := r.stream.Check(meta)
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +130,19 @@ func (b Bounded) check(n int) {
 	}
 }
 
-// Check walks the metadata of a message: every vector must lie in it, and types may not nest
-// without end. It returns the length of the body.
-func Check(meta []byte) (body int64, err error) {
+// Check is [Stream.Check] of a message of which no schema is known.
+func Check(meta []byte) (body int64, err error) { return new(Stream).Check(meta) }
+
+// Stream checks the messages of a stream. From the schema it learns how many columns of views records and dictionaries have: arrow-go reads as many numbers of
+// buffers as there are such columns, however many there are, and allocates what they say. The zero Stream has no schema yet.
+type Stream struct {
+	record int           // columns of views of a record
+	values map[int64]int // and of the values of each dictionary
+}
+
+// Check walks the metadata of a message: every vector must lie in it, types may not nest
+// without end, and columns of views have no more buffers than there are. It returns the length of the body.
+func (s *Stream) Check(meta []byte) (body int64, err error) {
 	defer func() {
 		if p := recover(); p != nil { // an offset that leaves the buffer
 			err = fmt.Errorf("metadata is damaged: %v", p)
@@ -144,21 +155,50 @@ func Check(meta []byte) (body int64, err error) {
 			h.vector(2, 4)
 			left := maxFields
 			fields(h.tables(1), 0, &left)
+			s.values = map[int64]int{}
+			s.record = s.views(h.tables(1))
 		case 2: // dictionary
 			if d, ok := h.table(1); ok {
-				batch(d)
+				batch(d, s.values[h.int64(0)])
 			}
 		case 3:
-			batch(h)
+			batch(h, s.record)
 		}
 	}
 	return m.int64(3), nil
 }
 
-func batch(t table) {
+// views counts the columns of views of fields, and notes those of dictionaries.
+func (s *Stream) views(ts []table) (n int) {
+	for _, t := range ts {
+		of := s.views(t.tables(5))
+		if typ := t.byte(2); typ == 23 || typ == 24 {
+			of++
+		}
+		if d, ok := t.table(4); ok {
+			id := d.int64(0)
+			s.values[id] = max(s.values[id], of)
+		} else {
+			n += of
+		}
+	}
+	return n
+}
+
+func batch(t table, views int) {
 	t.vector(1, 16)
-	t.vector(2, 16)
-	t.vector(4, 8)
+	_, left := t.vector(2, 16) // buffers
+	at, n := t.vector(4, 8)    // how many of them are of each column of views
+	if at != 0 && n < views {
+		panic(fmt.Sprintf("the buffers of %d columns of views, of %d", n, views))
+	}
+	for i := range n {
+		v := binary.LittleEndian.Uint64(t.b[at+8*i:])
+		if v > uint64(left) {
+			panic(fmt.Sprintf("a column of %d buffers, of %d", v, left))
+		}
+		left -= int(v)
+	}
 }
 
 // fields counts, as tables may be shared and so claim more than there are bytes.

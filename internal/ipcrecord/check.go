@@ -24,6 +24,9 @@ func check(d arrow.ArrayData) error {
 		return nil
 	}
 	if t.ID() == arrow.SPARSE_UNION || t.ID() == arrow.DENSE_UNION || t.ID() == arrow.RUN_END_ENCODED {
+		if d.Len() == 0 && d.Offset() == 0 { // which may have no buffers
+			return children(d)
+		}
 		a := array.MakeFromData(d)
 		defer a.Release()
 		return array.ValidateFull(a)
@@ -32,10 +35,8 @@ func check(d arrow.ArrayData) error {
 	if err := c.bitmap(); err != nil {
 		return err
 	}
-	for _, x := range d.Children() {
-		if err := check(x); err != nil {
-			return err
-		}
+	if err := children(d); err != nil {
+		return err
 	}
 	switch t := t.(type) {
 	case *arrow.StructType:
@@ -75,6 +76,15 @@ func check(d arrow.ArrayData) error {
 		return c.fixed(t.BitWidth())
 	}
 	return fmt.Errorf("a column of type %v", t)
+}
+
+func children(d arrow.ArrayData) error {
+	for _, x := range d.Children() {
+		if err := check(x); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // column is what of a column is looked at: all rows up to end.

@@ -194,6 +194,7 @@ func validate(rec arrow.RecordBatch) (err error) {
 // messages are a schema, and what came of a record, as ipc.MessageReader.
 type messages struct {
 	schema []byte // nil: it was read
+	stream ipcmeta.Stream
 	meta   []byte // what is left of it
 	rows   *memory.Buffer
 	at     int // in rows
@@ -203,7 +204,7 @@ type messages struct {
 func (m *messages) Message() (*ipc.Message, error) {
 	m.Release()
 	if m.schema != nil {
-		if _, err := ipcmeta.Check(m.schema); err != nil {
+		if _, err := m.stream.Check(m.schema); err != nil {
 			return nil, err
 		}
 		m.last = ipc.NewMessage(memory.NewBufferBytes(m.schema), memory.NewBufferBytes(nil))
@@ -219,7 +220,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 	n := 4 + int(binary.LittleEndian.Uint32(m.meta))
 	meta := m.meta[4:n:n]
 	m.meta = m.meta[n:]
-	size, err := ipcmeta.Check(meta)
+	size, err := m.stream.Check(meta)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ package memtest
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
@@ -30,6 +31,16 @@ func Skip(t testing.TB, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 	t.Skipf(format, args...)
+}
+
+// Poll asks ok again and again, every 5 ms, until it is true or the time is over, and reports whether it is true. It is for what says nothing by itself: files, and processes of somebody else.
+func Poll(most time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(most); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 type mangler struct{ memory.Allocator }

@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"go/format"
 	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 
 	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/proto"
@@ -41,13 +43,14 @@ func generate(plugins, file string) error {
 	if err != nil {
 		return err
 	}
-	req := &pluginpb.CodeGeneratorRequest{FileToGenerate: []string{name}, Parameter: proto.String("paths=source_relative")}
+	req := &pluginpb.CodeGeneratorRequest{FileToGenerate: []string{name}}
 	req.ProtoFile = []*descriptorpb.FileDescriptorProto{protodesc.ToFileDescriptorProto(files[0])}
-	in, err := proto.Marshal(req)
-	if err != nil {
-		return err
-	}
-	for _, p := range []string{"protoc-gen-go", "protoc-gen-go-grpc"} {
+	for p, options := range map[string]string{"protoc-gen-go": "", "protoc-gen-go-grpc": ",require_unimplemented_servers=false"} {
+		req.Parameter = proto.String("paths=source_relative" + options)
+		in, err := proto.Marshal(req)
+		if err != nil {
+			return err
+		}
 		cmd := exec.Command(filepath.Join(plugins, p))
 		cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
 		out, err := cmd.Output()
@@ -62,10 +65,23 @@ func generate(plugins, file string) error {
 			return fmt.Errorf("%s: %s", p, res.GetError())
 		}
 		for _, f := range res.File {
-			if err := os.WriteFile(filepath.Join(filepath.Dir(file), f.GetName()), []byte(f.GetContent()), 0o666); err != nil {
+			code, err := format.Source(stubs.ReplaceAll([]byte(f.GetContent()), nil))
+			if err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+			if err := os.WriteFile(filepath.Join(filepath.Dir(file), f.GetName()), code, 0o666); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
 }
+
+// stubs are what protoc-gen-go-grpc writes, without an option to leave it out, for servers that lack methods: ours have all, and the compiler says so.
+var stubs = regexp.MustCompile(`(?m)` +
+	`^// All implementations should embed Unimplemented.*\n// for forward compatibility\.\n` +
+	`|^(?:// Unimplemented\w+ should be embedded.*\n(?://.*\n)*)type Unimplemented\w+ struct ?{}\n\n` +
+	`|^func \(Unimplemented\w+\) .*(?:{}\n\n?|{\n.*\n}\n)` +
+	`|^// Unsafe\w+ may be embedded.*\n(?://.*\n)*type Unsafe\w+ interface {\n.*\n}\n\n` +
+	`|^\t// If the following call panics, .*\n(?:\t//.*\n)*\tif t, ok := .*\n.*\n\t}\n` +
+	`|^\t(?:codes|status) "google.golang.org/grpc/(?:codes|status)"\n`)
