@@ -28,7 +28,6 @@ type attempt struct {
 	read   int64       // rows read
 	rows   int64       // of a part: written
 	place  *place      // nil: here
-	urgent bool        // when it began
 	job    *Job        // of a Worker: who gets what is made, and err once done is closed; nil: the scheduler
 	done   chan struct{}
 	err    error
@@ -45,6 +44,7 @@ type attempt struct {
 	atTime atomic.Int64                // since, for reports: ns from the start of the run
 	parked atomic.Bool
 	ended  atomic.Bool // finish was called, by whoever was first
+	urgent atomic.Bool // everything waits for it; for another process
 }
 
 func (r *run) newAttempt(w *work, n int) *attempt {

@@ -24,7 +24,7 @@ type Node interface {
 	// Do runs a task and returns when it is over there, or soon after ctx ended. WorkerLost: the node is lost, and the task was at
 	// work there. ErrMoved: it is lost, or wants no more, and the task had not begun.
 	Do(ctx context.Context, t *Task, h *Hand) (*Result, error)
-	// Urge says whether everything waits for a task.
+	// Urge says whether everything waits for a task. One that was not sent yet is not known there: see Hand.Urgent.
 	Urge(id uint64, on bool)
 }
 
@@ -51,7 +51,7 @@ type Task struct {
 	From, To int64 // rows of Split; To -1: to the end
 	Attempt  int
 	Ratio    int64 // by which batches are cut into slices, so that attempts make the same blocks
-	Urgent   bool
+	Urgent   bool  // as Hand.Urgent says when the task is sent
 }
 
 // Result is what a task that ended well leaves, beside its blocks.
@@ -66,10 +66,14 @@ type Hand struct {
 	Schema *arrow.Schema            // of the blocks
 	None   func() arrow.RecordBatch // one without rows; borrowed
 	Alloc  memory.Allocator         // for them: waits while memory is short
+	// Charge takes n bytes of the budget, free or not, for memory that is somebody's already, and returns what gives them back. Any goroutine may call it.
+	Charge func(n int64) (release func())
 	// Emit takes a block over, with the place of its split set in Origin.Task alone, and waits until there is room for another.
 	Emit func(b *exec.Block) error
 	// Read says how many rows the attempt has read by now.
 	Read func(rows int64)
+	// Urgent is what Urge said of the task, or would have said before there was one. Do asks when it sends the task, so that no Urge gets between; it never waits.
+	Urgent func() bool
 }
 
 // place is where attempts run.
@@ -173,12 +177,12 @@ func (w watch) Count(grown []int64, held, peak int64) {
 // runElsewhere runs the task in another process.
 func (a *attempt) runElsewhere() error {
 	r, s, w := a.r, a.stage, a.work
-	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio, Urgent: a.urgent}
+	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio}
 	if w.isPart {
 		p := s.parts[w.part]
 		t.Part, t.Split, t.End = w.part, p.First, p.End
 	}
-	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Emit: func(b *exec.Block) error {
+	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()
 		b.Origin = s.origin(b.Origin.Task)
 		for i := range b.Skipped {
@@ -207,6 +211,11 @@ func (a *attempt) runElsewhere() error {
 	}
 	r.wrotePart(s, w.part, res.Rows)
 	return nil
+}
+
+// charge takes memory for what came from another process unasked.
+func (r *run) charge(n int64) func() {
+	return r.budget.Charge("blocks that came from other nodes", n).Release
 }
 
 // sawRead counts rows that another process has read.

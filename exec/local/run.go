@@ -400,6 +400,7 @@ func (r *run) setPriority(t sched.Task, p exec.Priority) {
 	if w := r.work[t]; w != nil && w.current != nil {
 		w.current.acct.SetPriority(p)
 		if at := w.current.place; at != nil && at.node != nil {
+			w.current.urgent.Store(p != exec.Ahead) // first: what is sent after Urge says so itself
 			at.node.Urge(w.current.id, p != exec.Ahead)
 		}
 	}
@@ -467,7 +468,7 @@ func (r *run) start(a sched.Action) {
 	at := r.newAttempt(w, a.Attempt)
 	if r.head == a.Task && r.prio != exec.Ahead {
 		at.acct.SetPriority(r.prio)
-		at.urgent = true
+		at.urgent.Store(true)
 	}
 	if r.places != nil && w.stage.scan != nil {
 		at.place = r.choose()

@@ -20,10 +20,10 @@ type Settings struct {
 	Track      bool  `json:"track"` // rows of blocks are known
 }
 
-// SettingsOf are those of a run with these options.
-func SettingsOf(o *exec.Options) (Settings, error) {
+// SettingsOf are those of a run with these options, and the bytes of its budget.
+func SettingsOf(o *exec.Options) (set Settings, memory int64, err error) {
 	s, err := withDefaults(o)
-	return Settings{s.BatchRows, s.BatchBytes, s.trackAll}, err
+	return Settings{s.BatchRows, s.BatchBytes, s.trackAll}, s.Memory, err
 }
 
 // Worker makes a worker for g. A sink that has joined gets the parts; nil: rows are wanted. Seed, Epoch, OnError, Memory, CPUs and CallTimeout of o count. Close it.

@@ -17,17 +17,21 @@ import (
 const (
 	// pingEvery is how often a process that has nothing to say says that it lives; one that is silent for silence is lost.
 	pingEvery = 5 * time.Second
-	silence   = 30 * time.Second
 	// lastWords is how long what is still to be said may take when a link ends.
 	lastWords = 2 * time.Second
 
 	readBuffer, writeBuffer = 64 << 10, 64 << 10
 )
 
+// silence: see pingEvery. Tests shorten it.
+var silence = 30 * time.Second
+
 // link is one connection. Whoever has something to say leaves it to the writer and never waits. One goroutine reads.
 type link struct {
 	c  net.Conn
 	br *bufio.Reader
+	// patient waits for the other side, which says nothing yet, as long as the connection is there. Of the goroutine that reads.
+	patient bool
 
 	mu     sync.Mutex
 	said   []byte  // messages to be written
@@ -58,7 +62,11 @@ func newLink(c net.Conn) *link {
 type living link
 
 func (l *living) Read(p []byte) (int, error) {
-	l.c.SetReadDeadline(time.Now().Add(silence))
+	if l.patient {
+		l.c.SetReadDeadline(time.Time{})
+	} else {
+		l.c.SetReadDeadline(time.Now().Add(silence))
+	}
 	n, err := l.c.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fault.New(fault.WorkerLost, "nothing came for %v", silence)

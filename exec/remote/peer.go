@@ -12,36 +12,41 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcrecord"
 )
 
 const (
-	// inlineBytes of blocks of a task may come without being asked for: small ones need no word between.
+	// inlineBytes of blocks of a task may come without being asked for: small ones need no word between. Of all tasks of a node at most mostInline may, and no
+	// more than a share of the leader's memory: see inlineOf. Each counts blockCost beside its bytes.
 	inlineBytes = 64 << 10
+	mostInline  = 4 << 20
+	blockCost   = 256
 	// partGrace is how long the end of a part that was told to stop is waited for: nobody else may write it before.
 	partGrace = 15 * time.Second
 )
 
 const maxBlockWords = ipcrecord.MaxMeta + 4<<10
 
+// inlineOf is what may come unasked from each of so many other nodes where the leader has so much memory: 1/16 of it from all.
+func inlineOf(memory int64, nodes int) int64 { return min(mostInline, memory/16/int64(max(nodes, 1))) }
+
 // peer is a node as its leader sees it: a [local.Node].
 type peer struct {
-	node  int
-	l     *link
-	cpus  int
-	room  atomic.Int64
-	log   *slog.Logger
-	fatal func(error)   // the run cannot go on
-	over  chan struct{} // the reader is gone
-	said  sync.Map      // *arrow.Schema: its IPC metadata
+	node   int
+	l      *link
+	enough int64 // of blocks of a task that came unasked is worth a word
+	cpus   int
+	room   atomic.Int64
+	log    *slog.Logger
+	fatal  func(error)   // the run cannot go on
+	over   chan struct{} // the reader is gone
+	said   sync.Map      // *arrow.Schema: its IPC metadata
 
 	mu     sync.Mutex
+	inline int64         // of blocks that may still come unasked
 	watch  local.Watcher // nil: nobody reads yet
 	tasks  map[uint64]*stream
 	lost   error // why nothing comes from there any more
@@ -51,26 +56,30 @@ type peer struct {
 
 // stream is what comes of one task.
 type stream struct {
+	hand   *local.Hand
 	begun  bool
-	closed bool
+	over   bool // there: nothing follows
+	closed bool // here: nothing is wanted
 	events []event
 	wake   chan struct{} // room 1
 	wants  int           // blocks that were asked for and have not come
 	landed []*landing    // granted, for the next blocks that are not inline
+	inline int64         // of blocks that came unasked: what the node may not send again yet
+	used   int64         // of it: they are handled; whoever handles them only
 }
 
 // event is what a node said of a task: one of them.
 type event struct {
 	block *blockHead
-	bytes *landing // of block; in Go memory where it is inline
+	bytes *landing // of block; in Go memory, and paid for, where it is inline. Nil: there are none
 	want  int64    // bytes; -1: none
 	done  *local.Result
 	read  int64 // of done
 	err   error
 }
 
-func newPeer(node int, l *link, cpus, room int, fatal func(error), log *slog.Logger) *peer {
-	p := &peer{log: log, node: node, l: l, cpus: cpus, fatal: fatal, over: make(chan struct{}), tasks: map[uint64]*stream{}}
+func newPeer(node int, l *link, cpus, room int, inline int64, fatal func(error), log *slog.Logger) *peer {
+	p := &peer{log: log, node: node, l: l, cpus: cpus, fatal: fatal, over: make(chan struct{}), tasks: map[uint64]*stream{}, inline: inline, enough: min(inline, inlineBytes) / 2}
 	p.room.Store(int64(room))
 	return p
 }
@@ -106,51 +115,16 @@ func (p *peer) name() string { return fmt.Sprint(p.node) }
 
 // Do implements local.Node.
 func (p *peer) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Result, error) {
-	s := &stream{wake: make(chan struct{}, 1)}
-	p.mu.Lock()
-	if p.lost != nil || p.ended {
-		p.mu.Unlock()
-		return nil, local.ErrMoved
+	s, err := p.send(t, h)
+	if err != nil {
+		return nil, err
 	}
-	p.tasks[t.ID] = s
-	p.mu.Unlock()
 	defer p.forget(t.ID, s)
-	p.l.say(kindTask, func(b []byte) []byte { return putTask(b, t) })
-	var inline int64 // taken in since the last grant
 	done := ctx.Done()
 	var late <-chan time.Time
 	for {
-		for {
-			e, ok := p.take(s)
-			if !ok {
-				break
-			}
-			switch {
-			case e.err != nil:
-				return nil, e.err
-			case e.done != nil:
-				h.Read(e.read)
-				return e.done, nil
-			case late != nil: // nobody wants it any more
-				if e.bytes != nil {
-					e.bytes.Release()
-				}
-			case e.block != nil:
-				if err := p.emit(t, h, e); err != nil && ctx.Err() == nil {
-					p.l.say(kindCancel, func(b []byte) []byte { return putUint(b, t.ID) })
-					return nil, err
-				}
-				if e.block.inline {
-					if inline += e.block.size(); inline >= inlineBytes/2 {
-						p.grant(t.ID, true, inline)
-						inline = 0
-					}
-				}
-			default:
-				if err := p.land(ctx, t.ID, s, h, e.want); err != nil {
-					return nil, err
-				}
-			}
+		if r, err := p.handle(ctx, t, s, late == nil); r != nil || err != nil {
+			return r, err
 		}
 		select {
 		case <-s.wake:
@@ -165,6 +139,58 @@ func (p *peer) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Res
 			late = timer.C
 		case <-late:
 			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// send says a task, and begins to take in what comes of it, until forget.
+func (p *peer) send(t *local.Task, h *local.Hand) (*stream, error) {
+	s := &stream{hand: h, wake: make(chan struct{}, 1)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost != nil || p.ended {
+		return nil, local.ErrMoved
+	}
+	p.tasks[t.ID] = s
+	p.l.say(kindTask, func(b []byte) []byte {
+		t.Urgent = h.Urgent()
+		return putTask(b, t)
+	})
+	return s, nil
+}
+
+// handle does what the events of a task say; neither a result nor an error: it goes on. Blocks that are not wanted are let go of.
+func (p *peer) handle(ctx context.Context, t *local.Task, s *stream, wanted bool) (*local.Result, error) {
+	for {
+		e, ok := p.take(s)
+		if !ok {
+			return nil, nil
+		}
+		switch {
+		case e.err != nil:
+			return nil, e.err
+		case e.done != nil:
+			s.hand.Read(e.read)
+			return e.done, nil
+		case !wanted:
+			if e.bytes != nil {
+				e.bytes.Release()
+			}
+		case e.block != nil:
+			if err := p.emit(t, s.hand, e); err != nil && ctx.Err() == nil {
+				p.l.say(kindCancel, func(b []byte) []byte { return putUint(b, t.ID) })
+				return nil, err
+			}
+		default:
+			if err := p.land(ctx, t.ID, s, e.want); err != nil {
+				return nil, err
+			}
+		}
+		if e.block != nil && e.block.inline {
+			if s.used += e.block.cost(); s.used >= p.enough {
+				p.allow(t.ID, s, s.used)
+				s.used = 0
+			}
 		}
 	}
 }
@@ -197,6 +223,23 @@ func (p *peer) forget(id uint64, s *stream) {
 		b.Release()
 	}
 	s.events, s.landed = nil, nil
+	p.allowLocked(id, s, s.inline)
+}
+
+// allow lets a node send again what it has sent unasked of a task.
+func (p *peer) allow(id uint64, s *stream, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allowLocked(id, s, n)
+}
+
+// allowLocked is allow; it needs p.mu.
+func (p *peer) allowLocked(id uint64, s *stream, n int64) {
+	if n > 0 {
+		s.inline -= n
+		p.inline += n
+		p.grant(id, true, n)
+	}
 }
 
 func (p *peer) grant(id uint64, inline bool, n int64) {
@@ -204,8 +247,8 @@ func (p *peer) grant(id uint64, inline bool, n int64) {
 }
 
 // land takes memory for a block of n bytes and lets it come. When memory is out, the allocator panics, as with whatever else takes it in an attempt.
-func (p *peer) land(ctx context.Context, id uint64, s *stream, h *local.Hand, n int64) error {
-	buf := newLanding(h.Alloc, n)
+func (p *peer) land(ctx context.Context, id uint64, s *stream, n int64) error {
+	buf := newLanding(s.hand.Alloc, n, nil)
 	p.mu.Lock()
 	s.landed = append(s.landed, buf)
 	p.mu.Unlock()
@@ -214,118 +257,6 @@ func (p *peer) land(ctx context.Context, id uint64, s *stream, h *local.Hand, n 
 	}
 	p.grant(id, false, n)
 	return nil
-}
-
-// emit hands on a block that has come.
-func (p *peer) emit(t *local.Task, h *local.Hand, e event) error {
-	k := e.block
-	buf := e.bytes
-	if k.inline && k.size() > 0 { // into memory that is paid for
-		buf = newLanding(h.Alloc, k.size())
-		copy(buf.Bytes(), e.bytes.Bytes())
-		e.bytes.Release()
-	}
-	if buf != nil {
-		defer buf.Release()
-	}
-	end := t.Split + 1
-	if t.Part >= 0 {
-		end = t.End
-	}
-	if k.split < t.Split || k.split >= end {
-		return errWords
-	}
-	h.Read(k.read)
-	b, err := k.block(h, p.schema(h.Schema), buf)
-	if err != nil {
-		buf.lose()
-		return fault.Wrap(err, fault.Place{Node: p.name()})
-	}
-	return h.Emit(b)
-}
-
-// schema is s in IPC metadata.
-func (p *peer) schema(s *arrow.Schema) []byte {
-	if b, ok := p.said.Load(s); ok {
-		return b.([]byte)
-	}
-	b, _ := p.said.LoadOrStore(s, ipcrecord.Schema(s))
-	return b.([]byte)
-}
-
-// block makes the block whose bytes are buf, which may be nil if there are none.
-func (k *blockHead) block(h *local.Hand, schema []byte, buf *landing) (*exec.Block, error) {
-	b := &exec.Block{Row: k.row, Span: k.span, Origin: exec.Origin{Task: k.split}}
-	var rest []byte
-	if k.rows == 0 {
-		none := h.None()
-		none.Retain()
-		b.Batch = none
-	} else {
-		rows := memory.NewBufferBytes(nil)
-		if k.record > 0 {
-			rows = memory.SliceBuffer(buf.Buffer, 0, int(k.record))
-		}
-		rec, err := ipcrecord.Decode(schema, k.meta, rows)
-		rows.Release()
-		if err != nil {
-			return nil, err
-		}
-		b.Batch, err = as(rec, h.Schema, k.rows)
-		rec.Release()
-		if err != nil {
-			return nil, err
-		}
-	}
-	if k.rest > 0 {
-		rest = buf.Bytes()[k.record:]
-	}
-	if err := takeRest(rest, b, k.rows, h.Alloc); err != nil {
-		b.Release()
-		return nil, err
-	}
-	return b, nil
-}
-
-// as is rec as a record of n rows of the very schema that was said.
-func as(rec arrow.RecordBatch, schema *arrow.Schema, n int64) (arrow.RecordBatch, error) {
-	if rec.NumRows() != n || int(rec.NumCols()) != schema.NumFields() {
-		return nil, errWords
-	}
-	for i, f := range schema.Fields() {
-		if !arrow.TypeEqual(f.Type, rec.Column(i).DataType()) {
-			return nil, fault.New(fault.Unsupported, "column %q of type %s comes as %s from another process: register the extension type in both", f.Name, f.Type, rec.Column(i).DataType())
-		}
-	}
-	return array.NewRecordBatch(schema, rec.Columns(), n), nil
-}
-
-// landing is memory for the bytes of a block, of an allocator.
-type landing struct {
-	*memory.Buffer
-	memory.Allocator
-	mem   []byte
-	freed atomic.Bool
-}
-
-func newLanding(alloc memory.Allocator, n int64) *landing {
-	l := &landing{Allocator: alloc, mem: alloc.Allocate(int(n))}
-	l.Buffer = memory.NewBufferWithAllocator(l.mem, l)
-	return l
-}
-
-// Free implements memory.Allocator, for the buffer's last reference.
-func (l *landing) Free([]byte) {
-	if l.freed.CompareAndSwap(false, true) {
-		l.Allocator.Free(l.mem)
-	}
-}
-
-// lose gives the memory back where arrow-go's reader has lost references to it, as it does of batches that turn out to be damaged.
-func (l *landing) lose() {
-	if l != nil {
-		l.Free(nil)
-	}
 }
 
 // read is the goroutine that reads what the node says, until nothing more comes.
@@ -358,12 +289,13 @@ var errEnded = errors.New("it is through")
 
 // push adds an event; it needs p.mu.
 func (s *stream) push(e event) {
-	if s == nil || s.closed {
+	if s == nil || s.over || s.closed {
 		if e.bytes != nil {
 			e.bytes.Release()
 		}
 		return
 	}
+	s.over = e.done != nil || e.err != nil
 	s.events = append(s.events, e)
 	select {
 	case s.wake <- struct{}{}:
@@ -381,76 +313,79 @@ func (p *peer) listen() error {
 		if cap(said) <= 1<<20 {
 			buf = said
 		}
-		w := &words{b: said}
-		switch kind {
-		case kindPing:
-		case kindRoom:
-			p.room.Store(w.num(maxOpen))
-			p.watcher().RoomChanged()
-		case kindNews:
-			grown, held, peak, moved := takeGrown(w), w.num(1<<60), w.num(1<<60), w.flag()
-			if err := w.end(); err != nil {
-				return err
-			}
-			p.watcher().Count(grown, held, peak)
-			if moved {
-				p.watcher().Moved()
-			}
-		case kindBegun:
-			id := w.uint()
-			p.mu.Lock()
-			if s := p.tasks[id]; s != nil {
-				s.begun = true
-			}
-			p.mu.Unlock()
-		case kindWant:
-			id, n := w.uint(), w.num(maxBlock)
-			if err := p.wanted(id, n); err != nil {
-				return err
-			}
-		case kindBlock:
-			h := takeBlockHead(w)
-			if err := w.end(); err != nil {
-				return err
-			}
-			h.meta = append([]byte(nil), h.meta...)
-			if err := p.body(h); err != nil {
-				return err
-			}
-		case kindDone:
-			id := w.uint()
-			r := &local.Result{Rows: w.num(1 << 60), Ratio: w.num(1 << 60)}
-			read := w.num(1 << 60)
-			r.Report = append([]byte(nil), w.bytes(maxWords)...)
-			p.push(id, event{want: -1, done: r, read: read})
-		case kindFail:
-			id := w.uint()
-			e := takeError(w)
-			if e.Node == "" {
-				e.Node = p.name()
-			}
-			p.push(id, event{want: -1, err: e})
-		case kindEnd:
-			ok := w.flag()
-			if !ok {
-				e := takeError(w)
-				if err := w.end(); err != nil {
-					return err
-				}
-				p.fatal(e.At(fault.Place{Node: p.name()}))
-				return e
-			}
-			p.mu.Lock()
-			p.ended = true
-			p.mu.Unlock()
-			return nil
-		default:
-			return errWords
-		}
-		if err := w.end(); err != nil {
+		if over, err := p.heard(kind, &words{b: said}); over || err != nil {
 			return err
 		}
 	}
+}
+
+// heard does what a message says; over: nothing follows.
+func (p *peer) heard(kind byte, w *words) (over bool, err error) {
+	switch kind {
+	case kindPing:
+	case kindRoom:
+		p.room.Store(w.num(maxOpen))
+		p.watcher().RoomChanged()
+	case kindNews:
+		grown, held, peak, moved := takeGrown(w), w.num(1<<60), w.num(1<<60), w.flag()
+		if err := w.end(); err != nil {
+			return false, err
+		}
+		p.watcher().Count(grown, held, peak)
+		if moved {
+			p.watcher().Moved()
+		}
+	case kindBegun:
+		id := w.uint()
+		p.mu.Lock()
+		if s := p.tasks[id]; s != nil {
+			s.begun = true
+		}
+		p.mu.Unlock()
+	case kindWant:
+		id, n := w.uint(), w.num(maxBlock)
+		if err := p.wanted(id, n); err != nil {
+			return false, err
+		}
+	case kindBlock:
+		h := takeBlockHead(w)
+		if err := w.end(); err != nil {
+			return false, err
+		}
+		if err := p.body(h); err != nil {
+			return false, err
+		}
+	case kindDone:
+		id := w.uint()
+		r := &local.Result{Rows: w.num(1 << 60), Ratio: w.num(1 << 60)}
+		read := w.num(1 << 60)
+		r.Report = append([]byte(nil), w.bytes(maxWords)...)
+		p.push(id, event{want: -1, done: r, read: read})
+	case kindFail:
+		id := w.uint()
+		e := takeError(w)
+		if e.Node == "" {
+			e.Node = p.name()
+		}
+		p.push(id, event{want: -1, err: e})
+	case kindEnd:
+		ok := w.flag()
+		if !ok {
+			e := takeError(w)
+			if err := w.end(); err != nil {
+				return false, err
+			}
+			p.fatal(e.At(fault.Place{Node: p.name()}))
+			return false, e
+		}
+		p.mu.Lock()
+		p.ended = true
+		p.mu.Unlock()
+		over = true
+	default:
+		return false, errWords
+	}
+	return over, w.end()
 }
 
 func (p *peer) push(id uint64, e event) {
@@ -464,7 +399,7 @@ func (p *peer) wanted(id uint64, n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.tasks[id]
-	if s == nil {
+	if s == nil || s.over {
 		return nil
 	}
 	if s.wants++; s.wants > mostWaiting {
@@ -476,31 +411,45 @@ func (p *peer) wanted(id uint64, n int64) error {
 
 // body reads the bytes of a block to where they are to be.
 func (p *peer) body(h *blockHead) error {
-	n := h.size()
+	n := h.bytes()
 	p.mu.Lock()
 	s := p.tasks[h.id]
+	if s != nil && s.over {
+		s = nil
+	}
 	var buf *landing
-	if s != nil && !h.inline {
-		if len(s.landed) == 0 || int64(s.landed[0].Len()) != n {
-			p.mu.Unlock()
-			return errWords // not what was granted
+	switch {
+	case h.inline && (h.cost() > p.inline || s != nil && h.cost() > inlineBytes-s.inline):
+		p.mu.Unlock()
+		return errWords // more than may come unasked
+	case s == nil: // of a task that was given up
+		p.mu.Unlock()
+		if h.inline {
+			p.grant(h.id, true, h.cost())
 		}
+		_, err := io.CopyN(io.Discard, p.l.br, h.size())
+		return noEOF(err)
+	case h.inline:
+		p.inline -= h.cost()
+		s.inline += h.cost()
+	case len(s.landed) == 0 || int64(s.landed[0].Len()) != n:
+		p.mu.Unlock()
+		return errWords // not what was granted
+	default:
 		buf, s.landed = s.landed[0], s.landed[1:]
 		s.wants--
 	}
 	p.mu.Unlock()
-	switch {
-	case s == nil: // of a task that was given up
-		_, err := io.CopyN(io.Discard, p.l.br, n)
-		return noEOF(err)
-	case h.inline && n > 0:
-		buf = newLanding(memory.DefaultAllocator, n)
+	if h.inline && n > 0 {
+		buf = newLanding(memory.DefaultAllocator, n, s.hand.Charge(n))
 	}
 	if buf != nil {
-		if _, err := io.ReadFull(p.l.br, buf.Bytes()); err != nil {
+		if _, err := io.ReadFull(p.l.br, buf.Bytes()[:h.size()]); err != nil {
 			buf.Release()
 			return noEOF(err)
 		}
+		copy(buf.Bytes()[h.size():], h.meta)
+		h.meta = buf.Bytes()[h.size():]
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -51,6 +51,8 @@ type Options struct {
 	// Gather is how long the leader waits for all nodes, and they for it; 0 means 10 minutes. They plan beforehand, which takes as long as
 	// listing does.
 	Gather time.Duration
+	// Departures end that wait where it is in vain; nil: nobody says that it leaves. The caller closes them.
+	Departures *Departures
 }
 
 // Runner runs graphs on the nodes of a gang. One run at a time. Close it; the gang stays the caller's.
@@ -233,6 +235,7 @@ type hello struct {
 	Words    [][2]string    `json:"words"`
 	Settings local.Settings `json:"settings"`
 	Parts    bool           `json:"parts"`
+	Inline   int64          `json:"inline"` // bytes of blocks of all tasks that may come unasked
 }
 
 type ready struct {
@@ -250,9 +253,11 @@ func (r *Runner) words(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	if o.Spans {
 		return h, fault.New(fault.Unsupported, "spans of rows are not sent between nodes: shards of several nodes are read by each of them (shard.Nodes)")
 	}
-	if h.Settings, err = local.SettingsOf(o); err != nil {
+	var memory int64
+	if h.Settings, memory, err = local.SettingsOf(o); err != nil {
 		return h, err
 	}
+	h.Inline = inlineOf(memory, r.g.Nodes()-1)
 	h.Parts = joint != nil && g.Root != nil && g.Root.Scan != nil
 	h.Words = [][2]string{{"protocol", "1"}, {"program", r.o.Version}, {"number of runs before", fmt.Sprint(r.runs)}}
 	r.runs++
@@ -364,13 +369,15 @@ func (r *Runner) lead(ctx context.Context, g *exec.Graph, joint exec.Joint, o *e
 	sctx, s.cancel = context.WithCancelCause(ctx)
 	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "%w: not all came within %v", ErrLost, r.o.Gather))
 	defer stop()
+	gather, stopWatch := r.o.Departures.watch(gather, -1)
+	defer stopWatch()
 	conns, err := r.accept(gather)
 	if err == nil {
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for node, c := range conns {
 			all.Go(func() {
-				p, e := greet(gather, node, c, said, s.cancel, r.o.Log)
+				p, e := greet(gather, node, c, said, h.Inline, s.cancel, r.o.Log)
 				mu.Lock()
 				defer mu.Unlock()
 				if e != nil && err == nil {
@@ -383,7 +390,7 @@ func (r *Runner) lead(ctx context.Context, g *exec.Graph, joint exec.Joint, o *e
 		}
 		all.Wait()
 	}
-	if err != nil {
+	if err = departure(gather, err); err != nil {
 		s.end(err)
 		s.cancel(nil)
 		return nil, nil, err
@@ -402,10 +409,17 @@ func (r *Runner) accept(ctx context.Context) (map[int]net.Conn, error) {
 	for len(conns) < r.g.Nodes()-1 {
 		c, node, err := r.l.Accept(ctx)
 		if err != nil {
+			err = departure(ctx, fault.New(fault.CodeOf(err), "%d of %d nodes of the job have come: %w", len(conns)+1, r.g.Nodes(), err))
+			var all sync.WaitGroup
 			for _, c := range conns {
-				c.Close()
+				all.Go(func() { // it waits for the hello of a run
+					l := newLink(c)
+					l.say(kindEnd, func(b []byte) []byte { return putError(putFlag(b, false), err) })
+					l.close()
+				})
 			}
-			return nil, fault.New(fault.CodeOf(err), "%d of %d nodes of the job have come: %w", len(conns)+1, r.g.Nodes(), err)
+			all.Wait()
+			return nil, err
 		}
 		if old := conns[node]; old != nil { // it gave that up
 			old.Close()
@@ -416,13 +430,16 @@ func (r *Runner) accept(ctx context.Context) (map[int]net.Conn, error) {
 }
 
 // greet says hello to a node and hears whether it is ready.
-func greet(ctx context.Context, node int, c net.Conn, said []byte, fatal func(error), log *slog.Logger) (*peer, error) {
+func greet(ctx context.Context, node int, c net.Conn, said []byte, inline int64, fatal func(error), log *slog.Logger) (*peer, error) {
 	l := newLink(c)
 	stop := context.AfterFunc(ctx, func() { l.fail(context.Cause(ctx)) })
 	defer stop()
 	l.say(kindHello, func(b []byte) []byte { return append(b, said...) })
 	var a ready
 	err := l.hear(kindReady, &a)
+	if err != nil && err != errWords {
+		err = fault.New(fault.WorkerLost, "%w: %w", ErrLost, err)
+	}
 	if err == nil && a.Text != "" {
 		err = fault.New(fault.ParseCode(a.Code), "%s", a.Text)
 	}
@@ -436,7 +453,7 @@ func greet(ctx context.Context, node int, c net.Conn, said []byte, fatal func(er
 		}
 		return nil, err
 	}
-	return newPeer(node, l, a.CPUs, a.Room, fatal, log), nil
+	return newPeer(node, l, a.CPUs, a.Room, inline, fatal, log), nil
 }
 
 // hear reads a message of a kind, pings aside, that is JSON.
@@ -450,6 +467,16 @@ func (l *link) hear(kind byte, to any) error {
 			return err
 		case k == kindPing:
 			continue
+		case k == kindEnd && kind == kindHello: // it did not begin
+			w := &words{b: said}
+			if w.flag() {
+				return errWords
+			}
+			e := takeError(w)
+			if err := w.end(); err != nil {
+				return err
+			}
+			return fault.New(e.Code, "%w: %w", ErrEnded, e)
 		case k != kind || json.Unmarshal(said, to) != nil:
 			return errWords
 		}

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
 	"sync"
@@ -45,6 +46,7 @@ type server struct {
 	free    int              // tasks that may still be put to work
 	resume  []*task          // that have what they waited for, and wait for a CPU
 	bytes   int64            // of blocks that wait
+	inline  int64            // bytes of blocks of all tasks that may be sent without asking
 	room    int              // as last said
 	mean    time.Duration    // how long a task of late was at work
 	lag     time.Duration    // how long the leader took of late to let a block come
@@ -67,7 +69,7 @@ type task struct {
 
 	waiting []*parcel // blocks that have been asked for
 	bytes   int64     // of waiting
-	inline  int64     // bytes that may be sent without asking
+	inline  int64     // bytes that may be sent without asking, if server.inline allows it too
 	changed chan struct{}
 }
 
@@ -100,7 +102,11 @@ func (s *server) add(t *local.Task) error {
 		return err
 	}
 	s.tasks[k.id] = k
-	s.queue = append(s.queue, k)
+	at := len(s.queue)
+	if k.urgent { // those before it may wait for what it frees
+		at = 0
+	}
+	s.queue = slices.Insert(s.queue, at, k)
 	s.schedule()
 	return nil
 }
@@ -181,14 +187,19 @@ func (s *server) grant(id uint64, inline bool, n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.tasks[id]
+	if inline { // perhaps of a task that is over
+		if s.inline += n; n > mostInline || s.inline > mostInline {
+			return errWords
+		}
+		if k != nil {
+			k.inline = min(k.inline+n, inlineBytes)
+		}
+		return nil
+	}
 	if k == nil {
 		return nil
 	}
-	if inline {
-		k.inline = min(k.inline+n, inlineBytes)
-		return nil
-	}
-	if len(k.waiting) == 0 || k.waiting[0].head.size() != n {
+	if len(k.waiting) == 0 || k.waiting[0].head.bytes() != n {
 		return errWords
 	}
 	p := k.waiting[0]
@@ -230,7 +241,7 @@ func (k *task) emit(b *exec.Block, read int64) (err error) {
 		return err
 	}
 	p.head.rest = int64(len(p.rest))
-	n := p.head.size()
+	n := p.head.bytes()
 	if n > maxBlock {
 		p.release()
 		return fault.New(fault.Unsupported, "a block of %s cannot be sent to another node: at most %s", exec.Bytes(n), exec.Bytes(maxBlock))
@@ -242,8 +253,9 @@ func (k *task) emit(b *exec.Block, read int64) (err error) {
 		p.release()
 		return exec.ErrDone
 	}
-	if len(k.waiting) == 0 && n <= k.inline {
-		k.inline -= n
+	if c := p.head.cost(); len(k.waiting) == 0 && c <= min(k.inline, s.inline) {
+		k.inline -= c
+		s.inline -= c
 		p.head.inline = true
 		s.send(p)
 		s.mu.Unlock()
@@ -396,9 +408,14 @@ func (r *Runner) serve(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	}
 	gather, stop := context.WithTimeoutCause(ctx, r.o.Gather, fault.New(fault.Unavailable, "%w: node 0 did not begin within %v", ErrLost, r.o.Gather))
 	defer stop()
+	gather, stopWatch := r.o.Departures.watch(gather, 0)
+	defer stopWatch()
 	c, err := r.g.Dial(gather, 0, service)
-	if err != nil {
-		if gather.Err() != nil && ctx.Err() == nil {
+	if err = departure(gather, err); err != nil {
+		if isDeparture(err) {
+			return err
+		}
+		if ctx.Err() == nil && fault.CodeOf(err) == fault.Unavailable { // it did not begin in time, or nobody answers there
 			err = fault.New(fault.Unavailable, "%w: %w", ErrLost, err)
 		}
 		return err
@@ -407,17 +424,37 @@ func (r *Runner) serve(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	defer l.close()
 	unwatch := context.AfterFunc(ctx, func() { l.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) })
 	defer unwatch()
-	err = r.served(ctx, l, g, joint, o, &mine)
+	err = r.served(ctx, gather, l, g, joint, o, &mine)
 	if cause := context.Cause(ctx); cause != nil && err != nil && err != exec.ErrServed {
 		err = fault.WithCode(fault.Canceled, cause)
 	}
 	return err
 }
 
-// served is serve over a connection.
-func (r *Runner) served(ctx context.Context, l *link, g *exec.Graph, joint exec.Joint, o *exec.Options, mine *hello) error {
+// served is serve over a connection. gather is how long the leader may take to begin: it accepts nobody before, and pings nobody.
+func (r *Runner) served(ctx, gather context.Context, l *link, g *exec.Graph, joint exec.Joint, o *exec.Options, mine *hello) error {
 	var h hello
-	if err := l.hear(kindHello, &h); err != nil {
+	l.patient = true
+	late := context.AfterFunc(gather, func() { l.fail(context.Cause(gather)) })
+	err := l.hear(kindHello, &h)
+	late()
+	l.patient = false
+	if errors.Is(err, ErrEnded) {
+		return err
+	}
+	if err != nil && r.o.Departures != nil { // who leaves says so before its connections end: that may be heard after this
+		select {
+		case <-gather.Done():
+		case <-time.After(goodbye):
+		}
+	}
+	if err = departure(gather, err); isDeparture(err) {
+		return err
+	}
+	if err != nil {
+		if cause := context.Cause(gather); cause != nil {
+			err = cause
+		}
 		return lostLeader(err)
 	}
 	answer := func(a ready) {
@@ -431,16 +468,15 @@ func (r *Runner) served(ctx context.Context, l *link, g *exec.Graph, joint exec.
 	if err := differs(mine.Words, h.Words); err != nil {
 		return refuse(err)
 	}
-	if h.Parts != mine.Parts || h.Settings.BatchRows < 1 || h.Settings.BatchBytes < 1 {
+	if h.Parts != mine.Parts || h.Settings.BatchRows < 1 || h.Settings.BatchBytes < 1 || h.Inline < 0 || h.Inline > mostInline {
 		return refuse(errWords)
 	}
 	if !h.Parts {
 		joint = nil
 	}
-	s := &server{l: l, tasks: map[uint64]*task{}, mean: ahead, joined: joint == nil}
+	s := &server{l: l, tasks: map[uint64]*task{}, mean: ahead, joined: joint == nil, inline: h.Inline}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.cancel(nil)
-	var err error
 	s.w, err = local.New(&local.Options{Log: r.o.Log}).Worker(s.ctx, g, joint, o, h.Settings)
 	if err != nil {
 		return refuse(err)

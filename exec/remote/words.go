@@ -26,7 +26,7 @@ const (
 	kindTask              // leader: do this
 	kindCancel            // leader: end this task
 	kindUrge              // leader: everything waits for this task, or does no more
-	kindGrant             // leader: there is room for a block of this task
+	kindGrant             // leader: there is room for a block of this task, or again for some that come unasked
 	kindRoom              // node: how many tasks it wants
 	kindBegun             // node: this task is at work
 	kindWant              // node: a block of this task waits, of so many bytes
@@ -42,7 +42,7 @@ const (
 // Limits of what a message may claim.
 const (
 	maxWords = 16 << 20 // bytes of a message, but for blocks
-	maxBlock = 1 << 38  // bytes that follow a block
+	maxBlock = 1 << 38  // bytes of a block
 	maxText  = 1 << 20
 	maxSkips = 1 << 24
 	maxOpen  = 1 << 20 // tasks at a node
@@ -188,7 +188,10 @@ type blockHead struct {
 	rest      int64 // bytes of what follows it
 }
 
-func (h *blockHead) size() int64 { return h.record + h.rest }
+// size is how many bytes follow; bytes is what the leader takes memory for; and cost is what a block that is sent unasked counts.
+func (h *blockHead) size() int64  { return h.record + h.rest }
+func (h *blockHead) bytes() int64 { return h.size() + int64(len(h.meta)) }
+func (h *blockHead) cost() int64  { return h.bytes() + blockCost }
 
 func (h *blockHead) put(b []byte) []byte {
 	b = putUint(b, h.id)
@@ -207,7 +210,7 @@ func takeBlockHead(w *words) *blockHead {
 	const most = math.MaxInt64 / 4
 	h := &blockHead{id: w.uint(), split: int(w.num(math.MaxInt32)), row: w.num(most), span: w.num(most), rows: w.num(most), read: w.num(most),
 		inline: w.flag(), record: w.num(maxBlock), rest: w.num(maxBlock), meta: w.bytes(ipcrecord.MaxMeta)}
-	w.bad = w.bad || h.record%8 != 0 || h.inline && h.size() > inlineBytes || h.rows == 0 && (h.record > 0 || len(h.meta) > 0) || h.rows > 0 && len(h.meta) == 0
+	w.bad = w.bad || h.record%8 != 0 || h.bytes() > maxBlock || h.rows == 0 && (h.record > 0 || len(h.meta) > 0) || h.rows > 0 && len(h.meta) == 0
 	return h
 }
 

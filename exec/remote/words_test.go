@@ -1,15 +1,12 @@
 package remote
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"reflect"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -18,7 +15,6 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
@@ -90,109 +86,27 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// FuzzPeer: whatever a node says, its leader neither breaks nor takes memory that was not granted.
-func FuzzPeer(f *testing.F) {
-	rec := aRecord(memory.DefaultAllocator, 50)
-	defer rec.Release()
-	for _, said := range everything(f, rec) {
-		f.Add(said)
-	}
-	f.Fuzz(func(t *testing.T, said []byte) { hearAll(t, rec, said) })
-}
-
-// everything is what a node may say, in three forms.
-func everything(t testing.TB, rec arrow.RecordBatch) [][]byte {
-	r, err := ipcrecord.New(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.End()
-	var body bytes.Buffer
-	if err := r.Write(&body); err != nil {
-		t.Fatal(err)
-	}
-	h := &blockHead{id: 1, split: 2, span: 50, rows: 50, read: 50, inline: true, meta: r.Meta, record: r.Size}
-	said := message(nil, kindBegun, func(b []byte) []byte { return putUint(b, 1) })
-	said = append(message(said, kindBlock, h.put), body.Bytes()...)
-	said = message(said, kindNews, func(b []byte) []byte {
-		return putFlag(putUint(putUint(putGrown(b, []int64{1, 2}, []int64{0, 0}), 5), 6), true)
-	})
-	said = message(said, kindRoom, func(b []byte) []byte { return putUint(b, 8) })
-	said = message(said, kindWant, func(b []byte) []byte { return putUint(putUint(b, 1), 1<<16) })
-	return [][]byte{
-		message(bytes.Clone(said), kindDone, func(b []byte) []byte { return putBytes(putUint(putUint(putUint(putUint(b, 1), 50), 7), 50), "") }),
-		message(bytes.Clone(said), kindFail, func(b []byte) []byte { return putError(putUint(b, 1), fault.New(fault.UserCode, "x")) }),
-		message(bytes.Clone(said), kindEnd, func(b []byte) []byte { return putFlag(b, true) }),
-	}
-}
-
-// TestDamage is a little of FuzzPeer.
-func TestDamage(t *testing.T) {
-	rec := aRecord(memory.DefaultAllocator, 50)
-	defer rec.Release()
-	said := everything(t, rec)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	d := rand.New(rand.NewPCG(seed, 1))
-	for range 2000 {
-		b := bytes.Clone(said[d.IntN(len(said))])
-		for range 1 + d.IntN(3) {
-			b[d.IntN(len(b))] = byte(d.Uint32())
-		}
-		hearAll(t, rec, b[:d.IntN(len(b)+1)])
-	}
-}
-
-// hearAll has a leader hear what a node says.
-func hearAll(t *testing.T, rec arrow.RecordBatch, said []byte) {
-	alloc := memtest.New(t)
+// TestSentUrgent: a task is sent as what it is in that moment: no word of urgency gets between.
+func TestSentUrgent(t *testing.T) {
 	here, there := net.Pipe()
-	l := newLink(here)
-	p := newPeer(1, l, 2, 2, func(error) {}, slog.New(slog.DiscardHandler))
+	p := newPeer(1, newLink(here), 2, 2, 1<<20, func(error) {}, slog.New(slog.DiscardHandler))
 	p.Watch(deaf{})
-	go func() {
-		there.Write(said)
-		there.Close()
-	}()
-	go io.Copy(io.Discard, there)
-	none := rec.NewSlice(0, 0)
-	defer none.Release()
-	defer p.end(nil)
-	defer func() {
-		if e := recover(); e != nil && fault.CodeOf(e.(error)) != fault.Exhausted { // the allocator's
-			panic(e)
-		}
-	}()
-	p.Do(t.Context(), &local.Task{ID: 1, Split: 2, Part: -1, To: -1, Attempt: 1}, &local.Hand{Schema: rec.Schema(), None: func() arrow.RecordBatch { return none },
-		Alloc: bounded{alloc}, Read: func(int64) {}, Emit: func(b *exec.Block) error {
-			defer b.Release()
-			if b.Batch.NumRows() > 0 && b.Batch.NumCols() != 2 {
-				t.Errorf("%v", b.Batch)
+	var over sync.WaitGroup
+	over.Go(func() {
+		p.Do(t.Context(), &local.Task{ID: 1, Part: -1, To: -1, Attempt: 1}, &local.Hand{Urgent: func() bool {
+			if p.l.mu.TryLock() {
+				p.l.mu.Unlock()
+				t.Error("what is said now comes before the task")
 			}
-			return nil
+			return true
 		}})
-}
-
-// deaf is a Watcher.
-type deaf struct{}
-
-func (deaf) RoomChanged()                {}
-func (deaf) Count([]int64, int64, int64) {}
-func (deaf) Moved()                      {}
-
-// bounded refuses what no budget of a test would give.
-type bounded struct{ memory.Allocator }
-
-func (b bounded) Allocate(n int) []byte {
-	if n > 64<<20 {
-		panic(fault.New(fault.Exhausted, "%d bytes", n))
+	})
+	node := newLink(there)
+	kind, said, err := node.next(nil)
+	if k := takeTask(&words{b: said}); err != nil || kind != kindTask || !k.Urgent {
+		t.Errorf("%d: %+v, %v", kind, k, err)
 	}
-	return b.Allocator.Allocate(n)
-}
-
-func (b bounded) Reallocate(n int, p []byte) []byte {
-	if n > 64<<20 {
-		panic(fault.New(fault.Exhausted, "%d bytes", n))
-	}
-	return b.Allocator.Reallocate(n, p)
+	node.close()
+	over.Wait()
+	p.end(nil)
 }

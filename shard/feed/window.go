@@ -161,9 +161,10 @@ func readStream(buf *memory.Buffer, limit int64) (arrow.RecordBatch, error) {
 
 // messages are those of an IPC stream in memory; their bodies are parts of it.
 type messages struct {
-	buf  *memory.Buffer
-	rest []byte // of buf
-	last *ipc.Message
+	buf    *memory.Buffer
+	rest   []byte // of buf
+	stream ipcmeta.Stream
+	last   *ipc.Message
 }
 
 func (m *messages) Message() (*ipc.Message, error) {
@@ -181,7 +182,7 @@ func (m *messages) Message() (*ipc.Message, error) {
 	}
 	meta := append([]byte(nil), m.rest[at:at+int(n)]...)
 	m.rest = m.rest[at+int(n):]
-	size, err := ipcmeta.Check(meta)
+	size, err := m.stream.Check(meta)
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,7 @@ type lot struct {
 
 	mu     sync.Mutex
 	parked map[int]*laneReader // by split
+	closed bool
 
 	tails map[int]*task // the last one planned, of splits that go on; the planner's
 }
@@ -113,12 +114,15 @@ func newLot(ctx context.Context, t driver.Table, b *exec.Budget, name string, by
 	return l
 }
 
-// close ends all readers; no task is at work.
+// close ends all readers. One that a task uses still, as it does where a run was closed and its code does not obey its context, is ended when that task parks it.
 func (l *lot) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	for _, p := range l.parked {
-		p.close()
+		if !p.busy {
+			p.close()
+		}
 	}
 	clear(l.parked)
 	l.acct.Close()
@@ -249,6 +253,10 @@ func (l *lot) park(split int, p *laneReader, ok bool) {
 	defer l.mu.Unlock()
 	close(p.done)
 	p.busy = false
+	if l.closed {
+		p.close()
+		return
+	}
 	if q := l.parked[split]; q != p {
 		if q != nil && (q.busy || q.at > p.at) {
 			p.close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -347,6 +348,69 @@ func TestLotGivesTheSameBatches(t *testing.T) {
 		l.close()
 		if n, m := tab.Readers(), budget.Allocated(); n != 0 || m != 0 {
 			t.Fatalf("seed %d: %d readers open, %d bytes", seed, n, m)
+		}
+		budget.Close()
+	}
+}
+
+// A reader whose task goes on when the lot is closed, as the code of a run that was closed may, is closed by that task and not under its hands.
+func TestLotClosedWhileRead(t *testing.T) {
+	for _, opening := range []bool{false, true} {
+		tab := exectest.NewTable(2, 100)
+		gate := make(chan struct{})
+		if opening {
+			tab.Reads = []chan struct{}{gate, nil}
+		}
+		budget := exec.NewBudget(1 << 30)
+		l := newLot(t.Context(), tab, budget, "lot", false, 0, &idle{room: 1 << 20})
+		v := l.view([]*task{{to: 50, edges: []int64{50}, gone: make(chan struct{})}, {split: 1, to: 50, edges: []int64{50}, gone: make(chan struct{})}})
+		o := &driver.ScanOptions{BatchRows: 10, Stats: &driver.ScanStats{}}
+		other, err := v.Open(t.Context(), 1, o) // which waits for its next task
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			var b driver.Batch
+			if b, err = other.Next(t.Context()); err == nil {
+				b.Record.Release()
+			}
+		}
+		other.Close()
+		opened := make(chan driver.Reader)
+		go func() {
+			rd, _ := v.Open(context.WithoutCancel(t.Context()), 0, o)
+			opened <- rd
+		}()
+		var rd driver.Reader
+		if !opening {
+			rd = <-opened
+			if b, err := rd.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			} else {
+				b.Record.Release()
+			}
+		} else {
+			for entered := false; !entered; runtime.Gosched() {
+				l.mu.Lock()
+				entered = l.parked[0] != nil
+				l.mu.Unlock()
+			}
+		}
+		l.close()
+		if opening {
+			close(gate)
+			rd = <-opened
+		} else if n := tab.Readers(); n != 1 {
+			t.Errorf("%d readers are open, want the one that is used", n)
+		}
+		if rd != nil {
+			if _, err := rd.Next(t.Context()); err == nil || err == io.EOF {
+				t.Errorf("it reads on: %v", err)
+			}
+			rd.Close()
+		}
+		if n, m := tab.Readers(), budget.Allocated(); n != 0 || m != 0 {
+			t.Errorf("%d readers open, %d bytes", n, m)
 		}
 		budget.Close()
 	}
