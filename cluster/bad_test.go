@@ -184,9 +184,7 @@ func TestBadInventory(t *testing.T) {
 	must(t, c.joinBad("a", token, func(i *pb.Inventory) { i.Capacity.MilliCpus = 8_000_000 }))
 	j := sh("true")
 	j.Needs.CPUs = 7000
-	if s := c.over(c.submit(j)); s.State != "finished" {
-		t.Errorf("%+v", s)
-	}
+	c.finished(c.submit(j), 0)
 	// A node that was another version when it joined is refused when it attaches, and says so.
 	n, err := newNode(c.ctx(), c.node("later", Resources{CPUs: 1}))
 	must(t, err)
@@ -230,9 +228,7 @@ func TestTwoOnOne(t *testing.T) {
 	if n.Err() != nil {
 		t.Error(n.Err())
 	}
-	if s := c.over(c.submit(sh("true"))); s.State != "finished" {
-		t.Errorf("%+v", s)
-	}
+	c.finished(c.submit(sh("true")), 0)
 }
 
 // What cannot be a job is refused when it is submitted.

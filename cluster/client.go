@@ -218,6 +218,15 @@ func (c *Client) Submit(ctx context.Context, j Job) (id string, existed bool, er
 	return r.GetJob(), r.GetExisted(), err
 }
 
+// CheckSent is an error where the file path (with slashes, from dir) of the working directory dir would not be sent with it.
+func CheckSent(dir, path string) error {
+	out, err := packs.LeftOut(dir, path)
+	if out {
+		return fault.New(fault.Invalid, "the nodes would not get %s: %s in %s leaves it out; change the line that names it", path, packs.IgnoreFile, dir)
+	}
+	return err
+}
+
 // send packs a folder, and brings it to the head unless it is there.
 func (c *Client) send(ctx context.Context, dir string) (string, error) {
 	tmp, err := os.CreateTemp("", "penstock-pack-*")
@@ -278,7 +287,7 @@ type JobStatus struct {
 	Size       int       // on how many nodes it runs
 	Needs      Resources // of each of its processes
 	Attempts   int64
-	Nodes      []string // where the processes of the attempt are, by their number; none: it waits, or is over
+	Nodes      []string // where the processes of the attempt are, by their number, or, of a job that is over, those of the last one were; none: it waits, or never ran
 	Code       int      // of the process that Why is of
 	Failures   map[string]int64
 	Submitted  time.Time

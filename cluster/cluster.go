@@ -27,7 +27,6 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/head"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
-	"github.com/penstock-data/penstock/cluster/internal/records"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -69,7 +68,7 @@ type HeadConfig struct {
 	Dir      string        // the head's folder, which it makes (mode 0700): authority, store, packs, secrets. One head at a time has it
 	Listen   string        // host:port for nodes and people; "": only the unix socket in Dir
 	Names    []string      // by which others know this machine, besides Listen's
-	Store    []string      // addresses of an external etcd; none: one is embedded, in Dir
+	Store    StoreConfig   // an external etcd; none: one is embedded, in Dir
 	Lease    time.Duration // after which a silent node is lost; 0: 15 s
 	KeepJobs int           // that are over; 0: 100
 	Node     *NodeConfig   // of this machine's node, which runs in this process; nil: none
@@ -85,7 +84,11 @@ type Head struct {
 
 // StartHead starts a head, and its machine's node. It is ready when it returns; ctx is for the start.
 func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
-	h, err := head.Start(ctx, head.Config{Dir: cfg.Dir, Listen: cfg.Listen, Names: cfg.Names, Store: records.Options{Endpoints: cfg.Store}, Lease: cfg.Lease, KeepJobs: cfg.KeepJobs, Version: cfg.Version, Log: cfg.Log})
+	store, err := cfg.Store.options()
+	if err != nil {
+		return nil, err
+	}
+	h, err := head.Start(ctx, head.Config{Dir: cfg.Dir, Listen: cfg.Listen, Names: cfg.Names, Store: store, Lease: cfg.Lease, KeepJobs: cfg.KeepJobs, Version: cfg.Version, Log: cfg.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -133,6 +133,16 @@ func (c *testCluster) over(id string) *JobStatus {
 	return c.until(id, (*JobStatus).Over)
 }
 
+// finished waits for the end of a job, which is a good one after so many attempts, 0: after any number.
+func (c *testCluster) finished(id string, attempts int64) *JobStatus {
+	c.t.Helper()
+	s := c.over(id)
+	if s.State != "finished" || attempts > 0 && s.Attempts != attempts {
+		c.t.Errorf("%+v", s)
+	}
+	return s
+}
+
 func (c *testCluster) logs(id string, follow bool) string {
 	c.t.Helper()
 	var b bytes.Buffer
@@ -158,13 +168,14 @@ func TestJob(t *testing.T) {
 	c.join("a", Resources{CPUs: 2})
 	work := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(work, "in.txt"), []byte("from the folder\n"), 0o644))
-	j := sh(`cat in.txt; echo "$GREETING $PENSTOCK_NODE $PENSTOCK_JOB_ATTEMPT ${#PENSTOCK_JOB_CLUSTER} $SECRET"; echo new > out.txt; pwd`)
+	j := sh(`cat in.txt; echo "$GREETING $PENSTOCK_NODE $PENSTOCK_JOB_ATTEMPT ${#PENSTOCK_JOB_CLUSTER} $PENSTOCK_JOB_CPUS $PENSTOCK_JOB_MEMORY $SECRET"; echo new > out.txt; pwd`)
 	j.WorkingDir, j.Env, j.Secrets = work, map[string]string{"GREETING": "hello"}, map[string]string{"SECRET": "hidden"}
+	j.Needs = Resources{CPUs: 1.5, Memory: 512 << 20}
 	id := c.submit(j)
 	if s := c.over(id); s.State != "finished" || s.Code != 0 {
 		t.Errorf("%+v", s)
 	}
-	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 43 hidden\n/") {
+	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 43 1.5 536870912 hidden\n/") {
 		t.Errorf("logs: %q", got)
 	}
 	if _, err := os.Stat(filepath.Join(work, "out.txt")); err == nil {
@@ -217,7 +228,7 @@ func TestNodeGoes(t *testing.T) {
 	c.until(id, func(s *JobStatus) bool { return s.State == "running" })
 	c.join("b", Resources{CPUs: 2})
 	must(t, a.Close())
-	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["preemption"] != 1 {
+	if s := c.finished(id, 2); s.Failures["preemption"] != 1 {
 		t.Errorf("%+v", s)
 	}
 	if got := c.logs(id, false); !strings.Contains(got, "on n2") || !strings.Contains(got, "n1, which is not attached") {
@@ -243,9 +254,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	c.join("b", Resources{CPUs: 1})
-	if s := c.over(id); s.State != "finished" {
-		t.Errorf("%+v", s)
-	}
+	c.finished(id, 0)
 	must(t, c.client.Undrain(c.ctx(), "n1"))
 	wantCode(t, c.client.Drain(c.ctx(), "n9", 0), fault.NotFound, "n9")
 }
@@ -267,16 +276,12 @@ func TestHeadRestarts(t *testing.T) {
 	c.stop()
 	must(t, os.WriteFile(filepath.Join(dir, "end"), nil, 0o644)) // nobody hears it
 	c.start()
-	if s := c.over(ends); s.State != "finished" || s.Attempts != 1 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(ends, 1)
 	if s := c.until(queued, func(s *JobStatus) bool { return true }); s.State != "queued" || !strings.Contains(s.Why, "room for 0") {
 		t.Errorf("%+v", s)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
-	if s := c.over(runs); s.State != "finished" || s.Attempts != 1 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(runs, 1)
 	if got := c.logs(runs, true); got != "began\nended\n" {
 		t.Errorf("logs: %q", got)
 	}

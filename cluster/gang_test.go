@@ -99,6 +99,11 @@ func playMember(results string) error {
 	if err != nil {
 		return err
 	}
+	files, err := watch(results)
+	if err != nil {
+		return err
+	}
+	defer files.close()
 	for say := "on\n"; say == "on\n"; {
 		if g.Node() > 0 {
 			if say, err = lines[0].ReadString('\n'); err == nil {
@@ -109,7 +114,7 @@ func playMember(results string) error {
 			}
 			continue
 		}
-		time.Sleep(10 * time.Millisecond) // between two rounds
+		files.wait(1, 10*time.Millisecond) // or the next round
 		if _, err := os.Stat(filepath.Join(results, "go")); err == nil {
 			say = "end\n"
 		}
@@ -137,6 +142,18 @@ func (c *chaos) gang(n int) string {
 	return c.submit(gangJob(c.t, c.results, n))
 }
 
+// waiting submits one to nodes a and b, of which b is frozen, and waits until a waits for it.
+func (c *chaos) waiting() (b *actor, id string) {
+	c.t.Helper()
+	a, b := c.start("a"), c.start("b")
+	c.nodeIs("a", "alive")
+	c.nodeIs("b", "alive")
+	b.signal(syscall.SIGSTOP)
+	id = c.gang(2)
+	a.says("process " + id + "/1/0 waits for the other nodes")
+	return b, id
+}
+
 // met waits until the members of an attempt have met, and says what each has seen.
 func (c *chaos) met(id string, attempt int64, n int) []meeting {
 	c.t.Helper()
@@ -146,7 +163,8 @@ func (c *chaos) met(id string, attempt int64, n int) []meeting {
 func metIn(c *testCluster, results, id string, attempt int64, n int) []meeting {
 	c.t.Helper()
 	ms := make([]meeting, n)
-	files := watch(c.t, results)
+	files, err := watch(results)
+	must(c.t, err)
 	defer files.close()
 	for {
 		have := 0
@@ -223,7 +241,7 @@ func TestGang(t *testing.T) {
 	follow := make(chan string, 1)
 	go func() { follow <- c.logs(id, true) }()
 	c.letGo()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
+	if s := c.finished(id, 1); !slices.Equal(s.Nodes, []string{ms[0].Node, ms[1].Node, ms[2].Node}) { // where it was
 		t.Errorf("%+v", s)
 	}
 	var want string
@@ -263,29 +281,43 @@ func TestGangNodeKilled(t *testing.T) {
 		}
 	}
 	c.letGo()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["worker"]+s.Failures["user"] > 0 {
+	if s := c.finished(id, 2); s.Failures["worker"]+s.Failures["user"] > 0 {
 		t.Errorf("%+v", s)
 	}
 	c.membersGone()
 }
 
+// A node is killed, and the other process fails as it has lost it: that is no failure of the job.
+func TestGangFailsForLost(t *testing.T) {
+	c := newChaos(t, "127.0.0.1:0")
+	for _, n := range []string{"a", "b", "c"} {
+		c.start(n)
+	}
+	lost := filepath.Join(c.results, "lost")
+	j := sh(fmt.Sprintf(`[ $PENSTOCK_JOB_ATTEMPT = 1 ] || exit 0; while ! [ -e %s ]; do sleep 0.05; done; exit 1`, lost))
+	j.Nodes = 2
+	id := c.submit(j)
+	s := c.until(id, func(s *JobStatus) bool { return s.State == "running" })
+	c.nodes[nameOf(s.Nodes[1])].kill()
+	must(t, os.WriteFile(lost, nil, 0o600))
+	c.until(id, func(s *JobStatus) bool {
+		return s.Failures["user"] == 1 && strings.Contains(s.Why, "node 0 of the job")
+	})
+	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["node"] != 1 || len(s.Failures) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // The head is killed when one node has said where its process is, and the other has not: the next head hears it of both, and the attempt goes on.
 func TestGangHeadKilledBefore(t *testing.T) {
 	c := newChaos(t, "127.0.0.1:0")
-	a, b := c.start("a"), c.start("b")
-	c.nodeIs("a", "alive")
-	c.nodeIs("b", "alive")
-	b.signal(syscall.SIGSTOP)
-	id := c.gang(2)
-	a.says("process " + id + "/1/0 waits for the other nodes")
+	b, id := c.waiting()
 	c.h.kill()
 	b.signal(syscall.SIGCONT)
 	c.startHead()
 	c.met(id, 1, 2)
 	c.letGo()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(id, 1)
 }
 
 // The head is away while a gang works: it goes on to its end.
@@ -299,9 +331,7 @@ func TestGangHeadAway(t *testing.T) {
 	c.letGo()
 	c.membersGone()
 	c.startHead()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(id, 1)
 }
 
 // A node of a gang drains: all of it starts elsewhere, which is no failure.
@@ -319,7 +349,7 @@ func TestGangDrained(t *testing.T) {
 		}
 	}
 	c.letGo()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["preemption"] != 1 || len(s.Failures) != 1 {
+	if s := c.finished(id, 2); s.Failures["preemption"] != 1 || len(s.Failures) != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -327,12 +357,7 @@ func TestGangDrained(t *testing.T) {
 // A node is lost before its process has said where it is: the other one, which waits, is ended, and the next attempt meets.
 func TestGangNodeLostBefore(t *testing.T) {
 	c := newChaos(t, "127.0.0.1:0")
-	a, b := c.start("a"), c.start("b")
-	c.nodeIs("a", "alive")
-	c.nodeIs("b", "alive")
-	b.signal(syscall.SIGSTOP)
-	id := c.gang(2)
-	a.says("process " + id + "/1/0 waits for the other nodes")
+	b, id := c.waiting()
 	c.nodeIs("b", "lost")
 	s := c.until(id, func(s *JobStatus) bool { return strings.Contains(s.Why, "there would be room on 1") })
 	if s.State != "restarting" || s.Failures["node"] != 1 || len(s.Failures) != 1 || !strings.Contains(s.Why, "node 1 of the job (n2), node: node n2 was lost") {
@@ -346,9 +371,7 @@ func TestGangNodeLostBefore(t *testing.T) {
 		}
 	}
 	c.letGo()
-	if s := c.over(id); s.State != "finished" || s.Attempts != 2 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(id, 2)
 	if got := c.logs(id, false); !strings.Contains(got, "node 1 | penstock: the log of attempt 1 is on node n2, which is not attached\n") {
 		t.Errorf("logs: %q", got)
 	}
@@ -366,7 +389,5 @@ func TestGangWithHead(t *testing.T) {
 	id := c.submit(gangJob(t, results, 2))
 	metIn(c, results, id, 1, 2)
 	must(t, os.WriteFile(filepath.Join(results, "go"), nil, 0o644))
-	if s := c.over(id); s.State != "finished" || s.Attempts != 1 {
-		t.Errorf("%+v", s)
-	}
+	c.finished(id, 1)
 }

@@ -22,6 +22,9 @@ func (c *Client) Logs(ctx context.Context, id string, follow bool, tail int64, w
 
 // LogPosition is how far the log of a job was read. The zero value is its beginning.
 type LogPosition struct {
+	Attempts bool // a line "penstock: attempt 2" comes before what each attempt after the first printed
+
+	open    bool              // what was written last has no end of its line
 	attempt int64             // the last of which anything was read
 	nodes   map[int]*nodeLine // of that attempt
 }
@@ -71,6 +74,15 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 		if err := l.rest(w); err != nil {
 			return err
 		}
+		if l.Attempts && p.Attempt > max(l.attempt, 1) {
+			head := fmt.Sprintf("penstock: attempt %d\n", p.Attempt)
+			if l.open {
+				head = "\n" + head
+			}
+			if err := l.write(w, []byte(head)); err != nil {
+				return err
+			}
+		}
 		l.attempt, l.nodes = p.Attempt, map[int]*nodeLine{}
 	}
 	n := l.nodes[p.Member]
@@ -89,18 +101,23 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 			data = n.flush(data, name)
 		}
 	}
-	if len(data) > 0 {
-		if _, err := w.Write(data); err != nil {
-			return err
-		}
+	if err := l.write(w, data); err != nil {
+		return err
 	}
 	if why := m.GetError(); why != "" && !n.said {
 		n.said = true
-		if _, err := io.WriteString(w, name+"penstock: "+strings.TrimSpace(why)+"\n"); err != nil {
-			return err
-		}
+		return l.write(w, []byte(name+"penstock: "+strings.TrimSpace(why)+"\n"))
 	}
 	return nil
+}
+
+func (l *LogPosition) write(w io.Writer, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	l.open = data[len(data)-1] != '\n'
+	_, err := w.Write(data)
+	return err
 }
 
 func nodeName(member int) string { return fmt.Sprintf("node %d | ", member) }
@@ -141,9 +158,5 @@ func (l *LogPosition) rest(w io.Writer) error {
 	for _, i := range slices.Sorted(maps.Keys(l.nodes)) {
 		out = l.nodes[i].flush(out, nodeName(i))
 	}
-	if len(out) == 0 {
-		return nil
-	}
-	_, err := w.Write(out)
-	return err
+	return l.write(w, out)
 }

@@ -46,6 +46,29 @@ func TestLogPosition(t *testing.T) {
 	}
 }
 
+// Each attempt after the first is told, on a line of its own.
+func TestLogAttempts(t *testing.T) {
+	for name, x := range map[string]struct {
+		chunks []*pb.LogChunk
+		want   string
+	}{
+		"one attempt":    {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a")}, "a"},
+		"three attempts": {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a"), chunk("j1/2/0", 1, 0, "b\n"), chunk("j1/2/0", 1, 2, "c\n"), chunk("j1/3/0", 1, 0, "d\n")}, "a\npenstock: attempt 2\nb\nc\npenstock: attempt 3\nd\n"},
+		"the last one":   {[]*pb.LogChunk{chunk("j1/4/0", 1, 0, "a")}, "penstock: attempt 4\na"},
+		"two nodes":      {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), chunk("j1/2/0", 2, 0, "b"), chunk("j1/2/1", 2, 0, "c\n")}, "node 1 | a\npenstock: attempt 2\nnode 1 | c\nnode 0 | b\n"},
+	} {
+		at := LogPosition{Attempts: true}
+		var b bytes.Buffer
+		for _, c := range x.chunks {
+			must(t, at.take(c, &b))
+		}
+		must(t, at.rest(&b))
+		if b.String() != x.want {
+			t.Errorf("%s: %q, want %q", name, &b, x.want)
+		}
+	}
+}
+
 // However the logs of nodes come in pieces, and however often from the beginning again: of each node all lines come once, in order.
 func TestLogPieces(t *testing.T) {
 	for seed := range uint64(300) {

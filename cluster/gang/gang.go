@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,7 +56,9 @@ type Gang struct {
 
 	mu       sync.Mutex
 	services map[string]*Listener
-	pending  map[net.Conn]bool // whose handshake goes on
+	pending  map[net.Conn]bool    // that no service has yet
+	unproven int                  // of pending: the handshake goes on
+	from     map[netip.Prefix]int // of unproven
 	holder   *pki.Holder
 	stamp    time.Time // of the file that holder is of
 }
@@ -68,7 +71,7 @@ func Join() (*Gang, error) {
 	}
 	n, err := strconv.Atoi(os.Getenv(EnvFD))
 	if err != nil || n < 3 {
-		return nil, fault.New(fault.Invalid, "%s names a gang, and %s no socket to listen on: only the process that an agent started is a member", EnvDir, EnvFD)
+		return nil, fault.New(fault.Invalid, "%s names a gang, and %s no socket to listen on: only the process that an agent started is a member, and takes its place once; start other programs without %[1]s in their environment", EnvDir, EnvFD)
 	}
 	os.Unsetenv(EnvFD) // what this process starts is an aide
 	f := os.NewFile(uintptr(n), "gang")
@@ -86,6 +89,11 @@ func Aide() (*Gang, error) {
 	if dir == "" {
 		return nil, nil
 	}
+	return AideOf(dir)
+}
+
+// AideOf is Aide of the member with this folder (Dir), for a process that is told so otherwise.
+func AideOf(dir string) (*Gang, error) {
 	info, err := read(dir)
 	if err != nil {
 		return nil, err
@@ -105,7 +113,7 @@ func Aide() (*Gang, error) {
 func Open(dir string, l net.Listener) (*Gang, error) { return open(dir, l) }
 
 func open(dir string, l net.Listener) (*Gang, error) {
-	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}}
+	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}, from: map[netip.Prefix]int{}}
 	err := g.load()
 	if err != nil {
 		l.Close()
@@ -187,6 +195,9 @@ func (g *Gang) Nodes() int { return len(g.info.Addresses) }
 func (g *Gang) Job() string    { return g.info.Job }
 func (g *Gang) Attempt() int64 { return g.info.Attempt }
 
+// Dir is the folder with what this process's member knows: what an aide needs.
+func (g *Gang) Dir() string { return g.dir }
+
 // Host is the host, or address without a port, by which the others reach a node.
 func (g *Gang) Host(node int) string {
 	host, _, _ := net.SplitHostPort(g.info.Addresses[node])
@@ -196,7 +207,8 @@ func (g *Gang) Host(node int) string {
 // Address is where this process itself listens: that of its member, or an aide's own, for DialAt.
 func (g *Gang) Address() string { return g.listen.Addr().String() }
 
-// Dial connects to a service of a node's member. Where it does not listen yet, or the machine is not reached, it tries again until ctx ends.
+// Dial connects to a service of a node's member. Where that is not served yet it tries again until ctx ends, and for half a minute where the machine is not reached: members listen before any of them begins. Errors: Unavailable;
+// Denied: one of both is not of this attempt.
 func (g *Gang) Dial(ctx context.Context, node int, service string) (net.Conn, error) {
 	if node < 0 || node >= g.Nodes() {
 		return nil, fault.New(fault.Invalid, "there is no node %d of %d", node, g.Nodes())
@@ -209,13 +221,23 @@ func (g *Gang) DialAt(ctx context.Context, node int, address, service string) (n
 	if len(service) == 0 || len(service) > maxService {
 		return nil, fault.New(fault.Invalid, "a service has a name of 1 to %d bytes, not %q", maxService, service)
 	}
+	var alone time.Time // since when nobody answers there at all
 	for wait := firstWait; ; wait = min(2*wait, mostWait) {
+		began := time.Now()
 		c, err := g.dial(ctx, node, address, service)
 		if err == nil {
 			return c, nil
 		}
-		if _, again := errors.AsType[*notYet](err); !again {
+		why, again := errors.AsType[*notYet](err)
+		if !again {
 			return nil, err
+		}
+		if !why.alone {
+			alone = time.Time{}
+		} else if alone.IsZero() {
+			alone = began
+		} else if d := time.Since(alone); d > aloneMost && ctx.Err() == nil {
+			return nil, fault.New(fault.Unavailable, "node %d of the job (%s) is not reached for %v: its process is gone, or the network between the nodes is cut: %w", node, address, d.Round(time.Second), err)
 		}
 		select {
 		case <-time.After(wait):
@@ -233,14 +255,21 @@ const (
 	mostWait   = time.Second
 	// handshakeTime is the most that a TLS handshake and the name of the service may take.
 	handshakeTime = 10 * time.Second
-	// maxPending is how many connections may be in it at a time: what comes beyond is closed.
-	maxPending = 256
+	// maxUnproven is how many connections may be in a handshake at a time, and maxFrom those of one machine, so that it does not keep others out: what comes beyond is closed,
+	// and tries again.
+	maxUnproven, maxFrom = 256, 32
 )
 
 var errClosed = fault.New(fault.Canceled, "the connection to the other nodes of the job is closed")
 
+// aloneMost is how long Dial tries where nobody answers. Tests shorten it.
+var aloneMost = 30 * time.Second
+
 // notYet is a reason to try again.
-type notYet struct{ error }
+type notYet struct {
+	error
+	alone bool // nobody answers at the address
+}
 
 func (e *notYet) Unwrap() error { return e.error }
 
@@ -263,13 +292,13 @@ func (g *Gang) dial(ctx context.Context, node int, address, service string) (_ n
 	defer cancel()
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, &notYet{err}
+		return nil, &notYet{err, true}
 	}
 	c := client(raw, cfg)
 	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil { // ctx ended: the deadline is set, or will be
-			err = &notYet{context.Cause(ctx)}
+			err = &notYet{error: context.Cause(ctx)}
 		}
 		if err != nil {
 			raw.Close()
@@ -279,20 +308,20 @@ func (g *Gang) dial(ctx context.Context, node int, address, service string) (_ n
 		if fault.CodeOf(err) == fault.Denied {
 			return nil, err
 		}
-		return nil, &notYet{err}
+		return nil, &notYet{error: err}
 	}
 	if _, err := c.Write(append([]byte{byte(len(service))}, service...)); err != nil {
-		return nil, &notYet{err}
+		return nil, &notYet{error: err}
 	}
 	var answer [1]byte
 	if _, err := io.ReadFull(c, answer[:]); err != nil {
 		if alert, ok := errors.AsType[tls.AlertError](err); ok { // it does not believe us
 			return nil, fault.New(fault.Denied, "node %d of the job refuses this process: %w", node, alert)
 		}
-		return nil, &notYet{err}
+		return nil, &notYet{error: err}
 	}
 	if answer[0] != answerYes {
-		return nil, &notYet{fault.New(fault.Unavailable, "nobody serves %q there", service)}
+		return nil, &notYet{error: fault.New(fault.Unavailable, "nobody serves %q there", service)}
 	}
 	return c, nil
 }
@@ -373,21 +402,45 @@ func (g *Gang) accept() {
 				continue
 			}
 		}
+		from := machine(c.RemoteAddr())
 		g.mu.Lock()
-		if len(g.pending) >= maxPending || g.ctx.Err() != nil {
+		if g.unproven >= maxUnproven || g.from[from] >= maxFrom || g.ctx.Err() != nil {
 			c.Close()
 		} else {
 			g.pending[c] = true
-			g.work.Go(func() { g.take(c) })
+			g.unproven++
+			g.from[from]++
+			g.work.Go(func() { g.take(c, from) })
 		}
 		g.mu.Unlock()
 	}
 }
 
+// machine is what connections of one machine have in common: its address, or the network of 64 bits from which it can take any.
+func machine(a net.Addr) netip.Prefix {
+	t, _ := a.(*net.TCPAddr)
+	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	p, _ := ip.Prefix(bits)
+	return p
+}
+
 // take is a connection until its service has it.
-func (g *Gang) take(raw net.Conn) {
+func (g *Gang) take(raw net.Conn, from netip.Prefix) {
 	ok := false
+	proven := sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.unproven--
+		if g.from[from]--; g.from[from] == 0 {
+			delete(g.from, from)
+		}
+	})
 	defer func() {
+		proven()
 		g.mu.Lock()
 		delete(g.pending, raw)
 		g.mu.Unlock()
@@ -409,6 +462,7 @@ func (g *Gang) take(raw net.Conn) {
 	if c.HandshakeContext(g.ctx) != nil {
 		return
 	}
+	proven()
 	if _, err := io.ReadFull(c, name[:1]); err != nil {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 func TestMain(m *testing.M) {
@@ -170,9 +171,9 @@ func TestCrowd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	defer context.AfterFunc(ctx, c.let)() // those that came are answered, however slow the others are
+	defer time.AfterFunc(2*time.Second, c.let).Stop() // those that came are answered, however slow the others are
 	var all sync.WaitGroup
 	told := make(chan net.Conn, n)
 	for range n {
@@ -198,6 +199,46 @@ func TestCrowd(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// A machine that connects and says nothing does not keep others out, and is not kept for long.
+func TestSilentMachine(t *testing.T) {
+	gs := gangtest.New(t, 2)
+	l, err := gs[0].Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	var silent []net.Conn
+	for range 300 {
+		c, err := stranger.Dial("tcp", gs[0].Address())
+		if err != nil && silent == nil {
+			memtest.Skip(t, "this system has one address of its own: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	var closed atomic.Int64
+	for _, c := range silent {
+		go func() {
+			c.Read(make([]byte, 1))
+			closed.Add(1)
+		}()
+	}
+	at := time.Now()
+	c, err := gs[1].Dial(t.Context(), 0, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if took := time.Since(at); took > 5*time.Second || closed.Load() == int64(len(silent)) {
+		t.Errorf("another machine waited %v, until %d of %d silent connections were closed", took, closed.Load(), len(silent))
+	}
+	d, _ := accept(t, l)
+	d.Close()
 }
 
 // What cannot be reached ends with the context; closing ends what waits.
@@ -226,6 +267,17 @@ func TestEnds(t *testing.T) {
 	}
 	if _, err := gs[0].Listen("y"); err == nil {
 		t.Error("a closed gang listens")
+	}
+}
+
+// Where nobody answers at all it is given up, long before the context ends.
+func TestAlone(t *testing.T) {
+	gang.AloneMost(t, 50*time.Millisecond)
+	gs := gangtest.New(t, 2)
+	gs[1].Close()
+	_, err := gs[0].Dial(t.Context(), 1, "x")
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "node 1 of the job") || !strings.Contains(err.Error(), "its process is gone, or the network between the nodes is cut") {
+		t.Error(err)
 	}
 }
 

@@ -47,7 +47,7 @@ type agent struct {
 
 	mu      sync.Mutex
 	procs   map[string]*process
-	ended   []*pb.Exited // that the head has not heard, the oldest first
+	ended   []exit // that the head has not heard, the oldest first
 	queue   []*pb.FromAgent
 	more    chan struct{} // room for one
 	session bool          // there is one: messages are queued for it
@@ -143,9 +143,15 @@ func (a *agent) attach(ctx context.Context) error {
 		return err
 	}
 	a.mu.Lock()
-	hello := &pb.Hello{Inventory: a.Inventory, Exited: slices.Clone(a.ended)}
-	for id := range a.procs {
+	hello := &pb.Hello{Inventory: a.Inventory}
+	for _, e := range a.ended {
+		hello.Exited = append(hello.Exited, e.wire())
+	}
+	for id, p := range a.procs {
 		hello.Running = append(hello.Running, id)
+		if !p.begun() {
+			hello.Waiting = append(hello.Waiting, id)
+		}
 	}
 	// From here on what happens is queued, and follows hello.
 	a.queue = nil
@@ -260,7 +266,7 @@ func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead],
 			a.met(x.Peers)
 		case *pb.FromHead_Heard:
 			a.mu.Lock()
-			a.ended = slices.DeleteFunc(a.ended, func(e *pb.Exited) bool { return e.GetProcess() == x.Heard })
+			a.ended = slices.DeleteFunc(a.ended, func(e exit) bool { return e.GetProcess() == x.Heard })
 			a.mu.Unlock()
 			a.wake()
 		case *pb.FromHead_ReadLog:

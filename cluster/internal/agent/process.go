@@ -9,10 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
@@ -38,13 +41,15 @@ type process struct {
 	ending bool
 	member *member      // nil: it is alone, or not that far yet
 	group  launch.Group // nil: it does not run
+
+	ended time.Time // run's, then over's; zero: it did not run
 }
 
 // start begins a process. One that is there already is not begun again.
 func (a *agent) start(s *pb.Start) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.procs[s.GetProcess()] != nil || slices.ContainsFunc(a.ended, func(e *pb.Exited) bool { return e.GetProcess() == s.GetProcess() }) {
+	if a.procs[s.GetProcess()] != nil || slices.ContainsFunc(a.ended, func(e exit) bool { return e.GetProcess() == s.GetProcess() }) {
 		return
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
@@ -83,11 +88,27 @@ func (a *agent) over(p *process, e *pb.Exited) {
 	a.Log.Info(fmt.Sprintf("process %s has ended", p.id), "code", e.GetCode(), "class", e.GetClass(), "text", firstLine(e.GetText()))
 	a.mu.Lock()
 	delete(a.procs, p.id)
-	a.ended = append(a.ended, e)
+	a.ended = append(a.ended, exit{e, p.ended})
+	e = a.ended[len(a.ended)-1].wire()
 	a.sayLocked(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: e}})
 	a.mu.Unlock()
 	close(p.gone)
 	a.trimLogs()
+}
+
+// exit is the end of a process that the head is to hear of.
+type exit struct {
+	*pb.Exited
+	at time.Time // zero: it did not run
+}
+
+// wire is what is said of it now.
+func (e exit) wire() *pb.Exited {
+	x := proto.CloneOf(e.Exited)
+	if !e.at.IsZero() {
+		x.AgoMs = time.Since(e.at).Milliseconds()
+	}
+	return x
 }
 
 func firstLine(s string) string {
@@ -115,6 +136,13 @@ func (p *process) stop(grace time.Duration) {
 	if g != nil {
 		p.a.work.Go(func() { g.Stop(grace) })
 	}
+}
+
+// begun says that the process runs, or did.
+func (p *process) begun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.group != nil
 }
 
 // run does all of a process's life, and says how it ended.
@@ -175,6 +203,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	a.Log.Info(fmt.Sprintf("process %s runs", p.id), "pid", group.Usage()[0].PID, "devices", s.GetDevices())
 	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: p.id}})
 	exit := <-group.Exits()
+	p.ended = time.Now()
 	group.Stop(0) // what it left behind
 	return ended(exit)
 }
@@ -288,6 +317,12 @@ func (p *process) env(tmp string) []string {
 		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
 	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_JOB_CLUSTER"], env["PENSTOCK_NODE"] = job, attempt, p.a.Pin.String(), p.a.Node
+	if n := p.start.GetLimits().GetMilliCpus(); n > 0 { // what it has booked, for programs that would take all
+		env["PENSTOCK_JOB_CPUS"] = strconv.FormatFloat(float64(n)/1000, 'f', -1, 64)
+	}
+	if n := p.start.GetLimits().GetMemory(); n > 0 {
+		env["PENSTOCK_JOB_MEMORY"] = strconv.FormatInt(n, 10)
+	}
 	var list []string
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, k+"="+env[k])

@@ -30,7 +30,7 @@ type EventKind uint8
 const (
 	LoadNode  EventKind = iota // Node and its State and Epoch, as a head that starts again reads them, before all jobs
 	LoadJob                    // Spec and Record, before anything else
-	Attach                     // Node says hello with a new Epoch, greater than all of its before: Running, Ended
+	Attach                     // Node says hello with a new Epoch, greater than all of its before: Running, Waiting, Ended
 	Break                      // the stream of session Epoch of Node ended
 	LeaseOver                  // the lease of session Epoch of Node ended
 	Leave                      // Node was asked to leave, ended what it ran, and left
@@ -52,6 +52,7 @@ type Event struct {
 	Drained bool // LoadNode
 	Epoch   uint64
 	Running []jobs.Process
+	Waiting []jobs.Process // those of Running that have not begun
 	Ended   []End
 	Process jobs.Process
 	Spec    jobs.Spec
@@ -66,6 +67,7 @@ type End struct {
 	Class   jobs.Class
 	Code    int64
 	Text    string
+	Ago     time.Duration // how long ago it ended
 }
 
 // ActionKind is what to do.
@@ -270,7 +272,11 @@ func (m *Machine) attach(e Event) {
 		m.placing(place.Event{Kind: place.NodeDrain, Node: e.Node})
 	}
 	for _, p := range keep {
-		m.job(jobs.Event{Kind: jobs.Started, Process: p})
+		k := jobs.Started
+		if slices.Contains(e.Waiting, p) {
+			k = jobs.Waits
+		}
+		m.job(jobs.Event{Kind: k, Process: p})
 	}
 }
 
@@ -278,7 +284,7 @@ func (m *Machine) attach(e Event) {
 func (m *Machine) exited(id place.NodeID, ends []End) {
 	for _, x := range ends {
 		if m.on(x.Process, id) {
-			m.job(jobs.Event{Kind: jobs.Exited, Process: x.Process, Class: x.Class, Code: x.Code, Text: x.Text})
+			m.job(jobs.Event{Kind: jobs.Exited, Process: x.Process, Class: x.Class, Code: x.Code, Text: x.Text, Ago: x.Ago})
 		}
 		m.out = append(m.out, Action{Do: Heard, Node: id, Process: x.Process})
 	}

@@ -121,3 +121,39 @@ func TestSessions(t *testing.T) {
 		})
 	}
 }
+
+// Processes that have not begun when their node attaches again are starting until it says that they run; what follows from the end of one is the same.
+func TestWaiting(t *testing.T) {
+	p := []jobs.Process{{Job: "j", Attempt: 1, Member: 0}, {Job: "j", Attempt: 1, Member: 1}}
+	var m Machine
+	attach := func(epoch uint64, waits bool) {
+		for i, id := range []string{"n1", "n2"} {
+			e := Event{Kind: Attach, Node: nodeOf(id), Epoch: epoch}
+			if epoch > 1 {
+				e.Running = p[i : i+1]
+			}
+			if waits {
+				e.Waiting = e.Running
+			}
+			m.Step(e)
+		}
+	}
+	state := func(want jobs.State) {
+		t.Helper()
+		if r, _ := m.Record("j"); r.State != want {
+			t.Fatalf("the job is %s, not %s", r.State, want)
+		}
+	}
+	attach(1, false)
+	m.Step(Event{Kind: Submit, Spec: jobOn(2)})
+	attach(2, true)
+	state(jobs.Starting)
+	m.Step(Event{Kind: Started, Node: nodeOf("n1"), Epoch: 2, Process: p[0]})
+	state(jobs.Starting)
+	attach(3, false)
+	state(jobs.Running)
+	m.Step(Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 3, Ended: []End{{Process: p[0], Class: jobs.Crash}}})
+	if got, want := text(m.Step(Event{Kind: Attach, Node: nodeOf("n2"), Epoch: 4, Running: p[1:], Waiting: p[1:]})), "n2 alive 4, welcome n2 4 [j/1/1], kill j/1/1 on n2"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -122,6 +122,11 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if h.store, err = records.Open(ctx, cfg.Store); err != nil {
 		return h, err
 	}
+	if len(cfg.Store.Endpoints) > 0 { // the folder's lock keeps others from an embedded one
+		if err = h.store.Claim(ctx, cfg.Dir, cfg.Lease); err != nil {
+			return h, err
+		}
+	}
 	h.t = tablesOf(h.store)
 	if err = h.identity(ctx); err != nil {
 		return h, err

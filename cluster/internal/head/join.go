@@ -125,10 +125,7 @@ func (h *Head) JoinToken(ctx context.Context) (pki.Token, error) {
 	return t, err
 }
 
-type joinServer struct {
-	pb.UnsafeJoinServer // no method may be missing
-	h                   *Head
-}
+type joinServer struct{ h *Head }
 
 // Join makes a node of whoever has a token for it.
 func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply, error) {

@@ -21,10 +21,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-type controlServer struct {
-	pb.UnsafeControlServer // no method may be missing
-	h                      *Head
-}
+type controlServer struct{ h *Head }
 
 // watchEvery is the least time between two states that a watcher gets.
 const watchEvery = 500 * time.Millisecond

@@ -66,10 +66,7 @@ func (h *Head) tell(node string, m *pb.FromHead) {
 	}
 }
 
-type nodeServer struct {
-	pb.UnsafeNodeServer // no method may be missing
-	h                   *Head
-}
+type nodeServer struct{ h *Head }
 
 // Attach is a session, from hello to the end of the stream.
 func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {
@@ -93,8 +90,13 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 			e.Running = append(e.Running, x)
 		}
 	}
+	for _, p := range hello.GetHello().GetWaiting() {
+		if x, ok := jobs.ParseProcess(p); ok {
+			e.Waiting = append(e.Waiting, x)
+		}
+	}
 	for _, x := range hello.GetHello().GetExited() {
-		if end, ok := endOf(x); ok {
+		if end, ok := endOf(x, time.Now()); ok {
 			e.Ended = append(e.Ended, end)
 		}
 	}
@@ -197,14 +199,18 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 	ctx, cancel := context.WithCancelCause(ctx)
 	var both sync.WaitGroup
 	defer both.Wait()
-	said := make(chan *pb.FromAgent, 1024)
+	type words struct {
+		m  *pb.FromAgent
+		at time.Time
+	}
+	said := make(chan words, 1024)
 	defer close(said) // what was said is heard to its end, where the head goes on
 	renew := make(chan struct{}, 1)
 	defer cancel(nil)
 	both.Go(func() { h.renew(ctx, s, renew) })
 	both.Go(func() {
-		for m := range said {
-			if err := h.heard(s, m); err != nil {
+		for w := range said {
+			if err := h.heard(s, w.m, w.at); err != nil {
 				cancel(err)
 				s.end(err)
 			}
@@ -218,7 +224,7 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 		beat, ok := m.GetSay().(*pb.FromAgent_Beat)
 		if !ok {
 			select {
-			case said <- m:
+			case said <- words{m, time.Now()}:
 				continue
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -253,8 +259,8 @@ func (h *Head) renew(ctx context.Context, s *session, beats <-chan struct{}) {
 	}
 }
 
-// heard is something that a node said.
-func (h *Head) heard(s *session, m *pb.FromAgent) error {
+// heard is something that a node said, at a time.
+func (h *Head) heard(s *session, m *pb.FromAgent, at time.Time) error {
 	node := place.Node{ID: place.NodeID(s.node)}
 	switch x := m.GetSay().(type) {
 	case *pb.FromAgent_Started:
@@ -264,11 +270,13 @@ func (h *Head) heard(s *session, m *pb.FromAgent) error {
 			})
 		}
 	case *pb.FromAgent_Exited:
-		if end, ok := endOf(x.Exited); ok {
-			return h.do(h.ctx, func() error {
-				return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
-			})
-		}
+		return h.do(h.ctx, func() error {
+			end, ok := endOf(x.Exited, at)
+			if !ok {
+				return nil
+			}
+			return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
+		})
 	case *pb.FromAgent_Listening:
 		return h.do(h.ctx, func() error { h.listening(s, x.Listening); return nil })
 	case *pb.FromAgent_Log:
@@ -389,8 +397,11 @@ func (h *Head) leaseOver(id string, revision int64) error {
 	return h.step(core.Event{Kind: core.LeaseOver, Node: place.Node{ID: place.NodeID(id)}, Epoch: live.Value.Epoch})
 }
 
-// endOf reads how a process ended.
-func endOf(x *pb.Exited) (core.End, bool) {
+// mostAgo is the most that counts of how long ago a process ended.
+const mostAgo = 24 * time.Hour
+
+// endOf reads how a process ended, which was heard a while ago.
+func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 	p, ok := jobs.ParseProcess(x.GetProcess())
 	class := jobs.Class(x.GetClass())
 	switch class {
@@ -399,7 +410,7 @@ func endOf(x *pb.Exited) (core.End, bool) {
 		class = jobs.Crash
 	}
 	text := x.GetText()
-	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)]}, ok
+	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)], Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
 }
 
 var nodeID = regexp.MustCompile(`^n[0-9]+$`)

@@ -311,6 +311,9 @@ func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState
 	for _, p := range v.Record.Placed {
 		s.Nodes = append(s.Nodes, string(p.Node))
 	}
+	if n := len(v.Ran); v.Record.State.Over() && n > 0 {
+		s.Nodes = v.Ran[n-1].Nodes
+	}
 	if waits != "" {
 		s.Why = waits
 		if v.Record.Why != "" {

@@ -113,7 +113,8 @@ const (
 	Load                     // Spec and Record, as a head that starts again reads them; before all other events
 	Placed                   // Job: package place says where (Placed) its demand Demand goes
 	Started                  // Process runs
-	Exited                   // Process ended: Class, Code, Text
+	Waits                    // Process is on its node, and has not begun
+	Exited                   // Process ended: Class, Code, Text, Ago
 	Gone                     // Process is not on its node any more, and nothing said how it ended: the node was lost, or attached without it
 	Drain                    // Process is to leave its node within Grace
 	Stop                     // Job is to end within Grace
@@ -133,6 +134,7 @@ type Event struct {
 	Class   Class
 	Code    int64
 	Text    string
+	Ago     time.Duration // Exited: before At, it ended
 	Grace   time.Duration
 }
 

@@ -40,6 +40,7 @@ func exited(attempt int64, member int, c Class) Event {
 	}
 	return e
 }
+func ago(e Event, d time.Duration) Event { e.Ago = d; return e }
 func drain(attempt int64, member int) Event {
 	e := happens(Drain, attempt, member)
 	e.Grace = time.Minute
@@ -164,6 +165,21 @@ func TestSteps(t *testing.T) {
 		"a node of a gang drains": append(begin(two, "n1", "n2"), step{drain(1, 1), "kill j/1/1@n2 1m0s"},
 			step{exited(1, 0, Preemption), "save restarting (node 0 of the job (n1), preemption: text), kill j/1/1@n2 10s, free j/1/0"},
 			step{exited(1, 1, Crash), "save restarting (node 0 of the job (n1), preemption: text), free j/1/1"}),
+		"the first of a gang to fail is heard of last": append(begin(two, "n1", "n2"),
+			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{ago(exited(1, 0, User), 1100*time.Millisecond), "save failed (node 0 of the job (n1), user: text), free j/1/0"}),
+		"one of a gang fails, and another for it": append(begin(two, "n1", "n2"),
+			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{ago(exited(1, 0, User), 900*time.Millisecond), "save restarting (node 1 of the job (n2), preemption: text), free j/1/0"}),
+		"a node of a gang is lost, and the other fails for it": append(begin(two, "n1", "n2"),
+			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/0"},
+			step{tick(time.Second), "want j/2 not [n1]"}),
+		"a gang that fails is stopped, and a node of it is lost": append(begin(two, "n1", "n2"),
+			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{stop(), "kill j/1/0@n1 5s"}, step{gone(1, 0), "save failed (node 1 of the job (n2), user: text), free j/1/0"}),
+		"one of a gang waits": append(begin(two, "n1", "n2"), step{happens(Waits, 1, 0), ""}, step{started(1, 1), ""}, step{happens(Waits, 1, 0), ""}, step{started(1, 0), "save running"},
+			step{exited(1, 1, Crash), "save restarting (node 1 of the job (n2), worker: text), kill j/1/0@n1 10s, free j/1/1"}, step{happens(Waits, 1, 0), "kill j/1/0@n1 10s"}),
 		"a gang is stopped": append(begin(two, "n1", "n2"), step{stop(), "save stopping, kill j/1/0@n1 5s, kill j/1/1@n2 5s"},
 			step{exited(1, 0, None), "free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
 	} {

@@ -29,8 +29,10 @@ type job struct {
 	Record
 	procs   map[int]*proc // of the attempt, that have not ended
 	started int
-	ending  bool // an end of the attempt was asked for
-	again   bool // the next attempt is due at
+	ending  bool          // an end of the attempt was asked for
+	cause   Class         // of Why, of an attempt that ends; None: not, or it is not known any more
+	failed  time.Duration // when that process ended
+	again   bool          // the next attempt is due at
 	at      time.Duration
 }
 
@@ -60,7 +62,7 @@ func (m *Machine) Step(e Event) []Action {
 		if j := m.jobs[e.Job]; j != nil && e.Demand == j.demand() && (j.State == Queued || j.State == Restarting) && !j.again && j.procs == nil {
 			m.place(j, e.Placed)
 		}
-	case Started, Exited, Gone, Drain:
+	case Started, Waits, Exited, Gone, Drain:
 		if j := m.jobs[e.Process.Job]; j != nil && e.Process.Attempt == j.Attempt {
 			if p := j.procs[e.Process.Member]; p != nil {
 				m.process(j, p, e)
@@ -178,7 +180,7 @@ func (m *Machine) load(s Spec, r Record) {
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
 	j.State, j.Placed = Starting, slices.Clone(placed)
-	j.procs, j.started, j.ending = map[int]*proc{}, 0, false
+	j.procs, j.started, j.ending, j.cause = map[int]*proc{}, 0, false, None
 	m.save(j)
 	for _, p := range placed {
 		j.procs[p.Member] = &proc{Placement: p}
@@ -197,9 +199,9 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 				m.save(j)
 			}
 		}
-		if j.ending || p.drained { // its node may not have heard
-			m.kill(j, e.Process.Member, endGrace)
-		}
+		m.reminds(j, p, e)
+	case Waits:
+		m.reminds(j, p, e)
 	case Drain:
 		p.drained = true
 		m.kill(j, e.Process.Member, e.Grace)
@@ -213,7 +215,14 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 			class = Preemption // it ended as it was asked to
 		}
 		delete(j.procs, e.Process.Member)
-		if class != None && !j.ending {
+		switch {
+		case class == None:
+		case !j.ending:
+			m.fails(j, p, class, e)
+		case j.cause != None && j.first(e):
+			if j.Failures[j.cause]--; j.Failures[j.cause] == 0 {
+				delete(j.Failures, j.cause)
+			}
 			m.fails(j, p, class, e)
 		}
 		if len(j.procs) == 0 {
@@ -223,9 +232,24 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 	}
 }
 
-// fails: a process is the first of its attempt to fail. The others are ended.
+// reminds has a process ended that is to end: its node may not have heard.
+func (m *Machine) reminds(j *job, p *proc, e Event) {
+	if j.ending || p.drained {
+		m.kill(j, e.Process.Member, endGrace)
+	}
+}
+
+// first says that a process that was heard of after the cause of an attempt's end is the real one: it ended earlier, and what was taken for the cause had only lost it; or its node was lost, which is heard when its lease is over.
+func (j *job) first(e Event) bool {
+	if e.Kind == Gone {
+		return j.cause != Lost
+	}
+	return e.At-e.Ago < j.failed
+}
+
+// fails: the end of a process is why its attempt ends. The others are ended.
 func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
-	j.ending = true
+	j.ending, j.cause, j.failed = true, class, e.At-e.Ago
 	j.Code = e.Code
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
@@ -313,6 +337,7 @@ func (m *Machine) stop(j *job, grace time.Duration) {
 		m.over(j, Stopped)
 		return
 	}
+	j.cause = None           // it stays what it is
 	if j.State != Stopping { // else it has failed, or was stopped before: that stays its end
 		j.State, j.ending, j.Stop = Stopping, true, true
 		m.save(j)

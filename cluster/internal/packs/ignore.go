@@ -70,6 +70,25 @@ func (ig *Ignore) Match(p string, folder bool) bool {
 	return false
 }
 
+// LeftOut says whether the IgnoreFile of dir leaves out the file p, a path with slashes from there.
+func LeftOut(dir, p string) (bool, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	ig, err := readIgnore(root)
+	if err != nil {
+		return false, err
+	}
+	for i := range len(p) { // what is below a folder that is left out is left out
+		if p[i] == '/' && ig.Match(p[:i], true) {
+			return true, nil
+		}
+	}
+	return ig.Match(p, false), nil
+}
+
 // readIgnore reads the IgnoreFile of a folder; without one only .git is left out.
 func readIgnore(root *os.Root) (*Ignore, error) {
 	at := fault.Place{File: path.Join(root.Name(), IgnoreFile)}

@@ -179,6 +179,11 @@ func TestIgnore(t *testing.T) {
 	}
 	dir := write(t.TempDir(), map[string]string{IgnoreFile: "*.bin\nout/\n!out/keep\nsock\n", "a.bin": "x", "out/keep": "k", "a.py": "p", "sub/b.bin": "x", "sub/c": ""})
 	ok(syscall.Mkfifo(filepath.Join(dir, "sock"), 0o600))
+	for p, want := range map[string]bool{"a.bin": true, "sub/b.bin": true, "sub/c": false, "a.py": false, "out/keep": true} {
+		if out, err := LeftOut(dir, p); out != want || err != nil {
+			t.Errorf("%s is left out: %v, %v", p, out, err)
+		}
+	}
 	raw, _, err := pack(t, dir, Limits{})
 	if err != nil {
 		t.Fatal(err)

@@ -794,6 +794,7 @@ type Hello struct {
 	Inventory     *Inventory             `protobuf:"bytes,1,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	Running       []string               `protobuf:"bytes,2,rep,name=running,proto3" json:"running,omitempty"` // processes that the agent has from earlier sessions
 	Exited        []*Exited              `protobuf:"bytes,3,rep,name=exited,proto3" json:"exited,omitempty"`   // and what has ended since, until it was heard
+	Waiting       []string               `protobuf:"bytes,4,rep,name=waiting,proto3" json:"waiting,omitempty"` // those of running that have not begun: they wait for their pack, their devices or the other nodes of their job
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +846,13 @@ func (x *Hello) GetRunning() []string {
 func (x *Hello) GetExited() []*Exited {
 	if x != nil {
 		return x.Exited
+	}
+	return nil
+}
+
+func (x *Hello) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
 	}
 	return nil
 }
@@ -1239,9 +1247,10 @@ func (x *Stop) GetGraceMs() int64 {
 type Exited struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
-	Code          int64                  `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`  // -1: none
-	Class         string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"` // "", "worker", "memory", "user", "preemption", "unfit" (this node cannot run it), "refused" (none can)
-	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`   // how it ended, and its last lines; or why it could not be started
+	Code          int64                  `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`                // -1: none
+	Class         string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`               // "", "worker", "memory", "user", "preemption", "unfit" (this node cannot run it), "refused" (none can)
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`                 // how it ended, and its last lines; or why it could not be started
+	AgoMs         int64                  `protobuf:"varint,5,opt,name=ago_ms,json=agoMs,proto3" json:"ago_ms,omitempty"` // how long ago it ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1302,6 +1311,13 @@ func (x *Exited) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Exited) GetAgoMs() int64 {
+	if x != nil {
+		return x.AgoMs
+	}
+	return 0
 }
 
 // Leave ends what runs, then the agent.
@@ -2925,11 +2941,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x1a.penstock.cluster.v1.EmptyH\x00R\x04beat\x12\x16\n" +
 	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
 	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peersB\x05\n" +
-	"\x03say\"\x94\x01\n" +
+	"\x03say\"\xae\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x18\n" +
 	"\arunning\x18\x02 \x03(\tR\arunning\x123\n" +
-	"\x06exited\x18\x03 \x03(\v2\x1b.penstock.cluster.v1.ExitedR\x06exited\"N\n" +
+	"\x06exited\x18\x03 \x03(\v2\x1b.penstock.cluster.v1.ExitedR\x06exited\x12\x18\n" +
+	"\awaiting\x18\x04 \x03(\tR\awaiting\"N\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
@@ -2959,12 +2976,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\";\n" +
 	"\x04Stop\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x19\n" +
-	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"`\n" +
+	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"w\n" +
 	"\x06Exited\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x03R\x04code\x12\x14\n" +
 	"\x05class\x18\x03 \x01(\tR\x05class\x12\x12\n" +
-	"\x04text\x18\x04 \x01(\tR\x04text\"\"\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x15\n" +
+	"\x06ago_ms\x18\x05 \x01(\x03R\x05agoMs\"\"\n" +
 	"\x05Leave\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\x03R\agraceMs\"\x86\x01\n" +
 	"\aReadLog\x12\x18\n" +

@@ -11,8 +11,6 @@ package pb
 import (
 	context "context"
 	grpc "google.golang.org/grpc"
-	codes "google.golang.org/grpc/codes"
-	status "google.golang.org/grpc/status"
 )
 
 // This is a compile-time assertion to ensure that this generated file
@@ -53,44 +51,14 @@ func (c *joinClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.Cal
 }
 
 // JoinServer is the server API for Join service.
-// All implementations must embed UnimplementedJoinServer
-// for forward compatibility.
 //
 // Join is for whoever has no certificate yet: TLS shows the head's only.
 type JoinServer interface {
 	// Join makes a node of the caller. Asking again with the same token and key gives the same node.
 	Join(context.Context, *JoinRequest) (*JoinReply, error)
-	mustEmbedUnimplementedJoinServer()
-}
-
-// UnimplementedJoinServer must be embedded to have
-// forward compatible implementations.
-//
-// NOTE: this should be embedded by value instead of pointer to avoid a nil
-// pointer dereference when methods are called.
-type UnimplementedJoinServer struct{}
-
-func (UnimplementedJoinServer) Join(context.Context, *JoinRequest) (*JoinReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
-}
-func (UnimplementedJoinServer) mustEmbedUnimplementedJoinServer() {}
-func (UnimplementedJoinServer) testEmbeddedByValue()              {}
-
-// UnsafeJoinServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to JoinServer will
-// result in compilation errors.
-type UnsafeJoinServer interface {
-	mustEmbedUnimplementedJoinServer()
 }
 
 func RegisterJoinServer(s grpc.ServiceRegistrar, srv JoinServer) {
-	// If the following call panics, it indicates UnimplementedJoinServer was
-	// embedded by pointer and is nil.  This will cause panics if an
-	// unimplemented method is ever invoked, so we test this at initialization
-	// time to prevent it from happening at runtime later due to I/O.
-	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
-		t.testEmbeddedByValue()
-	}
 	s.RegisterService(&Join_ServiceDesc, srv)
 }
 
@@ -199,8 +167,6 @@ func (c *nodeClient) Pack(ctx context.Context, in *PackRequest, opts ...grpc.Cal
 type Node_PackClient = grpc.ServerStreamingClient[Chunk]
 
 // NodeServer is the server API for Node service.
-// All implementations must embed UnimplementedNodeServer
-// for forward compatibility.
 //
 // Node is for nodes: their certificate says which.
 type NodeServer interface {
@@ -210,43 +176,9 @@ type NodeServer interface {
 	Renew(context.Context, *RenewRequest) (*RenewReply, error)
 	// Pack gives the bytes of a pack, in order.
 	Pack(*PackRequest, grpc.ServerStreamingServer[Chunk]) error
-	mustEmbedUnimplementedNodeServer()
-}
-
-// UnimplementedNodeServer must be embedded to have
-// forward compatible implementations.
-//
-// NOTE: this should be embedded by value instead of pointer to avoid a nil
-// pointer dereference when methods are called.
-type UnimplementedNodeServer struct{}
-
-func (UnimplementedNodeServer) Attach(grpc.BidiStreamingServer[FromAgent, FromHead]) error {
-	return status.Error(codes.Unimplemented, "method Attach not implemented")
-}
-func (UnimplementedNodeServer) Renew(context.Context, *RenewRequest) (*RenewReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
-}
-func (UnimplementedNodeServer) Pack(*PackRequest, grpc.ServerStreamingServer[Chunk]) error {
-	return status.Error(codes.Unimplemented, "method Pack not implemented")
-}
-func (UnimplementedNodeServer) mustEmbedUnimplementedNodeServer() {}
-func (UnimplementedNodeServer) testEmbeddedByValue()              {}
-
-// UnsafeNodeServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to NodeServer will
-// result in compilation errors.
-type UnsafeNodeServer interface {
-	mustEmbedUnimplementedNodeServer()
 }
 
 func RegisterNodeServer(s grpc.ServiceRegistrar, srv NodeServer) {
-	// If the following call panics, it indicates UnimplementedNodeServer was
-	// embedded by pointer and is nil.  This will cause panics if an
-	// unimplemented method is ever invoked, so we test this at initialization
-	// time to prevent it from happening at runtime later due to I/O.
-	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
-		t.testEmbeddedByValue()
-	}
 	s.RegisterService(&Node_ServiceDesc, srv)
 }
 
@@ -519,8 +451,6 @@ func (c *controlClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.
 type Control_LogsClient = grpc.ServerStreamingClient[LogChunk]
 
 // ControlServer is the server API for Control service.
-// All implementations must embed UnimplementedControlServer
-// for forward compatibility.
 //
 // Control is for people and scripts: an access token, or the socket on the head's machine.
 type ControlServer interface {
@@ -545,73 +475,9 @@ type ControlServer interface {
 	StopJob(context.Context, *StopJobRequest) (*Empty, error)
 	// Logs of a job, from the beginning or the last lines; with follow until the job has ended.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogChunk]) error
-	mustEmbedUnimplementedControlServer()
-}
-
-// UnimplementedControlServer must be embedded to have
-// forward compatible implementations.
-//
-// NOTE: this should be embedded by value instead of pointer to avoid a nil
-// pointer dereference when methods are called.
-type UnimplementedControlServer struct{}
-
-func (UnimplementedControlServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Cluster]) error {
-	return status.Error(codes.Unimplemented, "method Watch not implemented")
-}
-func (UnimplementedControlServer) Drain(context.Context, *DrainRequest) (*Empty, error) {
-	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
-}
-func (UnimplementedControlServer) Undrain(context.Context, *DrainRequest) (*Empty, error) {
-	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
-}
-func (UnimplementedControlServer) Shutdown(context.Context, *ShutdownRequest) (*Empty, error) {
-	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
-}
-func (UnimplementedControlServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
-}
-func (UnimplementedControlServer) ListTokens(context.Context, *Empty) (*Tokens, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
-}
-func (UnimplementedControlServer) RevokeToken(context.Context, *RevokeTokenRequest) (*Empty, error) {
-	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
-}
-func (UnimplementedControlServer) HasPack(context.Context, *PackRequest) (*HasPackReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method HasPack not implemented")
-}
-func (UnimplementedControlServer) PutPack(grpc.ClientStreamingServer[Chunk, Empty]) error {
-	return status.Error(codes.Unimplemented, "method PutPack not implemented")
-}
-func (UnimplementedControlServer) Submit(context.Context, *Job) (*SubmitReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method Submit not implemented")
-}
-func (UnimplementedControlServer) Jobs(context.Context, *JobsRequest) (*JobList, error) {
-	return nil, status.Error(codes.Unimplemented, "method Jobs not implemented")
-}
-func (UnimplementedControlServer) StopJob(context.Context, *StopJobRequest) (*Empty, error) {
-	return nil, status.Error(codes.Unimplemented, "method StopJob not implemented")
-}
-func (UnimplementedControlServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogChunk]) error {
-	return status.Error(codes.Unimplemented, "method Logs not implemented")
-}
-func (UnimplementedControlServer) mustEmbedUnimplementedControlServer() {}
-func (UnimplementedControlServer) testEmbeddedByValue()                 {}
-
-// UnsafeControlServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to ControlServer will
-// result in compilation errors.
-type UnsafeControlServer interface {
-	mustEmbedUnimplementedControlServer()
 }
 
 func RegisterControlServer(s grpc.ServiceRegistrar, srv ControlServer) {
-	// If the following call panics, it indicates UnimplementedControlServer was
-	// embedded by pointer and is nil.  This will cause panics if an
-	// unimplemented method is ever invoked, so we test this at initialization
-	// time to prevent it from happening at runtime later due to I/O.
-	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
-		t.testEmbeddedByValue()
-	}
 	s.RegisterService(&Control_ServiceDesc, srv)
 }
 

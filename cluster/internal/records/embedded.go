@@ -16,7 +16,6 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
-	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -145,24 +144,10 @@ func (e *embedded) startError(err error) error {
 
 // prepare makes the folder, takes its lock, and finds a place for the socket.
 func (e *embedded) prepare() error {
-	if err := os.MkdirAll(e.dir, 0o700); err != nil {
-		return fault.WithCode(fault.Denied, err)
+	var err error
+	if e.lock, err = lockFolder(e.dir); err != nil {
+		return err
 	}
-	if err := os.Chmod(e.dir, 0o700); err != nil {
-		return fault.New(fault.Denied, "the folder of the store must belong to this user: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(e.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fault.WithCode(fault.Denied, err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fault.New(fault.Exists, "another process has the store in %s: stop the head that runs there, or give this one another folder", e.dir)
-		}
-		return fault.New(fault.Unsupported, "the store in %s cannot be locked: choose a folder on a local file system: %w", e.dir, err)
-	}
-	e.lock = lock
 	// A first start that was killed leaves a database without a log, and the next one goes on there. Where a start has been done, etcd would wait forever for what the log had.
 	_, err = os.Stat(e.marker())
 	e.fresh = os.IsNotExist(err)
@@ -303,7 +288,6 @@ func (e *embedded) release() {
 		os.RemoveAll(e.short)
 	}
 	if e.lock != nil {
-		_ = unix.Flock(int(e.lock.Fd()), unix.LOCK_UN) // closing alone leaves it to a child that this process is just about to start
-		e.lock.Close()
+		unlock(e.lock)
 	}
 }

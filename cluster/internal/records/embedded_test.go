@@ -67,34 +67,10 @@ func TestOptions(t *testing.T) {
 	for _, o := range []Options{
 		{}, {Dir: "x", Endpoints: []string{"x:1"}}, {Dir: "x", Prefix: "/a"}, {Dir: "x", Timeout: -1}, {Dir: "x", Quota: -1}, {Dir: "x", Password: "p"},
 		{Endpoints: []string{"10.0.0.1:2379"}}, {Endpoints: []string{"http://etcd.example:2379"}}, {Endpoints: []string{"127.0.0.1:1", "etcd.example:1"}}, {Endpoints: []string{"nothing"}},
-		{Endpoints: []string{"http://127.0.0.1:1"}, TLS: &tls.Config{}},
+		{Endpoints: []string{"http://127.0.0.1:1"}, TLS: &tls.Config{}}, {Endpoints: []string{"https://127.0.0.1:1"}},
 	} {
 		_, err := Open(t.Context(), o)
 		wantCode(t, err, fault.Invalid)
-	}
-}
-
-func TestEndpoints(t *testing.T) {
-	got, err := Endpoints("etcd://a:1, 10.0.0.1:2379,[::1]:3")
-	if want := []string{"a:1", "10.0.0.1:2379", "[::1]:3"}; err != nil || !slices.Equal(got, want) {
-		t.Fatalf("%q, %v", got, err)
-	}
-	for _, s := range []string{"", "etcd://", "a:1", "http://a:1", "etcd://a", "etcd://a:1,", "etcd://:1", "etcd://a:1/x", "etcd://u:secret@a:1"} {
-		_, err := Endpoints(s)
-		wantCode(t, err, fault.Invalid)
-		if strings.Contains(err.Error(), "secret") {
-			t.Error(err)
-		}
-	}
-	for _, e := range [][]string{{"https://a:1"}, {"127.0.0.1:1", "https://a:1"}} { // also without a configuration
-		if cfg, err := secure(e, nil); err != nil || cfg == nil || cfg.MinVersion != tls.VersionTLS13 {
-			t.Fatal(cfg, err)
-		}
-	}
-	for _, e := range []string{"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:///x"} {
-		if cfg, err := secure([]string{e}, nil); err != nil || cfg != nil {
-			t.Fatal(e, cfg, err)
-		}
 	}
 }
 

@@ -32,6 +32,9 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (Lease, error) {
 	if ttl <= 0 || ttl > 365*24*time.Hour {
 		return Lease{}, fault.New(fault.Invalid, "a lease of %v: it must be above 0, and a year at most", ttl)
 	}
+	if err := s.mine(ctx); err != nil {
+		return Lease{}, err
+	}
 	id := newLeaseID()
 	l := Lease{}
 	err := s.repeat(ctx, "granting a lease", "", func(ctx context.Context, doubt bool) error {
@@ -66,6 +69,9 @@ func newLeaseID() int64 {
 
 // KeepAlive gives a lease its full time again, once, and returns that. It is safe to repeat. NotFound: the lease has ended.
 func (s *Store) KeepAlive(ctx context.Context, id LeaseID) (time.Duration, error) {
+	if err := s.mine(ctx); err != nil {
+		return 0, err
+	}
 	var ttl int64
 	err := s.read(ctx, "renewing "+id.String(), func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx) // ends the stream
@@ -91,6 +97,9 @@ func (s *Store) KeepAlive(ctx context.Context, id LeaseID) (time.Duration, error
 
 // Revoke ends a lease now. It is safe to repeat: a lease that has ended is no error.
 func (s *Store) Revoke(ctx context.Context, id LeaseID) error {
+	if err := s.mine(ctx); err != nil {
+		return err
+	}
 	return s.read(ctx, "ending "+id.String(), func(ctx context.Context) error {
 		_, err := s.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
 		if err = rpctypes.Error(err); errors.Is(err, rpctypes.ErrLeaseNotFound) {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
+
+	"github.com/penstock-data/penstock/internal/etcdtest"
 )
 
 // The test binary is also what tests start: an external etcd, and processes that are killed.
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var children = map[string]func(){"etcd": childEtcd, "writer": childWriter, "open": childOpen, "full": childFull, "read": childRead, "memory": childMemory}
+var children = map[string]func(){"etcd": childEtcd, "writer": childWriter, "open": childOpen, "full": childFull, "read": childRead, "memory": childMemory, "claim": childClaim}
 
 // say tells the parent something.
 func say(format string, args ...any) { os.Stdout.WriteString(fmt.Sprintf(format, args...) + "\n") }
@@ -82,28 +81,13 @@ func (c *child) line(t testing.TB) string {
 	return c.Lines.Text()
 }
 
-// childEtcd is an external etcd with the usual settings, on the socket RECORDS_SOCKET or, where RECORDS_TLS is a folder with certificates, on a port of its own.
+// childEtcd is an external etcd with the usual settings, on the socket RECORDS_SOCKET or, without, or where RECORDS_TLS is a folder with certificates, on a port of its own.
 func childEtcd() {
-	cfg := embed.NewConfig()
-	cfg.Name = "external"
-	cfg.Dir = os.Getenv("RECORDS_DIR")
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{{Scheme: "unix", Host: "external"}}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: os.Getenv("RECORDS_SOCKET")}}
-	if dir := os.Getenv("RECORDS_TLS"); dir != "" {
-		cfg.ListenClientUrls = []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
-		cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-		cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = filepath.Join(dir, "cert.pem"), true
-	}
-	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
-	cfg.BcryptCost = 4
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(cfg)
+	e, err := etcdtest.Start(context.Background(), os.Getenv("RECORDS_DIR"), os.Getenv("RECORDS_SOCKET"), os.Getenv("RECORDS_TLS"))
 	if err != nil {
 		say("error %v", err)
 		return
 	}
-	<-e.Server.ReadyNotify()
 	say("%s", e.Clients[0].Addr())
 	bufio.NewReader(os.Stdin).ReadByte() // until the parent is gone
 	e.Close()
@@ -118,6 +102,13 @@ func external(t testing.TB, dir string) (*child, string) {
 		t.Fatalf("etcd says %q", got)
 	}
 	return c, "unix://" + socket
+}
+
+// onPort starts an etcd without TLS.
+func onPort(t testing.TB) (*child, string) {
+	t.Helper()
+	c := start(t, "etcd", "RECORDS_DIR="+t.TempDir())
+	return c, c.line(t)
 }
 
 // shortDir is a folder for sockets.

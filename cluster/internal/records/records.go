@@ -67,9 +67,10 @@ type Options struct {
 	// where it is. One process at a time has it. Without Endpoints only, and then needed.
 	Dir string
 
-	// Endpoints of an external etcd: host:port, https://host:port or unix:///path (see Endpoints). On other machines it is spoken to by TLS 1.3 only: by TLS, or for https:// also by the system's CAs.
+	// Endpoints of an external etcd: host:port or unix:///path (see Address). Those of other machines are spoken to by TLS only, unless Plain says that they are not.
 	Endpoints []string
-	TLS       *tls.Config // with a client certificate, if etcd wants one. It is copied
+	TLS       *tls.Config // see TLSFiles; nil: without TLS. It is copied
+	Plain     bool        // records, user and password may go over the network as they are
 	Username  string      // of etcd's own authentication; empty: none
 	Password  string
 
@@ -94,12 +95,17 @@ type Store struct {
 	ctx    context.Context // ends when the store is closed or has failed
 	cancel context.CancelCauseFunc
 	close  sync.Once
+
+	claim  atomic.Pointer[claim] // nil: whoever writes, may
+	lost   chan struct{}         // closed, with lostTo set, when another has the claim
+	losing sync.Once
+	lostTo error
 }
 
 // Open starts the embedded etcd, or connects to an external one, and returns when it answers; ctx is for this only. It takes about half a second where nothing is damaged.
 //
 // Errors: Exists: another process has Dir. Corrupt: the data in Dir is damaged; the text says what to do, and the process should end, as etcd keeps hold of some of it. Invalid: options.
-// Denied: user, password or what they may do. Unavailable: it does not answer, or not to this certificate.
+// Denied: user, password or what they may do. Unavailable: it does not answer, or not to this certificate; the text says which, and what to do.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Prefix == "" {
 		opts.Prefix = DefaultPrefix
@@ -125,11 +131,11 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	}
 	if opts.dial == nil {
 		var err error
-		if opts.TLS, err = secure(opts.Endpoints, opts.TLS); err != nil {
+		if opts.TLS, err = secure(opts.Endpoints, opts.TLS, opts.Plain); err != nil {
 			return nil, err
 		}
 	}
-	s := &Store{opts: opts, writer: randomHex()}
+	s := &Store{opts: opts, writer: randomHex(), lost: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if opts.Dir != "" {
 		server, err := startEmbedded(ctx, opts, s.cancel)
@@ -143,6 +149,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		}
 	}
 	if err := s.connect(ctx); err != nil {
+		err = s.probe(ctx, err)
 		s.Close()
 		return nil, err
 	}
@@ -194,7 +201,7 @@ func (s *Store) connect(ctx context.Context) error {
 	s.client, s.leases = client, pb.NewLeaseClient(client.ActiveConnection())
 	what := "connecting"
 	if s.server == nil {
-		what = "connecting to etcd (address, TLS and client certificate must be what it expects)"
+		what = "connecting to etcd"
 	}
 	kv := pb.NewKVClient(client.ActiveConnection()) // unlike client's, it says why there is no connection
 	return s.read(ctx, what, func(ctx context.Context) error {
@@ -203,26 +210,32 @@ func (s *Store) connect(ctx context.Context) error {
 	})
 }
 
-// Failed is closed when the embedded etcd stopped because it could not go on, as when its disk is full. Err says why, all calls fail, and the process must end: what was acknowledged is on the disk,
-// and is there again after the next start. Of an external one it is never closed.
+// Failed is closed when the store can do nothing any more. Err says why, all calls fail, and the process must end: what was acknowledged is in the store. Of the embedded etcd, as when its disk is full: it is there again
+// after the next start. Of an external one: another head has the claim (see Claim).
 func (s *Store) Failed() <-chan struct{} {
 	if s.server == nil {
-		return nil
+		return s.lost
 	}
 	return s.server.failed
 }
 
 // Err is why Failed is closed; nil as long as it is not.
 func (s *Store) Err() error {
-	if s.server == nil {
+	if s.server != nil {
+		return s.server.err()
+	}
+	select {
+	case <-s.lost:
+		return s.lostTo
+	default:
 		return nil
 	}
-	return s.server.err()
 }
 
-// Close ends calls that are under way, and the embedded etcd; leases go on to run in an external one, and stand still in an embedded one until it is opened again. It may be called again.
+// Close ends calls that are under way, and the embedded etcd; leases go on to run in an external one, and stand still in an embedded one until it is opened again. A claim is given back. It may be called again.
 func (s *Store) Close() {
 	s.close.Do(func() {
+		s.yield()
 		s.cancel(errClosed)
 		if s.client != nil {
 			s.client.Close()

@@ -3,19 +3,9 @@ package records
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	mrand "math/rand/v2"
-	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -277,94 +267,4 @@ func childWriter() {
 		}()
 	}
 	bufio.NewReader(os.Stdin).ReadByte()
-}
-
-// User and password, and certificates, of an external etcd.
-func TestCredentials(t *testing.T) {
-	dir := t.TempDir()
-	cert, pool := certificate(t, dir)
-	c := start(t, "etcd", "RECORDS_DIR="+t.TempDir(), "RECORDS_TLS="+dir)
-	opts := Options{Endpoints: []string{c.line(t)}, TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}, Timeout: 2 * time.Second}
-	s := open(t, opts)
-	ctx := within(t)
-	if _, err := s.Next(ctx, "n"); err != nil {
-		t.Fatal(err)
-	}
-	bad := opts
-	bad.Timeout = 500 * time.Millisecond
-	bad.TLS = &tls.Config{RootCAs: pool}
-	_, err := Open(ctx, bad)
-	wantCode(t, err, fault.Unavailable)
-	has(t, err, "TLS and client certificate must be what it expects")
-	bad.TLS = &tls.Config{RootCAs: x509.NewCertPool(), Certificates: opts.TLS.Certificates}
-	_, err = Open(ctx, bad)
-	wantCode(t, err, fault.Unavailable)
-	has(t, err, "certificate")
-	bad.TLS = nil
-	_, err = Open(ctx, bad)
-	wantCode(t, err, fault.Unavailable)
-	bad = opts
-	bad.Endpoints = []string{"http://" + opts.Endpoints[0]}
-	_, err = Open(ctx, bad)
-	wantCode(t, err, fault.Invalid)
-
-	for _, f := range []func() error{
-		func() error { _, err := s.client.RoleAdd(ctx, "root"); return err },
-		func() error { _, err := s.client.UserAdd(ctx, "root", "secret"); return err },
-		func() error { _, err := s.client.UserGrantRole(ctx, "root", "root"); return err },
-		func() error { _, err := s.client.UserAdd(ctx, "nobody", "none"); return err },
-		func() error { _, err := s.client.AuthEnable(ctx); return err },
-	} {
-		if err := f(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err = Open(ctx, opts) // the certificate names no user
-	wantCode(t, err, fault.Denied)
-	has(t, err, "check user, password and client certificate")
-	opts.Username, opts.Password = "root", "wrong"
-	_, err = Open(ctx, opts)
-	wantCode(t, err, fault.Denied)
-	opts.Username, opts.Password = "nobody", "none"
-	_, err = Open(ctx, opts)
-	wantCode(t, err, fault.Denied)
-	opts.Username, opts.Password = "root", "secret"
-	s = open(t, opts)
-	if n, err := s.Next(ctx, "n"); err != nil || n != 2 {
-		t.Fatal(n, err)
-	}
-}
-
-// certificate makes one that is its own CA, for server and client, in dir.
-func certificate(t *testing.T, dir string) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "records"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: pkcs8}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	return cert, pool
 }

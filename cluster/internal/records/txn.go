@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -63,7 +64,7 @@ func (t Table[T]) CheckOp(id string, revision int64) Op {
 
 // Txn does all of ops at once, or, if one of them is not possible, none. At most one may be of a record, MaxOps in all, with 1 MiB. What it wrote has the revision that it returns.
 //
-// Errors: those of Put and Delete. A *Conflict is of the first of ops that has one. Done again as it was, after an error that leaves it open: a *Conflict, also where the first one happened.
+// Errors: those of Put and Delete. A *Conflict is of the first of ops that has one. Unavailable, besides: another head has the claim (see Claim), and nothing was done. Done again as it was, after an error that leaves it open: a *Conflict, also where the first one happened.
 //
 // Inside the call, a lost answer makes it ask again, and find its own write by its id: see the package. Where another writer has changed all records of it since, it cannot, and says *Conflict; then too
 // reading again and deciding anew is right. A transaction that only deletes has no id: after a lost answer, that nothing is there of what was to be deleted is taken for its work.
@@ -71,6 +72,10 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (revision int64, err error) 
 	what, err := checkOps(ops)
 	if err != nil {
 		return 0, err
+	}
+	fence, fenced := s.fence()
+	if fenced {
+		ops = slices.Insert(slices.Clone(ops), 0, fence)
 	}
 	var (
 		write = s.write()
@@ -116,6 +121,9 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (revision int64, err error) 
 			revision = mine
 			return nil
 		}
+		if fenced && conflict != nil && conflict.Table == fence.table && conflict.ID == fence.id {
+			return s.lose(s.holderIn(r))
+		}
 		if conflict == nil { // the comparison and the reads are of one moment
 			return fault.New(fault.Internal, "%s: etcd refused it, though all revisions are as they should be", what)
 		}
@@ -125,6 +133,16 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (revision int64, err error) 
 		return 0, err
 	}
 	return revision, nil
+}
+
+// holderIn is who has the claim, of the answer to a transaction that began with the check of it.
+func (s *Store) holderIn(r *clientv3.TxnResponse) Holder {
+	if kvs := r.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
+		if h, err := In[Holder](s, claimTable).decode(string(kvs[0].Key), kvs[0].Value, kvs[0].ModRevision, 0); err == nil {
+			return h.Value
+		}
+	}
+	return Holder{}
 }
 
 // judge says what a transaction that was refused met: the first conflict, and the revision of this very write, if it happened in an earlier attempt (0: it did not, as far as can be seen).
