@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +33,8 @@ type attempt struct {
 	// the loop's
 	peers    []*peer
 	reports  map[int64][]*wire.Report // by number, then rank: those that are not complete, or not committed
+	met      map[int]string           // addresses of the ranks that wait for the others, to compute together
+	apart    error                    // they were told that others did not come
 	refused  error                    // of a process that was not let in: perhaps a worker
 	stranger refusedID
 }
@@ -106,7 +107,7 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	if begun.Number != number {
 		return nil, fault.New(fault.Internal, "attempt %d where %d follows", begun.Number, number)
 	}
-	at = &attempt{number: number, from: begun.From, over: make(chan struct{}), states: map[string]store.Data{}, reports: map[int64][]*wire.Report{}, peers: make([]*peer, c.cfg.Workers)}
+	at = &attempt{number: number, from: begun.From, over: make(chan struct{}), states: map[string]store.Data{}, met: map[int]string{}, reports: map[int64][]*wire.Report{}, peers: make([]*peer, c.cfg.Workers)}
 	c.place(at)
 	failed, err := c.feed(at)
 	if err != nil {
@@ -262,11 +263,8 @@ func (c *controller) watchData(at *attempt, failed <-chan error) {
 
 // workers are what the launcher starts.
 func (c *controller) workers(at *attempt, restarts int) ([]launch.Worker, error) {
-	if c.cfg.nodes() == 1 { // collectives of this package are for one machine
-		at.welcome.Peers = filepath.Join(c.sockets.path, "p"+strconv.Itoa(at.number))
-		if err := os.Mkdir(at.welcome.Peers, 0o700); err != nil {
-			return nil, fault.Wrap(err, fault.Place{File: at.welcome.Peers})
-		}
+	if err := c.meetings(at.number); err != nil {
+		return nil, err
 	}
 	socket := c.listener.Addr().String()
 	all := make([]launch.Worker, c.cfg.Workers)
@@ -283,22 +281,15 @@ func (c *controller) workers(at *attempt, restarts int) ([]launch.Worker, error)
 		base = c.environ(os.Environ())
 	}
 	for r := range all {
-		w := c.worker(r)
 		var vars []string
 		if c.argv != nil {
 			vars = c.torchrun(r, restarts, master, port)
 		}
-		switch {
-		case c.nodeOf(r) != nil: // the rest is its hand's
-			w = launch.Worker{Rank: r, LocalRank: r % c.cfg.perNode(), Node: r / c.cfg.perNode(), Env: vars}
-		case c.argv != nil:
-			w = c.process(w, base, vars, socket, at.number)
+		if c.nodeOf(r) != nil { // the rest is its hand's
+			all[r] = launch.Worker{Rank: r, LocalRank: r % c.cfg.perNode(), Node: r / c.cfg.perNode(), Env: vars}
+		} else {
+			all[r] = c.starts(r, base, vars, socket, at.number)
 		}
-		if c.work != nil {
-			id := identity{socket: socket, run: c.cfg.Name, attempt: at.number, rank: r}
-			w.Run = func(ctx context.Context) error { return runLoop(ctx, id, c.work) }
-		}
-		all[r] = w
 	}
 	return all, nil
 }
@@ -327,11 +318,16 @@ func (c *controller) torchrun(rank, restarts int, master string, port int) []str
 	return env
 }
 
+// turnedAway reports whether the process of a rank is the one that was not let in; or is taken for it, as nobody came for the rank.
+func (at *attempt) turnedAway(rank int, who refusedID) bool {
+	return at.refused != nil && (at.peers[rank] == nil || at.stranger.pid != 0 && at.stranger == who)
+}
+
 // exited tells the state machine of a worker's end.
 func (c *controller) exited(at *attempt, e launch.Exit) {
-	if e.OK() && at.refused != nil && (at.peers[e.Rank] == nil || at.stranger.pid != 0 && at.stranger == (refusedID{e.Rank / c.cfg.perNode(), e.PID})) { // it is, or is taken for, that process: its good end hides that it did nothing
+	if e.OK() && at.turnedAway(e.Rank, refusedID{e.Rank / c.cfg.perNode(), e.PID}) { // its good end hides that it did nothing
 		err := fault.New(fault.CodeOf(at.refused), "it was refused, and ended all the same with exit code 0: %w", at.refused)
-		c.step(group.Event{Kind: group.Done, Attempt: at.number, Rank: e.Rank, Err: ofRank(e.Rank, err)})
+		c.step(group.Event{Kind: group.Done, Attempt: at.number, Rank: e.Rank, Err: c.ofRank(e.Rank, err)})
 	}
 	ev := group.Event{Kind: group.Exit, Attempt: at.number, Rank: e.Rank, Code: e.Code, Memory: e.Memory, Ours: e.Ours}
 	if e.Signal != 0 {
@@ -355,7 +351,7 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 	case e.Signal != 0:
 		code = fault.WorkerLost
 	case e.Err != nil:
-		return ofRank(e.Rank, e.Err)
+		return c.ofRank(e.Rank, e.Err)
 	}
 	text := e.String()
 	if len(e.Tail) == 0 {
@@ -389,14 +385,14 @@ func (c *controller) logOf(attempt, rank int) string {
 	return ""
 }
 
-// ofRank says whose error it is, where it does not.
-func ofRank(rank int, err error) error {
+// ofRank says whose error it is, where it does not, and on which node.
+func (c *controller) ofRank(rank int, err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Unknown {
 		code = fault.UserCode
 	}
-	if name := fmt.Sprintf("rank %d: ", rank); !strings.HasPrefix(err.Error(), name) {
-		err = fmt.Errorf("%s%w", name, err)
+	if name := fmt.Sprintf("rank %d", rank); !strings.HasPrefix(err.Error(), name+": ") {
+		err = fmt.Errorf("%s%s: %w", name, c.ofNode(rank), err)
 	}
 	return &fault.Error{Code: code, Err: err}
 }

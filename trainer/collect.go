@@ -1,11 +1,6 @@
 package trainer
 
-import (
-	"fmt"
-
-	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/trainer/collective"
-)
+import "github.com/penstock-data/penstock/trainer/collective"
 
 // Group of all ranks, for collectives on CPUs. The first call waits for all ranks; the group is closed with the loop.
 func (c *Context) Group() (*collective.Group, error) {
@@ -16,10 +11,7 @@ func (c *Context) Group() (*collective.Group, error) {
 	if ring != nil {
 		return ring, nil
 	}
-	if c.w.Nodes > 1 || c.w.Peers == "" && c.w.World > 1 {
-		return nil, fault.New(fault.Unsupported, "collectives of this package are for ranks of one machine: use those of the framework (gloo, NCCL)")
-	}
-	ring, err := collective.Join(c, c.w.Peers, c.w.Rank, c.w.World, &collective.Options{Group: fmt.Sprintf("%s/%d", c.w.Run, c.w.Attempt)})
+	ring, err := c.joinRing()
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ type Config struct {
 	Preemption Preemption
 
 	// Gang is this process's among those that run together on several nodes (cluster/gang; penstock train has it from its job); nil: the run is this machine's. Every process of the gang calls Fit
-	// with the same configuration: that of node 0 is the controller, the others run the workers of their node for it. Workers are spread evenly, rank r is on node r / (Workers / nodes). Command only; Name
+	// with the same configuration: that of node 0 is the controller, the others run the workers of their node for it. Workers are spread evenly, rank r is on node r / (Workers / nodes). Name
 	// is that of the job where it is not set. Events are node 0's, and so is the log; of the notices (Preemption), each is one for all. Fit does not close the gang.
 	Gang *gang.Gang
 

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/trainer/collective"
@@ -27,12 +28,14 @@ type Context struct {
 	context.Context
 	cancel context.CancelCauseFunc
 
+	id       identity
 	w        wire.Welcome
 	config   map[string]any
 	conn     *net.UnixConn
 	reading  sync.WaitGroup
 	reported chan *wire.Reported // room for all that may be unanswered
 	restored chan *wire.Restored
+	met      chan *wire.Met
 	sending  sync.Mutex
 	aliveAt  atomic.Int64 // ns since the epoch
 	steps    atomic.Int64 // of training sets
@@ -56,6 +59,8 @@ type identity struct {
 	run     string
 	attempt int
 	rank    int
+	gang    *gang.Gang // of this process, where the run has several nodes
+	aide    string     // folder of the gang of the process that started this one; "": none
 }
 
 const (
@@ -69,7 +74,7 @@ func join(ctx context.Context, id identity) (*Context, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the controller of run %q does not answer: %w", id.run, err)
 	}
-	c := &Context{conn: conn, reported: make(chan *wire.Reported, ahead+1), restored: make(chan *wire.Restored, 1), shards: map[string]*Shard{}}
+	c := &Context{id: id, conn: conn, reported: make(chan *wire.Reported, ahead+1), restored: make(chan *wire.Restored, 1), met: make(chan *wire.Met, 1), shards: map[string]*Shard{}}
 	c.Context, c.cancel = context.WithCancelCause(ctx)
 	fail := func(err error) (*Context, error) {
 		c.cancel(err)
@@ -121,6 +126,13 @@ func (c *Context) read(r *wire.Reader) {
 			}
 		case m.Restored != nil:
 			c.restored <- m.Restored
+		case m.Met != nil:
+			select {
+			case c.met <- m.Met:
+			default:
+				c.cancel(fault.New(fault.Corrupt, "the controller of run %q answers what was not asked", c.w.Run))
+				return
+			}
 		case m.Preempt != nil:
 			c.mu.Lock()
 			c.preempt, c.deadline = m.Preempt, time.Now().Add(time.Duration(m.Preempt.Grace*float64(time.Second)))

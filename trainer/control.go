@@ -119,7 +119,7 @@ func (c *controller) serve(conn net.Conn, node int) {
 		if err != nil {
 			// The end of a worker is seen by its exit. What it says that makes no sense is its end.
 			if code := fault.CodeOf(err); code == fault.Invalid || code == fault.Unsupported || code == fault.Corrupt && !p.closed() {
-				c.event(at, group.Event{Kind: group.Done, Rank: rank, Err: ofRank(rank, err)})
+				c.event(at, group.Event{Kind: group.Done, Rank: rank, Err: c.ofRank(rank, err)})
 			}
 			return
 		}
@@ -176,9 +176,11 @@ func (c *controller) admit(h *wire.Hello, p *peer, node int) (at *attempt, rank 
 			w := at.welcome
 			w.Rank, w.LocalRank, w.Node, w.Data = rank, rank%c.cfg.perNode(), node, at.data[node]
 			if n := c.nodeOf(rank); n == nil {
-				w.Devices = c.visible(w.LocalRank)
-			} else if n.devices != nil {
-				w.Devices = n.devices[w.LocalRank]
+				w.Devices, w.Peers = c.visible(w.LocalRank), peersDir(c.sockets.path, at.number)
+			} else {
+				if w.Peers = peersDir(n.sockets, at.number); n.devices != nil {
+					w.Devices = n.devices[w.LocalRank]
+				}
 			}
 			p.say(wire.ToWorker{Welcome: &w})
 			c.step(group.Event{Kind: group.Hello, Attempt: at.number, Rank: rank})
@@ -223,9 +225,11 @@ func (c *controller) hear(at *attempt, rank int, p *peer, m wire.ToController) {
 	case m.Done != nil:
 		e := group.Event{Kind: group.Done, Rank: rank}
 		if err := m.Done.Error.Err(); err != nil {
-			e.Err = ofRank(rank, err)
+			e.Err = c.ofRank(rank, err)
 		}
 		c.event(at, e)
+	case m.Meet != nil:
+		c.post(func() { c.meets(at, rank, p, m.Meet) })
 	case m.Restore != nil:
 		c.event(at, group.Event{Kind: group.Restoring, Rank: rank})
 		c.others.Go(func() {

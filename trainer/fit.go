@@ -66,9 +66,9 @@ type controller struct {
 	failed  []Failure
 }
 
-// fit is Fit of a process that is no worker.
-func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []string, call int64) (_ *Result, err error) {
-	c := &controller{site: site{cfg: cfg, call: call, work: work, argv: argv}, posts: make(chan func(), 64), over: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}), conns: map[net.Conn]bool{},
+// fit is Fit of a process that is no worker, and no hand.
+func fit(ctx context.Context, s site) (_ *Result, err error) {
+	c := &controller{site: s, posts: make(chan func(), 64), over: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}), conns: map[net.Conn]bool{},
 		last: map[string]float64{}, devices: map[int]map[string]float64{}}
 	c.ctx, c.stop = context.WithCancelCause(ctx)
 	defer c.stop(errEnded)
@@ -100,8 +100,8 @@ func fit(ctx context.Context, cfg Config, work func(*Context) error, argv []stri
 		res = nil // nothing was started
 		c.forget()
 	}
-	if cerr := c.close(overOf(res, err)); res != nil && cerr != nil {
-		c.cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
+	if cerr := c.close(ctx, overOf(res, err)); res != nil && cerr != nil {
+		c.cfg.Log.Warn("what is left of a run", "run", c.cfg.Name, "error", cerr)
 	}
 	return res, err
 }
@@ -182,9 +182,6 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if c.settings, err = cfg.settings(); err != nil {
 		return err
 	}
-	if err = c.launches(); err != nil {
-		return err
-	}
 	if err = c.folders(); err != nil {
 		return err
 	}
@@ -247,60 +244,6 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 			err = errors.Join(err, c.fail(err))
 		}
 		return err
-	}
-	return nil
-}
-
-// launches chooses the launcher, and refuses a configuration that has none.
-func (c *controller) launches() error {
-	cfg := &c.cfg
-	c.launcher = cfg.Launcher
-	var on []string
-	if l, ok := c.launcher.(launch.Spanning); ok {
-		on = l.Machines()
-	}
-	if err := reachable(cfg, on); err != nil {
-		return err
-	}
-	if c.launcher == nil && c.work != nil && !cfg.Processes {
-		c.launcher = launch.Goroutines()
-		switch {
-		case cfg.Resources.Memory > 0:
-			return fault.New(fault.Unsupported, "the memory of goroutines cannot be limited: set Processes")
-		case cfg.Resources.GPUs > 0:
-			return fault.New(fault.Unsupported, "goroutines cannot have devices of their own: set Processes")
-		}
-	}
-	if c.work != nil && cfg.Processes {
-		exe, err := os.Executable()
-		if err != nil {
-			return fault.New(fault.Unsupported, "this program cannot be started again as a worker: %w", err)
-		}
-		c.argv = append([]string{exe}, os.Args[1:]...)
-	}
-	return nil
-}
-
-// gangCan refuses what a gang cannot do. All members say the same.
-func gangCan(cfg *Config, loop bool) error {
-	if cfg.nodes() == 1 {
-		return nil
-	}
-	if loop {
-		return fault.New(fault.Unsupported, "a Go loop (trainer.New) trains on one node, as its collectives do, and the gang has %d: train with a program (trainer.Command) whose framework brings collectives, or on one node", cfg.nodes())
-	}
-	var on []string
-	for k := range cfg.nodes() {
-		on = append(on, cfg.Gang.Host(k))
-	}
-	return reachable(cfg, on)
-}
-
-// reachable refuses a storage that not all machines of the run reach.
-func reachable(cfg *Config, on []string) error {
-	scheme, _, bucket := strings.Cut(cfg.Storage, "://")
-	if len(on) > 1 && (!bucket || scheme == "file") && !cfg.SharedStorage {
-		return fault.New(fault.Invalid, "the storage %s is a folder of one machine, and workers are on %d (%s): use a bucket, or set SharedStorage if the folder is on a file system that all of them have there", cfg.Storage, len(on), strings.Join(on, ", "))
 	}
 	return nil
 }
@@ -573,7 +516,7 @@ func (c *controller) result() *Result {
 const last = 30 * time.Second
 
 // close frees what open took, tells hands how the run ended, and waits for all goroutines.
-func (c *controller) close(over *wire.HandOver) (err error) {
+func (c *controller) close(ctx context.Context, over *wire.HandOver) (err error) {
 	c.stop(errEnded)
 	if c.listener != nil {
 		err = errors.Join(err, c.listener.Close())
@@ -594,7 +537,7 @@ func (c *controller) close(over *wire.HandOver) (err error) {
 	}
 	close(c.gone)
 	if c.nodes != nil {
-		c.nodes.bye(over)
+		c.nodes.bye(ctx, over)
 		c.nodes.close()
 	}
 	return errors.Join(err, c.site.close())

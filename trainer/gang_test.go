@@ -138,13 +138,23 @@ func (s *star) close() {
 // member is the configuration of a process of a gang whose folder is dir.
 func (k conf) member(g *gang.Gang, dir string) Config {
 	cfg := k.config()
-	cfg.Gang, cfg.SharedStorage, cfg.Processes = g, true, false
-	cfg.Env = append(k.env(), "TRAINER_TEST=worker")
+	cfg.Gang, cfg.SharedStorage, cfg.Processes = g, true, k.Loop == "processes"
+	if k.Loop == "" {
+		cfg.Env = append(k.env(), "TRAINER_TEST=worker")
+	}
 	cfg.StartTimeout = 30 * time.Second
 	if cfg.DataProcess != nil && dir != "" {
 		cfg.DataProcess.Env = append(cfg.DataProcess.Env, gang.EnvDir+"="+dir)
 	}
 	return cfg
+}
+
+// trainer is what a member calls Fit of.
+func (k conf) trainer(cfg Config) *Trainer {
+	if k.Loop == "" {
+		return Command([]string{os.Args[0]}, cfg)
+	}
+	return New(k.loop, cfg)
 }
 
 // memberProgram is a process of a gang.
@@ -179,7 +189,7 @@ func memberProgram() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	cfg.Preemption.Notice = Signals(ctx)
-	res, err := Command([]string{os.Args[0]}, cfg).Fit(ctx)
+	res, err := k.trainer(cfg).Fit(ctx)
 	if res != nil {
 		fmt.Printf("RESULT %s %d %v\n", res.State, res.Checkpoint, res.Err)
 	}
@@ -192,14 +202,19 @@ func memberProgram() error {
 // together calls Fit of all members of a gang in this process, and returns their results.
 func together(t *testing.T, n int, config func(g *gang.Gang, dir string) Config) (all []*Result, errs []error) {
 	t.Helper()
+	return trained(t, n, func(g *gang.Gang, dir string) *Trainer { return Command([]string{os.Args[0]}, config(g, dir)) })
+}
+
+func trained(t *testing.T, n int, member func(g *gang.Gang, dir string) *Trainer) (all []*Result, errs []error) {
+	t.Helper()
 	gs, dirs := gangtest.WithFolders(t, n)
 	all, errs = make([]*Result, n), make([]error, n)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, g := range gs {
-		cfg := config(g, dirs[i])
-		wg.Go(func() { all[i], errs[i] = Command([]string{os.Args[0]}, cfg).Fit(ctx) })
+		m := member(g, dirs[i])
+		wg.Go(func() { all[i], errs[i] = m.Fit(ctx) })
 	}
 	wg.Wait()
 	return all, errs

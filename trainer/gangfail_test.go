@@ -330,12 +330,6 @@ func TestGangBadInput(t *testing.T) {
 			nothingLeft(t, k)
 		})
 	}
-	k := newConf(t, "bad")
-	gs := gangtest.New(t, 2)
-	cfg := k.quiet(t, gs[0], "")
-	if _, err := New(nothing, cfg).Fit(t.Context()); fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "trainer.Command") {
-		t.Error(err)
-	}
 }
 
 // Files that were taken over, and are in no checkpoint, are kept on the node where they are.
@@ -455,7 +449,6 @@ func TestHandEndsLaunching(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.remove()
 	l, err := feed.Listen(filepath.Join(dir.path, "c"))
 	if err != nil {
 		t.Fatal(err)
@@ -463,7 +456,7 @@ func TestHandEndsLaunching(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	s := slow{make(chan struct{}), make(chan struct{})}
-	h := &hand{site: site{cfg: Config{Workers: 1}, launcher: s}, line: newHandLine(near), listener: l, conns: map[net.Conn]bool{}, relays: map[int]chan struct{}{}}
+	h := &hand{site: site{cfg: Config{Workers: 1}, launcher: s, sockets: dir}, line: newHandLine(near), listener: l, conns: map[net.Conn]bool{}, relays: map[teller]chan struct{}{}}
 	h.ctx, h.stop = context.WithCancelCause(t.Context())
 	h.others.Go(func() {
 		if err := h.launch(h.ctx, &wire.HandLaunch{Attempt: 1}); err != nil {
@@ -487,5 +480,16 @@ func TestHandEndsLaunching(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		h.group.Stop(0)
 		t.Errorf("it waits for workers that nobody ends: %v", <-closed)
+	}
+}
+
+// A hand that does not reach node 0 says so, as a run that can be started again: other nodes may.
+func TestHandAlone(t *testing.T) {
+	gs := gangtest.New(t, 2)
+	gs[0].Close()
+	cfg := Config{Name: "alone", Storage: t.TempDir(), SharedStorage: true, Workers: 2, Gang: gs[1], StartTimeout: 100 * time.Millisecond}
+	res, err := Command([]string{"true"}, cfg).Fit(t.Context())
+	if res != nil || fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "node 0 of the job") {
+		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -35,7 +35,7 @@ type hand struct {
 	group   launch.Group                      // of the current attempt; nil: none
 	attempt int
 	exited  chan struct{}            // closed when all exits of group were sent
-	relays  map[int]chan struct{}    // of worker processes: closed when all that one said was passed on
+	relays  map[teller]chan struct{} // of workers: closed when all that one said was passed on
 	conns   map[net.Conn]bool        // of workers; nil once the run is over
 	staged  map[int64][]stagedFolder // that were taken, by report
 }
@@ -51,15 +51,18 @@ const (
 	lastWords = time.Second      // for what a worker said to be passed on, before its end is
 )
 
+// teller is who says something: a process, or one of its goroutines, as a rank.
+type teller struct{ pid, rank int }
+
 // lend is Fit of a process of a gang that is not node 0.
-func lend(ctx context.Context, cfg Config, argv []string) (_ *Result, err error) {
-	h := &hand{site: site{cfg: cfg, argv: argv, node: cfg.Gang.Node(), launcher: cfg.Launcher}, cancels: map[int64]context.CancelCauseFunc{}, relays: map[int]chan struct{}{}, conns: map[net.Conn]bool{},
+func lend(ctx context.Context, s site) (_ *Result, err error) {
+	h := &hand{site: s, cancels: map[int64]context.CancelCauseFunc{}, relays: map[teller]chan struct{}{}, conns: map[net.Conn]bool{},
 		staged: map[int64][]stagedFolder{}}
 	h.ctx, h.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer h.stop(errEnded)
 	over, err := h.serve(ctx)
 	if cerr := h.close(); cerr != nil {
-		cfg.Log.Warn("what is left of a run", "run", cfg.Name, "error", cerr)
+		h.cfg.Log.Warn("what is left of a run", "run", h.cfg.Name, "error", cerr)
 	}
 	if over != nil {
 		return resultOf(over)
@@ -147,12 +150,14 @@ func (h *hand) connect(ctx context.Context) error {
 	if err != nil {
 		if dial.Err() != nil {
 			err = fault.WithCode(fault.Canceled, context.Cause(dial))
+		} else if fault.CodeOf(err) == fault.Unavailable { // no failure of the program: other nodes may reach each other
+			err = fault.New(fault.Canceled, "%w", err)
 		}
 		return err
 	}
 	h.line = newHandLine(conn)
 	host, _ := os.Hostname() // for people
-	return h.line.send(wire.FromHand{Hello: &wire.HandHello{Version: wire.HandVersion, Host: host, Config: h.cfg.fields(h.argv)}})
+	return h.line.send(wire.FromHand{Hello: &wire.HandHello{Version: wire.HandVersion, Host: host, Config: h.fields()}})
 }
 
 // tell passes on what happens to this process: a notice, and that its caller gives up.
@@ -185,6 +190,7 @@ func (h *hand) answer(ctx context.Context, m wire.ToHand) {
 	var err error
 	switch {
 	case m.Welcome != nil:
+		a.Sockets = h.sockets.path
 		a.Logs, err = h.welcome(ctx, m.Welcome)
 	case m.Sweep != nil:
 		_, err = launch.Sweep(h.run.Name())
@@ -280,13 +286,16 @@ func (h *hand) leases(ctx context.Context) (of [][]string, err error) {
 // launch starts the workers of an attempt, and tells of their ends.
 func (h *hand) launch(ctx context.Context, m *wire.HandLaunch) error {
 	first, n := h.ranks()
+	if err := h.meetings(m.Attempt); err != nil {
+		return err
+	}
 	base, socket := h.environ(os.Environ()), h.listener.Addr().String()
 	var workers []launch.Worker
 	for _, w := range m.Workers {
 		if w.Rank < first || w.Rank >= first+n {
 			return fault.New(fault.Internal, "rank %d is not of node %d", w.Rank, h.node)
 		}
-		workers = append(workers, h.process(h.worker(w.Rank), base, w.Env, socket, m.Attempt))
+		workers = append(workers, h.starts(w.Rank, base, w.Env, socket, m.Attempt))
 	}
 	h.mu.Lock()
 	running := h.group
@@ -309,7 +318,7 @@ func (h *hand) launch(ctx context.Context, m *wire.HandLaunch) error {
 	h.others.Go(func() {
 		defer close(exited)
 		for e := range g.Exits() {
-			h.heardAll(e.PID)
+			h.heardAll(e)
 			_ = h.line.send(wire.FromHand{Exit: &wire.HandExit{Attempt: m.Attempt, Rank: e.Rank, Name: e.Name, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Memory: e.Memory, Ours: e.Ours, Tail: e.Tail, Detail: e.Detail,
 				Error: wire.FromError(e.Err)}})
 		}
@@ -318,9 +327,13 @@ func (h *hand) launch(ctx context.Context, m *wire.HandLaunch) error {
 }
 
 // heardAll waits until what a worker said was passed on.
-func (h *hand) heardAll(pid int) {
+func (h *hand) heardAll(e launch.Exit) {
+	who := teller{e.PID, e.Rank}
+	if e.PID == 0 { // a goroutine
+		who.pid = os.Getpid()
+	}
 	h.mu.Lock()
-	passed := h.relays[pid]
+	passed := h.relays[who]
 	h.mu.Unlock()
 	if passed == nil {
 		return

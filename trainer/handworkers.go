@@ -110,22 +110,23 @@ func (h *hand) relay(conn *net.UnixConn) {
 	}
 }
 
-// passes notes that the process which says hello has its line passed on, until the function that it returns is called.
+// passes notes that the worker which says hello has its line passed on, until the function that it returns is called.
 func (h *hand) passes(hello []byte) (over func()) {
 	var m wire.ToController
 	if json.Unmarshal(hello, &m) != nil || m.Hello == nil {
 		return func() {}
 	}
+	who := teller{m.Hello.PID, m.Hello.Rank}
 	passed := make(chan struct{})
 	h.mu.Lock()
-	h.relays[m.Hello.PID] = passed
+	h.relays[who] = passed
 	h.mu.Unlock()
 	return func() {
 		close(passed)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.relays[m.Hello.PID] == passed {
-			delete(h.relays, m.Hello.PID)
+		if h.relays[who] == passed {
+			delete(h.relays, who)
 		}
 	}
 }

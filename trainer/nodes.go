@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
+	"github.com/penstock-data/penstock/trainer/store"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -22,7 +23,8 @@ import (
 type nodes struct {
 	c         *controller
 	listeners []*gang.Listener
-	all       []*node // by number; nil at the controller's own
+	door      *gang.Listener // of them: that of hands
+	all       []*node        // by number; nil at the controller's own
 	work      sync.WaitGroup
 	notices   chan string   // of all members
 	come      chan struct{} // closed when all hands have come, or one is refused
@@ -33,7 +35,8 @@ type nodes struct {
 	hands   int // that have not come
 	feeders int
 	refused error
-	over    bool // the run is: who goes is not lost
+	over    bool              // the run is: who goes is not lost
+	unknown map[net.Conn]bool // that have not said whose hand they are; nil once nothing is heard any more
 }
 
 // node is a machine with a hand.
@@ -48,7 +51,8 @@ type node struct {
 	line *handLine
 	host string
 
-	logs    string     // set by welcome
+	logs    string // set by welcome, as is sockets
+	sockets string
 	devices [][]string // of its workers, set by lease
 
 	mu    sync.Mutex
@@ -72,7 +76,7 @@ func (e *lostNode) Unwrap() error { return e.error }
 // listen begins to hear the other nodes.
 func (c *controller) listenNodes() error {
 	n := c.cfg.nodes()
-	ns := &nodes{c: c, all: make([]*node, n), come: make(chan struct{}), there: make(chan struct{}), fed: make(chan struct{}), hands: n - 1, feeders: n - 1, notices: make(chan string, 1)}
+	ns := &nodes{c: c, all: make([]*node, n), come: make(chan struct{}), there: make(chan struct{}), fed: make(chan struct{}), hands: n - 1, feeders: n - 1, notices: make(chan string, 1), unknown: map[net.Conn]bool{}}
 	c.nodes = ns
 	for k := 1; k < n; k++ {
 		ns.all[k] = &node{number: k, of: ns, gone: make(chan struct{}), waits: map[int64]*handWait{}}
@@ -87,6 +91,9 @@ func (c *controller) listenNodes() error {
 			return err
 		}
 		ns.listeners = append(ns.listeners, l)
+		if service == serviceHand {
+			ns.door = l
+		}
 		ns.work.Go(func() {
 			for {
 				conn, k, err := l.Accept(context.Background())
@@ -146,7 +153,7 @@ func (ns *nodes) feed(conn net.Conn, k int) {
 func (ns *nodes) hear(conn net.Conn, k int) {
 	l := newHandLine(conn)
 	defer l.close()
-	m, err := l.read.FromHand()
+	m, err := ns.hello(l)
 	if err != nil {
 		return // it comes again, or its machine is lost
 	}
@@ -161,7 +168,7 @@ func (ns *nodes) hear(conn net.Conn, k int) {
 	case m.Hello.Version != wire.HandVersion:
 		err = fault.New(fault.Unsupported, "node %d of the job (%s) speaks version %d of the hand's protocol, node 0 version %d: use one release for all", k, m.Hello.Host, m.Hello.Version, wire.HandVersion)
 	default:
-		err = differs(fmt.Sprintf("node %d (%s)", k, m.Hello.Host), m.Hello.Config, ns.c.cfg.fields(ns.c.argv))
+		err = differs(fmt.Sprintf("node %d (%s)", k, m.Hello.Host), m.Hello.Config, ns.c.fields())
 		n.host = m.Hello.Host
 	}
 	n.line = l
@@ -184,6 +191,26 @@ func (ns *nodes) hear(conn net.Conn, k int) {
 		err = fault.New(fault.Unavailable, "its process has ended")
 	}
 	n.lose(err)
+}
+
+// hello reads the first line of a connection. The time for it is short, and the end of the run does not wait for it.
+func (ns *nodes) hello(l *handLine) (m wire.FromHand, err error) {
+	ns.mu.Lock()
+	if ns.unknown == nil {
+		ns.mu.Unlock()
+		return m, net.ErrClosed
+	}
+	ns.unknown[l.conn] = true
+	ns.mu.Unlock()
+	late := time.AfterFunc(helloTime, l.close)
+	m, err = l.read.FromHand()
+	if !late.Stop() && err == nil {
+		err = net.ErrClosed
+	}
+	ns.mu.Lock()
+	delete(ns.unknown, l.conn)
+	ns.mu.Unlock()
+	return m, err
 }
 
 func (n *node) hear(m wire.FromHand) {
@@ -317,7 +344,7 @@ func (ns *nodes) meet(ctx context.Context) (feeders []feeder.Feeder, err error) 
 	}
 	err = ns.each(ctx, func(ctx context.Context, n *node) error {
 		a, err := n.ask(ctx, wire.ToHand{Welcome: &wire.HandWelcome{Run: ns.c.run.Name(), ID: ns.c.run.Record().ID}})
-		n.logs = a.Logs
+		n.logs, n.sockets = a.Logs, a.Sockets
 		return err
 	})
 	if err != nil {
@@ -349,13 +376,31 @@ const (
 	lateTime = 5 * time.Second  // for those that have not come, to hear that nothing was begun
 )
 
+// await waits for hands that have not come. Where the run was finished before this call, as in a job that started again, they have all of StartTimeout: one that finds nobody would have the job start once more, for ever. The end of
+// ctx ends that.
+func (ns *nodes) await(ctx context.Context, over *wire.HandOver) {
+	select {
+	case <-ns.there:
+		return
+	case <-time.After(lateTime):
+	}
+	if over.State != store.Finished {
+		return
+	}
+	select {
+	case <-ns.there:
+	case <-time.After(ns.c.cfg.StartTimeout - lateTime):
+	case <-ctx.Done():
+	}
+}
+
 // bye tells all hands how the run ended, and waits until they have heard it.
-func (ns *nodes) bye(over *wire.HandOver) {
+func (ns *nodes) bye(ctx context.Context, over *wire.HandOver) {
 	if lostOf(ns.c.ctx) == nil {
-		select {
-		case <-ns.there:
-		case <-time.After(lateTime):
-		}
+		ns.await(ctx, over)
+	}
+	if ns.door != nil { // who has heard of the end may come at once for the next call of Fit, and waits until that is there
+		ns.door.Close()
 	}
 	ns.mu.Lock()
 	ns.over = true
@@ -368,24 +413,33 @@ func (ns *nodes) bye(over *wire.HandOver) {
 		}
 	}
 	ns.mu.Unlock()
-	late := time.After(byeTime)
-	for _, n := range all {
-		_ = n.line.send(wire.ToHand{Over: over}) // who is gone need not know
+	var told sync.WaitGroup
+	for _, n := range all { // at once: one that does not read holds up nobody
+		told.Go(func() {
+			late := time.NewTimer(byeTime)
+			defer late.Stop()
+			_ = n.line.send(wire.ToHand{Over: over}) // who is gone need not know
+			select {
+			case <-n.gone:
+			case <-late.C:
+				n.line.close()
+			}
+		})
 	}
-	for _, n := range all {
-		select {
-		case <-n.gone:
-		case <-late:
-			n.line.close()
-		}
-	}
+	told.Wait()
 }
 
-// close ends the listening.
+// close ends the listening, and what has come and not said who it is.
 func (ns *nodes) close() {
 	for _, l := range ns.listeners {
 		l.Close()
 	}
+	ns.mu.Lock()
+	for conn := range ns.unknown {
+		conn.Close()
+	}
+	ns.unknown = nil
+	ns.mu.Unlock()
 	ns.work.Wait()
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,6 +50,7 @@ type conf struct {
 	Every         int64
 	Fail          string // what the loop does instead of training
 	FailRank      int    // that does so; 0: all do
+	Loop          string // of a gang: goroutines, or processes, run it; "": processes of Command
 }
 
 func confOf() (c conf, err error) {
@@ -103,8 +105,12 @@ func dataProgram() error {
 
 // loop of the programs: it writes a line per sample and the loss of each step, says where it is, and saves every so many steps.
 func (k conf) loop(c *Context) error {
-	if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-worker-%d", os.Getpid())), nil, 0o600); err != nil {
-		return err
+	if os.Getenv("RANK") != "" { // a process
+		for _, kind := range []string{"worker", fmt.Sprintf("rank%d", c.Rank())} {
+			if err := os.WriteFile(filepath.Join(k.Out, fmt.Sprintf("pid-%s-%d", kind, os.Getpid())), nil, 0o600); err != nil {
+				return err
+			}
+		}
 	}
 	if k.FailRank == 0 || c.Rank() == k.FailRank || k.Fail == "hang" {
 		if err := k.fail(c); err != nil || k.Fail != "" && k.FailRank == 0 {
@@ -208,6 +214,8 @@ func (k conf) fail(c *Context) error {
 		return context.Cause(c)
 	case "panic":
 		panic("all is lost")
+	case "error":
+		return errors.New("all is lost")
 	case "device":
 		if d := c.Devices(); len(d) != 1 || os.Getenv("CUDA_VISIBLE_DEVICES") != d[0] {
 			return fmt.Errorf("devices %q, CUDA_VISIBLE_DEVICES=%s", d, os.Getenv("CUDA_VISIBLE_DEVICES"))

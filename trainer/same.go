@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,7 +18,8 @@ import (
 const maxField = 1 << 20
 
 // fields are what all members of a gang must have in common, where each is configured by a call of its own.
-func (c *Config) fields(argv []string) (all []wire.HandField) {
+func (s *site) fields() (all []wire.HandField) {
+	c := &s.cfg
 	add := func(name string, v any) {
 		b, err := json.Marshal(v)
 		text := string(b)
@@ -32,7 +35,15 @@ func (c *Config) fields(argv []string) (all []wire.HandField) {
 	add("number of nodes", c.nodes())
 	add("name of the run", c.Name)
 	add("storage", c.Storage)
-	add("command", argv)
+	how, command := "a program", s.argv
+	if s.work != nil { // the program is where its node has it
+		how, command = "goroutines", append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...)
+		if c.Processes {
+			how = "processes"
+		}
+	}
+	add("way to run workers", how)
+	add("command", command)
 	add("spec", c.Spec)
 	add("settings", c.Settings)
 	sets := map[string]bool{}
@@ -79,7 +90,10 @@ func apart(a, b string) (string, string) {
 	for n < len(a) && n < len(b) && a[n] == b[n] {
 		n++
 	}
-	from := max(strings.LastIndexByte(a[:n], '\n'), strings.LastIndex(a[:n], `\n`)+1) + 1
+	from := strings.LastIndexByte(a[:n], '\n') + 1
+	if i := strings.LastIndex(a[:n], `\n`); i >= 0 {
+		from = max(from, i+len(`\n`))
+	}
 	line := func(s string) string {
 		s = s[min(from, len(s)):]
 		if i := strings.IndexByte(s, '\n'); i >= 0 {

@@ -66,6 +66,51 @@ func (s *site) ranks() (first, n int) {
 	return s.node * n, n
 }
 
+// launches chooses the launcher and what it starts, and refuses a configuration that has none. All nodes say the same.
+func (s *site) launches() error {
+	cfg := &s.cfg
+	s.launcher = cfg.Launcher
+	var on []string
+	if l, ok := s.launcher.(launch.Spanning); ok {
+		on = l.Machines()
+	}
+	if g := cfg.gang(); g != nil {
+		s.node = g.Node()
+		for k := range cfg.nodes() {
+			on = append(on, g.Host(k))
+		}
+	}
+	if err := reachable(cfg, on); err != nil {
+		return err
+	}
+	if s.launcher == nil && s.work != nil && !cfg.Processes {
+		s.launcher = launch.Goroutines()
+		switch {
+		case cfg.Resources.Memory > 0:
+			return fault.New(fault.Unsupported, "the memory of goroutines cannot be limited: set Processes")
+		case cfg.Resources.GPUs > 0:
+			return fault.New(fault.Unsupported, "goroutines cannot have devices of their own: set Processes")
+		}
+	}
+	if s.work != nil && cfg.Processes {
+		exe, err := os.Executable()
+		if err != nil {
+			return fault.New(fault.Unsupported, "this program cannot be started again as a worker: %w", err)
+		}
+		s.argv = append([]string{exe}, os.Args[1:]...)
+	}
+	return nil
+}
+
+// reachable refuses a storage that not all machines of the run reach.
+func reachable(cfg *Config, on []string) error {
+	scheme, _, bucket := strings.Cut(cfg.Storage, "://")
+	if len(on) > 1 && (!bucket || scheme == "file") && !cfg.SharedStorage {
+		return fault.New(fault.Invalid, "the storage %s is a folder of one machine, and workers are on %d (%s): use a bucket, or set SharedStorage if the folder is on a file system that all of them have there", cfg.Storage, len(on), strings.Join(on, ", "))
+	}
+	return nil
+}
+
 // folders are made before anything else is.
 func (s *site) folders() (err error) {
 	if s.sockets, err = newTempFolder(socketBase()); err != nil {
@@ -124,23 +169,47 @@ func (s *site) close() (err error) {
 	return err
 }
 
-// process is a worker of this machine as a process: vars are those of its rank, socket is where it reports to.
+// meetings makes the folder in which the ranks of this machine listen for each other, in an attempt.
+func (s *site) meetings(attempt int) error {
+	dir := peersDir(s.sockets.path, attempt)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fault.Wrap(err, fault.Place{File: dir})
+	}
+	return nil
+}
+
+func peersDir(sockets string, attempt int) string {
+	return filepath.Join(sockets, "p"+strconv.Itoa(attempt))
+}
+
+// starts is a worker of this machine as it is launched: a process with the environment base (environ) and vars of its rank, or the loop. socket is where it reports to.
+func (s *site) starts(rank int, base, vars []string, socket string, attempt int) launch.Worker {
+	first, _ := s.ranks()
+	w := launch.Worker{Rank: rank, LocalRank: rank - first, Node: s.node, Dir: s.cfg.Dir, Memory: s.cfg.Resources.Memory}
+	if s.argv != nil {
+		w = s.process(w, base, vars, socket, attempt)
+	}
+	if s.work != nil {
+		id := identity{socket: socket, run: s.run.Name(), attempt: attempt, rank: rank, gang: s.cfg.gang()}
+		w.Run = func(ctx context.Context) error { return runLoop(ctx, id, s.work) }
+	}
+	return w
+}
+
+// process is a worker of this machine as a process.
 func (s *site) process(w launch.Worker, base, vars []string, socket string, attempt int) launch.Worker {
 	w.Argv = s.argv
 	w.Env = append(append(base[:len(base):len(base)], vars...), wire.EnvSocket+"="+socket, wire.EnvRun+"="+s.run.Name(), wire.EnvAttempt+"="+strconv.Itoa(attempt))
 	if s.work != nil {
 		w.Env = append(w.Env, envCall+"="+strconv.FormatInt(s.call, 10))
+		if g := s.cfg.gang(); g != nil {
+			w.Env = append(w.Env, envGang+"="+g.Dir())
+		}
 	}
 	if s.lease != nil {
 		w.Env = append(w.Env, s.lease.Env(w.LocalRank)...)
 	}
 	return w
-}
-
-// worker is what a worker of this machine has in common with the others.
-func (s *site) worker(rank int) launch.Worker {
-	first, _ := s.ranks()
-	return launch.Worker{Rank: rank, LocalRank: rank - first, Node: s.node, Dir: s.cfg.Dir, Memory: s.cfg.Resources.Memory}
 }
 
 // environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang.
@@ -150,7 +219,7 @@ func (s *site) environ(from []string) []string {
 	for _, kv := range append(from[:len(from):len(from)], s.cfg.Env...) {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, launch.EnvLaunch, gang.EnvDir, gang.EnvFD:
+		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, envGang, launch.EnvLaunch, gang.EnvDir, gang.EnvFD:
 			continue
 		case "OMP_NUM_THREADS":
 			threads = true

@@ -56,7 +56,16 @@ var calls atomic.Int64
 // nothing was started, and the name of a new run is free again. The end of ctx ends the workers, and everything else: all that Fit started has ended when it returns.
 //
 // In a worker process (Config.Processes) Fit runs the loop and ends the process. In a process of a gang that is not node 0 (Config.Gang) it has the run's state and error, and not its history: neither failures nor checkpoints.
-func (t *Trainer) Fit(ctx context.Context) (*Result, error) {
+// The error of a run that was to end before it was done, for no failure of its own, is ErrPreempted.
+func (t *Trainer) Fit(ctx context.Context) (r *Result, err error) {
+	defer func() {
+		if err != nil && (r == nil && fault.CodeOf(err) == fault.Canceled && ctx.Err() == nil || r != nil && r.State == store.Preempted) {
+			err = preemption{err}
+			if r != nil {
+				r.Err = err
+			}
+		}
+	}()
 	if (t.loop == nil) == (len(t.argv) == 0) {
 		return nil, fault.New(fault.Invalid, "nothing to run: give a loop, or a program")
 	}
@@ -71,13 +80,29 @@ func (t *Trainer) Fit(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := gangCan(&cfg, t.loop != nil); err != nil {
+	s := site{cfg: cfg, call: call, work: t.loop, argv: t.argv}
+	if err := s.launches(); err != nil {
 		return nil, err
 	}
 	if cfg.nodes() > 1 && cfg.Gang.Node() > 0 {
-		return lend(ctx, cfg, t.argv)
+		return lend(ctx, s)
 	}
-	return fit(ctx, cfg, t.loop, t.argv, call)
+	return fit(ctx, s)
+}
+
+// ErrPreempted says that a run is not done, for a reason that is not its own: there was a notice (Config.Preemption), or other nodes of its gang are lost. Started again it goes on.
+var ErrPreempted = errors.New("the run was preempted")
+
+// preemption is an error that is ErrPreempted, and says why.
+type preemption struct{ error }
+
+func (p preemption) Unwrap() error        { return p.error }
+func (p preemption) Is(target error) bool { return target == ErrPreempted }
+
+// InWorker reports whether this process is a worker that Fit of this program has started (Config.Processes): its Fit runs the loop, and what main does before is done in every worker.
+func InWorker() bool {
+	_, ok := workerProcess()
+	return ok
 }
 
 // Signals is a notice of preemption (Preemption.Notice) for SIGTERM and SIGUSR2, until ctx ends.

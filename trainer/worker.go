@@ -16,13 +16,16 @@ import (
 // envCall says which call of Fit, counted in the program, started a worker process.
 const envCall = "PENSTOCK_FIT"
 
+// envGang is the folder of the gang that the member is of which started a worker process. It has another name than the member's own (gang.EnvDir): a program takes no place in a gang as a worker.
+const envGang = "PENSTOCK_FIT_GANG"
+
 // workerProcess reports whether this process is a worker, and which one. It is so once: what the loop starts in turn is none.
 func workerProcess() (id identity, ok bool) {
 	id.socket = os.Getenv(wire.EnvSocket)
 	if id.socket == "" || os.Getenv(envCall) == "" {
 		return id, false
 	}
-	id.run = os.Getenv(wire.EnvRun)
+	id.run, id.aide = os.Getenv(wire.EnvRun), os.Getenv(envGang)
 	id.attempt, _ = strconv.Atoi(os.Getenv(wire.EnvAttempt)) // what is wrong here is refused by the controller
 	id.rank, _ = strconv.Atoi(os.Getenv("RANK"))
 	return id, true
@@ -35,6 +38,7 @@ func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
 		return 2
 	}
 	os.Unsetenv(envCall)
+	os.Unsetenv(envGang)
 	// A run ends its workers with SIGTERM.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -18,8 +18,12 @@ const (
 	callReduce
 )
 
-// maxBlock is the most bytes of one rank in AllGather and Broadcast.
-const maxBlock = 16 << 30
+const (
+	// maxBlock is the most bytes of one rank in AllGather and Broadcast.
+	maxBlock = 16 << 30
+	// believed is up to how many bytes a length is: beyond, memory grows with what has come.
+	believed = 16 << 20
+)
 
 // head is what a rank calls. Each sends its own to the right, with or ahead of the first numbers, and compares the one from the left before it looks at those: as every
 // result depends on all ranks in turn, nobody has a result before all neighbours have compared.
@@ -96,6 +100,9 @@ func (g *Group) write(b []byte) error {
 
 // writev writes two slices to the right at once.
 func (g *Group) writev(a, b []byte) error {
+	if len(a)+len(b) <= len(g.packet) {
+		return g.write(g.packet[:copy(g.packet, a)+copy(g.packet[len(a):], b)])
+	}
 	v := net.Buffers{a, b}
 	if _, err := v.WriteTo(g.right); err != nil {
 		return g.cause((g.rank + 1) % g.world)
@@ -212,8 +219,21 @@ func (g *Group) block() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, n)
-	return b, g.read(b)
+	var b []byte
+	for at := 0; at < n; at = len(b) {
+		b = grown(b, n)
+		if err := g.read(b[at:]); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// grown is b with room for more of n bytes that are said to come.
+func grown(b []byte, n int) []byte {
+	to := make([]byte, min(n, max(believed, 2*len(b))))
+	copy(to, b)
+	return to
 }
 
 func (g *Group) size() (int, error) {
@@ -222,7 +242,7 @@ func (g *Group) size() (int, error) {
 		return 0, err
 	}
 	n := binary.LittleEndian.Uint64(b[:])
-	if n > maxBlock {
+	if n > g.most {
 		g.fail(fault.New(fault.Internal, "a block of %d bytes from %s", n, g.name((g.rank+g.world-1)%g.world)))
 		return 0, g.err
 	}
@@ -252,7 +272,7 @@ func (g *Group) Broadcast(ctx context.Context, root int, b []byte) ([]byte, erro
 		if n, err = g.size(); err != nil {
 			return nil, err
 		}
-		b = make([]byte, n)
+		b = nil
 	}
 	if !last {
 		var size [8]byte
@@ -262,9 +282,12 @@ func (g *Group) Broadcast(ctx context.Context, root int, b []byte) ([]byte, erro
 		}
 	}
 	// Segment by segment, so that all ranks of the chain are busy at once. No rank waits for one that waits for it: nothing goes back to root.
-	for rest := b; len(rest) > 0; {
-		part := rest[:min(len(rest), segment)]
-		rest = rest[len(part):]
+	for at := 0; at < n; {
+		if at == len(b) {
+			b = grown(b, n)
+		}
+		part := b[at:min(at+segment, len(b))]
+		at += len(part)
 		if g.rank != root {
 			if err := g.read(part); err != nil {
 				return nil, err

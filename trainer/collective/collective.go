@@ -1,13 +1,13 @@
-// Package collective lets the ranks of a training loop on one machine compute together: barrier, broadcast, all-gather and all-reduce, over
-// a ring of unix sockets. It is for loops in Go and on CPUs; frameworks on GPUs bring NCCL, those in Python gloo.
+// Package collective lets the ranks of a training loop compute together: barrier, broadcast, all-gather and all-reduce, over
+// a ring: unix sockets between ranks of one machine, connections that the caller makes between those of two. It is for loops in Go and on CPUs; frameworks on GPUs bring NCCL, those in Python gloo.
 //
 //	g, err := collective.Join(ctx, dir, rank, world, &collective.Options{Group: run + "/" + attempt})
 //	defer g.Close()
 //	err = collective.AllReduce(ctx, g, gradients, collective.Mean)
 //
 // Every rank makes the same calls in the same order. Where they differ, every rank gets an Invalid error that says which rank called what; where a
-// rank dies, WorkerLost with its number; never a hang on a rank that is gone, and never wrong numbers. A rank that is alive and does not call is waited for until the
-// context ends. After an error other than a refused argument the group is of no use any more: every later call returns the first error.
+// rank dies, WorkerLost with its number; never a hang on a rank that is gone, and never wrong numbers. One on another machine of which nothing is heard for 20 seconds, as its
+// process stands still or the network is cut, is lost too. A rank that is alive and does not call is waited for until the context ends. After an error other than a refused argument the group is of no use any more: every later call returns the first error.
 //
 // All-reduce is the bandwidth-optimal ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations" (J. Parallel Distrib. Comput. 69, 2009), which Baidu made known among trainers: each rank sends and receives 2(N-1)/N of the bytes, in
@@ -19,7 +19,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -60,6 +62,11 @@ type Options struct {
 	Group string
 	// Timeout for all ranks to come; 0: 5 minutes.
 	Timeout time.Duration
+	// Nodes is the machine of each rank, by any numbers; nil: all are on one.
+	Nodes []int
+	// Left and Right connect a rank with its neighbours where these are on other machines, two connections each: Left waits for one that rank-1 makes, Right makes one to rank+1, counted around. They
+	// are private, in order and without loss, and end with the process at the other end; the group closes them. An error of Left or Right, which obey ctx, is that of Join.
+	Left, Right func(ctx context.Context) (net.Conn, error)
 }
 
 // Group is one rank's place in the ring. Its calls are for one goroutine at a time (others wait); Close may be called at any time, and is called before
@@ -68,9 +75,15 @@ type Group struct {
 	rank, world int
 	pids        []int // of all ranks
 
-	left, right *net.UnixConn // numbers come from the left and go to the right; notes come from the right and go to the left. nil: alone
-	scratch     []uint64      // a head and a segment, aligned for every Number
-	small       int           // bytes of a chunk up to which a rank may send it before it receives
+	left, right  net.Conn // numbers come from the left and go to the right; nil: alone
+	hears, tells net.Conn // notes come from the right and go to the left: by the same connections on one machine
+	telling      sync.Mutex
+	scratch      []uint64    // a head and a segment, aligned for every Number
+	apart        bool        // the right neighbour is on another machine
+	packet       []byte      // what goes to a neighbour on another machine in one piece; nil: right is a socket, which takes two at once
+	small        int         // bytes of a chunk up to which a rank may send it before it receives
+	most         uint64      // bytes of a block that is believed
+	all          atomic.Bool // the ranks have come: from now on the right neighbour, where it is on another machine, says that it is there
 
 	turn chan struct{} // holds one token: whose call it is
 
@@ -83,7 +96,7 @@ type Group struct {
 	failed  chan struct{} // closed when err is set
 	err     error
 	closing sync.Once
-	watched chan struct{} // closed when the watcher has ended
+	work    sync.WaitGroup // who watches, and who pings
 }
 
 // Rank of this place, from 0.
@@ -99,20 +112,30 @@ func (g *Group) Close() error {
 		n := note{Rank: g.rank, Bye: true, Calls: g.seq}
 		g.mu.Unlock()
 		g.end(errClosed, &n)
-		if g.right != nil {
-			g.right.Close()
-			g.left.Close()
-			<-g.watched
-		}
+		g.hangUp()
+		g.work.Wait()
 	})
 	return nil
 }
 
+// hangUp closes all connections. TLS would say so first, and wait for room: what was sent arrives without that, as nothing comes the other way that could be left unread.
+func (g *Group) hangUp() {
+	for _, c := range []net.Conn{g.right, g.left, g.hears, g.tells} {
+		if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+			c = t.NetConn()
+		}
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
 var errClosed = fault.New(fault.Invalid, "the group is closed")
 
-// note is what a rank says to its left neighbour, once: the group has failed, or this rank leaves.
+// note is what a rank says to its left neighbour, once: the group has failed, or this rank leaves. To one on another machine it says before that it is there, each few seconds.
 type note struct {
 	Rank  int    `json:"rank"` // who noticed, or leaves
+	Ping  bool   `json:"ping,omitempty"`
 	Code  string `json:"code,omitempty"`
 	Text  string `json:"text,omitempty"`
 	Bye   bool   `json:"bye,omitempty"`
@@ -132,29 +155,68 @@ func (g *Group) end(err error, n *note) {
 			close(g.failed)
 			return
 		}
-		// Nothing else is sent this way, so there is room for it.
-		g.left.SetWriteDeadline(time.Now().Add(time.Second))
-		_ = send(g.left, n)
+		_ = g.tell(n) // who does not listen need not know
 		close(g.failed)
 		past := time.Unix(1, 0)
-		g.left.SetDeadline(past)
-		g.right.SetDeadline(past)
+		for _, c := range []net.Conn{g.right, g.left, g.hears} {
+			c.SetDeadline(past)
+		}
 	})
+}
+
+// tell says something to the left neighbour. Nothing but notes is sent this way, so there is room.
+func (g *Group) tell(n *note) error {
+	g.telling.Lock()
+	defer g.telling.Unlock()
+	g.tells.SetWriteDeadline(time.Now().Add(time.Second))
+	return send(g.tells, n)
+}
+
+// silence is after how long a neighbour on another machine is lost that says nothing. Tests shorten it.
+var silence = 20 * time.Second
+
+// ping says to the left neighbour that this rank is there, until the group ends, or that neighbour has.
+func (g *Group) ping() {
+	t := time.NewTicker(silence / 4)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if g.tell(&note{Rank: g.rank, Ping: true}) != nil {
+				return
+			}
+		case <-g.failed:
+			return
+		}
+	}
+}
+
+// listen waits for a note of the right neighbour that is no ping.
+func (g *Group) listen() (n note, err error) {
+	for {
+		if g.apart && g.all.Load() {
+			g.hears.SetReadDeadline(time.Now().Add(silence))
+		}
+		n = note{}
+		if err = receive(g.hears, &n); err != nil || !n.Ping {
+			return n, err
+		}
+	}
 }
 
 // watch waits for what the right neighbour has to say, or for its end. Notes travel to the left from rank to rank, once around: so every rank learns the
 // cause, whatever it does at the time.
 func (g *Group) watch() {
-	defer close(g.watched)
 	r := (g.rank + 1) % g.world
-	var n note
-	err := receive(g.right, &n)
+	n, err := g.listen()
 	select {
 	case <-g.failed: // this rank knew first
 		return
 	default:
 	}
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		g.fail(fault.New(fault.WorkerLost, "%s is lost: nothing was heard of it for %v, as its process stands still or the network is cut", g.name(r), silence))
 	case err != nil:
 		g.fail(g.lost(r))
 	case !n.Bye:

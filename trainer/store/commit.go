@@ -180,8 +180,11 @@ func (r *Run) upload(ctx context.Context, m *Manifest, dir string, sources []sou
 func (e *Elsewhere) check(files []File) error {
 	seen := map[int]bool{}
 	for i := range files {
-		if err := files[i].check(); err != nil || !slices.Contains(e.Ranks, files[i].Rank) {
+		if err := files[i].check(); err != nil {
 			return fault.New(fault.Internal, "the upload of ranks %v gave %+v: %w", e.Ranks, files[i], err)
+		}
+		if !slices.Contains(e.Ranks, files[i].Rank) {
+			return fault.New(fault.Internal, "the upload of ranks %v gave a file %q of rank %d", e.Ranks, files[i].Path, files[i].Rank)
 		}
 		seen[files[i].Rank] = true
 	}

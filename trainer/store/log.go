@@ -413,6 +413,19 @@ func (r *Run) Checkpoint(ctx context.Context, n int) (*Manifest, error) {
 // Latest is the newest checkpoint; a NotFound error where there is none.
 func (r *Run) Latest(ctx context.Context) (*Manifest, error) { return r.Checkpoint(ctx, 0) }
 
+// Job is that of the controller which began last (BeginOptions.Job), "" where nobody had started it; begun: there was one.
+func (r *Run) Job(ctx context.Context) (job string, begun bool, err error) {
+	entries, err := r.readLog(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	all := starts(entries)
+	if len(all) == 0 {
+		return "", false, nil
+	}
+	return all[len(all)-1].Job, true, nil
+}
+
 // Next is the number that the next Commit will give: known only to a controller that has begun, else 0.
 func (r *Run) Next() int {
 	r.mu.Lock()

@@ -461,9 +461,17 @@ func TestRecordGone(t *testing.T) {
 func TestJobAttempts(t *testing.T) {
 	storages(t, func(t *testing.T, storage string) {
 		a := newRun(t, storage, "x")
+		of := func(want string) {
+			t.Helper()
+			if job, begun, err := a.Job(t.Context()); err != nil || job != want || begun != (want != "") {
+				t.Errorf("%q, %v, %v, want %q", job, begun, err, want)
+			}
+		}
+		of("")
 		if _, err := a.Begin(t.Context(), BeginOptions{Job: "j1", JobAttempt: 1}); err != nil {
 			t.Fatal(err)
 		}
+		of("j1")
 		commit(t, a, 10, map[string]string{"f": "one"})
 		b := openRun(t, storage, "x")
 		for _, o := range []BeginOptions{{}, {JobAttempt: 2}, {Job: "j2", JobAttempt: 2}, {Job: "j1", JobAttempt: 1}} {
@@ -474,7 +482,14 @@ func TestJobAttempts(t *testing.T) {
 		if err != nil || got.Number != 2 || got.From == nil || got.From.Report != 10 {
 			t.Fatalf("%+v, %v", got, err)
 		}
+		of("j1")
 		begin(t, b) // its group, again
+		if err := b.SetStatus(t.Context(), Status{State: Running}); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := b.Status(t.Context()); err != nil || now.Job != "j1" {
+			t.Errorf("%+v, %v", now, err)
+		}
 		_, err = a.Commit(t.Context(), Commit{Report: 11, World: 2, Parts: []Part{{0, tree(t, map[string]string{"f": "late"})}}})
 		if !errors.Is(err, ErrSuperseded) {
 			t.Error(err)

@@ -36,6 +36,7 @@ type Status struct {
 	Attempt int    `json:"attempt"` // the group's start; set by SetStatus
 	// The controller; set by SetStatus.
 	Process
+	Job        string         `json:"job,omitempty"`     // that started it, as in BeginOptions; set by SetStatus
 	Updated    time.Time      `json:"updated"`           // set by SetStatus
 	Workers    int            `json:"workers,omitempty"` // of the last attempt
 	Reports    int64          `json:"reports"`
@@ -85,7 +86,7 @@ func (r *Run) SetStatus(ctx context.Context, s Status) error {
 		return err
 	}
 	r.mu.Lock()
-	s.Attempt, s.Process = r.own.attempt, r.own.process
+	s.Attempt, s.Process, s.Job = r.own.attempt, r.own.process, r.own.job
 	r.mu.Unlock()
 	s.Updated = time.Now().UTC().Round(0)
 	data, err := encode("status", s)

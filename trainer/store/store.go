@@ -207,7 +207,7 @@ func (r *Run) missing(ctx context.Context, storage, name string) error {
 	case like != "":
 		return fault.New(fault.NotFound, "there is no run %q in %s: is it %q?", name, storage, like)
 	}
-	return fault.New(fault.NotFound, "there is no run %q in %s: penstock runs lists what is there", name, storage)
+	return fault.New(fault.NotFound, "there is no run %q in %s: penstock runs --storage %s lists what is there", name, storage, storage)
 }
 
 // folders are the names of folders below prefix.

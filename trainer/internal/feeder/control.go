@@ -98,7 +98,7 @@ func (m *marked) Is(target error) bool { return target == m.is }
 // nothing is served any more. join makes it one of a gang, when it is to listen; Control closes that. A nil gang, or a nil join: it is of none.
 func Control(ctx context.Context, in io.Reader, out io.Writer, sets []Set, join func() (*gang.Gang, error)) error {
 	var g *gang.Gang
-	c := &control{out: json.NewEncoder(out)}
+	c := &control{out: out, most: maxLine}
 	c.open = func(dir string) Feeder {
 		return &local{dir: dir, sets: sets, join: func() (_ *gang.Gang, err error) {
 			if g == nil && join != nil {
@@ -116,7 +116,7 @@ func Control(ctx context.Context, in io.Reader, out io.Writer, sets []Set, join 
 
 // Relay serves f to the [Remote] at the other end of conn, which it closes, until that ends (nil) or ctx does. Then f serves nothing any more; it stays the caller's.
 func Relay(ctx context.Context, conn io.ReadWriteCloser, f Feeder) error {
-	c := &control{out: json.NewEncoder(conn), open: func(string) Feeder { return f }, hangUp: conn.Close}
+	c := &control{out: conn, most: maxLine, open: func(string) Feeder { return f }, hangUp: conn.Close}
 	return c.run(ctx, conn)
 }
 
@@ -126,8 +126,9 @@ type control struct {
 	hangUp func() error // ends the reading; nil: it ends with in, or with the process where in does not end
 	end    context.CancelCauseFunc
 
+	most    int64 // bytes of a line
 	writing sync.Mutex
-	out     *json.Encoder
+	out     io.Writer
 
 	f   Feeder // from the first Listen or Start on
 	dir string
@@ -177,9 +178,9 @@ func (c *control) hear(ctx context.Context, in io.Reader, requests chan<- reques
 	}
 	starts.ctx, starts.cancel = context.WithCancel(ctx)
 	defer func() { starts.cancel() }()
-	for dec := json.NewDecoder(in); ; {
+	for in := newLines(in, c.most); ; {
 		var r request
-		if err := dec.Decode(&r); err != nil {
+		if err := in.next(&r); err != nil {
 			if err != io.EOF {
 				c.end(fault.New(fault.Unavailable, "the controller's line cannot be read: %w", err))
 			} else {
@@ -204,7 +205,11 @@ func (c *control) hear(ctx context.Context, in io.Reader, requests chan<- reques
 func (c *control) send(r reply) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := c.out.Encode(r); err != nil {
+	b, err := lineOf(r, c.most)
+	if err != nil {
+		b, _ = lineOf(reply{ID: r.ID, Of: r.Of, Error: ErrorOf(err)}, c.most)
+	}
+	if _, err := c.out.Write(b); err != nil {
 		c.end(fault.New(fault.Unavailable, "the controller is not there any more: %w", err))
 	}
 }

@@ -21,6 +21,7 @@ const (
 type line struct {
 	out      io.Writer
 	cut      func()        // makes the other side end what it says, however it does
+	most     int64         // bytes of a line
 	patience time.Duration // for a ledger
 	stopping time.Duration // for an end
 	ended    chan struct{} // closed by end
@@ -38,14 +39,14 @@ type line struct {
 }
 
 func newLine(out io.Writer, cut func()) *line {
-	return &line{out: out, cut: cut, patience: answerTime, stopping: stopTime, ended: make(chan struct{}), waits: map[int]chan reply{}}
+	return &line{out: out, cut: cut, most: maxLine, patience: answerTime, stopping: stopTime, ended: make(chan struct{}), waits: map[int]chan reply{}}
 }
 
 // read gives replies to those who wait, until no more come. It returns why: io.EOF is an end.
 func (l *line) read(r io.Reader) error {
-	for dec := json.NewDecoder(r); ; {
+	for in := newLines(r, l.most); ; {
 		var a reply
-		err := dec.Decode(&a)
+		err := in.next(&a)
 		if err != nil && (err == io.EOF || !notJSON(err)) {
 			return err
 		}
@@ -73,7 +74,7 @@ func (l *line) read(r io.Reader) error {
 func notJSON(err error) bool {
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
-	return syntax || kind
+	return syntax || kind || fault.CodeOf(err) == fault.Invalid // too long
 }
 
 // end tells everybody that the other side is gone, once all that it said was heard. why is what is known of it.
@@ -102,23 +103,31 @@ func give(failed chan error, err error) {
 	}
 }
 
-// send sends a request; what comes of it is given to the channel. failed is of what a start begins.
+// send sends a request; what comes of it is given to the channel, which is nil where it was not sent. failed is of what a start begins.
 func (l *line) send(r request, failed chan error) (id int, answer chan reply, err error) {
 	answer = make(chan reply, 1)
 	l.mu.Lock()
 	l.last++
 	r.ID = l.last
+	b, err := lineOf(r, l.most)
+	if err != nil {
+		l.mu.Unlock()
+		return 0, nil, err
+	}
 	l.waits[r.ID] = answer
 	if r.Start != nil { // what is said of it may come with the answer
 		l.begun, l.failed = r.ID, failed
 	}
 	l.mu.Unlock()
-	return r.ID, answer, l.write(r)
+	return r.ID, answer, l.write(b)
 }
 
 // ask sends a request and waits for its answer.
 func (l *line) ask(ctx context.Context, r request) (reply, error) {
 	id, answer, err := l.send(r, nil)
+	if answer == nil {
+		return reply{}, err
+	}
 	if err == nil {
 		select {
 		case a := <-answer:
@@ -150,17 +159,21 @@ func (l *line) lastWord(answer chan reply) (reply, error) {
 }
 
 // write sends a line. Where it cannot the other side is ending, or is ended.
-func (l *line) write(r request) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic(fault.New(fault.Internal, "a request: %w", err)) // of strings and numbers: cannot fail
-	}
+func (l *line) write(b []byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if _, err = l.out.Write(append(b, '\n')); err != nil {
+	_, err := l.out.Write(b)
+	if err != nil {
 		l.cut()
 	}
 	return err
+}
+
+// tell sends a request that is not waited for.
+func (l *line) tell(r request) {
+	if b, err := lineOf(r, l.most); err == nil { // short
+		_ = l.write(b) // a side that is gone is seen by who reads
+	}
 }
 
 // giveUp cuts off a side that does not answer: a checkpoint waits for it, and all ranks for that.
@@ -196,6 +209,9 @@ func (l *line) listen(ctx context.Context, dir string) (string, error) {
 func (l *line) start(ctx context.Context, dir string, st Start) (map[string]string, <-chan error, error) {
 	failed := make(chan error, 1)
 	_, answer, err := l.send(request{Dir: dir, Start: &st}, failed)
+	if answer == nil {
+		return nil, nil, err
+	}
 	over := ctx.Done()
 	if err != nil {
 		over = nil
@@ -207,7 +223,7 @@ func (l *line) start(ctx context.Context, dir string, st Start) (map[string]stri
 	case <-l.ended:
 		a, err = l.lastWord(answer)
 	case <-over:
-		_ = l.write(request{Cancel: &struct{}{}})
+		l.tell(request{Cancel: &struct{}{}})
 		late := time.AfterFunc(l.stopping, func() { l.giveUp(l.stopping) })
 		if a, err = l.lastWord(answer); fault.CodeOf(err) == fault.Canceled || l.gone() {
 			err = fault.WithCode(fault.Canceled, context.Cause(ctx))
@@ -231,7 +247,7 @@ func (l *line) ledger(ctx context.Context, name string) ([]byte, error) {
 func (l *line) hold(ctx context.Context) (map[string]feed.Step, error) {
 	a, err := l.ask(ctx, request{Hold: &struct{}{}})
 	if err != nil { // it may come to it later
-		_ = l.write(request{Mark: &markRequest{}})
+		l.tell(request{Mark: &markRequest{}})
 	}
 	return a.Steps, err
 }
@@ -246,7 +262,7 @@ func (l *line) stop() error {
 	l.forget()
 	late := time.AfterFunc(l.stopping, func() { l.giveUp(l.stopping) })
 	defer late.Stop()
-	_ = l.write(request{Cancel: &struct{}{}}) // a start that goes on
+	l.tell(request{Cancel: &struct{}{}}) // a start that goes on
 	_, err := l.ask(context.Background(), request{Stop: &struct{}{}})
 	if l.gone() { // and whoever waits for its failure was told
 		err = nil

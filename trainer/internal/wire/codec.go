@@ -20,7 +20,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReaderSize(r, 16<<
 // FromWorker reads what a worker says: io.EOF at the end of a line, and of all.
 func (r *Reader) FromWorker() (m ToController, err error) {
 	err = r.read(&m, func() int {
-		return count(m.Hello != nil, m.Report != nil, m.Alive != nil, m.Restore != nil, m.Done != nil)
+		return count(m.Hello != nil, m.Report != nil, m.Alive != nil, m.Restore != nil, m.Meet != nil, m.Done != nil)
 	})
 	return m, err
 }
@@ -28,7 +28,7 @@ func (r *Reader) FromWorker() (m ToController, err error) {
 // FromController reads what the controller says.
 func (r *Reader) FromController() (m ToWorker, err error) {
 	err = r.read(&m, func() int {
-		return count(m.Welcome != nil, m.Reported != nil, m.Restored != nil, m.Preempt != nil, m.Refused != nil)
+		return count(m.Welcome != nil, m.Reported != nil, m.Restored != nil, m.Met != nil, m.Preempt != nil, m.Refused != nil)
 	})
 	return m, err
 }

@@ -3,7 +3,7 @@ package wire
 import "github.com/penstock-data/penstock/internal/fault"
 
 // HandVersion of what a hand and the controller say to each other; both must have the same.
-const HandVersion = 1
+const HandVersion = 2
 
 // ToHand is a line of the controller to the hand of a node: a request, or one of the fields that say that they are none. Requests are answered once each, in any order.
 type ToHand struct {
@@ -53,7 +53,7 @@ type HandField struct {
 	Text string `json:"text"`
 }
 
-// HandWelcome is what the run is. The answer has Logs; its error says that the hand does not reach the run.
+// HandWelcome is what the run is. The answer has Logs and Sockets; its error says that the hand does not reach the run.
 type HandWelcome struct {
 	Run string `json:"run"`
 	ID  string `json:"id"` // of its record
@@ -164,8 +164,9 @@ type HandOver struct {
 type HandAnswer struct {
 	ID      int64      `json:"id"`
 	Error   *Error     `json:"error,omitempty"`
-	More    bool       `json:"more,omitempty"` // other lines follow, with more Files
-	Logs    string     `json:"logs,omitempty"` // folder of logs
+	More    bool       `json:"more,omitempty"`    // other lines follow, with more Files
+	Logs    string     `json:"logs,omitempty"`    // folder of logs
+	Sockets string     `json:"sockets,omitempty"` // folder of sockets
 	Devices [][]string `json:"devices,omitempty"`
 	Stacks  string     `json:"stacks,omitempty"`
 	Usage   []HandUse  `json:"usage,omitempty"`

@@ -1,8 +1,8 @@
 // Package wire is what a worker and the controller of its run say to each other: lines of JSON over one unix socket.
 // The Python package speaks it too; docs/design/0004-trainers.md says what the messages mean.
 //
-// A worker connects to the socket that [EnvSocket] names and says [Hello]; the controller answers [Welcome], or [Refused] and ends. Then the worker says Report, Alive, Restore and
-// Done in any order, and the controller answers each Report and Restore, in order; Preempt and Refused come unasked. A line holds one [ToController] or
+// A worker connects to the socket that [EnvSocket] names and says [Hello]; the controller answers [Welcome], or [Refused] and ends. Then the worker says Report, Alive, Restore, Meet and
+// Done in any order, and the controller answers each Report and Restore, in order, and Meet when all have said it; Preempt and Refused come unasked. A line holds one [ToController] or
 // [ToWorker], in which exactly one field is set. The hand of a node, where the run has several, speaks [FromHand] and [ToHand] with the controller in the same form. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
 package wire
 
@@ -32,6 +32,7 @@ type ToController struct {
 	Report  *Report  `json:"report,omitempty"`
 	Alive   *Alive   `json:"alive,omitempty"`
 	Restore *Restore `json:"restore,omitempty"`
+	Meet    *Meet    `json:"meet,omitempty"`
 	Done    *Done    `json:"done,omitempty"`
 }
 
@@ -40,6 +41,7 @@ type ToWorker struct {
 	Welcome  *Welcome  `json:"welcome,omitempty"`
 	Reported *Reported `json:"reported,omitempty"`
 	Restored *Restored `json:"restored,omitempty"`
+	Met      *Met      `json:"met,omitempty"`
 	Preempt  *Preempt  `json:"preempt,omitempty"`
 	Refused  *Error    `json:"refused,omitempty"` // the controller gives this worker up: the last line
 }
@@ -73,7 +75,7 @@ type Welcome struct {
 	Metrics    Metrics `json:"metrics,omitempty"`
 	// Reports made so far by the run: the next one is Reports+1. Equal on all ranks.
 	Reports int64  `json:"reports"`
-	Peers   string `json:"peers,omitempty"` // folder in which ranks of this machine may listen for each other (collectives)
+	Peers   string `json:"peers,omitempty"` // folder in which ranks of this machine may listen for each other (collectives); each node has its own
 }
 
 // Data is a data set as a worker sees it.
@@ -122,6 +124,20 @@ type Restored struct {
 	Dir   string `json:"dir,omitempty"`
 	Error *Error `json:"error,omitempty"`
 }
+
+// Meet says that this rank of a run on several nodes waits for all others, to compute together (trainer/collective). It is said once.
+type Meet struct {
+	Address string `json:"address,omitempty"` // host:port, at most MaxAddress bytes: where its left neighbour, which is on another node, finds it
+}
+
+// Met answers, when all ranks have come, or too few of them.
+type Met struct {
+	Address string `json:"address,omitempty"` // of the right neighbour
+	Error   *Error `json:"error,omitempty"`
+}
+
+// MaxAddress is the most bytes of an address.
+const MaxAddress = 300
 
 // Preempt: the machine will be taken away. Where the worker has training data sets open, the notice counts from the batch that carries it (shard/feed), so that it is at the same step on every rank;
 // else from the report Report on.

@@ -20,6 +20,7 @@ func TestRoundTrip(t *testing.T) {
 		{Report: &Report{N: 3, Metrics: Metrics{"loss": 0.5, "lr": math.Inf(1)}, Dir: "/a b\n<c>", Data: map[string]Place{"train": {Epoch: 1, Step: 9, State: json.RawMessage(`{"version":1}`)}, "more": {Step: 2}}}},
 		{Alive: &Alive{Step: 4}},
 		{Restore: &Restore{}},
+		{Meet: &Meet{Address: "host:1"}},
 		{Done: &Done{Error: &Error{Code: "user_code", Text: "x", Trace: "y"}}},
 	}
 	var b []byte
@@ -47,6 +48,7 @@ func TestRoundTrip(t *testing.T) {
 		{Welcome: &Welcome{Run: "r", World: 2, Config: json.RawMessage(`{"lr":0.1}`), Data: map[string]Data{"train": {Socket: "/s"}}, Checkpoint: 3, Metrics: Metrics{"a": 1}}},
 		{Reported: &Reported{N: 1, Checkpoint: 2}},
 		{Restored: &Restored{Dir: "/d"}},
+		{Met: &Met{Address: "host:2"}},
 		{Preempt: &Preempt{Reason: "SIGTERM", Grace: 30, Report: 4}},
 		{Refused: &Error{Code: "invalid", Text: "no"}},
 	}
