@@ -22,11 +22,11 @@ var perEvent = regexp.MustCompile(`(?m)^Benchmark(\w+)/nodes=(\d+)(?:-\d+)?\s.*?
 func placement(b *bench) error {
 	nodes := []string{"10", "100", "1000"}
 	args := []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Place)$", "-benchtime", "200ms", "-count", "5"}
-	if b.quick {
+	if b.Quick {
 		nodes = nodes[:1]
 		args = []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Place)$/nodes=10$", "-benchtime", "10x", "-count", "2"}
 	}
-	cmd := exec.CommandContext(b.ctx, "go", append(args, "github.com/penstock-data/penstock/cluster/internal/place")...)
+	cmd := exec.CommandContext(b.Ctx, "go", append(args, "github.com/penstock-data/penstock/cluster/internal/place")...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
@@ -60,7 +60,7 @@ var nowhere = cluster.Job{Argv: empty.Argv, Needs: cluster.Resources{Named: map[
 // ended waits until a job has ended, asking every pause.
 func (g *group) ended(c *cluster.Client, id string, pause time.Duration) error {
 	for {
-		js, err := c.Jobs(g.b.ctx, id)
+		js, err := c.Jobs(g.b.Ctx, id)
 		if err != nil {
 			return err
 		}
@@ -93,15 +93,15 @@ func trip(b *bench) error {
 		rounds, jobs int
 		wait         func(id string) error
 	}{
-		{"asking every ms", b.few(5, 2), b.few(100, 5), func(id string) error { return g.ended(g.client, id, time.Millisecond) }},
-		{"following its log", b.few(3, 1), b.few(20, 3), func(id string) error { return g.client.Logs(b.ctx, id, true, 0, io.Discard) }},
+		{"asking every ms", b.Few(5, 2), b.Few(100, 5), func(id string) error { return g.ended(g.client, id, time.Millisecond) }},
+		{"following its log", b.Few(3, 1), b.Few(20, 3), func(id string) error { return g.client.Logs(b.Ctx, id, true, 0, io.Discard) }},
 	} {
 		var p50, p99 []float64
 		for r := range way.rounds + 1 {
 			var ms []float64
 			for range way.jobs {
 				begin := time.Now()
-				id, _, err := g.client.Submit(b.ctx, empty)
+				id, _, err := g.client.Submit(b.Ctx, empty)
 				if err != nil {
 					return err
 				}
@@ -158,15 +158,15 @@ func (g *group) rate(j cluster.Job, runs bool) (perSecond []float64, err error) 
 		}
 		defer clients[i].Close()
 	}
-	length := time.Duration(g.b.few(2000, 200)) * time.Millisecond
-	for range g.b.few(3, 2) {
+	length := time.Duration(g.b.Few(2000, 200)) * time.Millisecond
+	for range g.b.Few(3, 2) {
 		var done atomic.Int64
 		var all errgroup.Group
 		begin := time.Now()
 		for _, c := range clients {
 			all.Go(func() error {
 				for time.Since(begin) < length && done.Load() < 3000 {
-					id, _, err := c.Submit(g.b.ctx, j)
+					id, _, err := c.Submit(g.b.Ctx, j)
 					if err == nil && runs {
 						err = g.ended(c, id, 10*time.Millisecond)
 					}
@@ -192,7 +192,7 @@ func (g *group) submitAll(n int, j cluster.Job) error {
 	all.SetLimit(callers)
 	for range n {
 		all.Go(func() error {
-			_, _, err := g.client.Submit(g.b.ctx, j)
+			_, _, err := g.client.Submit(g.b.Ctx, j)
 			return err
 		})
 	}

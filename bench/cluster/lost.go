@@ -25,7 +25,7 @@ func dead(b *bench) error {
 		return err
 	}
 	var seconds []float64
-	for range b.few(7, 2) {
+	for range b.Few(7, 2) {
 		x, err := g.sleeper(cluster.Job{Needs: cluster.Resources{CPUs: 1}, Crashes: 3}, "")
 		if err != nil {
 			return err
@@ -52,7 +52,7 @@ func dead(b *bench) error {
 func lost(b *bench) error {
 	cfg := cluster.HeadConfig{Lease: 15 * time.Second} // the default
 	goal := "<= 20 s"
-	if b.quick {
+	if b.Quick {
 		cfg.Lease, goal = 2*time.Second, ""
 	}
 	g, err := b.group(cfg, "")
@@ -60,7 +60,7 @@ func lost(b *bench) error {
 		return err
 	}
 	defer g.close()
-	n := b.few(10, 2)
+	n := b.Few(10, 2)
 	if err := g.join(n, 1); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func headKilled(b *bench) error {
 	var jobs [][]*job
 	var runs [][]run
 	const nodes, each = 2, 4
-	for range b.few(5, 1) {
+	for range b.Few(5, 1) {
 		g, err := b.group(cluster.HeadConfig{}, "")
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func headKilled(b *bench) error {
 		}
 		jobs, runs = append(jobs, js), append(runs, rs)
 	}
-	if err := b.pause(time.Duration(b.few(11, 0)) * time.Second); err != nil {
+	if err := b.pause(time.Duration(b.Few(11, 0)) * time.Second); err != nil {
 		return err
 	}
 	var answers, works []float64
@@ -166,7 +166,7 @@ func headKilled(b *bench) error {
 		if err := g.dial(); err != nil {
 			return err
 		}
-		if _, err := g.client.Status(b.ctx); err != nil {
+		if _, err := g.client.Status(b.Ctx); err != nil {
 			return err
 		}
 		answers = append(answers, time.Since(begin).Seconds())
@@ -188,7 +188,7 @@ func headKilled(b *bench) error {
 		}
 		works = append(works, last.Sub(begin).Seconds())
 		for k, x := range jobs[i] {
-			js, err := g.client.Jobs(b.ctx, x.id)
+			js, err := g.client.Jobs(b.Ctx, x.id)
 			if err != nil {
 				return err
 			}

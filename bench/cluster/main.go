@@ -10,13 +10,9 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"log"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
@@ -40,11 +36,8 @@ var table = kit.Table{
 
 // bench is what parts share.
 type bench struct {
-	kit.Table
-	ctx      context.Context
-	dir      string // of this run: it is removed at the end
+	kit.Bench
 	penstock string // "": none
-	quick    bool   // little of everything, to see that it runs
 }
 
 func main() {
@@ -55,44 +48,7 @@ func main() {
 		}
 		return
 	}
-	b := &bench{Table: table}
-	only := flag.String("only", "", "parts to measure, comma separated; default: all")
-	flag.BoolVar(&b.quick, "quick", false, "few rounds and short leases, to see that it runs")
+	b := &bench{Bench: kit.Bench{Table: table}}
 	flag.StringVar(&b.penstock, "penstock", "", "the command, whose memory is measured as well")
-	flag.Parse()
-	if flag.NArg() != 1 {
-		log.Fatal("usage: cluster [-only PART,...] DIR; see the comment in bench/cluster/main.go")
-	}
-	chosen, err := kit.Choose(parts, *only)
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	b.ctx = ctx
-	if err := b.measure(chosen, flag.Arg(0)); err != nil {
-		log.Fatal("cluster: ", err) // what it started has ended
-	}
-}
-
-func (b *bench) measure(chosen []kit.Part[func(*bench) error], dir string) (err error) {
-	if dir, err = filepath.Abs(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	if b.dir, err = os.MkdirTemp(dir, "r"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(b.dir)
-	return kit.Measure(&b.Table, "", chosen, b)
-}
-
-// few is n, or with -quick less.
-func (b *bench) few(n, quick int) int {
-	if b.quick {
-		return quick
-	}
-	return n
+	kit.Main(&b.Bench, parts, b, nil)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // TestMain is this program, where a part starts it as a head or a node.
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 // TestParts: every part runs, with little of everything, prints lines of the table, and leaves no process and no file.
 func TestParts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not with -short: it starts many processes")
+		memtest.Skip(t, "not with -short: it starts many processes")
 	}
 	for _, p := range parts {
 		t.Run(p.Name, func(t *testing.T) {
@@ -34,7 +35,7 @@ func TestParts(t *testing.T) {
 			}
 			defer os.RemoveAll(dir)
 			var out strings.Builder
-			b := &bench{ctx: t.Context(), dir: dir, quick: true, Table: kit.Table{Out: &out, Part: p.Name}}
+			b := &bench{Bench: kit.Bench{Ctx: t.Context(), Dir: dir, Quick: true, Table: kit.Table{Out: &out, Part: p.Name}}}
 			if err := p.Run(b); err != nil {
 				t.Fatal(err)
 			}

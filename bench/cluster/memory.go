@@ -52,7 +52,7 @@ func footprint(b *bench) error {
 			g.close()
 		}
 	}()
-	over, waiting := b.few(1000, 10), b.few(100, 3)
+	over, waiting := b.Few(1000, 10), b.Few(100, 3)
 	for _, binary := range []string{"", b.penstock} {
 		if binary == "" && len(gs) > 0 {
 			continue
@@ -66,12 +66,12 @@ func footprint(b *bench) error {
 			return err
 		}
 	}
-	idle := time.Duration(b.few(50, 1)) * time.Second
+	idle := time.Duration(b.Few(50, 1)) * time.Second
 	if err := b.pause(idle); err != nil {
 		return err
 	}
 	heads, agents := make([]sizes, len(gs)), make([]sizes, len(gs))
-	for range b.few(5, 2) {
+	for range b.Few(5, 2) {
 		for i, g := range gs {
 			if err := errors.Join(heads[i].look(g.head), agents[i].look(g.nodes[0]), agents[i].look(g.nodes[1])); err != nil {
 				return err
@@ -95,7 +95,7 @@ func footprint(b *bench) error {
 			return err
 		}
 		var busy sizes
-		for range b.few(5, 2) {
+		for range b.Few(5, 2) {
 			if err := errors.Join(busy.look(g.head), b.pause(time.Second)); err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func (g *group) work(over, waiting int) error {
 		if err := g.b.pause(200 * time.Millisecond); err != nil { // the answer is large
 			return false, err
 		}
-		js, err := g.client.Jobs(g.b.ctx)
+		js, err := g.client.Jobs(g.b.Ctx)
 		n := map[string]int{}
 		for _, j := range js {
 			n[j.State]++
@@ -138,13 +138,13 @@ func packed(b *bench) error {
 		return err
 	}
 	const files = 100
-	size := b.few(1_000_000, 10_000)
+	size := b.Few(1_000_000, 10_000)
 	dir, data := filepath.Join(g.dir, "work"), make([]byte, size)
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		return err
 	}
 	submitted, began := make([][]float64, 2), make([][]float64, 2)
-	for r := range b.few(3, 2) {
+	for r := range b.Few(3, 2) {
 		rnd := rand.NewChaCha8([32]byte{byte(r)})
 		for i := range files {
 			_, _ = rnd.Read(data) // never an error

@@ -130,7 +130,7 @@ func (b *bench) group(cfg cluster.HeadConfig, binary string) (g *group, err erro
 			g.close()
 		}
 	}()
-	if g.dir, err = os.MkdirTemp(b.dir, "g"); err != nil {
+	if g.dir, err = os.MkdirTemp(b.Dir, "g"); err != nil {
 		return g, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,7 +149,7 @@ func (b *bench) group(cfg cluster.HeadConfig, binary string) (g *group, err erro
 		return g, err
 	}
 	defer local.Close()
-	if g.token, err = local.CreateAccessToken(b.ctx, "admin", "", 0); err != nil {
+	if g.token, err = local.CreateAccessToken(b.Ctx, "admin", "", 0); err != nil {
 		return g, err
 	}
 	return g, g.dial()
@@ -167,7 +167,7 @@ func (g *group) startHead() (err error) {
 
 // atSocket is a client of a head that has just been started.
 func (g *group) atSocket() (*cluster.Client, error) {
-	ctx, cancel := context.WithTimeout(g.b.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(g.b.Ctx, 30*time.Second)
 	defer cancel()
 	for {
 		if _, err := os.Stat(cluster.SocketIn(g.cfg.Dir)); err == nil {
@@ -198,7 +198,7 @@ func (g *group) dial() error {
 
 // another client. The caller closes it.
 func (g *group) another() (*cluster.Client, error) {
-	ctx, cancel := context.WithTimeout(g.b.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(g.b.Ctx, 30*time.Second)
 	defer cancel()
 	return cluster.Dial(ctx, g.cfg.Listen, g.token)
 }
@@ -214,7 +214,7 @@ func (g *group) join(n int, cpus float64) error {
 	for i := first; i < first+n; i++ {
 		all.Go(func() (err error) {
 			name := prefix + strconv.Itoa(i)
-			token, err := g.client.CreateJoinToken(g.b.ctx, name, 0)
+			token, err := g.client.CreateJoinToken(g.b.Ctx, name, 0)
 			if err != nil {
 				return err
 			}
@@ -235,7 +235,7 @@ func (g *group) join(n int, cpus float64) error {
 		return err
 	}
 	return g.until(30*time.Second, "not all nodes are attached", func() (bool, error) {
-		s, err := g.client.Status(g.b.ctx)
+		s, err := g.client.Status(g.b.Ctx)
 		if err != nil {
 			return false, err
 		}
@@ -277,8 +277,8 @@ func (b *bench) pause(d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil
-	case <-b.ctx.Done():
-		return b.ctx.Err()
+	case <-b.Ctx.Done():
+		return b.Ctx.Err()
 	}
 }
 
@@ -343,7 +343,7 @@ func (g *group) sleeper(j cluster.Job, then string) (*job, error) {
 	}
 	j.Argv = []string{"/bin/sh", "-c", fmt.Sprintf(`echo "$PENSTOCK_NODE $$" >> %s; %s`, x.file, then)}
 	var err error
-	x.id, _, err = g.client.Submit(g.b.ctx, j)
+	x.id, _, err = g.client.Submit(g.b.Ctx, j)
 	return x, err
 }
 

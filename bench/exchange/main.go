@@ -8,15 +8,10 @@
 package main
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
@@ -34,12 +29,7 @@ var table = kit.Table{
 }
 
 // bench is what parts share.
-type bench struct {
-	kit.Table
-	ctx   context.Context
-	dir   string // of this run: it is removed at the end
-	quick bool
-}
+type bench struct{ kit.Bench }
 
 func main() {
 	log.SetFlags(0)
@@ -49,44 +39,8 @@ func main() {
 		}
 		return
 	}
-	b := &bench{Table: table}
-	only := flag.String("only", "", "parts to measure, comma separated; default: all")
-	flag.BoolVar(&b.quick, "quick", false, "little of everything, to see that it runs")
-	flag.Parse()
-	if flag.NArg() != 1 {
-		log.Fatal("usage: exchange [-only PART,...] DIR; see the comment in bench/exchange/main.go")
-	}
-	chosen, err := kit.Choose(parts, *only)
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	b.ctx = ctx
-	if err := b.measure(chosen, flag.Arg(0)); err != nil {
-		log.Fatal("exchange: ", err) // what it started has ended
-	}
-}
-
-func (b *bench) measure(chosen []kit.Part[func(*bench) error], dir string) (err error) {
-	if dir, err = filepath.Abs(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	if b.dir, err = os.MkdirTemp(dir, "x"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(b.dir)
-	return kit.Measure(&b.Table, "", chosen, b)
-}
-
-func (b *bench) few(n, quick int) int {
-	if b.quick {
-		return quick
-	}
-	return n
+	b := &bench{kit.Bench{Table: table}}
+	kit.Main(&b.Bench, parts, b, nil)
 }
 
 const mib = 1 << 20
@@ -99,7 +53,7 @@ func loopback(b *bench) error {
 	}
 	defer p.close()
 	for _, size := range []int{64 << 10, mib, 16 * mib} {
-		if err := b.throughput(p, fmt.Sprintf("loopback, messages of %d KiB", size>>10), size, b.few(512, 32)*mib, b.few(7, 1)); err != nil {
+		if err := b.throughput(p, fmt.Sprintf("loopback, messages of %d KiB", size>>10), size, b.Few(512, 32)*mib, b.Few(7, 1)); err != nil {
 			return err
 		}
 	}
@@ -119,7 +73,7 @@ func link(b *bench) error {
 		}
 		p, err := b.pair(l.host(0), l.host(1), l.in(0), l.in(1))
 		if err == nil {
-			err = b.throughput(p, "a link of "+x.rate+"/s (tc tbf), messages of 1024 KiB", mib, b.few(x.total, 8)*mib, b.few(5, 1))
+			err = b.throughput(p, "a link of "+x.rate+"/s (tc tbf), messages of 1024 KiB", mib, b.Few(x.total, 8)*mib, b.Few(5, 1))
 			p.close()
 		}
 		l.remove()
@@ -186,8 +140,8 @@ func trip(b *bench) error {
 		return err
 	}
 	defer p.close()
-	count := b.few(5000, 100)
-	x, g, again, err := b.rounds(p, task{Size: 64, Count: count, Trip: true}, b.few(5, 1))
+	count := b.Few(5000, 100)
+	x, g, again, err := b.rounds(p, task{Size: 64, Count: count, Trip: true}, b.Few(5, 1))
 	if err != nil {
 		return err
 	}

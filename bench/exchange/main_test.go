@@ -26,7 +26,7 @@ func TestParts(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			var out strings.Builder
-			b := &bench{ctx: t.Context(), dir: dir, quick: true, Table: kit.Table{Out: &out, Part: p.Name}}
+			b := &bench{kit.Bench{Ctx: t.Context(), Dir: dir, Quick: true, Table: kit.Table{Out: &out, Part: p.Name}}}
 			if err := p.Run(b); err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ type result struct {
 
 // pair starts the processes at two hosts, by command lines in front of their own.
 func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error) {
-	p = &pair{host: kit.NewHost(b.ctx, b.dir, nil)}
+	p = &pair{host: kit.NewHost(b.Ctx, b.Dir, nil)}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -100,7 +100,7 @@ func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error
 			return p, err
 		}
 		argv := append(slices.Clone([][]string{in0, in1}[k]), self, "node", strconv.Itoa(k))
-		c := &child{cmd: exec.CommandContext(b.ctx, argv[0], argv[1:]...)}
+		c := &child{cmd: exec.CommandContext(b.Ctx, argv[0], argv[1:]...)}
 		c.cmd.Env = append(os.Environ(), gang.EnvDir+"="+dir)
 		c.cmd.Stderr = os.Stderr
 		if c.in, err = c.cmd.StdinPipe(); err != nil {

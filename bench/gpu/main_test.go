@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/internal/datatest"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // TestMain is this program too, where it is started as one.
@@ -38,7 +39,7 @@ func TestNoGPU(t *testing.T) {
 // The part that trains does so on a CPU as well, where its figures say nothing but that it is whole.
 func TestTraining(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not with -short: it trains for half a minute")
+		memtest.Skip(t, "not with -short: it trains for half a minute")
 	}
 	python := datatest.Python(t, "torch", "numpy")
 	binary := filepath.Join(os.Getenv("PENSTOCK_TEST_BIN"), "penstock")

@@ -28,10 +28,10 @@ const parallel = 8 // uploads, on both sides
 func checkpoint(b *bench) error {
 	for _, c := range []struct{ files, kib int }{{8, 16 << 10}, {1, 128 << 10}, {256, 64}} {
 		rounds := 5
-		if b.quick {
+		if b.Quick {
 			rounds, c.kib = 2, max(c.kib/16, 64)
 		}
-		dir, err := writeFiles(filepath.Join(b.dir, "model"), c.files, c.kib<<10)
+		dir, err := writeFiles(filepath.Join(b.Dir, "model"), c.files, c.kib<<10)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func writeFiles(dir string, files, size int) (string, error) {
 }
 
 func (b *bench) commitToFolder(what, dir string, rounds int) error {
-	folder := filepath.Join(b.dir, "storage")
+	folder := filepath.Join(b.Dir, "storage")
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (b *bench) commitToFolder(what, dir string, rounds int) error {
 	defer bucket.Close()
 	plain := func(sync bool) func() error {
 		return func() error {
-			return writeAll(b.ctx, bucket, dir, func(key string) error {
+			return writeAll(b.Ctx, bucket, dir, func(key string) error {
 				if !sync {
 					return nil
 				}
@@ -89,16 +89,16 @@ func (b *bench) commitToFolder(what, dir string, rounds int) error {
 }
 
 func (b *bench) commitToS3(what, dir string, rounds int) error {
-	t := kit.NewHost(b.ctx, b.dir, b.close)
+	t := kit.NewHost(b.Ctx, b.Dir, b.Close)
 	defer t.Close()
 	srv := testserver.S3(t)
 	srv.CreateBucket(t, "bench")
-	bucket, err := blob.OpenBucket(b.ctx, srv.URL("bench"))
+	bucket, err := blob.OpenBucket(b.Ctx, srv.URL("bench"))
 	if err != nil {
 		return err
 	}
 	defer bucket.Close()
-	return b.commitTo(what, srv.URL("bench"), dir, rounds, []way{{"S3 (versitygw)", ">= 80 %", func() error { return writeAll(b.ctx, bucket, dir, nil) }}}, bucket)
+	return b.commitTo(what, srv.URL("bench"), dir, rounds, []way{{"S3 (versitygw)", ">= 80 %", func() error { return writeAll(b.Ctx, bucket, dir, nil) }}}, bucket)
 }
 
 // way of plain writes.
@@ -108,12 +108,12 @@ type way struct {
 }
 
 func (b *bench) commitTo(what, storage, dir string, rounds int, ways []way, bucket *blob.Bucket) (err error) {
-	run, err := store.Create(b.ctx, storage, store.Record{Name: "x", Workers: 1})
+	run, err := store.Create(b.Ctx, storage, store.Record{Name: "x", Workers: 1})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, run.Close()) }()
-	if _, err := run.Begin(b.ctx, store.BeginOptions{}); err != nil {
+	if _, err := run.Begin(b.Ctx, store.BeginOptions{}); err != nil {
 		return err
 	}
 	files, err := os.ReadDir(dir)
@@ -126,11 +126,11 @@ func (b *bench) commitTo(what, storage, dir string, rounds int, ways []way, buck
 	commit := func() error {
 		report++
 		begin := time.Now()
-		if _, err := run.Commit(b.ctx, store.Commit{Report: report, World: 1, Parts: []store.Part{{Rank: 0, Dir: dir}}, Parallel: parallel}); err != nil {
+		if _, err := run.Commit(b.Ctx, store.Commit{Report: report, World: 1, Parts: []store.Part{{Rank: 0, Dir: dir}}, Parallel: parallel}); err != nil {
 			return err
 		}
 		own = append(own, time.Since(begin).Seconds())
-		return run.Prune(b.ctx, store.Policy{KeepLast: 1})
+		return run.Prune(b.Ctx, store.Policy{KeepLast: 1})
 	}
 	write := func(i int, to *[]float64) error {
 		begin := time.Now()
@@ -139,7 +139,7 @@ func (b *bench) commitTo(what, storage, dir string, rounds int, ways []way, buck
 		}
 		*to = append(*to, time.Since(begin).Seconds())
 		for _, f := range files {
-			if err := bucket.Delete(b.ctx, "plain/"+f.Name()); err != nil {
+			if err := bucket.Delete(b.Ctx, "plain/"+f.Name()); err != nil {
 				return err
 			}
 		}

@@ -46,7 +46,7 @@ func handoff(b *bench) error {
 		rows, width, n int
 	}{{"4 MiB", 1024, 1024, 300}, {"64 KiB", 1024, 16, 8000}} {
 		rounds, n := 7, size.n
-		if b.quick {
+		if b.Quick {
 			rounds, n = 3, n/10
 		}
 		if err := b.handoffOf(size.name, size.rows, size.width, n, rounds, py); err != nil {
@@ -63,7 +63,7 @@ func (b *bench) handoffOf(name string, rows, width, n, rounds int, py *pythonCli
 		return err
 	}
 	defer client.close()
-	c, err := feed.Dial(b.ctx, client.socket, 0, nil)
+	c, err := feed.Dial(b.Ctx, client.socket, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (b *bench) handoffOf(name string, rows, width, n, rounds int, py *pythonCli
 		one  func() (float64, error)
 	}{
 		{"copy", func() (float64, error) { return perBatch(n, copying) }},
-		{"go", func() (float64, error) { return perBatch(n, func() error { return take(b.ctx, c) }) }},
+		{"go", func() (float64, error) { return perBatch(n, func() error { return take(b.Ctx, c) }) }},
 		{"copy again", func() (float64, error) { return perBatch(n, copying) }},
 	}
 	if py != nil {
@@ -228,9 +228,9 @@ func (b *bench) server(rows, width int) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.undo = append(b.undo, func() { os.RemoveAll(dir) })
+	b.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
-	c, err := startChild(exec.CommandContext(b.ctx, b.self, "serve", socket, strconv.Itoa(rows), strconv.Itoa(width)))
+	c, err := startChild(exec.CommandContext(b.Ctx, b.self, "serve", socket, strconv.Itoa(rows), strconv.Itoa(width)))
 	if err != nil {
 		return nil, err
 	}

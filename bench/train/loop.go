@@ -276,7 +276,7 @@ func (l *lines) Write(b []byte) (int, error) {
 
 // start begins a run of the loop: in Go, or in Python under penstock train. Call wait.
 func (b *bench) start(engine string, o settings) (*run, error) {
-	out, err := os.MkdirTemp(b.dir, engine+"-")
+	out, err := os.MkdirTemp(b.Dir, engine+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -292,14 +292,14 @@ func (b *bench) start(engine string, o settings) (*run, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.cmd = exec.CommandContext(b.ctx, b.self, "fit", string(conf))
+		r.cmd = exec.CommandContext(b.Ctx, b.self, "fit", string(conf))
 	case "pytorch":
 		spec := filepath.Join(out, "train.yaml")
 		conf, err := json.Marshal(map[string]any{ // YAML as well
 			"version": 1, "name": "bench", "source": map[string]any{"parquet": map[string]any{"paths": []string{b.data}}},
 			"steps":  []any{map[string]any{"filter": keep}, map[string]any{"with_columns": map[string]string{"rate": computed[0][7:], "logged": computed[1][9:]}}},
 			"shards": map[string]any{"global_batch": workers * rank, "seed": 7, "columns": map[string]any{"x": map[string]any{"stack": stack(), "dtype": "float32"}}},
-			"train":  map[string]any{"command": []string{b.python, filepath.Join(b.dir, "loop.py")}, "workers": workers, "storage": filepath.Join(out, "runs"), "config": json.RawMessage(text)},
+			"train":  map[string]any{"command": []string{b.python, filepath.Join(b.Dir, "loop.py")}, "workers": workers, "storage": filepath.Join(out, "runs"), "config": json.RawMessage(text)},
 		})
 		if err != nil {
 			return nil, err
@@ -307,7 +307,7 @@ func (b *bench) start(engine string, o settings) (*run, error) {
 		if err := os.WriteFile(spec, conf, 0o666); err != nil {
 			return nil, err
 		}
-		r.cmd = exec.CommandContext(b.ctx, b.penstock, "train", spec)
+		r.cmd = exec.CommandContext(b.Ctx, b.penstock, "train", spec)
 		r.cmd.Env = b.environment()
 	}
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(os.Interrupt) }
@@ -378,7 +378,7 @@ func (b *bench) writeScripts() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(b.dir, f.Name()), text, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(b.Dir, f.Name()), text, 0o666); err != nil {
 			return err
 		}
 	}
@@ -392,7 +392,7 @@ func (b *bench) environment(more ...string) []string {
 
 // script is a call of one of the scripts.
 func (b *bench) script(name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(b.ctx, b.python, append([]string{filepath.Join(b.dir, name)}, args...)...)
+	cmd := exec.CommandContext(b.Ctx, b.python, append([]string{filepath.Join(b.Dir, name)}, args...)...)
 	cmd.Env = b.environment()
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = 10 * time.Second

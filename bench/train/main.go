@@ -9,15 +9,11 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"slices"
-	"syscall"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 )
@@ -40,16 +36,12 @@ var table = kit.Table{
 
 // bench is what parts share.
 type bench struct {
-	kit.Table
-	ctx      context.Context
-	dir      string // of this run: it is removed at the end
+	kit.Bench
 	data     string // Parquet files, see makeData
 	self     string
 	python   string // "": there is none that will do
 	lib      string // folder with the package penstock
 	penstock string
-	quick    bool // little of everything, to see that it runs
-	undo     []func()
 }
 
 // roles are what this program is besides: processes of a part.
@@ -67,74 +59,48 @@ func main() {
 		}
 		return
 	}
-	b := &bench{Table: table}
-	only := flag.String("only", "", "parts to measure, comma separated; default: all")
+	b := &bench{Bench: kit.Bench{Table: table}}
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
-	python := flag.String("python", cmp.Or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
-	lib := flag.String("lib", "python", "folder of the package penstock")
-	binary := flag.String("penstock", "bin/penstock", "the command")
-	flag.BoolVar(&b.quick, "quick", false, "few steps and small batches, to see that it runs")
-	flag.Parse()
-	if flag.NArg() != 1 {
-		log.Fatal("usage: train [-only PART,...] DIR; see the comment in bench/train/main.go")
-	}
-	chosen, err := kit.Choose(parts, *only)
-	if err != nil {
-		log.Fatal(err)
-	}
-	end, err := kit.Profile(*profile)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer end()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	b.ctx = ctx
-	err = b.measure(chosen, flag.Arg(0), *python, *lib, *binary)
-	if err != nil {
-		log.Fatal("train: ", err) // what it started has ended
-	}
+	flag.StringVar(&b.python, "python", cmp.Or(os.Getenv("PENSTOCK_PYTHON"), "python3"), "interpreter with numpy, torch and pyarrow; default: PENSTOCK_PYTHON, or python3")
+	flag.StringVar(&b.lib, "lib", "python", "folder of the package penstock")
+	flag.StringVar(&b.penstock, "penstock", "bin/penstock", "the command")
+	kit.Main(&b.Bench, parts, b, func(dir string) (string, error) {
+		end, err := kit.Profile(*profile)
+		if err != nil {
+			return "", err
+		}
+		b.Cleanup(end)
+		return b.prepare(dir)
+	})
 }
 
-func (b *bench) measure(chosen []kit.Part[func(*bench) error], dir, python, lib, binary string) (err error) {
-	defer b.close()
+// prepare makes and finds what the parts need. It returns the versions of Python and its packages.
+func (b *bench) prepare(dir string) (versions string, err error) {
 	if b.self, err = os.Executable(); err != nil {
-		return err
+		return "", err
 	}
-	for p, to := range map[string]*string{lib: &b.lib, binary: &b.penstock, dir: &dir} {
-		if *to, err = filepath.Abs(p); err != nil {
-			return err
+	for _, p := range []*string{&b.lib, &b.penstock} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return "", err
 		}
 	}
 	if _, err := os.Stat(b.penstock); err != nil {
-		return fmt.Errorf("%w: make build makes it", err)
+		return "", fmt.Errorf("%w: make build makes it", err)
 	}
-	if b.data, err = makeData(b.ctx, dir, b.quick); err != nil {
-		return err
+	if b.data, err = makeData(b.Ctx, dir, b.Quick); err != nil {
+		return "", err
 	}
-	if b.dir, err = os.MkdirTemp(dir, "run-"); err != nil {
-		return err
-	}
-	b.undo = append(b.undo, func() { os.RemoveAll(b.dir) })
 	if err := b.writeScripts(); err != nil {
-		return err
+		return "", err
 	}
-	b.python = python
 	if err := b.script("check.py").Run(); err != nil {
-		log.Printf("%s has no numpy, torch, pyarrow, or not the package in %s: figures of Python are left out (%v)", python, lib, err)
+		log.Printf("%s has no numpy, torch, pyarrow, or not the package in %s: figures of Python are left out (%v)", b.python, b.lib, err)
 		b.python = ""
 	}
-	return kit.Measure(&b.Table, b.versions(), chosen, b)
+	return b.versions(), nil
 }
 
 // absent is the line of what cannot be measured here.
 func (b *bench) absent(what string) {
 	b.Add(what, "", "not measured: no Python with torch and pyarrow")
-}
-
-func (b *bench) close() {
-	for _, f := range slices.Backward(b.undo) {
-		f()
-	}
-	b.undo = nil
 }

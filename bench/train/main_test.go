@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // TestMain is this program, where a part starts it as one.
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 // TestParts: every part runs, with little of everything and without Python, and prints lines of the table.
 func TestParts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not with -short: it measures for half a minute")
+		memtest.Skip(t, "not with -short: it measures for half a minute")
 	}
 	data, err := makeData(t.Context(), t.TempDir(), true)
 	if err != nil {
@@ -36,8 +37,8 @@ func TestParts(t *testing.T) {
 	for _, p := range parts {
 		t.Run(p.Name, func(t *testing.T) {
 			var out strings.Builder
-			b := &bench{ctx: t.Context(), dir: t.TempDir(), data: data, self: self, quick: true, Table: kit.Table{Out: &out, Part: p.Name}}
-			defer b.close()
+			b := &bench{Bench: kit.Bench{Ctx: t.Context(), Dir: t.TempDir(), Quick: true, Table: kit.Table{Out: &out, Part: p.Name}}, data: data, self: self}
+			defer b.Close()
 			if err := p.Run(b); err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ import (
 // largest of samples of 100 ms) and CPU time over wall time, from the first batch to the last.
 func footprint(b *bench) error {
 	o := settings{Blocks: [][2]int{{20, 400}}, Warm: 1, Report: true}
-	if b.quick {
+	if b.Quick {
 		o.Blocks[0][1] = 60
 	}
 	for _, e := range []string{"go", "pytorch"} {

@@ -26,7 +26,7 @@ func allReduce(b *bench) error {
 	for _, world := range []int{2, 4} {
 		for _, n := range []int{64 << 10, 1 << 20, 4 << 20} { // float32
 			rounds, calls := 9, (32<<20)/n
-			if b.quick {
+			if b.Quick {
 				rounds, calls = 3, 2
 			}
 			rs, err := b.ring(world, n, rounds, min(calls, 64))
@@ -65,7 +65,7 @@ func (b *bench) ring(world, n, rounds, calls int) (all []round, err error) {
 	g := new(errgroup.Group)
 	for rank := range world {
 		g.Go(func() error {
-			cmd := exec.CommandContext(b.ctx, b.self, "reduce", dir, strconv.Itoa(rank), strconv.Itoa(world), strconv.Itoa(n), strconv.Itoa(rounds), strconv.Itoa(calls))
+			cmd := exec.CommandContext(b.Ctx, b.self, "reduce", dir, strconv.Itoa(rank), strconv.Itoa(world), strconv.Itoa(n), strconv.Itoa(rounds), strconv.Itoa(calls))
 			cmd.Stderr = os.Stderr
 			text, err := cmd.Output()
 			if err == nil && rank == 0 {

@@ -37,7 +37,7 @@ func (b *bench) engines() map[string]string {
 // overhead is the time in Next and Report over wall time, steps of 20 ms that sleep, a report after each. Each engine runs twice, in turns.
 func overhead(b *bench) error {
 	o := settings{Blocks: [][2]int{{20, 400}}, Warm: 30, Report: true}
-	if b.quick {
+	if b.Quick {
 		o.Blocks[0][1] = 60
 	}
 	runs := map[string][]*run{}
@@ -76,14 +76,14 @@ const rayTime = 4 * time.Minute
 // ray adds Ray Train's report beside ours, where it is installed.
 func (b *bench) ray(o settings) {
 	const what = "beside it: Ray Train, 2 workers, 20 ms steps, no data: time in report / wall time"
-	folder := filepath.Join(b.dir, "ray")
+	folder := filepath.Join(b.Dir, "ray")
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		log.Print(err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, rayTime)
+	ctx, cancel := context.WithTimeout(b.Ctx, rayTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.python, filepath.Join(b.dir, "ray_report.py"), fmt.Sprint(o.Blocks[0][1]), fmt.Sprint(o.Warm), folder)
+	cmd := exec.CommandContext(ctx, b.python, filepath.Join(b.Dir, "ray_report.py"), fmt.Sprint(o.Blocks[0][1]), fmt.Sprint(o.Warm), folder)
 	cmd.Env = b.environment()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it ends its own processes
 	cmd.WaitDelay = 15 * time.Second
@@ -108,7 +108,7 @@ func (b *bench) ray(o settings) {
 // in turns.
 func paced(b *bench) error {
 	n := 150
-	if b.quick {
+	if b.Quick {
 		n = 20
 	}
 	paces := []int{10, 20, 40}
@@ -151,7 +151,7 @@ func paced(b *bench) error {
 
 // loader runs the same steps over torch's DataLoader, one process per rank.
 func (b *bench) loader(o settings) (*run, error) {
-	out, err := os.MkdirTemp(b.dir, "loader-")
+	out, err := os.MkdirTemp(b.Dir, "loader-")
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (b *bench) loader(o settings) (*run, error) {
 // restart is from the SIGKILL of a worker to the first batch of the next attempt. Rank 1 kills itself in the first attempts of a run that makes a checkpoint each 10 steps of 20 ms; engines take turns.
 func restart(b *bench) error {
 	kills, rounds := 3, 2
-	if b.quick {
+	if b.Quick {
 		kills, rounds = 1, 1
 	}
 	o := settings{Blocks: [][2]int{{20, 40}}, Report: true, Save: 10, Kill: kills}

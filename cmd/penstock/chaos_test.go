@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-data/penstock/internal/datatest"
+	"github.com/penstock-data/penstock/internal/hosttest"
 	"github.com/penstock-data/penstock/internal/testserver"
 )
 
@@ -124,8 +124,8 @@ var troubles = []trouble{
 		j.midst(1)
 		j.join("c")
 		j.join("d")
-		j.wire.toHead("a")
-		j.wire.toHead("b")
+		j.wire.ToHead("a")
+		j.wire.ToHead("b")
 		j.happened("the head does not hear nodes a and b")
 		j.nodeIs("a", "lost")
 		j.nodeIs("b", "lost")
@@ -135,7 +135,7 @@ var troubles = []trouble{
 		}
 		j.letGo() // both copies
 		j.until("the end of the job", j.job.over)
-		j.wire.heal()
+		j.wire.Heal()
 		j.nodeIs("a", "alive")
 		j.nodeIs("b", "alive")
 		return wants{again: true}
@@ -143,11 +143,11 @@ var troubles = []trouble{
 	{name: "a node's cable is out", o: worldOptions{wire: true}, do: func(j *chaosJob) wants {
 		j.midst(1)
 		node := j.on(j.rnd.IntN(2))
-		j.wire.unplug(node, "down")
+		j.wire.Cable(node, "down")
 		j.happened("the cable of node %s is out", node)
 		j.nodeIs(node, "lost")
 		j.midst(2)
-		j.wire.unplug(node, "up")
+		j.wire.Cable(node, "up")
 		j.letGo()
 		j.nodeIs(node, "alive")
 		return wants{again: true}
@@ -155,10 +155,10 @@ var troubles = []trouble{
 	{name: "one node does not hear the other", o: worldOptions{wire: true}, do: func(j *chaosJob) wants {
 		j.midst(1)
 		from := j.rnd.IntN(2)
-		j.wire.between(j.on(from), j.on(1-from))
+		j.wire.Between(j.on(from), j.on(1-from))
 		j.happened("node %s does not hear node %s", j.on(1-from), j.on(from))
 		j.before("an attempt that failed", func() bool { s := j.status(); return s.Attempts > 1 || s.State == "restarting" })
-		j.wire.heal() // until then the next one is started on the same nodes, which wait for each other
+		j.wire.Heal() // until then the next one is started on the same nodes, which wait for each other
 		j.letGo()
 		return wants{again: true}
 	}},
@@ -183,7 +183,7 @@ var troubles = []trouble{
 	{name: "a link is slow", o: worldOptions{wire: true}, free: true, alone: true, do: func(j *chaosJob) wants {
 		for _, n := range []string{"a", "b"} {
 			j.join(n)
-			j.wire.slow(n, "2mbit")
+			j.wire.Slow(n, "2mbit")
 		}
 		b := make([]byte, 512<<10) // which every node fetches
 		_, _ = rand.Read(b)
@@ -193,21 +193,20 @@ var troubles = []trouble{
 		j.submit()
 		j.until("the end of the job", j.job.over)
 		for _, n := range []string{"a", "b"} {
-			if j.wire.slowed(n) > 0 {
-				j.happened("%d packets to node %s had to wait", j.wire.slowed(n), n)
+			if j.wire.Slowed(n) > 0 {
+				j.happened("%d packets to node %s had to wait", j.wire.Slowed(n), n)
 			}
 		}
 		return wants{}
 	}},
 	{name: "the store is away", o: worldOptions{etcd: true}, do: func(j *chaosJob) wants {
-		away := 6 * time.Second
-		if os.Getenv("PENSTOCK_SOAK") != "" {
-			away = 30 * time.Second
-		}
+		const away = 30 * time.Second
 		j.midst(1)
 		_ = j.etcd.cmd.Process.Signal(syscall.SIGSTOP)
 		j.happened("the store is away for %v", away)
-		time.Sleep(away) // it is the time that matters
+		over := time.After(away)
+		j.until("a head that misses its store", func() bool { return strings.Contains(j.head.String(), "leases are not renewed") })
+		<-over
 		_ = j.etcd.cmd.Process.Signal(syscall.SIGCONT)
 		j.letGo()
 		return wants{}
@@ -233,15 +232,6 @@ func (j *chaosJob) fullOutput() wants {
 	return wants{any: true}
 }
 
-// python is what runs PyTorch; nothing where there is none.
-func chaosPython(t *testing.T) [2]string {
-	script, err := filepath.Abs("testdata/kill.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return [2]string{datatest.Python(t, "numpy", "torch"), script}
-}
-
 // chaosSeed is that of a case: of the environment, or drawn.
 func chaosSeed(t *testing.T) uint64 {
 	if s := os.Getenv("PENSTOCK_SEED"); s != "" {
@@ -263,11 +253,7 @@ func TestChaos(t *testing.T) {
 	s3 := testserver.S3(t)
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			var python [2]string
-			if kind == torchJob {
-				python = chaosPython(t)
-			}
-			referenceOf(t, kind, python)
+			referenceOf(t, kind)
 			for i, f := range troubles {
 				if !f.quick && !soak {
 					continue
@@ -280,14 +266,14 @@ func TestChaos(t *testing.T) {
 				}
 				t.Run(f.name, func(t *testing.T) {
 					t.Parallel()
-					f.run(t, kind, storage, python)
+					f.run(t, kind, storage)
 				})
 			}
 		})
 	}
 }
 
-func (f trouble) run(t *testing.T, kind, storage string, python [2]string) {
+func (f trouble) run(t *testing.T, kind, storage string) {
 	seed := chaosSeed(t)
 	t.Logf("PENSTOCK_SEED=%d repeats what is drawn", seed)
 	o := f.o
@@ -299,10 +285,10 @@ func (f trouble) run(t *testing.T, kind, storage string, python [2]string) {
 	if storage == "" {
 		storage = t.TempDir()
 		if o.small != "" && kind == scanJob {
-			small(t, storage, o.small)
+			hosttest.Small(t, storage, o.small)
 		}
 	}
-	j := newJob(w, kind, storage, python, !f.free, 5*time.Millisecond)
+	j := newJob(w, kind, storage, !f.free, 5*time.Millisecond)
 	if !f.alone {
 		for _, n := range []string{"a", "b", "c"} {
 			w.join(n)
@@ -342,7 +328,7 @@ func TestChaosKills(t *testing.T) {
 
 func killSchedule(t *testing.T, kind string, seed uint64) {
 	w := newWorld(t, worldOptions{seed: seed, limit: 3 * time.Minute})
-	j := newJob(w, kind, t.TempDir(), [2]string{}, false, time.Duration(20+w.rnd.IntN(20))*time.Millisecond)
+	j := newJob(w, kind, t.TempDir(), false, time.Duration(20+w.rnd.IntN(20))*time.Millisecond)
 	names := []string{"a", "b", "c"}
 	for _, n := range names {
 		w.join(n)

@@ -48,14 +48,15 @@ type reference struct {
 	rows   []string          // scan: of the output, in order
 	steps  map[string]string // shards: epoch, step and digest by number of the step and rank
 	ledger map[string]int64  // training runs
+	torch  pytorch
 	had    map[string]string // pytorch: samples
 	losses map[string]string
 }
 
 var references = map[string]*reference{scanJob: {}, shardJob: {}, torchJob: {}}
 
-// jobText is a spec. python is what runs kill.py.
-func jobText(t *testing.T, kind, data, notes, storage string, python [2]string, holdAt int, work time.Duration) string {
+// text is the spec of a job.
+func (r *reference) text(t *testing.T, kind, notes, storage string, holdAt int, work time.Duration) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -71,29 +72,9 @@ steps:
   - exec: {command: [%q], env: [PENSTOCK_TEST_MAIN=slow, %q, CHAOS_WORK=%v, %s, PENSTOCK_JOB_ATTEMPT], workers: 1, batch_rows: 128}
 sink: {parquet: {path: %q, compression: zstd, target_size: 32KiB}}
 run: {memory: 64MiB}
-`, data, self, "CHAOS_DIR="+notes, work, chaosEnv, storage)
+`, r.data, self, "CHAOS_DIR="+notes, work, chaosEnv, storage)
 	case torchJob:
-		lib, err := filepath.Abs("../../python")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprintf(`version: 1
-source: {range: {n: 1200}}
-steps:
-  - filter: id %% 3 != 0
-  - with_columns: {x: double(id %% 97) / 97.0, y: double(id %% 7)}
-shards: {global_batch: 40, seed: 5, columns: {id: int64, x: float32, y: float32}, shuffle: {lanes: 3, window_rows: 100}}
-train:
-  command: [%q, %q]
-  env: [%q, OMP_NUM_THREADS=1]
-  workers: %d
-  storage: %q
-  logs: %q
-  config: {out: %q, step: %v, dir: %q, holdat: %d}
-  stop_timeout: 2s
-  failures: {worker: 4}
-run: {memory: 64MiB}
-`, python[0], python[1], "PYTHONPATH="+lib, chaosRanks, storage, filepath.Join(notes, "logs"), notes, work.Seconds(), notes, holdAt)
+		return r.torch.text(notes, storage, "sync", chaosRanks, 4, fmt.Sprintf("step: %v, dir: %q, holdat: %d", work.Seconds(), notes, holdAt))
 	}
 	return fmt.Sprintf(`version: 1
 source: {range: {n: 1800}}
@@ -113,11 +94,14 @@ run: {memory: 64MiB}
 }
 
 // referenceOf runs it, once.
-func referenceOf(t *testing.T, kind string, python [2]string) *reference {
+func referenceOf(t *testing.T, kind string) *reference {
 	t.Helper()
 	r := references[kind]
 	r.once.Do(func() {
-		if kind == scanJob {
+		switch kind {
+		case torchJob:
+			r.torch = newPytorch(t)
+		case scanJob:
 			var err error
 			if r.data, err = os.MkdirTemp("", "chaos-data"); err != nil { // for all tests
 				t.Fatal(err)
@@ -134,7 +118,7 @@ func referenceOf(t *testing.T, kind string, python [2]string) *reference {
 		if kind == scanJob {
 			command, args = "run", nil
 		}
-		c := startWith(t, []string{chaosEnv + "=none/none", "PENSTOCK_JOB_ATTEMPT="}, append([]string{command, writeSpec(t, jobText(t, kind, r.data, notes, storage, python, 0, 0))}, args...)...)
+		c := startWith(t, []string{chaosEnv + "=none/none", "PENSTOCK_JOB_ATTEMPT="}, append([]string{command, writeSpec(t, r.text(t, kind, notes, storage, 0, 0))}, args...)...)
 		if err := c.Wait(); err != nil {
 			t.Fatalf("%v: %s%s", err, c.out.String(), c.err.String())
 		}
@@ -180,16 +164,16 @@ func startWith(t *testing.T, env []string, args ...string) *started {
 }
 
 // newJob writes a job's spec. Its processes wait in the midst of it, until they are let go, where hold says so.
-func newJob(w *world, kind, storage string, python [2]string, hold bool, work time.Duration) *chaosJob {
+func newJob(w *world, kind, storage string, hold bool, work time.Duration) *chaosJob {
 	w.t.Helper()
-	j := &chaosJob{world: w, kind: kind, storage: storage, ref: referenceOf(w.t, kind, python), notes: w.t.TempDir(), holdAt: 7 + w.rnd.IntN(chaosSteps-10)}
+	j := &chaosJob{world: w, kind: kind, storage: storage, ref: referenceOf(w.t, kind), notes: w.t.TempDir(), holdAt: 7 + w.rnd.IntN(chaosSteps-10)}
 	if j.holdAt%chaosEvery == 0 {
 		j.holdAt++ // between two checkpoints
 	}
 	if hold {
 		j.hold()
 	}
-	j.spec = writeSpec(w.t, jobText(w.t, kind, j.ref.data, j.notes, storage, python, j.holdAt, work))
+	j.spec = writeSpec(w.t, j.ref.text(w.t, kind, j.notes, storage, j.holdAt, work))
 	return j
 }
 

@@ -169,7 +169,8 @@ const (
 func startCommand() *cobra.Command {
 	var head, quiet bool
 	var cfg cluster.HeadConfig
-	var store, nodeName string
+	var store storeFlags
+	var nodeName string
 	var o offer
 	c := &cobra.Command{
 		Use:   "start --head",
@@ -193,7 +194,10 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 					return err
 				}
 			}
-			if cfg.Store, err = endpoints(store); err != nil {
+			if cmd.Flags().Changed("store") && store.Address == "" {
+				return usage("start: --store is empty: give the address of an etcd, etcds://HOST:PORT, or leave it out for one in this process")
+			}
+			if cfg.Store, err = store.read(); err != nil {
 				return err
 			}
 			if cfg.Listen != "" {
@@ -229,31 +233,13 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 	f.StringVar(&cfg.Listen, "listen", "", "`host:port` for nodes and people, such as :7071; default: none, the cluster is this machine")
 	f.StringArrayVar(&cfg.Names, "name", nil, "`host` name or address by which other machines reach this one; default: the host's name")
 	f.StringVar(&cfg.Dir, "dir", "", "`folder` of the head; default: penstock/head in $XDG_STATE_HOME, else in ~/.local/state")
-	f.StringVar(&store, "store", "", "an etcd to keep records in: etcd://`host:port`,...; default: one in this process")
+	store.flags(c)
 	f.DurationVar(&cfg.Lease, "lease", 15*time.Second, "a node that is silent for so long is lost, and its jobs start elsewhere")
 	f.IntVar(&cfg.KeepJobs, "keep-jobs", 100, "how many jobs that are over are remembered")
 	f.StringVar(&nodeName, "node-name", "", "of this machine's node; default: the host's")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, "CPUs to offer, 0 for no node here; default: all", offerGPUs, offerMemory)
 	return c
-}
-
-// endpoints reads --store.
-func endpoints(store string) ([]string, error) {
-	if store == "" {
-		return nil, nil
-	}
-	list, ok := strings.CutPrefix(store, "etcd://")
-	all := strings.Split(list, ",")
-	for _, e := range all {
-		if _, _, err := net.SplitHostPort(e); err != nil {
-			ok = false
-		}
-	}
-	if !ok {
-		return nil, usage("start: --store %s: want etcd://HOST:PORT,HOST:PORT", store)
-	}
-	return all, nil
 }
 
 // welcome says what a head is, how to use it and how to join it.

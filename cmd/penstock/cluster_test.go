@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // daemon is a penstock that stays.
@@ -388,12 +389,8 @@ func isGone(t *testing.T, pid string) {
 	if _, err := fmt.Sscan(pid, &n); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(n, 0), syscall.ESRCH); {
-		if time.Now().After(end) {
-			t.Errorf("process %d is still there", n)
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !memtest.Poll(10*time.Second, func() bool { return errors.Is(syscall.Kill(n, 0), syscall.ESRCH) }) {
+		t.Errorf("process %d is still there", n)
 	}
 }
 
@@ -441,7 +438,12 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{[]string{"start"}, 2, "--head is missing"},
 		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use"},
 		{[]string{"start", "--head", "--dir", c.head, "--cpus", "0"}, 1, "another process has the store"},
-		{[]string{"start", "--head", "--store", "http://x"}, 2, "want etcd://"},
+		{[]string{"start", "--head", "--store", "http://x"}, 2, "write etcd://host:port"},
+		{[]string{"start", "--head", "--store", ""}, 2, "--store is empty"},
+		{[]string{"start", "--head", "--store", "etcd://etcd.example:2379"}, 2, "--store-insecure"},
+		{[]string{"start", "--head", "--store", "etcd://127.0.0.1:1", "--store-ca", "ca.pem"}, 2, "write etcds://127.0.0.1:1"},
+		{[]string{"start", "--head", "--store-ca", "ca.pem"}, 2, "give its address"},
+		{[]string{"start", "--head", "--store", "etcds://127.0.0.1:1", "--store-login-file", filepath.Join(odd, "s.yaml")}, 1, "chmod o= it"},
 		{append([]string{"run", filepath.Join(odd, "s.yaml"), "--working-dir", odd}, at...), 2, "pipe"},
 		{append([]string{"run", filepath.Join(odd, "s.yaml"), "--working-dir", filepath.Join(odd, "none")}, at...), 2, "is not in"},
 		{append([]string{"run", filepath.Join(odd, "s.yaml")}, at...), 2, "--working-dir"},
@@ -449,6 +451,7 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append([]string{"run", "examples/train.yaml"}, at...), 2, "the spec has shards and no sink"},
 		{[]string{"run", "examples/flights.yaml", "--detach"}, 2, "--detach goes with --cluster"},
 		{append([]string{"train", "examples/train.yaml"}, at...), 2, "--storage"},
+		{append([]string{"train", "examples/train.yaml", "--storage", "runs"}, at...), 2, "--storage is runs, in the job's copy"},
 		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "3"}, at...), 2, "--nodes 3: 2 workers cannot be spread evenly over them; give --workers 3, or another multiple"},
 		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "0"}, at...), 2, "--nodes 0"},
 		{[]string{"train", "examples/train.yaml", "--nodes", "2"}, 2, "--nodes goes with --cluster"},

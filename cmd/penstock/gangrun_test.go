@@ -138,3 +138,55 @@ func read(t *testing.T, file string) string {
 	}
 	return string(b)
 }
+
+// TestRunLosesNodes: a run whose other nodes are gone may do better elsewhere, and says so with its exit code: 75.
+func TestRunLosesNodes(t *testing.T) {
+	for node := range 2 {
+		t.Run(fmt.Sprint("node ", node), func(t *testing.T) {
+			gs, dirs := gangtest.WithFolders(t, 2)
+			addr := gs[node].Address()
+			gs[node].Close()
+			l, err := net.Listen("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := l.(*net.TCPListener).File()
+			l.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			c := command(t, "run", "examples/flights.yaml", "--quiet", "--set", "sink.parquet.path="+t.TempDir())
+			c.Env = append(c.Env, gang.EnvDir+"="+dirs[node], gang.EnvFD+"=3")
+			c.ExtraFiles = []*os.File{f}
+			var out bytes.Buffer
+			c.Stdout, c.Stderr = &out, &out
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Process.Kill() })
+			other := gs[1-node] // this process: it comes, and goes
+			if node == 0 {
+				conn, err := other.Dial(t.Context(), 0, "plan")
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn.Close()
+			} else {
+				plan, err := other.Listen("plan")
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn, _, err := plan.Accept(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn.Close()
+			}
+			c.Wait()
+			if code := c.ProcessState.ExitCode(); code != exitPreempted || !strings.Contains(out.String(), "the other nodes of the job are not reached") {
+				t.Errorf("exit %d, want %d: %s", code, exitPreempted, out.String())
+			}
+		})
+	}
+}

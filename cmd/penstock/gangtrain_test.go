@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-data/penstock/internal/datatest"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // nodesOf is a cluster with two nodes of four CPUs.
@@ -64,41 +64,26 @@ func TestTrainOnNodes(t *testing.T) {
 
 // DDP on two nodes, of which one is killed in the midst of it, has the losses of one node, bit by bit.
 func TestPyTorchOnNodes(t *testing.T) {
-	p := pytorch{python: datatest.Python(t, "numpy", "torch")}
-	var err error
-	if p.library, err = filepath.Abs("../../python"); err != nil {
-		t.Fatal(err)
-	}
-	if p.script, err = filepath.Abs("testdata/kill.py"); err != nil {
-		t.Fatal(err)
-	}
 	const workers = 2
-	whole := t.TempDir()
-	if r := penstock(t, "train", p.spec(t, whole, t.TempDir(), "sync", workers), "--name", "whole"); r.code != 0 {
-		t.Fatalf("%+v", r)
-	}
-	ledger, losses := written(t, whole, "ledger", 0), written(t, whole, "loss", workers)
-	if len(ledger) != 1600 || len(losses) != 40*workers {
-		t.Fatalf("%d samples, %d losses: the test is wrong", len(ledger), len(losses))
-	}
+	p := newPytorch(t)
+	ledger, losses := p.whole(t, workers)
 	c := nodesOf(t)
 	out, storage := t.TempDir(), t.TempDir()
 	spec := p.spec(t, out, storage, "sync", workers)
 	d := stay(t, "train", spec, "--cluster", c.head, "--working-dir", filepath.Dir(spec), "--nodes", "2", "--name", "nodes", "--id", "nodes")
 	late := time.After(4 * time.Minute) // frameworks take long to start
-	for killed := false; !killed; {
+	if !memtest.Poll(4*time.Minute, func() bool {
 		_, err := os.Stat(filepath.Join(storage, "nodes", "checkpoints", "000002.json"))
 		select {
 		case <-d.ended:
 			t.Fatal("it ended before its node was killed")
-		case <-late:
-			t.Fatal("it has no checkpoint")
-		case <-time.After(10 * time.Millisecond):
+		default:
 		}
-		if killed = err == nil; killed {
-			c.kill("n2")
-		}
+		return err == nil
+	}) {
+		t.Fatal("it has no checkpoint")
 	}
+	c.kill("n2")
 	select {
 	case <-d.ended:
 	case <-late:

@@ -35,6 +35,9 @@ func TestHelpExamplesRun(t *testing.T) {
 	if out, err := first.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "late"), []byte("#!/bin/sh\necho \"$@\"\n"), 0o755); err != nil { // a program to submit
+		t.Fatal(err)
+	}
 	// A cluster of this machine, with a job.
 	state := t.TempDir()
 	env = append(env, "XDG_STATE_HOME="+state)

@@ -19,7 +19,6 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
-	"github.com/penstock-data/penstock/trainer"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -140,15 +139,23 @@ func (r *remote) folder(specPath string) (dir, inside string, err error) {
 	if err != nil || inside == ".." || strings.HasPrefix(inside, ".."+string(filepath.Separator)) {
 		return "", "", usage("%s is not in %s, which is what the nodes get: give a folder that holds it with --working-dir", specPath, dir)
 	}
-	return dir, filepath.ToSlash(inside), nil
+	inside = filepath.ToSlash(inside)
+	if err := cluster.CheckSent(dir, inside); err != nil {
+		return "", "", usageError{err}
+	}
+	return dir, inside, nil
 }
 
-// stays refuses output that would be removed with the job's copy of the working directory.
+// stays refuses output that would be removed with the job's copy of the working directory. what is a key of the spec, or a flag.
 func stays(what, path string) error {
 	if path == "" || strings.Contains(path, "://") || filepath.IsAbs(path) {
 		return nil
 	}
-	return usage("%s is %s, in the job's copy of the working directory, which is removed when the job ends: name a bucket, or an absolute path on a file system that the nodes share (--set %s=...)", what, path, what)
+	how := what + " ..."
+	if !strings.HasPrefix(what, "--") {
+		how = "--set " + what + "=..."
+	}
+	return usage("%s is %s, in the job's copy of the working directory, which is removed when the job ends: name a bucket, or an absolute path on a file system that the nodes share (%s)", what, path, how)
 }
 
 // run submits penstock run.
@@ -226,7 +233,11 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 	if storage == "" {
 		return usage("train: the run would be kept in %s, in the job's copy of the working directory, which is removed when the job ends: give --storage, a bucket or an absolute path on a file system that the nodes share", defaultStorage)
 	}
-	if err := stays("train.storage", storage); err != nil {
+	what := "train.storage"
+	if t.storage != "" {
+		what = "--storage"
+	}
+	if err := stays(what, storage); err != nil {
 		return err
 	}
 	name := cmp.Or(t.name, s.Train.Name, r.id)
@@ -275,32 +286,6 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 		j.Argv = append(j.Argv, "--quiet")
 	}
 	return r.submit(cmd, j, t.quiet)
-}
-
-// goesOn has a later attempt of a job go on with the run that an earlier one began: that of the same name, with the same spec. The controller before it may be on a node that is not reached any more.
-func goesOn(ctx context.Context, c *trainer.Config) error {
-	if c.Job = os.Getenv("PENSTOCK_JOB"); c.Job != "" { // every cluster has a j1
-		c.Job = os.Getenv("PENSTOCK_JOB_CLUSTER") + "/" + c.Job
-	}
-	c.JobAttempt, _ = strconv.ParseInt(os.Getenv("PENSTOCK_JOB_ATTEMPT"), 10, 64)
-	if c.Job == "" || c.JobAttempt < 2 || c.Name == "" {
-		return nil
-	}
-	r, err := store.Open(ctx, c.Storage, c.Name)
-	if fault.CodeOf(err) == fault.NotFound {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	rec := r.Record()
-	if err := r.Close(); err != nil {
-		return err
-	}
-	if c.Resume || rec.Spec == c.Spec {
-		c.Resume, c.From = true, ""
-	}
-	return nil
 }
 
 // submit makes the job, and follows it.
@@ -509,7 +494,7 @@ token of scope read.
 	return c
 }
 
-// nodesText is where a job is: "n3", "n1,n2", "- of 2" while it waits for two nodes.
+// nodesText is where a job is, or was at last: "n3", "n1,n2", "- of 2" while it waits for two nodes.
 func nodesText(j *cluster.JobStatus) string {
 	const most = 6
 	switch n := len(j.Nodes); {
@@ -557,7 +542,7 @@ func logsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs [-f] JOB",
 		Short: "Print what a job of the cluster printed",
-		Long: `Logs prints what a job printed, on stdout and stderr, attempt after attempt; with -f until it is over. Of a job on several nodes every line begins with its node's number ("node 1 | ..."), from 0; lines come node after
+		Long: `Logs prints what a job printed, on stdout and stderr, attempt after attempt, with a line "penstock: attempt 2" before those after the first; with -f until it is over. Of a job on several nodes every line begins with its node's number ("node 1 | ..."), from 0; lines come node after
 node, with -f as they are printed. Logs are on the nodes: what cannot be read, as its node is away, is said in a line. It needs a token of
 scope read.
 
@@ -578,7 +563,7 @@ scope read.
 				return err
 			}
 			defer client.Close()
-			var at cluster.LogPosition
+			at := cluster.LogPosition{Attempts: true}
 			read := func() error { return client.LogsFrom(cmd.Context(), a[0], follow, int64(last), &at, cmd.OutOrStdout()) }
 			if !follow {
 				return read()

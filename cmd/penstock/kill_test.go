@@ -24,28 +24,58 @@ type pytorch struct {
 	python, script, library string
 }
 
-// spec of a run; what the workers write goes to out.
-func (p pytorch) spec(t *testing.T, out, storage, upload string, workers int) string {
+func newPytorch(t *testing.T) pytorch {
 	t.Helper()
-	text := fmt.Sprintf(`version: 1
+	p := pytorch{python: datatest.Python(t, "numpy", "torch")}
+	for name, to := range map[string]*string{"../../python": &p.library, "testdata/kill.py": &p.script} {
+		var err error
+		if *to, err = filepath.Abs(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// text is the spec of a run whose workers write to out, and may fail so often. config is more of what they are told.
+func (p pytorch) text(out, storage, upload string, workers, failures int, config string) string {
+	return fmt.Sprintf(`version: 1
 source: {range: {n: 1200}}
 steps:
   - filter: id %% 3 != 0
   - with_columns: {x: double(id %% 97) / 97.0, y: double(id %% 7)}
 shards: {global_batch: 40, seed: 5, columns: {id: int64, x: float32, y: float32}, shuffle: {lanes: 3, window_rows: 100}}
 train:
-  command: [%s, %s]
+  command: [%q, %q]
   env: [%q, OMP_NUM_THREADS=1]
   workers: %d
   storage: %q
   logs: %q
-  config: {out: %q, step: 0.005}
+  config: {out: %q, %s}
   stop_timeout: 2s
-  failures: {worker: 10}
+  failures: {worker: %d}
   checkpoints: {upload: %s}
 run: {memory: 64MiB}
-`, p.python, p.script, "PYTHONPATH="+p.library, workers, storage, filepath.Join(out, "logs"), out, upload)
-	return writeSpec(t, text)
+`, p.python, p.script, "PYTHONPATH="+p.library, workers, storage, filepath.Join(out, "logs"), out, config, failures, upload)
+}
+
+// spec of a run that is disturbed.
+func (p pytorch) spec(t *testing.T, out, storage, upload string, workers int) string {
+	t.Helper()
+	return writeSpec(t, p.text(out, storage, upload, workers, 10, "step: 0.005"))
+}
+
+// whole is what a run gives that nobody disturbs: its samples and losses.
+func (p pytorch) whole(t *testing.T, workers int) (ledger, losses map[string]string) {
+	t.Helper()
+	out := t.TempDir()
+	if r := penstock(t, "train", p.spec(t, out, t.TempDir(), "sync", workers), "--name", "whole"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	ledger, losses = written(t, out, "ledger", 0), written(t, out, "loss", workers)
+	if len(ledger) != 1600 || len(losses) != 40*workers {
+		t.Fatalf("%d samples, %d losses: the test is wrong", len(ledger), len(losses))
+	}
+	return ledger, losses
 }
 
 // written is what workers wrote into files of a kind: the rest of each line by its first word. What was written twice must be the same; by is the number of workers, 0: any.
@@ -83,23 +113,9 @@ func written(t *testing.T, out, kind string, by int) map[string]string {
 // Runs of PyTorch with DDP under penstock train: whatever is killed, and whenever, they finish with the samples of a run that nobody disturbs, and on the same number of workers
 // with its losses, bit by bit.
 func TestKilledPyTorch(t *testing.T) {
-	p := pytorch{python: datatest.Python(t, "numpy", "torch")}
-	var err error
-	if p.library, err = filepath.Abs("../../python"); err != nil {
-		t.Fatal(err)
-	}
-	if p.script, err = filepath.Abs("testdata/kill.py"); err != nil {
-		t.Fatal(err)
-	}
 	const workers = 2
-	whole := t.TempDir()
-	if r := penstock(t, "train", p.spec(t, whole, t.TempDir(), "sync", workers), "--name", "whole"); r.code != 0 {
-		t.Fatalf("%+v", r)
-	}
-	ledger, losses := written(t, whole, "ledger", 0), written(t, whole, "loss", workers)
-	if len(ledger) != 1600 || len(losses) != 40*workers {
-		t.Fatalf("%d samples, %d losses: the test is wrong", len(ledger), len(losses))
-	}
+	p := newPytorch(t)
+	ledger, losses := p.whole(t, workers)
 	runs, soak := 3, os.Getenv("PENSTOCK_SOAK") != ""
 	if soak {
 		runs = 20
@@ -108,6 +124,7 @@ func TestKilledPyTorch(t *testing.T) {
 	for i := range runs {
 		seed := uint64(i)
 		if s := os.Getenv("PENSTOCK_SEED"); s != "" {
+			var err error
 			if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,7 @@ cannot be read; 130 interrupted (SIGINT); 143 told to end (SIGTERM).`
 	exitUsage  = 2
 	exitSignal = 128 // and the number of the signal
 
-	exitPreempted = 75 // of a training run: EX_TEMPFAIL, start it again
+	exitPreempted = 75 // of a training run, or a run on several nodes: EX_TEMPFAIL, start it again
 )
 
 // exitError is an error with an exit code of its own.
@@ -128,7 +128,7 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 	}
 	group("pipelines", "Pipelines and data:", runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand())
 	group("training", "Training:", trainCommand(), resumeCommand(), runsCommand(), statusCommand(), checkpointsCommand())
-	group("cluster", "Cluster:", startCommand(), joinCommand(), jobsCommand(), logsCommand(), stopCommand(), drainCommand(), tokenCommand())
+	group("cluster", "Cluster:", startCommand(), joinCommand(), submitCommand(), jobsCommand(), logsCommand(), stopCommand(), drainCommand(), tokenCommand())
 	group("programs", "For other programs:", dataCommand())
 	return c
 }

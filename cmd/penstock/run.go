@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/penstock-data/penstock/cluster/gang"
+	library "github.com/penstock-data/penstock"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	gangs "github.com/penstock-data/penstock/exec/remote"
@@ -32,7 +31,8 @@ goes on where it was; one that finished says so and changes nothing. On several 
 
 ` + remoteHelp + `
 
-` + exitHelp,
+` + exitHelp + ` On several nodes
+also 75: the other nodes are not reached, and another attempt may do better.`,
 		Example: `  penstock run examples/flights.yaml
   penstock run examples/flights.yaml --set run.memory=1GiB --set sink.parquet.path=out/late/
   penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1
@@ -56,26 +56,29 @@ goes on where it was; one that finished says so and changes nothing. On several 
 				return err
 			}
 			o := s.Options()
-			g, err := gang.Join()
+			place, err := library.Init()
 			if err != nil {
 				return err
 			}
-			if g != nil {
-				defer g.Close()
+			defer place.Close()
+			if g := place.Gang(); g != nil { // of nodes that may be of several architectures, and have one version
 				nodes, err := gangs.New(g, &gangs.Options{Version: version})
 				if err != nil {
 					return err
 				}
 				defer nodes.Close()
 				o.Runner = nodes
-				if !nodes.Leads() {
-					return serve(cmd.Context(), s, ds, o)
+				if place.Node() > 0 {
+					return serve(cmd.Context(), place, s, ds, o)
 				}
 			}
 			p := newProgress(os.Stderr, quiet)
 			o.Observe = p.start
 			r, err := s.Write(cmd.Context(), ds, o)
 			p.stop()
+			if code, _ := place.Code(err); code == exitPreempted {
+				err = exitError{exitPreempted, err}
+			}
 			cache, cerr := s.Cache()
 			if cerr != nil {
 				return cerr
@@ -131,14 +134,14 @@ goes on where it was; one that finished says so and changes nothing. On several 
 }
 
 // serve is a run on a node that works for node 0, which has the result and prints it.
-func serve(ctx context.Context, s *spec.Spec, ds *dataset.Dataset, o dataset.RunOptions) error {
+func serve(ctx context.Context, place *library.Process, s *spec.Spec, ds *dataset.Dataset, o dataset.RunOptions) error {
 	_, err := s.Write(ctx, ds, o)
-	switch {
-	case err == nil, errors.Is(err, exec.ErrServed):
+	switch code, said := place.Code(err); {
+	case code == exitOK:
 		return nil
-	case errors.Is(err, gangs.ErrLost):
+	case code == exitPreempted:
 		return exitError{exitPreempted, err}
-	case errors.Is(err, gangs.ErrEnded):
+	case said:
 		return told{err}
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -51,7 +52,7 @@ it, as with one that failed or was preempted. (The process is looked for on this
 				return nil
 			}
 			t := newTable(cmd.OutOrStdout(), "NAME", "STATE", "ATTEMPT", "CHECKPOINT", "AGE", "LAST ERROR")
-			var lost []string
+			var lost []store.Summary
 			now := time.Now()
 			for _, s := range all {
 				if s.Err != nil {
@@ -64,14 +65,14 @@ it, as with one that failed or was preempted. (The process is looked for on this
 				}
 				t.row(s.Name, stateText(s.State, s.Status.Error), number(int64(s.Status.Attempt)), number(int64(s.Status.Checkpoint)), age(now.Sub(s.Created)), text)
 				if s.State == store.StateLost {
-					lost = append(lost, s.Name)
+					lost = append(lost, s)
 				}
 			}
 			if err := t.Flush(); err != nil {
 				return err
 			}
-			for _, name := range lost {
-				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: nobody runs %s any more; go on with: %s\n", name, resumeHint(storage, name))
+			for _, s := range lost {
+				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: nobody runs %s any more; %s\n", s.Name, goOn(storage, s.Name, s.Status.Job))
 			}
 			return nil
 		},
@@ -97,6 +98,7 @@ type runJSON struct {
 	Error      *store.Error   `json:"error,omitempty"`
 	Host       string         `json:"host,omitempty"`
 	PID        int            `json:"pid,omitempty"`
+	Job        string         `json:"job,omitempty"` // of a cluster, CLUSTER/JOB
 	URL        string         `json:"url,omitempty"`
 	Command    []string       `json:"command,omitempty"`
 }
@@ -111,7 +113,7 @@ func runOf(s store.Summary) runJSON {
 		workers = x.Workers
 	}
 	return runJSON{Name: s.Name, State: s.State, Created: s.Created, Updated: x.Updated, Workers: workers, Attempt: x.Attempt, Reports: x.Reports, Checkpoint: x.Checkpoint,
-		Metrics: x.Metrics, Failures: x.Failures, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID}
+		Metrics: x.Metrics, Failures: x.Failures, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID, Job: x.Job}
 }
 
 func statusCommand() *cobra.Command {
@@ -181,6 +183,9 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	if !x.Updated.IsZero() {
 		t.row("last word", fmt.Sprintf("%s ago, of process %d on %s", age(now.Sub(x.Updated)), x.PID, x.Host))
 	}
+	if x.Job != "" {
+		t.row("job", filepath.Base(x.Job))
+	}
 	t.row("attempts", number(int64(x.Attempt)))
 	t.row("failures", failuresText(x.Failures))
 	t.row("reports", count(x.Reports))
@@ -196,9 +201,9 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	}
 	switch x.State {
 	case store.StateLost:
-		fmt.Fprintf(out, "nobody runs it any more; go on with: %s\n", resumeHint(storage, x.Name))
+		fmt.Fprintf(out, "nobody runs it any more; %s\n", goOn(storage, x.Name, x.Job))
 	case store.Failed, store.Preempted:
-		fmt.Fprintf(out, "go on with: %s\n", resumeHint(storage, x.Name))
+		fmt.Fprintln(out, goOn(storage, x.Name, x.Job))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/penstock-data/penstock/cluster/gang"
+	library "github.com/penstock-data/penstock"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/trainer"
@@ -41,11 +41,11 @@ func trainCommand() *cobra.Command {
 		Use:   "train SPEC [-- COMMAND [ARGUMENT...]]",
 		Short: "Train: start workers, feed them with a spec's shards, keep checkpoints, go on after failures",
 		Long: `Train starts the workers of a spec with the sections shards and train: processes of a program that is written for torchrun, or
-takes its batches from the Python package penstock. One data process reads for all of them. A worker that crashes or hangs costs one restart of the group, from
+takes its batches from the Python package penstock. One data process on each machine reads for those there. A worker that crashes or hangs costs one restart of the group, from
 the last checkpoint and with exactly the batches that come next.
 
-` + remoteHelp + ` With --nodes N its workers are spread evenly over N nodes, whose first one leads: rank 0 is there. The run
-is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
+` + remoteHelp + ` Workers are spread evenly over
+the nodes, and rank 0 is on the first one, which leads. The run is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
 
 What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
 
@@ -264,20 +264,18 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	c := &t.cfg
 	c.Spec = o.String()
-	g, err := gang.Join()
+	place, err := library.Init()
 	if err != nil {
 		return err
 	}
-	hand := false
-	if g != nil {
-		defer g.Close()
-		c.Gang, hand = g, g.Node() > 0
-		c.SharedStorage = filepath.IsAbs(c.Storage) || strings.HasPrefix(c.Storage, "file://") // who submits a job is told so, and nodes look
-	}
-	if !hand {
-		if err := goesOn(cmd.Context(), c); err != nil {
-			return err
-		}
+	defer place.Close()
+	hand := place.Node() > 0
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	signal.Reset(syscall.SIGTERM) // which ends other commands
+	c.Preemption.Notice = trainer.Signals(ctx)
+	if err := place.Train(ctx, c); err != nil {
+		return err
 	}
 	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
@@ -286,18 +284,15 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	c.Output = cmd.OutOrStdout()
 	lines := newLineLog(cmd.ErrOrStderr(), t.quiet || hand)
 	c.Log = slog.New(lines)
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	signal.Reset(syscall.SIGTERM) // which ends other commands
-	c.Preemption.Notice = trainer.Signals(ctx)
 	defer endAtSecond(cmd.Context())()
 	begin := time.Now()
 	r, err := trainer.Command(s.Train.Command, *c).Fit(ctx)
 	lines.close()
+	code, _ := place.Code(err)
 	switch {
 	case r == nil && fault.CodeOf(err) == fault.Exists: // the name
 		return usageError{err}
-	case r == nil && fault.CodeOf(err) == fault.Canceled: // a notice; after SIGINT run says so
+	case r == nil && code == exitPreempted:
 		return exitError{exitPreempted, err}
 	case r == nil:
 		return err
@@ -311,7 +306,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	switch {
 	case err == nil:
 		return nil
-	case r.State == store.Preempted:
+	case code == exitPreempted:
 		return exitError{exitPreempted, err}
 	}
 	return exitError{exitFailed, errors.New(lastWord(err, r.Failures))} // whatever it was: the command line was right
@@ -431,12 +426,9 @@ func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
 		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
 	}
 	fmt.Fprintln(w)
-	switch job := os.Getenv("PENSTOCK_JOB") != ""; { // whose files are gone when it is over
-	case r.State == store.Finished || job && r.State == store.Preempted: // the cluster starts it again
-	case job:
-		fmt.Fprintf(w, "go on with the same penstock train --cluster, and --name %s --resume\n", r.Run)
-	default:
-		fmt.Fprintf(w, "go on with: %s\n", resumeHint(t.cfg.Storage, r.Run))
+	job := os.Getenv("PENSTOCK_JOB")
+	if r.State != store.Finished && (job == "" || r.State != store.Preempted) { // else the cluster starts it again
+		fmt.Fprintln(w, goOn(t.cfg.Storage, r.Run, job))
 	}
 }
 
@@ -444,7 +436,11 @@ func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
 func nothingLeft(w io.Writer, name string, reports int64, checkpoint int) {
 	fmt.Fprintf(w, "%s is finished: %s, %s; nothing was done", name, some(reports, "report"), lastCheckpoint(checkpoint))
 	if checkpoint > 0 {
-		fmt.Fprintf(w, ". Another run begins with its checkpoint: penstock train SPEC --from %s", name)
+		train := "penstock train SPEC"
+		if os.Getenv("PENSTOCK_JOB") != "" {
+			train = "the same penstock train --cluster, with another --name and"
+		}
+		fmt.Fprintf(w, ". Another run begins with its checkpoint: %s --from %s", train, name)
 	}
 	fmt.Fprintln(w)
 }
@@ -454,6 +450,14 @@ func lastCheckpoint(n int) string {
 		return "no checkpoint"
 	}
 	return fmt.Sprintf("last checkpoint %d", n)
+}
+
+// goOn says how a run goes on that was a job, of which the files are gone when it is over; "": it was none.
+func goOn(storage, name, job string) string {
+	if job == "" {
+		return "go on with: " + resumeHint(storage, name)
+	}
+	return fmt.Sprintf("it was job %s of a cluster (penstock jobs %[1]s says whether it starts again); go on, after penstock submit, by submitting the program with Config.Name %q and Config.Resume, after penstock train --cluster with the same command, and --name %[2]s --resume", filepath.Base(job), name)
 }
 
 // resumeHint is the command that goes on with a run.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/feed"
 )
@@ -212,12 +213,10 @@ func hold(dir, name string, mayPanic bool) {
 	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("held-%s-%s", os.Getenv("PENSTOCK_JOB_ATTEMPT"), name)), nil, 0o644); err != nil {
 		panic(err)
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "hold")); err != nil {
-			return
-		}
-		time.Sleep(5 * time.Millisecond) // a file says nothing by itself
-	}
+	memtest.Poll(time.Hour, func() bool {
+		_, err := os.Stat(filepath.Join(dir, "hold"))
+		return err != nil
+	})
 }
 
 // noteStep writes what a rank had of a step. One that is there already must be the same.

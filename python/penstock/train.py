@@ -147,6 +147,9 @@ def prepare_model(model: M, ddp_kwargs: Optional[Mapping[str, Any]] = None) -> "
     """``model`` on this worker's device, and in a group of several wrapped in DistributedDataParallel, which gets ``ddp_kwargs``.
 
     The process group is made where the script has not made one: nccl with GPUs, else gloo.
+
+    DistributedDataParallel puts gradients into other buckets after its first step, so the first step after a restart may differ in its last bits. With
+    ``{"find_unused_parameters": True}`` it does not, and a run that goes on gives the losses of one that was not stopped, bit for bit.
     """
     import torch
 
