@@ -131,16 +131,21 @@ func (g *Group) hear(c *cause) {
 		if g.notice != nil && c.class != Fatal {
 			return // workers end now, one way or the other
 		}
-		g.cause, g.phase, g.until = c, settling, g.now+settle
+		g.cause, g.phase, g.heard, g.until = c, settling, g.now, g.now+settle
 	case launching:
-		g.cause = c
+		g.cause, g.heard = c, g.now
 		g.halt()
 	case settling, stopping:
 		// Workers that failed before they all ran are ended once they do.
-		if (g.phase == settling || g.open) && g.cause != nil && !g.cause.sure && c.level < g.cause.level {
+		if (g.phase == settling || g.open || g.untold()) && g.cause != nil && !g.cause.sure && c.level < g.cause.level {
 			g.cause = c
 		}
 	}
+}
+
+// untold: workers saw a loss, and what was lost may yet be told, though they have all ended by it.
+func (g *Group) untold() bool {
+	return g.cause != nil && g.cause.level == peer && g.now < g.heard+settle
 }
 
 // watch looks at the clock while workers run.
@@ -309,7 +314,7 @@ func (g *Group) ended() {
 		g.finish(Failed, err)
 		return
 	}
-	if g.open || g.running() > 0 || g.upload != nil {
+	if g.open || g.running() > 0 || g.upload != nil || g.end == nil && g.untold() {
 		return
 	}
 	switch {

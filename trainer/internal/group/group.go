@@ -186,6 +186,7 @@ type Group struct {
 	reports int64 // made up to it
 
 	cause  *cause        // of the failure under way
+	heard  time.Duration // its first word
 	fails  [2]int        // by class, since the last commit
 	starts int           // attempts since the last commit that failed
 	last   string        // what failed before progress, for the second time
@@ -530,6 +531,9 @@ func (g *Group) Deadline() (at time.Duration, ok bool) {
 	case stopping:
 		if g.running() > 0 && g.told {
 			least(g.until)
+		}
+		if g.untold() {
+			least(g.heard + settle)
 		}
 	case up:
 		if g.notice != nil {
