@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -103,18 +102,6 @@ func run(t *testing.T, role string, dirs, exes []string, args ...string) []said 
 	gs, folders := gangtest.WithFolders(t, len(dirs))
 	cmds, outs := make([]*osexec.Cmd, len(dirs)), make([][2]bytes.Buffer, len(dirs))
 	for i, g := range gs {
-		addr := g.Address()
-		g.Close()
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := l.(*net.TCPListener).File()
-		l.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
 		exe, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
@@ -124,8 +111,8 @@ func run(t *testing.T, role string, dirs, exes []string, args ...string) []said 
 		}
 		c := osexec.Command(exe, args...)
 		c.Dir = dirs[i]
-		c.Env = append(os.Environ(), roleEnv+"="+role, gang.EnvDir+"="+folders[i], gang.EnvFD+"=3", envJob+"=j1", envAttempt+"=1")
-		c.ExtraFiles = []*os.File{f}
+		c.Env = append(os.Environ(), roleEnv+"="+role, envJob+"=j1", envAttempt+"=1")
+		gangtest.Place(t, c, g, folders[i])
 		c.Stdout, c.Stderr = &outs[i][0], &outs[i][1]
 		cmds[i] = c
 	}
@@ -270,7 +257,7 @@ func TestOneNode(t *testing.T) {
 
 // A place that cannot be taken is an error that says what is wrong with it.
 func TestBrokenPlace(t *testing.T) {
-	_, folders := gangtest.WithFolders(t, 2)
+	gs, folders := gangtest.WithFolders(t, 3)
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.Mkdir(empty, 0o700); err != nil {
 		t.Fatal(err)
@@ -282,27 +269,17 @@ func TestBrokenPlace(t *testing.T) {
 	if err := errors.Join(os.Chmod(torn, 0o700), os.WriteFile(filepath.Join(torn, gang.FileName), []byte(`{"node": 2`), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{empty: gang.FileName, torn: "does not say where the members of the gang are", filepath.Join(empty, "gone"): "gone"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := l.(*net.TCPListener).File()
-		l.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i, place := range []struct{ dir, want string }{{empty, gang.FileName}, {torn, "does not say where the members of the gang are"}, {filepath.Join(empty, "gone"), "gone"}} {
 		exe, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := osexec.Command(exe)
-		c.Env = append(os.Environ(), roleEnv+"=write", gang.EnvDir+"="+dir, gang.EnvFD+"=3")
-		c.ExtraFiles = []*os.File{f}
+		c.Env = append(os.Environ(), roleEnv+"=write")
+		gangtest.Place(t, c, gs[i], place.dir)
 		out, err := c.CombinedOutput()
-		f.Close()
-		if c.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "this process cannot take its place among the nodes of its job: ") || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v: %s", dir, err, out)
+		if c.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "this process cannot take its place among the nodes of its job: ") || !strings.Contains(string(out), place.want) {
+			t.Errorf("%s: %v: %s", place.dir, err, out)
 		}
 	}
 	t.Setenv(gang.EnvDir, folders[0]) // and no socket: a process that a member has started

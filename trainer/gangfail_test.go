@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/shard/feed"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -106,15 +107,9 @@ func (k conf) kill(t *testing.T, kind string, s syscall.Signal) {
 // allGone waits for the processes of a member that was killed: the kernel ends them.
 func (k conf) allGone(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		left := append(pids(k.Out, "worker"), pids(k.Out, "data")...)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Errorf("processes that are left: %v", left)
-			return
-		}
+	left := func() []int { return append(pids(k.Out, "worker"), pids(k.Out, "data")...) }
+	if !memtest.Poll(5*time.Second, func() bool { return len(left()) == 0 }) {
+		t.Errorf("processes that are left: %v", left())
 	}
 }
 
@@ -134,52 +129,51 @@ func TestGangKilled(t *testing.T) {
 		{"member1", syscall.SIGSTOP, true},
 	} {
 		t.Run(c.victim+" "+c.signal.String(), func(t *testing.T) {
-			want := onOne(t, 4)
 			k := newConf(t, "killed")
 			k.Workers, k.DataProcess, k.SaveAll, k.StepMS = 4, true, true, 5
 			k.Async = rand.IntN(2) == 0
-			m := newCrew(t, k, 2)
-			m.until(k.checkpoint(2))
-			began := time.Now()
-			k.kill(t, c.victim, c.signal)
-			if !c.again {
-				for node := range m.cmds {
-					if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
-						t.Errorf("node %d: exit code %d", node, code)
-					}
-				}
-				if !strings.Contains(m.outs[0].String(), "attempt=2") {
-					t.Error("there was no second attempt")
-				}
-			} else {
-				killed := int(c.victim[len(c.victim)-1] - '0')
-				if code := m.code(1-killed, 25*time.Second); code != 75 || !strings.Contains(m.outs[1-killed].String(), "RESULT preempted") || !strings.Contains(m.outs[1-killed].String(), "is lost") {
-					t.Errorf("node %d: exit code %d", 1-killed, code)
-				}
-				t.Logf("node %d ended %v after the loss", 1-killed, time.Since(began))
-				_ = m.cmds[killed].Process.Kill()
-				m.code(killed, time.Second)
-				k.allGone(t)
-				k.Resume = true
-				m = newCrew(t, k, 2)
-				for node := range m.cmds {
-					if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
-						t.Errorf("node %d: exit code %d", node, code)
-					}
-				}
-			}
-			sameLedger(t, k.Out)
-			sameOutcome(t, outcomeOf(t, k, k.Storage), want)
-			kept, _ := filepath.Glob(filepath.Join(os.TempDir(), keptPrefix+"*")) // of a report that was not committed when its node's leader was lost
-			for _, dir := range kept {
-				os.RemoveAll(dir)
-			}
-			if len(kept) > 0 && !(k.Async && c.again) {
-				t.Errorf("files are kept: %v", kept)
-			}
-			nothingLeft(t, k)
+			k.outlives(t, c.victim, c.signal, c.again, onOne(t, 4))
 		})
 	}
+}
+
+// outlives kills a process of a run on two nodes after its second checkpoint, and wants the outcome of one that was left alone: in the same gang, or in a new one (again).
+func (k conf) outlives(t *testing.T, victim string, signal syscall.Signal, again bool, want outcome) {
+	t.Helper()
+	m := newCrew(t, k, 2)
+	m.until(k.checkpoint(2))
+	began := time.Now()
+	k.kill(t, victim, signal)
+	if again {
+		killed := int(victim[len(victim)-1] - '0')
+		if code := m.code(1-killed, 25*time.Second); code != 75 || !strings.Contains(m.outs[1-killed].String(), "RESULT preempted") || !strings.Contains(m.outs[1-killed].String(), "is lost") {
+			t.Errorf("node %d: exit code %d", 1-killed, code)
+		}
+		t.Logf("node %d ended %v after the loss", 1-killed, time.Since(began))
+		_ = m.cmds[killed].Process.Kill()
+		m.code(killed, time.Second)
+		k.allGone(t)
+		k.Resume = true
+		m = newCrew(t, k, 2)
+	}
+	for node := range m.cmds {
+		if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
+			t.Errorf("node %d: exit code %d", node, code)
+		}
+	}
+	if !strings.Contains(m.outs[0].String(), "attempt=2") {
+		t.Error("there was no second attempt")
+	}
+	sameLedger(t, k.Out)
+	sameOutcome(t, outcomeOf(t, k, k.Storage), want)
+	kept, _ := filepath.Glob(filepath.Join(os.TempDir(), keptPrefix+"*")) // of a report that was not committed when its node's leader was lost
+	for _, dir := range kept {
+		os.RemoveAll(dir)
+	}
+	if len(kept) > 0 && !(k.Async && again) {
+		t.Errorf("files are kept: %v", kept)
+	}
+	nothingLeft(t, k)
 }
 
 // A notice at one member is a notice for all: they save after the same step, and end as preempted. The run goes on with other numbers of nodes and workers.

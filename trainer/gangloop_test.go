@@ -95,46 +95,11 @@ func TestGangLoopKilled(t *testing.T) {
 		{"goroutines", "member1", syscall.SIGSTOP, true},
 	} {
 		t.Run(c.loop+" "+c.victim+" "+c.signal.String(), func(t *testing.T) {
-			want := undisturbedOn(t, 4)
 			k := newConf(t, "killed")
 			k.Loop, k.Workers, k.SaveAll, k.StepMS = c.loop, 4, true, 5
 			k.DataProcess = c.victim == "node1" || rand.IntN(2) == 0
 			k.Async = rand.IntN(2) == 0
-			m := newCrew(t, k, 2)
-			m.until(k.checkpoint(2))
-			began := time.Now()
-			k.kill(t, c.victim, c.signal)
-			left := []int{0, 1}
-			if c.again {
-				killed := int(c.victim[len(c.victim)-1] - '0')
-				if code := m.code(1-killed, 25*time.Second); code != 75 || !strings.Contains(m.outs[1-killed].String(), "RESULT preempted") || !strings.Contains(m.outs[1-killed].String(), "is lost") {
-					t.Errorf("node %d: exit code %d", 1-killed, code)
-				}
-				t.Logf("node %d ended %v after the loss", 1-killed, time.Since(began))
-				_ = m.cmds[killed].Process.Kill()
-				m.code(killed, time.Second)
-				k.allGone(t)
-				k.Resume = true
-				m = newCrew(t, k, 2)
-			}
-			for _, node := range left {
-				if code := m.code(node, 30*time.Second); code != 0 || !strings.Contains(m.outs[node].String(), "RESULT finished") {
-					t.Errorf("node %d: exit code %d", node, code)
-				}
-			}
-			if !strings.Contains(m.outs[0].String(), "attempt=2") {
-				t.Error("there was no second attempt")
-			}
-			sameLedger(t, k.Out)
-			sameOutcome(t, outcomeOf(t, k, k.Storage), want)
-			kept, _ := filepath.Glob(filepath.Join(os.TempDir(), keptPrefix+"*")) // of a report that was not committed when its node's leader was lost
-			for _, dir := range kept {
-				os.RemoveAll(dir)
-			}
-			if len(kept) > 0 && !(k.Async && c.again) {
-				t.Errorf("files are kept: %v", kept)
-			}
-			nothingLeft(t, k)
+			k.outlives(t, c.victim, c.signal, c.again, undisturbedOn(t, 4))
 		})
 	}
 }

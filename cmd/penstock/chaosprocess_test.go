@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // actor is a process of a world, that the test has started.
@@ -192,14 +194,18 @@ func (w *world) thaw(node string) {
 func (w *world) dump() {
 	w.t.Helper()
 	for _, agents := range []bool{false, true} {
+		var asked []int
 		for _, p := range w.processes() {
 			if agents == (p.kind == agentKind || p.kind == headKind) {
 				w.t.Logf("%s %d of node %s says where it is", p.kind, p.pid, p.node)
 				_ = syscall.Kill(p.pid, syscall.SIGQUIT)
 				_ = syscall.Kill(p.pid, syscall.SIGCONT)
+				asked = append(asked, p.pid)
 			}
 		}
-		time.Sleep(time.Second) // nobody says that it has printed all
+		memtest.Poll(2*time.Second, func() bool { // most end by it, and none says that it has printed all
+			return !slices.ContainsFunc(asked, func(pid int) bool { return syscall.Kill(pid, 0) == nil })
+		})
 	}
 	w.logs(64 << 10)
 }

@@ -5,14 +5,12 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
 )
 
@@ -21,22 +19,9 @@ func onNodes(t *testing.T, n int, args func(node int) []string) []result {
 	t.Helper()
 	gs, dirs := gangtest.WithFolders(t, n)
 	cmds, outs := make([]*exec.Cmd, n), make([][2]bytes.Buffer, n)
-	for i, g := range gs { // a member inherits the socket that listens at its address
-		addr := g.Address()
-		g.Close()
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := l.(*net.TCPListener).File()
-		l.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
+	for i, g := range gs {
 		c := command(t, args(i)...)
-		c.Env = append(c.Env, gang.EnvDir+"="+dirs[i], gang.EnvFD+"=3")
-		c.ExtraFiles = []*os.File{f}
+		gangtest.Place(t, c, g, dirs[i])
 		c.Stdout, c.Stderr = &outs[i][0], &outs[i][1]
 		cmds[i] = c
 	}
@@ -144,21 +129,8 @@ func TestRunLosesNodes(t *testing.T) {
 	for node := range 2 {
 		t.Run(fmt.Sprint("node ", node), func(t *testing.T) {
 			gs, dirs := gangtest.WithFolders(t, 2)
-			addr := gs[node].Address()
-			gs[node].Close()
-			l, err := net.Listen("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := l.(*net.TCPListener).File()
-			l.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
 			c := command(t, "run", "examples/flights.yaml", "--quiet", "--set", "sink.parquet.path="+t.TempDir())
-			c.Env = append(c.Env, gang.EnvDir+"="+dirs[node], gang.EnvFD+"=3")
-			c.ExtraFiles = []*os.File{f}
+			gangtest.Place(t, c, gs[node], dirs[node])
 			var out bytes.Buffer
 			c.Stdout, c.Stderr = &out, &out
 			if err := c.Start(); err != nil {

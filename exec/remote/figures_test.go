@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,24 +179,12 @@ func figureScan(t *testing.T, b *strings.Builder) {
 	}
 	two := func() time.Duration {
 		gs, dirs := gangtest.WithFolders(t, 2)
-		addr := gs[0].Address()
-		gs[0].Close()
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := l.(*net.TCPListener).File()
-		l.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
 		other := again(t, "scan "+dir, "GOMAXPROCS=1", gang.EnvDir+"="+dirs[1])
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
 		}
-		lead := again(t, "scan "+dir, "GOMAXPROCS=1", gang.EnvDir+"="+dirs[0], gang.EnvFD+"=3")
-		lead.ExtraFiles = []*os.File{f}
+		lead := again(t, "scan "+dir, "GOMAXPROCS=1")
+		gangtest.Place(t, lead, gs[0], dirs[0])
 		d := seconds(t, lead)
 		other.Wait()
 		t.Logf("CPU of the nodes: %v, %v", cpu(lead), cpu(other))

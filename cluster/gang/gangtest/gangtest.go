@@ -3,6 +3,7 @@ package gangtest
 
 import (
 	"net"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -66,4 +67,24 @@ func WithFolders(t testing.TB, n int) (gs []*gang.Gang, dirs []string) {
 		gs, dirs = append(gs, g), append(dirs, dir)
 	}
 	return gs, dirs
+}
+
+// Place has a process that is not yet started take the place of g, whose folder is dir, as an agent would have it: g is closed, and the process inherits a socket that
+// listens at its address.
+func Place(t testing.TB, c *exec.Cmd, g *gang.Gang, dir string) {
+	t.Helper()
+	addr := g.Address()
+	g.Close()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	c.Env = append(c.Environ(), gang.EnvDir+"="+dir, gang.EnvFD+"="+strconv.Itoa(3+len(c.ExtraFiles)))
+	c.ExtraFiles = append(c.ExtraFiles, f)
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // childClaim claims RECORDS_ENDPOINT for the folder RECORDS_DIR, says so, and then writes and renews as fast as it can, until it cannot: it says why.
@@ -103,17 +104,7 @@ func TestClaimRace(t *testing.T) {
 		all.Go(func() { errs[i] = s.Claim(within(t), dir, 3*time.Second) })
 	}
 	all.Wait()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-		} else {
-			wantCode(t, err, fault.Exists)
-		}
-	}
-	if won != 1 {
-		t.Fatalf("%d have the claim: %v", won, errs)
-	}
+	oneWins(t, errs)
 }
 
 // A holder that was killed is followed at once in its own folder, and after its lease in another.
@@ -153,8 +144,8 @@ func TestClaimAfterStop(t *testing.T) {
 		}
 		return r.TTL
 	}
-	for left() > 3597 { // the last renewal of the first was long enough ago for another to be seen
-		time.Sleep(100 * time.Millisecond)
+	if !memtest.Poll(time.Minute, func() bool { return left() <= 3597 }) { // the last renewal of the first was long enough ago for another to be seen
+		t.Fatal("the lease does not run out")
 	}
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -210,8 +201,8 @@ func TestClaimStoreAway(t *testing.T) {
 	if err := etcd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	for s.claim.Load().confirmed.Load() == was || gone() { // it says that it is there, in a lease of its own
-		time.Sleep(20 * time.Millisecond)
+	if !memtest.Poll(time.Minute, func() bool { return s.claim.Load().confirmed.Load() != was && !gone() }) { // it says that it is there, in a lease of its own
+		t.Fatal("the claim was not confirmed again")
 	}
 	if _, err := s.Next(within(t), "n"); err != nil || s.Err() != nil {
 		t.Fatal(err, s.Err())

@@ -87,6 +87,22 @@ func testCompareAndSwap(t *testing.T, s *Store) {
 	has(t, err, "was deleted by another writer")
 }
 
+// oneWins: one of those that wanted the same has it, and the others hear that it is taken.
+func oneWins(t *testing.T, errs []error) {
+	t.Helper()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else {
+			wantCode(t, err, fault.Exists)
+		}
+	}
+	if won != 1 {
+		t.Fatalf("%d of %d have it: %v", won, len(errs), errs)
+	}
+}
+
 // Of 32 that create the same record, one does, and all others hear so; with equal values too.
 func testRace(t *testing.T, s *Store) {
 	ctx, things := within(t), In[thing](s, "race")
@@ -98,17 +114,7 @@ func testRace(t *testing.T, s *Store) {
 			wg.Go(func() { _, errs[i] = things.Put(ctx, Record[thing]{ID: id, Value: thing{"same", 0}}) })
 		}
 		wg.Wait()
-		won := 0
-		for _, err := range errs {
-			if err == nil {
-				won++
-			} else {
-				wantCode(t, err, fault.Exists)
-			}
-		}
-		if won != 1 {
-			t.Fatalf("%d have created %s", won, id)
-		}
+		oneWins(t, errs)
 	}
 }
 
