@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -29,6 +30,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/dataset"
@@ -54,6 +56,9 @@ const (
 	exitFailed = 1
 	exitAgain  = 75 // EX_TEMPFAIL: the cluster starts the job again, and counts no failure
 )
+
+// gather is how long a node waits for the others' next call of Run: a program may work alone for hours between two plans. A process that ends or is lost ends its job.
+const gather = 7 * 24 * time.Hour
 
 // Process is this process's place in its job. Safe for concurrent use. Exit, or Close, ends it.
 type Process struct {
@@ -144,7 +149,7 @@ func (p *Process) Close() error {
 
 // Run gives options, of which o may be nil, with which a plan runs on all nodes of the job: rows, files and numbers are those of one process. Results are node 0's: on all others calls return
 // exec.ErrServed when the run is over. CPUs and Memory that are not set are what the job has booked on each node (all CPUs, half of the memory). Functions must be registered (ops.RegisterMap and so on) where there are several
-// nodes, and output and dead letters be in a bucket or a folder that all nodes have. Of several calls the first one's Log counts there. Not for shards, but in the configuration of Train: the data sets have the CPUs and the memory of it there.
+// nodes, and output and dead letters be in a bucket or a folder that all nodes have. Of several calls the first one's Log counts there. One plan runs at a time: another one that begins before the stream of the first is closed is Invalid. Not for shards, but in the configuration of Train: the data sets have the CPUs and the memory of it there.
 func (p *Process) Run(o *dataset.RunOptions) *dataset.RunOptions {
 	var run dataset.RunOptions
 	if o != nil {
@@ -172,7 +177,11 @@ func (p *Process) runner(o *dataset.RunOptions) exec.Runner {
 	program, err := sumOfProgram()
 	if err == nil {
 		var r *remote.Runner
-		if r, err = remote.New(p.gang, &remote.Options{Log: o.Log, Version: program, Departures: p.left}); err == nil {
+		log := o.Log
+		if log == nil { // who waits long for the others says so
+			log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		}
+		if r, err = remote.New(p.gang, &remote.Options{Log: log, Version: program, Gather: gather, Departures: p.left}); err == nil {
 			p.plans, p.closer = r, r
 			return r
 		}
@@ -211,7 +220,8 @@ func (f failed) Write(context.Context, *exec.Graph, exec.Sink, *exec.Options) (e
 }
 
 // Train makes c the configuration of a run of this job; trainer.New or Command, and Fit, follow. The workers are spread over its nodes, a SIGTERM is a notice (Config.Preemption) where c has none of its own, until ctx
-// ends, and a later attempt of the job goes on with the run that an earlier one began. A run without a name has the job's. Outside of a job, and in a worker process, c stays as it is.
+// ends, and a later attempt of the job goes on with the run that an earlier one began. A run without a name has the job's. Outside of a job c stays as it is; a worker process only needs
+// the name and the job in it.
 //
 // Errors: Invalid, where the run would be kept in the job's copy of the working directory, which goes with the job; those of the storage.
 func (p *Process) Train(ctx context.Context, c *trainer.Config) error {
@@ -240,13 +250,15 @@ func (p *Process) Train(ctx context.Context, c *trainer.Config) error {
 	if p.gang != nil && (local || strings.HasPrefix(c.Storage, "file://")) {
 		c.SharedStorage = true // the nodes look whether it is
 	}
-	if c.Preemption.Notice == nil {
+	if p.attempt > 1 && p.Node() == 0 { // of several nodes the first one's goes on
+		if err := p.goesOn(ctx, c); err != nil {
+			return err
+		}
+	}
+	if c.Preemption.Notice == nil { // from here on Fit hears it
 		c.Preemption.Notice = trainer.Signals(ctx)
 	}
-	if p.attempt < 2 || p.Node() > 0 { // of several nodes the first one's goes on
-		return nil
-	}
-	return p.goesOn(ctx, c)
+	return nil
 }
 
 // goesOn has a later attempt of a job go on with the run that an earlier one began: that of the same name and spec. The controller before it may be on a node that is not reached any more.
@@ -265,6 +277,9 @@ func (p *Process) goesOn(ctx context.Context, c *trainer.Config) error {
 	}
 	if c.Resume || spec == c.Spec && (!begun || job == c.Job) {
 		c.Resume, c.From = true, ""
+	}
+	if begun && job == c.Job { // an earlier attempt has gone back already, and on from there
+		c.ResumeAt = 0
 	}
 	return nil
 }

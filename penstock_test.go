@@ -323,6 +323,9 @@ func TestTrain(t *testing.T) {
 		{"2", trainer.Config{Name: "theirs", Spec: "s"}, false, "", "theirs"},
 		{"2", trainer.Config{Name: "nobodys", Spec: "s"}, false, "", "nobodys"},
 		{"2", trainer.Config{Name: "theirs", Spec: "s", Resume: true}, true, "", "theirs"},
+		{"1", trainer.Config{Name: "ours", Spec: "s", Resume: true, ResumeAt: 3}, true, "", "ours"},
+		{"2", trainer.Config{Name: "ours", Spec: "s", Resume: true, ResumeAt: 3}, true, "", "ours"},
+		{"2", trainer.Config{Name: "theirs", Spec: "s", Resume: true, ResumeAt: 3}, true, "", "theirs"},
 		{"2", trainer.Config{Name: "new", Spec: "s", From: "other"}, false, "other", "new"},
 		{"2", trainer.Config{Spec: "s"}, false, "", "j7-2e7d2c03"},
 	} {
@@ -331,9 +334,12 @@ func TestTrain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := c.in
+		cfg, at := c.in, c.in.ResumeAt
+		if c.attempt == "2" && c.name == "ours" { // which has gone back, and on
+			at = 0
+		}
 		cfg.Storage, cfg.Preemption.Notice = storage, make(chan string)
-		if err := p.Train(t.Context(), &cfg); err != nil || cfg.Resume != c.resume || cfg.From != c.from || cfg.Name != c.name || cfg.Job != "c/j7" || fmt.Sprint(cfg.JobAttempt) != c.attempt || cfg.SharedStorage || cfg.Gang != nil {
+		if err := p.Train(t.Context(), &cfg); err != nil || cfg.Resume != c.resume || cfg.ResumeAt != at || cfg.From != c.from || cfg.Name != c.name || cfg.Job != "c/j7" || fmt.Sprint(cfg.JobAttempt) != c.attempt || cfg.SharedStorage || cfg.Gang != nil {
 			t.Errorf("attempt %s of %+v: %v: %+v", c.attempt, c.in, err, cfg)
 		}
 	}

@@ -17,14 +17,12 @@ import (
 const (
 	// pingEvery is how often a process that has nothing to say says that it lives; one that is silent for silence is lost.
 	pingEvery = 5 * time.Second
+	silence   = 30 * time.Second
 	// lastWords is how long what is still to be said may take when a link ends.
 	lastWords = 2 * time.Second
 
 	readBuffer, writeBuffer = 64 << 10, 64 << 10
 )
-
-// silence: see pingEvery. Tests shorten it.
-var silence = 30 * time.Second
 
 // link is one connection. Whoever has something to say leaves it to the writer and never waits. One goroutine reads.
 type link struct {

@@ -47,6 +47,7 @@ type peer struct {
 
 	mu     sync.Mutex
 	inline int64         // of blocks that may still come unasked
+	owed   int64         // of those that came for tasks which were given up: they may come again, which has not been said
 	watch  local.Watcher // nil: nobody reads yet
 	tasks  map[uint64]*stream
 	lost   error // why nothing comes from there any more
@@ -423,10 +424,15 @@ func (p *peer) body(h *blockHead) error {
 		p.mu.Unlock()
 		return errWords // more than may come unasked
 	case s == nil: // of a task that was given up
-		p.mu.Unlock()
 		if h.inline {
-			p.grant(h.id, true, h.cost())
+			p.inline -= h.cost()
+			if p.owed += h.cost(); p.owed >= p.enough {
+				p.inline += p.owed
+				p.grant(h.id, true, p.owed)
+				p.owed = 0
+			}
 		}
+		p.mu.Unlock()
 		_, err := io.CopyN(io.Discard, p.l.br, h.size())
 		return noEOF(err)
 	case h.inline:
@@ -459,12 +465,7 @@ func (p *peer) body(h *blockHead) error {
 
 // end tells the node that the run is over, waits a moment for it to end, and joins what reads.
 func (p *peer) end(err error) {
-	p.l.say(kindEnd, func(b []byte) []byte {
-		if err == nil {
-			return putFlag(b, true)
-		}
-		return putError(putFlag(b, false), err)
-	})
+	sayEnd(p.l, err)
 	p.mu.Lock()
 	p.ending = true
 	p.mu.Unlock()

@@ -23,6 +23,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -49,18 +50,19 @@ type Options struct {
 	// Version names the program, beside what the Go toolchain noted: nodes of another one are refused.
 	Version string
 	// Gather is how long the leader waits for all nodes, and they for it; 0 means 10 minutes. They plan beforehand, which takes as long as
-	// listing does.
+	// listing does, and a program may work alone before its next run. Who waits for a minute says so in Log.
 	Gather time.Duration
 	// Departures end that wait where it is in vain; nil: nobody says that it leaves. The caller closes them.
 	Departures *Departures
 }
 
-// Runner runs graphs on the nodes of a gang. One run at a time. Close it; the gang stays the caller's.
+// Runner runs graphs on the nodes of a gang. One run at a time: a second one is refused until the stream of the first is closed. Close it; the gang stays the caller's.
 type Runner struct {
 	g    *gang.Gang
 	o    Options
 	l    *gang.Listener // of the leader
-	runs int            // so far
+	busy atomic.Bool
+	runs int // so far; of who is busy
 }
 
 var _ exec.Runner = (*Runner)(nil)
@@ -112,8 +114,29 @@ func version() string {
 	return v
 }
 
-// Run implements exec.Runner. On all nodes but the first it returns when the run is over there, with exec.ErrServed.
+// take makes this the one run of the process; free makes room for the next.
+func (r *Runner) take() error {
+	if !r.busy.CompareAndSwap(false, true) {
+		return fault.New(fault.Invalid, "a run of this process on the nodes of its job is not over: close its stream, or wait for its end, before the next one")
+	}
+	return nil
+}
+
+func (r *Runner) free() { r.busy.Store(false) }
+
+// Run implements exec.Runner. On all nodes but the first it returns when the run is over there, with exec.ErrServed. Invalid: another one is not over.
 func (r *Runner) Run(ctx context.Context, g *exec.Graph, o *exec.Options) (exec.Stream, error) {
+	if err := r.take(); err != nil {
+		return nil, err
+	}
+	st, err := r.run(ctx, g, o)
+	if err != nil {
+		r.free()
+	}
+	return st, err
+}
+
+func (r *Runner) run(ctx context.Context, g *exec.Graph, o *exec.Options) (exec.Stream, error) {
 	if !r.Leads() {
 		return nil, r.serve(ctx, g, nil, o)
 	}
@@ -127,7 +150,7 @@ func (r *Runner) Run(ctx context.Context, g *exec.Graph, o *exec.Options) (exec.
 		s.cancel(nil)
 		return nil, err
 	}
-	return &led{Stream: st, s: s}, nil
+	return &led{Stream: st, s: s, free: sync.OnceFunc(r.free)}, nil
 }
 
 // Write implements exec.Runner. Unsupported where the sink is none that several processes can write (exec.Joint).
@@ -136,6 +159,10 @@ func (r *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 	if !ok && g.Root.Scan != nil {
 		return exec.Stats{}, fault.New(fault.Unsupported, "a sink of type %T cannot be written by several nodes: it must be an exec.Joint", sink)
 	}
+	if err := r.take(); err != nil {
+		return exec.Stats{}, err
+	}
+	defer r.free()
 	if !r.Leads() {
 		return exec.Stats{}, r.serve(ctx, g, joint, o)
 	}
@@ -191,7 +218,8 @@ func (b begin) Abort(ctx context.Context) error {
 // led is a run whose nodes are told of its end.
 type led struct {
 	exec.Stream
-	s *session
+	s    *session
+	free func() // once
 }
 
 // Alloc is the stream's.
@@ -216,6 +244,7 @@ func (s *led) Close() error {
 	err := s.Stream.Close()
 	s.s.end(nil)
 	s.s.cancel(nil)
+	s.free()
 	return err
 }
 
@@ -406,27 +435,86 @@ func (r *Runner) lead(ctx context.Context, g *exec.Graph, joint exec.Joint, o *e
 // accept waits until all nodes have come. A node comes for a run when it has heard of the end of the one before.
 func (r *Runner) accept(ctx context.Context) (map[int]net.Conn, error) {
 	conns := map[int]net.Conn{}
+	var mu sync.Mutex // what is said of who is missing
+	defer r.waiting(func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		var missing []string
+		for node := 1; node < r.g.Nodes(); node++ {
+			if conns[node] == nil {
+				missing = append(missing, fmt.Sprint(node))
+			}
+		}
+		return strings.Join(missing, ", ")
+	})()
 	for len(conns) < r.g.Nodes()-1 {
 		c, node, err := r.l.Accept(ctx)
 		if err != nil {
 			err = departure(ctx, fault.New(fault.CodeOf(err), "%d of %d nodes of the job have come: %w", len(conns)+1, r.g.Nodes(), err))
 			var all sync.WaitGroup
-			for _, c := range conns {
-				all.Go(func() { // it waits for the hello of a run
-					l := newLink(c)
-					l.say(kindEnd, func(b []byte) []byte { return putError(putFlag(b, false), err) })
-					l.close()
-				})
+			for _, c := range conns { // they wait for the hello of a run
+				all.Go(func() { endLink(newLink(c), err) })
 			}
 			all.Wait()
 			return nil, err
 		}
-		if old := conns[node]; old != nil { // it gave that up
+		mu.Lock()
+		old := conns[node]
+		conns[node] = c
+		mu.Unlock()
+		if old != nil { // it gave that up
 			old.Close()
 		}
-		conns[node] = c
 	}
 	return conns, nil
+}
+
+// sayEnd tells a node that the run is over. Of the loss of others nothing is said: whoever loses the connection by it knows as much (ErrLost), and its process ends as this one does.
+func sayEnd(l *link, err error) {
+	if errors.Is(err, ErrLost) {
+		return
+	}
+	l.say(kindEnd, func(b []byte) []byte {
+		if err == nil {
+			return putFlag(b, true)
+		}
+		return putError(putFlag(b, false), err)
+	})
+}
+
+// endLink ends the link to a node that no run has.
+func endLink(l *link, err error) {
+	sayEnd(l, err)
+	l.close()
+}
+
+// waitSays and waitEvery are when a process says for whom it waits: once, and again.
+const (
+	waitSays  = time.Minute
+	waitEvery = 10 * time.Minute
+)
+
+// waiting says from time to time for which nodes this one waits, until stop.
+func (r *Runner) waiting(nodes func() string) (stop func()) {
+	over := make(chan struct{})
+	var saying sync.WaitGroup
+	saying.Go(func() {
+		began, t := time.Now(), time.NewTimer(waitSays)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				r.o.Log.Warn("this node waits for others to make the same call", "nodes", nodes(), "for", time.Since(began).Round(time.Second).String())
+				t.Reset(waitEvery)
+			case <-over:
+				return
+			}
+		}
+	})
+	return func() {
+		close(over)
+		saying.Wait()
+	}
 }
 
 // greet says hello to a node and hears whether it is ready.

@@ -410,6 +410,8 @@ func (r *Runner) serve(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	defer stop()
 	gather, stopWatch := r.o.Departures.watch(gather, 0)
 	defer stopWatch()
+	begun := sync.OnceFunc(r.waiting(func() string { return "0" }))
+	defer begun()
 	c, err := r.g.Dial(gather, 0, service)
 	if err = departure(gather, err); err != nil {
 		if isDeparture(err) {
@@ -424,20 +426,21 @@ func (r *Runner) serve(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	defer l.close()
 	unwatch := context.AfterFunc(ctx, func() { l.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) })
 	defer unwatch()
-	err = r.served(ctx, gather, l, g, joint, o, &mine)
+	err = r.served(ctx, gather, begun, l, g, joint, o, &mine)
 	if cause := context.Cause(ctx); cause != nil && err != nil && err != exec.ErrServed {
 		err = fault.WithCode(fault.Canceled, cause)
 	}
 	return err
 }
 
-// served is serve over a connection. gather is how long the leader may take to begin: it accepts nobody before, and pings nobody.
-func (r *Runner) served(ctx, gather context.Context, l *link, g *exec.Graph, joint exec.Joint, o *exec.Options, mine *hello) error {
+// served is serve over a connection. gather is how long the leader may take to begin: it accepts nobody before, and pings nobody. begun is called once it has.
+func (r *Runner) served(ctx, gather context.Context, begun func(), l *link, g *exec.Graph, joint exec.Joint, o *exec.Options, mine *hello) error {
 	var h hello
 	l.patient = true
 	late := context.AfterFunc(gather, func() { l.fail(context.Cause(gather)) })
 	err := l.hear(kindHello, &h)
 	late()
+	begun()
 	l.patient = false
 	if errors.Is(err, ErrEnded) {
 		return err
@@ -518,6 +521,9 @@ func (r *Runner) served(ctx, gather context.Context, l *link, g *exec.Graph, joi
 }
 
 func lostLeader(err error) error {
+	if errors.Is(err, ErrLost) {
+		return err
+	}
 	return fault.New(fault.WorkerLost, "%w: node 0: %w", ErrLost, err)
 }
 

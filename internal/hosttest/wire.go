@@ -209,7 +209,9 @@ func (w *Wire) ToNode(node string) {
 func (w *Wire) Between(from, to string) {
 	w.t.Helper()
 	w.run(append(w.In(to), "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr "+w.Addr(from)+" counter drop")...)
-	w.cuts = append(w.cuts, to)
+	if !slices.Contains(w.cuts, to) {
+		w.cuts = append(w.cuts, to)
+	}
 }
 
 // Heal lets everything through again that [Wire.ToHead], [Wire.ToNode] and [Wire.Between] drop. What dropped nothing was no fault, and fails the test.
