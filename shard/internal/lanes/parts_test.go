@@ -353,16 +353,29 @@ func TestLotGivesTheSameBatches(t *testing.T) {
 	}
 }
 
+// slowTable opens its first split at the gate, whatever becomes of the context.
+type slowTable struct {
+	*exectest.Table
+	gate chan struct{}
+}
+
+func (s slowTable) Open(ctx context.Context, split int, o *driver.ScanOptions) (driver.Reader, error) {
+	if split == 0 {
+		<-s.gate
+	}
+	return s.Table.Open(context.WithoutCancel(ctx), split, o)
+}
+
 // A reader whose task goes on when the lot is closed, as the code of a run that was closed may, is closed by that task and not under its hands.
 func TestLotClosedWhileRead(t *testing.T) {
 	for _, opening := range []bool{false, true} {
 		tab := exectest.NewTable(2, 100)
 		gate := make(chan struct{})
-		if opening {
-			tab.Reads = []chan struct{}{gate, nil}
+		if !opening {
+			close(gate)
 		}
 		budget := exec.NewBudget(1 << 30)
-		l := newLot(t.Context(), tab, budget, "lot", false, 0, &idle{room: 1 << 20})
+		l := newLot(t.Context(), slowTable{tab, gate}, budget, "lot", false, 0, &idle{room: 1 << 20})
 		v := l.view([]*task{{to: 50, edges: []int64{50}, gone: make(chan struct{})}, {split: 1, to: 50, edges: []int64{50}, gone: make(chan struct{})}})
 		o := &driver.ScanOptions{BatchRows: 10, Stats: &driver.ScanStats{}}
 		other, err := v.Open(t.Context(), 1, o) // which waits for its next task
@@ -403,12 +416,13 @@ func TestLotClosedWhileRead(t *testing.T) {
 		} else if n := tab.Readers(); n != 1 {
 			t.Errorf("%d readers are open, want the one that is used", n)
 		}
-		if rd != nil {
-			if _, err := rd.Next(t.Context()); err == nil || err == io.EOF {
-				t.Errorf("it reads on: %v", err)
-			}
-			rd.Close()
+		if rd == nil {
+			t.Fatal("it was not opened")
 		}
+		if _, err := rd.Next(t.Context()); err == nil || err == io.EOF {
+			t.Errorf("it reads on: %v", err)
+		}
+		rd.Close()
 		if n, m := tab.Readers(), budget.Allocated(); n != 0 || m != 0 {
 			t.Errorf("%d readers open, %d bytes", n, m)
 		}
