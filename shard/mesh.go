@@ -78,6 +78,7 @@ type peer struct {
 	lengths []lengths
 	idle    bool // its ranks were given up; it feeds others
 	left    bool // it said bye
+	failed  bool // after a failure, of which all hear
 	last    time.Time
 	queue   []Message // to it
 	more    chan struct{}
@@ -134,7 +135,7 @@ func (m *mesh) await(ctx context.Context, p *peer, what func() string, have func
 			return m.err
 		case m.j.feeds() && m.deserted():
 			return m.left()
-		case p.left && !m.j.feeds():
+		case p.left && !p.failed && !m.j.feeds():
 			return m.leftError(p, what())
 		}
 		if begin.IsZero() {
@@ -338,7 +339,7 @@ func (m *mesh) abandoned() error {
 // deserted reports whether no node has a rank that is read; it needs mu.
 func (m *mesh) deserted() bool {
 	for _, node := range m.j.Nodes.Ranks {
-		if p := m.peers[node]; p == nil && !m.resting || p != nil && !p.left && !p.idle {
+		if p := m.peers[node]; p == nil && !m.resting || p != nil && !p.idle && (!p.left || p.failed) {
 			return false
 		}
 	}

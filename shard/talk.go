@@ -59,9 +59,13 @@ func (m *mesh) close() {
 	m.mu.Lock()
 	started := m.started && !m.closed
 	m.closed = true
+	var failed []uint64 // the word of a failure is on its way to all, perhaps from another node and behind this
+	if m.failed {
+		failed = []uint64{1}
+	}
 	m.mu.Unlock()
 	if started {
-		m.tell(nil, sayBye)
+		m.tell(nil, sayBye, failed...)
 		for p := range m.others {
 			close(p.more)
 		}
@@ -152,7 +156,7 @@ func (m *mesh) listen(p *peer) {
 			}
 			return
 		}
-		left := len(msg.Head) == 1 && msg.Head[0] == sayBye
+		left := len(msg.Head) > 0 && msg.Head[0] == sayBye
 		if failed {
 			msg.Release()
 		} else if err = m.take(p, &msg); err != nil {
@@ -289,7 +293,7 @@ func (m *mesh) take(p *peer, msg *Message) error {
 	case sayIdle:
 		p.idle = true
 	case sayBye:
-		p.left = true
+		p.left, p.failed = true, len(r.b) > 0 && r.next() == 1
 	default:
 		return damaged()
 	}
