@@ -52,6 +52,7 @@ type worker struct {
 	pid     int
 	out     *output
 	streams []*stream
+	cgroup  *cgroup // nil: memory is looked at only
 
 	// under group.mu
 	usage     Usage
@@ -253,6 +254,11 @@ func (g *group) explain(w *worker, e *Exit, state *os.ProcessState, err error) {
 		e.Code = ws.ExitStatus()
 	}
 	e.Ours = e.Ours || !w.quit.IsZero() && e.At.Sub(w.quit) < quitCounts
+	if !e.OK() && !e.Ours && w.cgroup.killed() {
+		_, _ = oom.Killed() // it is not another's
+		e.Memory, e.Detail = true, "the kernel ended one of its processes at its limit of "+bytesText(w.Memory)
+		return
+	}
 	if e.Signal != syscall.SIGKILL {
 		return
 	}
@@ -310,7 +316,13 @@ func (g *group) look() {
 // limit finds workers that use too much. What their processes share is counted once before that is said.
 func (g *group) limit() {
 	for i, w := range g.workers {
-		if w.Memory <= 0 || w.used > 0 || !w.ended.IsZero() || w.usage.Memory <= w.Memory {
+		if w.Memory <= 0 || w.used > 0 || !w.ended.IsZero() {
+			continue
+		}
+		if w.cgroup.killed() { // what is left of it ends, too
+			w.used = w.Memory
+		}
+		if w.usage.Memory <= w.Memory {
 			continue
 		}
 		exact, ok := int64(0), true
@@ -394,6 +406,9 @@ func (g *group) tend() {
 	}
 	if g.term != nil {
 		g.term.close()
+	}
+	for _, w := range g.workers {
+		w.cgroup.remove()
 	}
 	alive.remove(g)
 	adopt(false)

@@ -41,7 +41,9 @@ type Worker struct {
 	Dir string
 	// Files are what a process has as descriptors 3, 4 and so on. They are the caller's, who may close them when Launch has returned.
 	Files []*os.File
-	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. It is looked at each half second, and can be passed in between. 0: no limit.
+	// Memory is how many bytes the worker and its descendants may use together: see Usage.Memory. Above it they are ended. Where this process can make a control group
+	// for them (below its own with version 1 of control groups, in what systemd delegates with version 2) the kernel counts, swap and its own
+	// memory for them too, and ends one at once. Elsewhere they are looked at each half second, and can pass it in between. 0: no limit.
 	Memory int64
 	// Run is the worker of a launcher of goroutines; others ignore it. It should return soon after ctx has ended.
 	Run func(ctx context.Context) error

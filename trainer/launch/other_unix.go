@@ -22,6 +22,16 @@ func watchable() bool { return true }
 
 type procID struct{ pid int }
 
+// cgroup is of Linux.
+type cgroup struct{}
+
+func newCgroup(string, int64) *cgroup { return nil }
+
+func (*cgroup) born(_ *syscall.SysProcAttr, start func() error) error { return start() }
+
+func (*cgroup) killed() bool { return false }
+func (*cgroup) remove()      {}
+
 // member is the process group of a worker.
 type member struct {
 	id     procID

@@ -413,6 +413,7 @@ func TestGigabyte(t *testing.T) {
 }
 
 func TestMemoryLimit(t *testing.T) {
+	lookedAt(t)
 	w := again(t, 0, "hog", "LAUNCH_BYTES=100000000")
 	w.Memory = 64 << 20
 	other := sh(1, "exec sleep 1000")
@@ -429,6 +430,7 @@ func TestMemoryLimit(t *testing.T) {
 
 // Memory that a fork shares counts once; that of descendants counts.
 func TestMemoryShared(t *testing.T) {
+	lookedAt(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		memtest.Skip(t, "no python3")

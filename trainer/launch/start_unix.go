@@ -149,8 +149,22 @@ func (g *group) start(i int) error {
 		files = append(files, wr)
 	}
 	files = append(files, w.Files...)
-	env := lastOnly(append(w.Env[:len(w.Env):len(w.Env)], fmt.Sprintf("%s=%s%d", EnvLaunch, g.tree.token, i)))
-	p, err := os.StartProcess(w.path, w.Argv, &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: procAttr()})
+	name := fmt.Sprintf("%s%d", g.tree.token, i)
+	env := lastOnly(append(w.Env[:len(w.Env):len(w.Env)], EnvLaunch+"="+name))
+	if w.Memory > 0 {
+		w.cgroup = newCgroup(name, w.Memory)
+	}
+	attr := &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: procAttr()}
+	var p *os.Process
+	start := func() (err error) {
+		p, err = os.StartProcess(w.path, w.Argv, attr)
+		return err
+	}
+	if err = w.cgroup.born(attr.Sys, start); err != nil && w.cgroup != nil { // perhaps for the group
+		w.cgroup.remove()
+		w.cgroup, attr.Sys = nil, procAttr()
+		err = start()
+	}
 	if err != nil {
 		for _, s := range w.streams {
 			s.r.Close()
