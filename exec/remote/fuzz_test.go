@@ -199,6 +199,42 @@ func TestUrgentFirst(t *testing.T) {
 	s.l.close()
 }
 
+// TestQueuedPartDropped: a part that has not begun is ended at once where the leader cancels it, and that says so; of other tasks nothing is said.
+func TestQueuedPartDropped(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	set, memory, err := local.SettingsOf(&exec.Options{CPUs: 1, Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := local.New(nil).Worker(ctx, exectest.Scan(exectest.NewTable(3, 10)), nil, &exec.Options{CPUs: 1, Memory: 1 << 20}, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{wake: make(chan struct{}, 1)}
+	s := &server{l: l, w: w, ctx: ctx, cancel: cancel, tasks: map[uint64]*task{}, inline: inlineOf(memory, 1), counts: w.Counts()}
+	for id := range uint64(2) { // the sink is not there yet
+		if err := s.add(&local.Task{ID: id, Split: int(id), Part: -1, To: -1, Attempt: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.tasks[1].part = true // this graph has no sink
+	for id := range uint64(3) {
+		s.drop(id)
+	}
+	l.br = bufio.NewReader(bytes.NewReader(l.said))
+	kind, said, err := l.next(nil)
+	if r := (&words{b: said}); err != nil || kind != kindFail || r.uint() != 1 || takeError(r).Code != fault.Canceled || l.br.Buffered() > 0 {
+		t.Errorf("%v: message %d: %q", err, kind, said)
+	}
+	if len(s.tasks) != 0 || len(s.queue) != 0 {
+		t.Errorf("%d tasks, %d wait", len(s.tasks), len(s.queue))
+	}
+	s.stop(exec.ErrDone)
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // serveAll has a node do what a leader says.
 func serveAll(t *testing.T, said []byte) {
 	tb := exectest.NewTable(3, 200)

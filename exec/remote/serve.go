@@ -163,7 +163,9 @@ func (s *server) urge(id uint64, on bool) {
 	s.schedule()
 }
 
-// drop ends a task. One that has not begun is gone at once, and nothing is said of it.
+var errDropped = fault.New(fault.Canceled, "it had not begun")
+
+// drop ends a task. One that has not begun is gone at once: the leader waits for the end of parts, and for nothing else.
 func (s *server) drop(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,6 +178,9 @@ func (s *server) drop(id uint64) {
 		s.queue = slices.Delete(s.queue, i, i+1)
 		delete(s.tasks, id)
 		k.job.Drop()
+		if k.part {
+			s.l.say(kindFail, func(b []byte) []byte { return putError(putUint(b, id), errDropped) })
+		}
 		return
 	}
 	k.job.Cancel()
