@@ -20,7 +20,7 @@ func (m *Machine) try(d *demand, later bool) []Placement {
 			return left
 		}
 	}
-	placed := m.fit(d, func(n *node) bool { return n.is == up }, offer, nil)
+	placed := m.fit(d, m.classes, func(n *node) bool { return n.is == up }, offer, nil)
 	taken := map[string]bool{} // of the last node
 	for i := range placed {
 		p := &placed[i]
@@ -48,9 +48,9 @@ func (m *Machine) try(d *demand, later bool) []Placement {
 	return placed
 }
 
-// fit finds usable nodes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
-// own, the one with the least room; else the lowest id).
-func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
+// fit finds usable nodes of classes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
+// own, the one with the least room), then the one of the lowest id. All three are the same for nodes of a class.
+func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
 	var left map[NodeID]Resources // after the groups before
 	if len(d.groups) > 1 {
 		left = map[NodeID]Resources{}
@@ -59,17 +59,10 @@ func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Reso
 	for _, g := range d.groups {
 		var rooms []room
 		sum := int64(0)
-		for _, n := range m.order {
-			if !usable(n) || !n.has(g.Labels) {
-				continue
-			}
-			has, ok := left[n.ID]
-			if !ok {
-				has = offer(n)
-			}
+		add := func(n *node, has Resources) bool {
 			c := has.holds(g.Needs, plenty)
-			if c == 0 || d.Distinct && ok {
-				continue
+			if c == 0 {
+				return false
 			}
 			r := room{n: n, c: min(c, d.most()), bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
 			switch {
@@ -80,6 +73,32 @@ func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Reso
 			}
 			rooms = append(rooms, r)
 			sum += r.c
+			return true
+		}
+		fits := func(n *node) bool { return usable(n) && n.has(g.Labels) }
+		for _, c := range classes { // of each, as many as all members could be on
+			if !fits(c.nodes[0]) {
+				continue
+			}
+			has, n := offer(c.nodes[0]), 0
+			for i := 0; i < len(c.nodes) && n < g.n; i++ {
+				if x := c.nodes[i]; !slices.Contains(d.Avoid, x.ID) && !in(left, x.ID) {
+					if !add(x, has) {
+						break
+					}
+					n++
+				}
+			}
+		}
+		for i, id := range d.Avoid {
+			if n := m.nodes[id]; n != nil && fits(n) && !in(left, id) && !slices.Contains(d.Avoid[:i], id) {
+				add(n, offer(n))
+			}
+		}
+		for id, has := range left { // not like their classes any more
+			if n := m.nodes[id]; fits(n) && !d.Distinct {
+				add(n, has)
+			}
 		}
 		if sum < int64(g.n) {
 			return nil
@@ -108,6 +127,11 @@ func (m *Machine) fit(d *demand, usable func(*node) bool, offer func(*node) Reso
 	return placed
 }
 
+func in(left map[NodeID]Resources, id NodeID) bool {
+	_, ok := left[id]
+	return ok
+}
+
 // plenty is how many of those fit that need nothing.
 const plenty = 1 << 30
 
@@ -125,9 +149,7 @@ func share(rooms []room, n int64, spread Spread) {
 		rooms[best].take = n
 		return
 	}
-	slices.SortStableFunc(rooms, func(a, b room) int {
-		return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer))
-	})
+	slices.SortFunc(rooms, before)
 	if spread == Spaced {
 		for n > 0 {
 			for i := range rooms {
@@ -149,13 +171,16 @@ func share(rooms []room, n int64, spread Spread) {
 		}
 		rooms[i], rooms[best] = rooms[best], rooms[i]
 		if best != i { // the order of the others stays
-			slices.SortStableFunc(rooms[i+1:], func(a, b room) int {
-				return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer))
-			})
+			slices.SortFunc(rooms[i+1:], before)
 		}
 		rooms[i].take = min(n, rooms[i].c)
 		n -= rooms[i].take
 	}
+}
+
+// before is the order in which rooms are filled.
+func before(a, b room) int {
+	return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
 }
 
 // one is the room of the best kind that takes all n with the least left over; -1: none does.
@@ -170,7 +195,7 @@ func one(rooms []room, n int64) int {
 		case c > 0:
 			continue
 		}
-		if r.c >= n && (best < 0 || cmp.Or(cmp.Compare(r.c, rooms[best].c), cmp.Compare(rooms[best].prefer, r.prefer)) < 0) {
+		if r.c >= n && (best < 0 || cmp.Or(cmp.Compare(r.c, rooms[best].c), cmp.Compare(rooms[best].prefer, r.prefer), cmp.Compare(r.n.ID, rooms[best].n.ID)) < 0) {
 			best = i
 		}
 	}

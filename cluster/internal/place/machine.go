@@ -2,21 +2,23 @@ package place
 
 import (
 	"cmp"
-	"fmt"
+	"encoding/binary"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Machine is the state. The zero value has no nodes and no demands.
 type Machine struct {
-	nodes  map[NodeID]*node
-	order  []*node // by id; the lost ones are not in it
-	placed map[DemandID]*demand
-	waits  map[DemandID]*demand
-	lines  map[string]*line
-	kinds  []*line // lines by the arrival of their first
-	came   int64   // demands so far
+	nodes   map[NodeID]*node
+	order   []*node // by id; the lost ones are not in it
+	byKey   map[string]*class
+	key     []byte   // for a key
+	classes []*class // in no order that counts
+	placed  map[DemandID]*demand
+	waits   map[DemandID]*demand
+	lines   map[string]*line
+	kinds   []*line // lines by the arrival of their first
+	came    int64   // demands so far
 
 	first *demand // the one that nodes are reserved for; nil: none
 	kept  []*node // which
@@ -34,6 +36,8 @@ const (
 
 type node struct {
 	Node
+	shape    string
+	class    *class
 	is       standing
 	free     Resources      // capacity less what is booked; below 0 where the node came back with less
 	kept     Resources      // reserved for Machine.first
@@ -77,7 +81,7 @@ type line struct {
 func (m *Machine) Step(e Event) []Action {
 	m.out = m.out[:0]
 	if m.nodes == nil {
-		m.nodes, m.placed, m.waits, m.lines = map[NodeID]*node{}, map[DemandID]*demand{}, map[DemandID]*demand{}, map[string]*line{}
+		m.nodes, m.placed, m.waits, m.lines, m.byKey = map[NodeID]*node{}, map[DemandID]*demand{}, map[DemandID]*demand{}, map[string]*line{}, map[string]*class{}
 	}
 	switch e.Kind {
 	case NodeUp:
@@ -111,12 +115,13 @@ func (m *Machine) arrive(x Node) {
 	if n == nil {
 		n = &node{used: map[string]int{}, holds: map[member]Placement{}}
 		m.nodes[x.ID] = n
-		i, _ := slices.BinarySearchFunc(m.order, x.ID, func(n *node, id NodeID) int { return cmp.Compare(n.ID, id) })
+		i, _ := slices.BinarySearchFunc(m.order, x.ID, byID)
 		n.Node = x
 		m.order = slices.Insert(m.order, i, n)
 	}
 	n.Node = x
 	n.Capacity.GPUs = min(x.Capacity.GPUs, int64(len(x.Devices)))
+	n.shape = shape(n.Node)
 	n.free = n.Capacity
 	n.free.Named = maps.Clone(x.Capacity.Named)
 	for k := range n.holds {
@@ -161,6 +166,7 @@ func (m *Machine) lose(n *node) {
 		m.out = append(m.out, Action{Do: Lost, Demand: id, Placed: lost})
 	}
 	delete(m.nodes, n.ID)
+	m.unclassify(n)
 	m.order = slices.DeleteFunc(m.order, func(x *node) bool { return x == n })
 	for _, l := range m.kinds {
 		l.forget(n.ID)
@@ -347,6 +353,9 @@ func (m *Machine) refresh() {
 	m.stale, m.first = false, nil
 	for _, n := range m.kept {
 		n.kept = Resources{}
+		if m.nodes[n.ID] == n {
+			m.classify(n)
+		}
 	}
 	m.kept = m.kept[:0]
 	for _, l := range m.kinds {
@@ -367,11 +376,14 @@ func (m *Machine) keep(l *line) {
 		n.kept.take(d.Members[p.Member].Needs, 1)
 		m.kept = append(m.kept, n)
 	}
+	for _, n := range m.kept {
+		m.classify(n)
+	}
 }
 
 // ever says where d would go if nothing else ran, on the freest of nodes that are alike; nil: the nodes there are could never take it. One that is suspect may be back.
 func (m *Machine) ever(d *demand) []Placement {
-	return m.fit(d, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
+	return m.fit(d, m.classes, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
 }
 
 func (l *line) mayFit() bool {
@@ -383,8 +395,9 @@ func (l *line) mayFit() bool {
 	return true
 }
 
-// recount brings the lines up to date with a node.
+// recount brings the lines, and the classes, up to date with a node.
 func (m *Machine) recount(n *node) {
+	m.classify(n)
 	for _, l := range m.kinds {
 		l.count(n)
 	}
@@ -448,10 +461,17 @@ func groups(members []Member) []group {
 
 // keyOf names what a demand asks for.
 func keyOf(d *demand) string {
-	var b strings.Builder
-	fmt.Fprint(&b, d.Spread, d.Distinct, d.Avoid)
-	for _, g := range d.groups {
-		fmt.Fprint(&b, g.first, g.n, g.Needs, g.Labels) // maps print in the order of their keys
+	b := []byte{byte(d.Spread), 0}
+	if d.Distinct {
+		b[1] = 1
 	}
-	return b.String()
+	b = binary.AppendVarint(b, int64(len(d.Avoid)))
+	for _, id := range d.Avoid {
+		b = appendText(b, string(id))
+	}
+	for _, g := range d.groups {
+		b = binary.AppendVarint(binary.AppendVarint(b, int64(g.first)), int64(g.n))
+		b = appendLabels(g.Needs.key(b), g.Labels)
+	}
+	return string(b)
 }

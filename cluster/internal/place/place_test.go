@@ -359,6 +359,18 @@ func (w *world) check() {
 			w.t.Fatalf("%s has %v free, not %v", n.ID, left[n.ID], n.free)
 		}
 	}
+	classed := 0
+	for i, c := range w.m.classes {
+		for k, n := range c.nodes {
+			classed++
+			if c.at != i || n.class != c || w.m.byKey[c.key] != c || string(n.key(nil)) != c.key || k > 0 && c.nodes[k-1].ID >= n.ID {
+				w.t.Fatalf("%s is in the wrong class, or place", n.ID)
+			}
+		}
+	}
+	if classed != len(w.nodes) || len(w.m.byKey) != len(w.m.classes) {
+		w.t.Fatalf("%d of %d nodes are in %d classes", classed, len(w.nodes), len(w.m.byKey))
+	}
 	if len(w.m.order) != len(w.nodes) || len(w.m.waits) != len(w.waits) {
 		w.t.Fatalf("%d nodes, %d wait; want %d and %d", len(w.m.order), len(w.m.waits), len(w.nodes), len(w.waits))
 	}
@@ -381,6 +393,27 @@ func (w *world) check() {
 			w.t.Fatalf("%s waits (%s), and there is room for %d of %d", d.ID, wait.Why, room, len(d.Members))
 		}
 		return // others may be kept back for it
+	}
+}
+
+// sameAlone: what is found in classes is what a look at every single node finds.
+func (w *world) sameAlone(x Demand) {
+	var alone []*class
+	for _, n := range w.m.order {
+		alone = append(alone, &class{nodes: []*node{n}})
+	}
+	d := &demand{Demand: x, groups: groups(x.Members)}
+	for _, f := range []func(cs []*class) []Placement{
+		func(cs []*class) []Placement {
+			return w.m.fit(d, cs, func(n *node) bool { return n.is == up }, func(n *node) Resources { return n.free }, nil)
+		},
+		func(cs []*class) []Placement {
+			return w.m.fit(d, cs, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs })
+		},
+	} {
+		if got, want := f(w.m.classes), f(alone); !reflect.DeepEqual(got, want) {
+			w.t.Fatalf("%+v goes to %v, and with a look at each node to %v", x, got, want)
+		}
 	}
 }
 
@@ -414,6 +447,9 @@ func simulate(w *world, r *rand.Rand) {
 	node := func() Node {
 		id++
 		n := gpus(fmt.Sprintf("n%03d", id), 1+r.Int64N(8), r.Int64N(3)*r.Int64N(5))
+		if r.IntN(2) == 0 { // like others
+			n = gpus(string(n.ID), 4, 2)
+		}
 		if r.IntN(3) == 0 {
 			n.Labels = map[string]string{"zone": string(rune('a' + r.IntN(2)))}
 		}
@@ -449,6 +485,14 @@ func simulate(w *world, r *rand.Rand) {
 				}
 			}
 			d.Spread, d.Distinct = Spread(r.IntN(2)), r.IntN(3) == 0
+			for range r.IntN(3) {
+				d.Avoid = append(d.Avoid, NodeID(pick()))
+			}
+			mixed := d
+			for range r.IntN(3) {
+				mixed.Members = append(slices.Clip(mixed.Members), Member{Needs: Resources{MilliCPUs: 500 * r.Int64N(8), GPUs: r.Int64N(2)}})
+			}
+			w.sameAlone(mixed)
 			w.step(want(d))
 		case k < 14:
 			if ids := slices.Sorted(maps.Keys(w.waits)); len(ids) > 0 {
