@@ -211,9 +211,16 @@ type chaos struct {
 }
 
 func newChaos(t *testing.T, listen string, store ...string) *chaos {
+	t.Helper()
+	return leased(t, 2*time.Second, listen, store...)
+}
+
+// leased is newChaos with a lease of nodes.
+func leased(t *testing.T, lease time.Duration, listen string, store ...string) *chaos {
+	t.Helper()
 	c := &chaos{nodes: map[string]*actor{}, results: t.TempDir()}
 	c.t, c.dir = t, shortDir(t)
-	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: listen, Lease: 2 * time.Second, Store: StoreConfig{Address: strings.Join(store, ",")}}
+	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: listen, Lease: lease, Store: StoreConfig{Address: strings.Join(store, ",")}}
 	c.startHead()
 	return c
 }

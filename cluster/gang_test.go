@@ -287,24 +287,34 @@ func TestGangNodeKilled(t *testing.T) {
 	c.membersGone()
 }
 
-// A node is killed, and the other process fails as it has lost it: that is no failure of the job.
+// A node is killed, and the other process fails as it has lost it, before the head knows what was lost: that is no failure of the job, also for a head that was started since.
 func TestGangFailsForLost(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
-	for _, n := range []string{"a", "b", "c"} {
-		c.start(n)
-	}
-	lost := filepath.Join(c.results, "lost")
-	j := sh(fmt.Sprintf(`[ $PENSTOCK_JOB_ATTEMPT = 1 ] || exit 0; while ! [ -e %s ]; do sleep 0.05; done; exit 1`, lost))
-	j.Nodes = 2
-	id := c.submit(j)
-	s := c.until(id, func(s *JobStatus) bool { return s.State == "running" })
-	c.nodes[nameOf(s.Nodes[1])].kill()
-	must(t, os.WriteFile(lost, nil, 0o600))
-	c.until(id, func(s *JobStatus) bool {
-		return s.Failures["user"] == 1 && strings.Contains(s.Why, "node 0 of the job")
-	})
-	if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["node"] != 1 || len(s.Failures) != 1 {
-		t.Errorf("%+v", s)
+	for name, again := range map[string]bool{"one head": false, "another head": true} {
+		t.Run(name, func(t *testing.T) {
+			c := leased(t, time.Hour, "127.0.0.1:0") // the node is lost when it says so itself
+			for _, n := range []string{"a", "b", "c"} {
+				c.start(n)
+			}
+			lost := filepath.Join(c.results, "lost")
+			j := sh(fmt.Sprintf(`[ $PENSTOCK_JOB_ATTEMPT = 1 ] || exit 0; while ! [ -e %s ]; do sleep 0.05; done; exit 1`, lost))
+			j.Nodes = 2
+			id := c.submit(j)
+			s := c.until(id, func(s *JobStatus) bool { return s.State == "running" })
+			other := nameOf(s.Nodes[1])
+			c.nodes[other].kill()
+			must(t, os.WriteFile(lost, nil, 0o600))
+			c.until(id, func(s *JobStatus) bool {
+				return s.Failures["user"] == 1 && strings.Contains(s.Why, "node 0 of the job")
+			})
+			if again {
+				c.h.kill()
+				c.startHead()
+			}
+			c.start(other) // without the process
+			if s := c.over(id); s.State != "finished" || s.Attempts != 2 || s.Failures["node"] != 1 || len(s.Failures) != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
 

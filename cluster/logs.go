@@ -75,11 +75,7 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 			return err
 		}
 		if l.Attempts && p.Attempt > max(l.attempt, 1) {
-			head := fmt.Sprintf("penstock: attempt %d\n", p.Attempt)
-			if l.open {
-				head = "\n" + head
-			}
-			if err := l.write(w, []byte(head)); err != nil {
+			if err := l.line(w, fmt.Sprintf("penstock: attempt %d", p.Attempt)); err != nil {
 				return err
 			}
 		}
@@ -106,9 +102,17 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 	}
 	if why := m.GetError(); why != "" && !n.said {
 		n.said = true
-		return l.write(w, []byte(name+"penstock: "+strings.TrimSpace(why)+"\n"))
+		return l.line(w, name+"penstock: "+strings.TrimSpace(why))
 	}
 	return nil
+}
+
+// line writes a line of its own.
+func (l *LogPosition) line(w io.Writer, text string) error {
+	if l.open {
+		text = "\n" + text
+	}
+	return l.write(w, []byte(text+"\n"))
 }
 
 func (l *LogPosition) write(w io.Writer, data []byte) error {

@@ -24,9 +24,10 @@ func TestLogPosition(t *testing.T) {
 		chunks []*pb.LogChunk
 		want   string
 	}{
-		"one node": {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a\nb"), chunk("j1/1/0", 1, 3, "c"), chunk("j1/2/0", 1, 0, "d")}, "a\nbcd"},
-		"again":    {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "abc"), chunk("j1/1/0", 1, 1, "bcd"), chunk("j1/1/0", 1, 0, "abc"), chunk("j1/2/0", 1, 0, "x"), chunk("j1/1/0", 1, 4, "late")}, "abcdx"},
-		"away":     {[]*pb.LogChunk{away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/2/0", 1, 0, ""))}, "penstock: away\npenstock: away\n"},
+		"one node":                     {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a\nb"), chunk("j1/1/0", 1, 3, "c"), chunk("j1/2/0", 1, 0, "d")}, "a\nbcd"},
+		"again":                        {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "abc"), chunk("j1/1/0", 1, 1, "bcd"), chunk("j1/1/0", 1, 0, "abc"), chunk("j1/2/0", 1, 0, "x"), chunk("j1/1/0", 1, 4, "late")}, "abcdx"},
+		"away":                         {[]*pb.LogChunk{away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/1/0", 1, 0, "")), away(chunk("j1/2/0", 1, 0, ""))}, "penstock: away\npenstock: away\n"},
+		"away in the middle of a line": {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "a"), away(chunk("j1/1/0", 1, 1, "")), chunk("j1/2/0", 1, 0, "b")}, "a\npenstock: away\nb"},
 		"two nodes": {[]*pb.LogChunk{chunk("j1/1/0", 2, 0, "a\nb"), chunk("j1/1/1", 2, 0, "c\n\n"), chunk("j1/1/0", 2, 3, "b\n"), chunk("j1/1/1", 2, 3, "d"), chunk("j1/1/0", 2, 5, "e")},
 			"node 0 | a\nnode 1 | c\nnode 1 | \nnode 0 | bb\nnode 0 | e\nnode 1 | d\n"},
 		"an end":           {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), end(chunk("j1/1/1", 2, 1, "")), chunk("j1/1/0", 2, 0, "b\n")}, "node 1 | a\nnode 0 | b\n"},

@@ -52,8 +52,9 @@ func (w *wire) waits() {
 // never watches for a time, or until f has ended the wait, that a node is never in one of some states.
 func (w *wire) never(node string, most time.Duration, enough func() bool, states ...string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx(), most)
+	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
+	defer time.AfterFunc(most, cancel).Stop() // no deadline: the head would end the call at it, too, and sometimes first
 	err := w.client.Watch(ctx, true, func(s *Status) error {
 		for _, n := range s.Nodes {
 			if n.Name == node && slices.Contains(states, n.State) {

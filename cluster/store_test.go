@@ -3,15 +3,7 @@
 package cluster
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,33 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/etcdtest"
 	"github.com/penstock-data/penstock/internal/fault"
 )
-
-// certify makes a certificate that is its own CA, for server and client, in dir.
-func certify(t *testing.T, dir string) (cert, key string) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "store"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, k.Public(), k)
-	must(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(k)
-	must(t, err)
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
-	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
-	return cert, key
-}
 
 // Two clusters share an etcd that speaks TLS and wants client certificates.
 func TestStoreByTLS(t *testing.T) {
 	dir := shortDir(t)
-	cert, key := certify(t, dir)
+	cert, key := etcdtest.Certify(t, dir)
 	etcd := act(t, role{Etcd: dir})
 	if !strings.HasPrefix(etcd.ready, "etcds://") {
 		t.Fatal(etcd.ready)

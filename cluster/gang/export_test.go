@@ -1,13 +1,6 @@
 package gang
 
-import (
-	"testing"
-	"time"
-)
+import "time"
 
-// AloneMost shortens how long Dial tries where nobody answers, for one test.
-func AloneMost(t *testing.T, d time.Duration) {
-	was := aloneMost
-	aloneMost = d
-	t.Cleanup(func() { aloneMost = was })
-}
+// SetAlone shortens how long Dial tries where nobody answers.
+func (g *Gang) SetAlone(d time.Duration) { g.alone = d }

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -53,6 +54,7 @@ type Gang struct {
 	work   sync.WaitGroup
 	ctx    context.Context
 	cancel context.CancelFunc
+	alone  time.Duration // how long Dial tries where nobody answers
 
 	mu       sync.Mutex
 	services map[string]*Listener
@@ -113,7 +115,7 @@ func AideOf(dir string) (*Gang, error) {
 func Open(dir string, l net.Listener) (*Gang, error) { return open(dir, l) }
 
 func open(dir string, l net.Listener) (*Gang, error) {
-	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}, from: map[netip.Prefix]int{}}
+	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}, from: map[netip.Prefix]int{}, alone: aloneMost}
 	err := g.load()
 	if err != nil {
 		l.Close()
@@ -236,7 +238,7 @@ func (g *Gang) DialAt(ctx context.Context, node int, address, service string) (n
 			alone = time.Time{}
 		} else if alone.IsZero() {
 			alone = began
-		} else if d := time.Since(alone); d > aloneMost && ctx.Err() == nil {
+		} else if d := time.Since(alone); d > g.alone && ctx.Err() == nil {
 			return nil, fault.New(fault.Unavailable, "node %d of the job (%s) is not reached for %v: its process is gone, or the network between the nodes is cut: %w", node, address, d.Round(time.Second), err)
 		}
 		select {
@@ -255,15 +257,13 @@ const (
 	mostWait   = time.Second
 	// handshakeTime is the most that a TLS handshake and the name of the service may take.
 	handshakeTime = 10 * time.Second
-	// maxUnproven is how many connections may be in a handshake at a time, and maxFrom those of one machine, so that it does not keep others out: what comes beyond is closed,
-	// and tries again.
-	maxUnproven, maxFrom = 256, 32
+	aloneMost     = 30 * time.Second
+	// maxUnproven is how many connections may be in a handshake at a time, maxFrom those of one address, and maxNetwork those of a network of 64 bits of IPv6, so that one machine, or one that takes many addresses there, does
+	// not keep others out: what comes beyond is closed, and tries again.
+	maxUnproven, maxFrom, maxNetwork = 256, 32, 128
 )
 
 var errClosed = fault.New(fault.Canceled, "the connection to the other nodes of the job is closed")
-
-// aloneMost is how long Dial tries where nobody answers. Tests shorten it.
-var aloneMost = 30 * time.Second
 
 // notYet is a reason to try again.
 type notYet struct {
@@ -402,41 +402,51 @@ func (g *Gang) accept() {
 				continue
 			}
 		}
-		from := machine(c.RemoteAddr())
+		from := bounds(c.RemoteAddr())
 		g.mu.Lock()
-		if g.unproven >= maxUnproven || g.from[from] >= maxFrom || g.ctx.Err() != nil {
+		if g.unproven >= maxUnproven || slices.ContainsFunc(from, func(b bound) bool { return g.from[b.of] >= b.most }) || g.ctx.Err() != nil {
 			c.Close()
 		} else {
 			g.pending[c] = true
 			g.unproven++
-			g.from[from]++
+			for _, b := range from {
+				g.from[b.of]++
+			}
 			g.work.Go(func() { g.take(c, from) })
 		}
 		g.mu.Unlock()
 	}
 }
 
-// machine is what connections of one machine have in common: its address, or the network of 64 bits from which it can take any.
-func machine(a net.Addr) netip.Prefix {
+// bound is the most connections in a handshake from somewhere.
+type bound struct {
+	of   netip.Prefix
+	most int
+}
+
+// bounds are those that count for an address: its own, and of IPv6 the network's, from which one machine can take any.
+func bounds(a net.Addr) []bound {
 	t, _ := a.(*net.TCPAddr)
 	ip := t.AddrPort().Addr().Unmap().WithZone("")
-	bits := ip.BitLen()
+	all := []bound{{netip.PrefixFrom(ip, ip.BitLen()), maxFrom}}
 	if ip.Is6() {
-		bits = 64
+		network, _ := ip.Prefix(64)
+		all = append(all, bound{network, maxNetwork})
 	}
-	p, _ := ip.Prefix(bits)
-	return p
+	return all
 }
 
 // take is a connection until its service has it.
-func (g *Gang) take(raw net.Conn, from netip.Prefix) {
+func (g *Gang) take(raw net.Conn, from []bound) {
 	ok := false
 	proven := sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.unproven--
-		if g.from[from]--; g.from[from] == 0 {
-			delete(g.from, from)
+		for _, b := range from {
+			if g.from[b.of]--; g.from[b.of] == 0 {
+				delete(g.from, b.of)
+			}
 		}
 	})
 	defer func() {

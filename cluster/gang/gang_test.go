@@ -241,6 +241,83 @@ func TestSilentMachine(t *testing.T) {
 	d.Close()
 }
 
+// elsewhere is a listener whose n-th connection seems to come from an address.
+type elsewhere struct {
+	net.Listener
+	at func(n int) net.IP
+	n  int
+}
+
+type from struct {
+	net.Conn
+	ip net.IP
+}
+
+func (c *from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port: 1} }
+
+func (l *elsewhere) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	l.n++
+	return &from{c, l.at(l.n)}, err
+}
+
+// Of IPv6 many machines share a network: a silent one does not keep the others there out, nor does one that takes all its addresses keep out other networks.
+func TestSilentNetwork(t *testing.T) {
+	in := func(network, host byte, n int) net.IP {
+		return net.IP{0x20, 1, 0xd, 0xb8, 0, 0, 0, network, 0, 0, 0, 0, 0, host, byte(n >> 8), byte(n)}
+	}
+	for name, x := range map[string]struct {
+		silent int
+		at     func(n int) net.IP
+		member net.IP
+	}{
+		"one machine":         {300, func(int) net.IP { return in(1, 0, 1) }, in(1, 0, 2)},
+		"many of a network":   {100, func(n int) net.IP { return in(1, 0, n) }, in(1, 1, 1)},
+		"all of a network":    {300, func(n int) net.IP { return in(1, 0, n) }, in(2, 0, 1)},
+		"one machine of IPv4": {300, func(int) net.IP { return net.IPv4(192, 0, 2, 1) }, net.IPv4(192, 0, 2, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gs, dirs := gangtest.WithFolders(t, 2)
+			address := gs[0].Address()
+			gs[0].Close()
+			tcp, err := net.Listen("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := gang.Open(dirs[0], &elsewhere{Listener: tcp, at: func(n int) net.IP {
+				if n > x.silent {
+					return x.member
+				}
+				return x.at(n)
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			if _, err := g.Listen("x"); err != nil {
+				t.Fatal(err)
+			}
+			for range x.silent {
+				c, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+			}
+			at := time.Now()
+			c, err := gs[1].Dial(t.Context(), 0, "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if took := time.Since(at); took > 5*time.Second {
+				t.Errorf("a member waited %v", took)
+			}
+		})
+	}
+}
+
 // What cannot be reached ends with the context; closing ends what waits.
 func TestEnds(t *testing.T) {
 	gs := gangtest.New(t, 2)
@@ -272,8 +349,8 @@ func TestEnds(t *testing.T) {
 
 // Where nobody answers at all it is given up, long before the context ends.
 func TestAlone(t *testing.T) {
-	gang.AloneMost(t, 50*time.Millisecond)
 	gs := gangtest.New(t, 2)
+	gs[0].SetAlone(50 * time.Millisecond)
 	gs[1].Close()
 	_, err := gs[0].Dial(t.Context(), 1, "x")
 	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "node 1 of the job") || !strings.Contains(err.Error(), "its process is gone, or the network between the nodes is cut") {

@@ -183,7 +183,8 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 
 ` + clusterExits,
 		Example: `  penstock start --head
-  penstock start --head --listen :7071 --name head.example.org --cpus 0   # a machine that only decides`,
+  penstock start --head --listen :7071 --name head.example.org --cpus 0   # a machine that only decides
+  penstock start --head --listen :7071 --store etcds://etcd1.example.org:2379 --store-ca ca.pem --store-cert head.pem --store-key head.key   # records in an etcd of yours`,
 		Args: args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if !head {

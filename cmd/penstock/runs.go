@@ -317,22 +317,36 @@ func openRun(cmd *cobra.Command, run, storage string) (*store.Run, string, error
 	return r, in, err
 }
 
-// table aligns columns.
-type table struct{ *tabwriter.Writer }
+// table aligns columns. It is written by Flush.
+type table struct {
+	*tabwriter.Writer // to lines
+	lines             *strings.Builder
+	out               io.Writer
+}
 
 func newTable(w io.Writer, heads ...string) table {
-	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	var lines strings.Builder
+	t := table{tabwriter.NewWriter(&lines, 0, 0, 2, ' ', 0), &lines, w}
 	if len(heads) > 0 {
 		t.row(heads...)
 	}
 	return t
 }
 
-func (t table) row(cells ...string) {
-	for len(cells) > 1 && cells[len(cells)-1] == "" { // no blanks at the end of lines
-		cells = cells[:len(cells)-1]
+// row adds a row. All have the same number of cells: a column ends where a row has none.
+func (t table) row(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+
+// Flush writes the rows, without blanks at their ends.
+func (t table) Flush() error {
+	if err := t.Writer.Flush(); err != nil {
+		return err
 	}
-	fmt.Fprintln(t, strings.Join(cells, "\t"))
+	var b strings.Builder
+	for line := range strings.Lines(t.lines.String()) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	_, err := io.WriteString(t.out, b.String())
+	return err
 }
 
 func printJSON(w io.Writer, v any) error {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,4 +108,35 @@ func signaledRun(t *testing.T, args func(spec, dir string) []string, spec, child
 		t.Errorf("child %d is still there: %v", pid, err)
 	}
 	return took
+}
+
+// A later attempt of a job asks the storage for its run first: where that does not answer, SIGTERM ends it as it ends any command.
+func TestSignalBeforeRun(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	spec := writeSpec(t, "version: 1\nsource: {range: {n: 10}}\nshards: {global_batch: 2}\ntrain: {command: [sleep, 1000]}\n")
+	c := command(t, "train", spec, "--storage", "s3://bucket/runs?endpoint=http://"+l.Addr().String()+"&use_path_style=true&region=us-east-1")
+	c.Env = append(c.Env, "PENSTOCK_JOB=j1", "PENSTOCK_JOB_ATTEMPT=2", "PENSTOCK_JOB_CLUSTER=x", "AWS_ACCESS_KEY_ID=x", "AWS_SECRET_ACCESS_KEY=x")
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(30*time.Second, func() { c.Process.Kill() })
+	defer stop.Stop()
+	asks, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asks.Close()
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != exitSignal+int(syscall.SIGTERM) {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
 }

@@ -148,7 +148,7 @@ with --take-over.
 				return cerr
 			}
 			if err == nil && st.State == store.Finished && t.at == 0 {
-				nothingLeft(cmd.OutOrStdout(), name, st.Reports, st.Checkpoint)
+				nothingLeft(cmd.OutOrStdout(), name, "", st.Reports, st.Checkpoint)
 				return nil
 			}
 			if err != nil && fault.CodeOf(err) != fault.NotFound {
@@ -272,11 +272,11 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	hand := place.Node() > 0
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	signal.Reset(syscall.SIGTERM) // which ends other commands
-	c.Preemption.Notice = trainer.Signals(ctx)
-	if err := place.Train(ctx, c); err != nil {
+	if err := place.Train(ctx, c); err != nil { // it may wait for the storage
 		return err
 	}
+	signal.Reset(syscall.SIGTERM) // which ends other commands
+	c.Preemption.Notice = trainer.Signals(ctx)
 	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
@@ -298,10 +298,10 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return err
 	case hand: // node 0 says how it ended
 	case r.Attempts == 0 && r.State == store.Finished:
-		nothingLeft(cmd.OutOrStdout(), r.Run, r.Reports, r.Checkpoint)
+		nothingLeft(cmd.OutOrStdout(), r.Run, place.Job(), r.Reports, r.Checkpoint)
 		return err
 	default:
-		t.summary(cmd.OutOrStdout(), r, time.Since(begin))
+		t.summary(cmd.OutOrStdout(), r, place.Job(), time.Since(begin))
 	}
 	switch {
 	case err == nil:
@@ -413,7 +413,7 @@ func budget(n *int) int {
 }
 
 // summary is the last line, and what to do next.
-func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
+func (t *training) summary(w io.Writer, r *trainer.Result, job string, took time.Duration) {
 	state, attempts := r.State, some(int64(r.Attempt), "attempt")
 	if state == store.Failed && fault.CodeOf(r.Err) == fault.Canceled {
 		state = "interrupted"
@@ -426,18 +426,17 @@ func (t *training) summary(w io.Writer, r *trainer.Result, took time.Duration) {
 		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
 	}
 	fmt.Fprintln(w)
-	job := os.Getenv("PENSTOCK_JOB")
 	if r.State != store.Finished && (job == "" || r.State != store.Preempted) { // else the cluster starts it again
 		fmt.Fprintln(w, goOn(t.cfg.Storage, r.Run, job))
 	}
 }
 
-// nothingLeft says that a run is finished, and what may come of it.
-func nothingLeft(w io.Writer, name string, reports int64, checkpoint int) {
+// nothingLeft says that a run is finished, and what may come of it; job is that of penstock train --cluster, if any.
+func nothingLeft(w io.Writer, name, job string, reports int64, checkpoint int) {
 	fmt.Fprintf(w, "%s is finished: %s, %s; nothing was done", name, some(reports, "report"), lastCheckpoint(checkpoint))
 	if checkpoint > 0 {
 		train := "penstock train SPEC"
-		if os.Getenv("PENSTOCK_JOB") != "" {
+		if job != "" {
 			train = "the same penstock train --cluster, with another --name and"
 		}
 		fmt.Fprintf(w, ". Another run begins with its checkpoint: %s --from %s", train, name)

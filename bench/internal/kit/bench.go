@@ -17,7 +17,21 @@ type Bench struct {
 	Ctx   context.Context // ends when the program is told to
 	Dir   string          // of this run: it is removed at the end
 	Quick bool            // little of everything, to see that it runs
-	undo  []func()
+	undo
+}
+
+// undo is what is to be done at the end.
+type undo []func()
+
+// Cleanup has f called at the end, the last first.
+func (u *undo) Cleanup(f func()) { *u = append(*u, f) }
+
+// Close does what Cleanup was told.
+func (u *undo) Close() {
+	for _, f := range slices.Backward(*u) {
+		f()
+	}
+	*u = nil
 }
 
 // Few is n, or with -quick less.
@@ -26,17 +40,6 @@ func (b *Bench) Few(n, quick int) int {
 		return quick
 	}
 	return n
-}
-
-// Cleanup has f called at the end, the last first.
-func (b *Bench) Cleanup(f func()) { b.undo = append(b.undo, f) }
-
-// Close does what [Bench.Cleanup] was told.
-func (b *Bench) Close() {
-	for _, f := range slices.Backward(b.undo) {
-		f()
-	}
-	b.undo = nil
 }
 
 // Main is main of a program that measures parts: it adds -only and -quick to the flags that there are, makes a folder of the run in DIR, and prints the table of the parts that are chosen, each of which runs with all.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"slices"
 	"testing"
 )
 
@@ -15,7 +14,7 @@ type Host struct {
 	ctx        context.Context
 	dir        string
 	last       func()
-	undo       []func()
+	undo
 }
 
 // NewHost has its folders below dir. last, if any, is called before an error ends the program, after Close.
@@ -25,7 +24,7 @@ func NewHost(ctx context.Context, dir string, last func()) *Host {
 
 func (h *Host) Context() context.Context { return h.ctx }
 func (h *Host) Helper()                  {}
-func (h *Host) Cleanup(f func())         { h.undo = append(h.undo, f) }
+func (h *Host) Cleanup(f func())         { h.undo.Cleanup(f) } // TB has one, too
 
 func (h *Host) Setenv(key, value string) {
 	old, was := os.LookupEnv(key)
@@ -66,11 +65,3 @@ func (h *Host) Fatalf(format string, args ...any) { h.Fatal(fmt.Sprintf(format, 
 
 // Skipf is called where the server cannot be had.
 func (h *Host) Skipf(format string, args ...any) { h.Fatalf(format, args...) }
-
-// Close undoes what was started, the last first.
-func (h *Host) Close() {
-	for _, f := range slices.Backward(h.undo) {
-		f()
-	}
-	h.undo = nil
-}

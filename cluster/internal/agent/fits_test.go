@@ -2,12 +2,14 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -46,6 +48,19 @@ func TestFits(t *testing.T) {
 		if lacks(err) != want {
 			t.Errorf("%v: %v", err, !want)
 		}
+	}
+}
+
+// A process ended when it died: what it left behind may hold its output for a while, until which nothing is known of its end.
+func TestEnded(t *testing.T) {
+	a := &agent{Config: Config{Dir: t.TempDir(), Inventory: &pb.Inventory{}, Log: slog.New(slog.DiscardHandler)}, ctx: t.Context()}
+	p := &process{a: a, id: "j1/1/0", start: &pb.Start{Argv: []string{"sh", "-c", `trap "" TERM; sleep 1000 & exit 7`}}}
+	e := p.run(t.Context())
+	if e.GetCode() != 7 {
+		t.Fatal(e)
+	}
+	if ago := time.Since(p.ended); ago < 250*time.Millisecond { // package launch reads on for 300 ms
+		t.Errorf("it ended %v ago", ago)
 	}
 }
 

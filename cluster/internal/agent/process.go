@@ -203,8 +203,8 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	a.Log.Info(fmt.Sprintf("process %s runs", p.id), "pid", group.Usage()[0].PID, "devices", s.GetDevices())
 	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: p.id}})
 	exit := <-group.Exits()
-	p.ended = time.Now()
-	group.Stop(0) // what it left behind
+	p.ended = exit.At // it comes when the output was read, up to two seconds later
+	group.Stop(0)     // what it left behind
 	return ended(exit)
 }
 

@@ -138,7 +138,7 @@ func (s *sim) act(a Action) {
 		for _, p := range a.Record.Placed {
 			on[p.Node] = true
 		}
-		if n := len(a.Record.Placed); n > 0 && (n != len(j.spec.Members) || j.spec.Distinct && len(on) < n) {
+		if n := len(a.Record.Placed); n > len(j.spec.Members) || a.Record.Attempt > j.record.Attempt && n < len(j.spec.Members) || j.spec.Distinct && len(on) < n {
 			s.t.Fatalf("job %s, of %d, is placed as %v", a.Job, len(j.spec.Members), a.Record.Placed)
 		}
 		j.record, j.saved = a.Record, true

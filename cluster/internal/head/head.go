@@ -110,8 +110,15 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
 		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
+	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store
 	defer func() {
+		if !started() && err == nil {
+			err = fault.WithCode(fault.Canceled, context.Cause(ctx))
+		}
 		if err != nil {
+			if h.store != nil && h.store.Err() != nil { // that is why, whoever noticed it first
+				err = h.store.Err()
+			}
 			h.Stop(0)
 		}
 	}()
@@ -127,6 +134,13 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 			return h, err
 		}
 	}
+	h.work.Go(func() {
+		select {
+		case <-h.store.Failed():
+			h.fail(h.store.Err())
+		case <-h.ctx.Done():
+		}
+	})
 	h.t = tablesOf(h.store)
 	if err = h.identity(ctx); err != nil {
 		return h, err
@@ -170,8 +184,6 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 		select {
 		case err := <-h.srv.Failed():
 			h.fail(err)
-		case <-h.store.Failed():
-			h.fail(h.store.Err())
 		case <-h.ctx.Done():
 		}
 	})

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
@@ -17,8 +16,6 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/internal/fault"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // With as many jobs as a cluster has, the next one is refused, and all of them can be listed.
 func TestManyJobs(t *testing.T) {

@@ -8,9 +8,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/cluster/internal/place"
@@ -208,6 +210,32 @@ func TestMeet(t *testing.T) {
 	if err := h.do(t.Context(), func() error {
 		if len(h.meetings) > 0 {
 			t.Errorf("the head remembers %v", h.meetings)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// When a process ended that a node names in its hello counts from when that was heard, however long the head was busy then.
+func TestEndsInHello(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	a, b := attach(t, h, ""), attach(t, h, "")
+	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: 2, Resources: &pb.Resources{MilliCpus: 1000}}); err != nil {
+		t.Fatal(err)
+	}
+	a.hear()
+	b.hear()
+	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/1", Code: 75, Class: "preemption", AgoMs: 30_000}}})
+	b.hear()
+	hello := &pb.Hello{Inventory: &pb.Inventory{Name: "a"}, Exited: []*pb.Exited{{Process: "j1/1/0", Code: 7, Class: "user"}}}
+	s := &session{node: a.id, end: func(error) {}, more: make(chan struct{}, 1)}
+	if err := h.do(t.Context(), func() error { return h.begin(s, hello, time.Now().Add(-time.Minute)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.do(t.Context(), func() error {
+		if r := h.jobs["j1"].Value.Record; r.State != jobs.Failed || !strings.Contains(r.Why, "node 0 of the job") {
+			t.Errorf("%+v", r)
 		}
 		return nil
 	}); err != nil {

@@ -77,7 +77,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	if err != nil {
 		return err
 	}
-	e := core.Event{Kind: core.Attach}
+	heard := time.Now()
 	inv := hello.GetHello().GetInventory()
 	if inv == nil {
 		return fault.New(fault.Invalid, "node %s: the first message of a session is hello, with an inventory", id)
@@ -85,26 +85,11 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	if err := checkInventory(inv, h.cfg.Version); err != nil {
 		return err
 	}
-	for _, p := range hello.GetHello().GetRunning() {
-		if x, ok := jobs.ParseProcess(p); ok {
-			e.Running = append(e.Running, x)
-		}
-	}
-	for _, p := range hello.GetHello().GetWaiting() {
-		if x, ok := jobs.ParseProcess(p); ok {
-			e.Waiting = append(e.Waiting, x)
-		}
-	}
-	for _, x := range hello.GetHello().GetExited() {
-		if end, ok := endOf(x, time.Now()); ok {
-			e.Ended = append(e.Ended, end)
-		}
-	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(h.ends("")) })()
 	s := &session{node: id, host: peer.Host, here: peer.Here, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
-	if err := h.do(ctx, func() error { return h.begin(s, inv, e) }); err != nil {
+	if err := h.do(ctx, func() error { return h.begin(s, hello.GetHello(), heard) }); err != nil {
 		return err
 	}
 	h.log.Info(fmt.Sprintf("node %s (%s) is attached", id, inv.GetName()), "node", id, "epoch", s.epoch, "address", peer.Host)
@@ -117,8 +102,8 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	return nil
 }
 
-// begin makes s the session of its node.
-func (h *Head) begin(s *session, inv *pb.Inventory, e core.Event) error {
+// begin makes s the session of its node, of which hello was heard at a time.
+func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 	known := h.nodes[s.node]
 	if known == nil || known.Value.State == core.Left {
 		return fault.New(fault.Denied, "node %s is not of this cluster any more: join again with a new token", s.node)
@@ -131,12 +116,27 @@ func (h *Head) begin(s *session, inv *pb.Inventory, e core.Event) error {
 		old.end(fault.New(fault.Unavailable, "node %s has attached again", s.node))
 	}
 	r := *known
-	r.Value.Inventory, r.Value.Address = inv, s.host
+	r.Value.Inventory, r.Value.Address = hello.GetInventory(), s.host
 	h.nodes[s.node] = &r // written with what the machine says
 	h.sessions[s.node] = s
 	h.seen[s.node] = time.Now()
-	e.Node, e.Epoch = r.Value.node(s.node), s.epoch
+	e := core.Event{Kind: core.Attach, Node: r.Value.node(s.node), Epoch: s.epoch, Running: processes(hello.GetRunning()), Waiting: processes(hello.GetWaiting())}
+	for _, x := range hello.GetExited() {
+		if end, ok := endOf(x, heard); ok { // now: the loop and the store may have taken their time
+			e.Ended = append(e.Ended, end)
+		}
+	}
 	return h.step(e)
+}
+
+// processes reads names, and leaves out what is none.
+func processes(names []string) (ps []jobs.Process) {
+	for _, s := range names {
+		if p, ok := jobs.ParseProcess(s); ok {
+			ps = append(ps, p)
+		}
+	}
+	return ps
 }
 
 // grant gives a session a lease.

@@ -308,10 +308,7 @@ func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState
 	for c, n := range v.Record.Failures {
 		s.Failures[string(c)] = n
 	}
-	for _, p := range v.Record.Placed {
-		s.Nodes = append(s.Nodes, string(p.Node))
-	}
-	if n := len(v.Ran); v.Record.State.Over() && n > 0 {
+	if n := len(v.Ran); n > 0 && (v.Record.State.Over() || len(v.Record.Placed) > 0) {
 		s.Nodes = v.Ran[n-1].Nodes
 	}
 	if waits != "" {

@@ -65,10 +65,11 @@ type Spec struct {
 type Record struct {
 	State    State
 	Why      string // the first cause, of a job that is restarting or over
+	Cause    Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
 	Attempt  int64  // 1 is the first; 0: none was placed yet
 	Code     int64  // of the process that Why is of, or 0
 	Failures map[Class]int64
-	Placed   []place.Placement // of the attempt, while any of its processes may run
+	Placed   []place.Placement // of the processes of the attempt that have not ended
 	Avoid    []place.NodeID
 	Stop     bool // somebody asked for its end
 }

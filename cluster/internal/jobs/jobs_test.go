@@ -141,7 +141,7 @@ func TestSteps(t *testing.T) {
 
 		"a gang to its end": append(begin(two, "n1", "n2"),
 			step{started(1, 1), ""}, step{started(1, 1), ""}, step{started(1, 0), "save running"},
-			step{exited(1, 0, None), "free j/1/0"}, step{exited(1, 1, None), "save finished, free j/1/1"}),
+			step{exited(1, 0, None), "save running, free j/1/0"}, step{exited(1, 1, None), "save finished, free j/1/1"}),
 		"one of a gang fails: the others are ended, and the next attempt is of all": append(begin(two, "n1", "n2"), step{started(1, 0), ""}, step{started(1, 1), "save running"},
 			step{exited(1, 1, Crash), "save restarting (node 1 of the job (n2), worker: text), kill j/1/0@n1 10s, free j/1/1"},
 			step{placed(2, "n3", "n4"), ""}, step{placed(1, "n3", "n4"), ""}, // nobody asked
@@ -149,13 +149,13 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 0, User), "save restarting (node 1 of the job (n2), worker: text), free j/1/0"},
 			step{tick(61 * time.Second), "want j/2"},
 			step{placed(2, "n1", "n3"), "save starting (node 1 of the job (n2), worker: text), start j/2/0@n1, start j/2/1@n3"},
-			step{exited(2, 0, None), "free j/2/0"}, step{exited(2, 1, None), "save finished, free j/2/1"}),
-		"one of a gang had ended well": append(begin(two, "n1", "n2"), step{exited(1, 0, None), "free j/1/0"},
+			step{exited(2, 0, None), "save starting (node 1 of the job (n2), worker: text), free j/2/0"}, step{exited(2, 1, None), "save finished, free j/2/1"}),
+		"one of a gang had ended well": append(begin(two, "n1", "n2"), step{exited(1, 0, None), "save starting, free j/1/0"},
 			step{exited(1, 1, Preemption), "save restarting (node 1 of the job (n2), preemption: text), free j/1/1"},
 			step{tick(time.Second), "want j/2"}, step{placed(2, "n1", "n2"), "save starting (node 1 of the job (n2), preemption: text), start j/2/0@n1, start j/2/1@n2"}),
 		"one of a gang fails beyond the budget": append(begin(two, "n1", "n2"),
 			step{exited(1, 0, User), "save stopping (node 0 of the job (n1), user: text), kill j/1/1@n2 10s, free j/1/0"},
-			step{stop(), "kill j/1/1@n2 5s"}, // that it failed stays its end
+			step{stop(), "save stopping (node 0 of the job (n1), user: text), kill j/1/1@n2 5s"}, step{stop(), "kill j/1/1@n2 5s"}, // that it failed stays its end
 			step{started(1, 1), "kill j/1/1@n2 10s"},
 			step{exited(1, 1, Crash), "save failed (node 0 of the job (n1), user: text), free j/1/1"}),
 		"a node of a gang is lost before it began": append(begin(two, "n1", "n2"), step{started(1, 0), ""},
@@ -175,13 +175,17 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
 			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/0"},
 			step{tick(time.Second), "want j/2 not [n1]"}),
+		"a node of a gang is lost, and of the other's failure for it is heard later": append(begin(two, "n1", "n2"),
+			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), kill j/1/1@n2 10s, free j/1/0"},
+			step{ago(exited(1, 1, User), time.Second), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/1"},
+			step{tick(time.Second), "want j/2 not [n1]"}),
 		"a gang that fails is stopped, and a node of it is lost": append(begin(two, "n1", "n2"),
 			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
-			step{stop(), "kill j/1/0@n1 5s"}, step{gone(1, 0), "save failed (node 1 of the job (n2), user: text), free j/1/0"}),
+			step{stop(), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 5s"}, step{gone(1, 0), "save failed (node 1 of the job (n2), user: text), free j/1/0"}),
 		"one of a gang waits": append(begin(two, "n1", "n2"), step{happens(Waits, 1, 0), ""}, step{started(1, 1), ""}, step{happens(Waits, 1, 0), ""}, step{started(1, 0), "save running"},
 			step{exited(1, 1, Crash), "save restarting (node 1 of the job (n2), worker: text), kill j/1/0@n1 10s, free j/1/1"}, step{happens(Waits, 1, 0), "kill j/1/0@n1 10s"}),
 		"a gang is stopped": append(begin(two, "n1", "n2"), step{stop(), "save stopping, kill j/1/0@n1 5s, kill j/1/1@n2 5s"},
-			step{exited(1, 0, None), "free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
+			step{exited(1, 0, None), "save stopping, free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m Machine
@@ -210,12 +214,19 @@ func TestLoad(t *testing.T) {
 		"to be stopped":     {Record{State: Queued, Stop: true}, "save stopped", nil},
 		"over":              {Record{State: Finished, Attempt: 1}, "", []step{{stop(), ""}, {submit(of(2, Budgets{})), ""}}},
 		"runs": {Record{State: Running, Attempt: 2, Placed: on}, "", []step{{started(2, 0), ""}, {started(2, 1), ""}, {exited(1, 0, Crash), ""},
-			{exited(2, 1, None), "free j/2/1"}, {exited(2, 0, None), "save finished, free j/2/0"}}},
-		"began": {Record{State: Starting, Attempt: 2, Placed: on}, "", []step{{started(2, 0), ""}, {started(2, 1), "save running"}}},
+			{exited(2, 1, None), "save running, free j/2/1"}, {exited(2, 0, None), "save finished, free j/2/0"}}},
+		"one has ended":        {Record{State: Running, Attempt: 2, Placed: on[1:]}, "", []step{{gone(2, 0), ""}, {exited(2, 1, None), "save finished, free j/2/1"}}},
+		"one began, and ended": {Record{State: Starting, Attempt: 2, Placed: on[1:]}, "", []step{{started(2, 1), "save running"}}},
+		"began":                {Record{State: Starting, Attempt: 2, Placed: on}, "", []step{{started(2, 0), ""}, {started(2, 1), "save running"}}},
 		"ends": {Record{State: Restarting, Why: "x", Failures: map[Class]int64{Crash: 1}, Attempt: 2, Placed: on[1:]}, "", []step{{started(2, 1), "kill j/2/1@n2 10s"}, {started(2, 0), ""},
 			{gone(2, 1), "save restarting (x), free j/2/1"}, {tick(time.Second), "want j/3"}}},
-		"failed, and ends":  {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save failed (x), free j/2/0"}}},
-		"stopped, and ends": {Record{State: Stopping, Stop: true, Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save stopped, free j/2/0"}}},
+		"failed, and ends": {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save failed (x), free j/2/0"}}},
+		"failed as it lost a node": {Record{State: Stopping, Why: "x", Cause: User, Failures: map[Class]int64{User: 1}, Attempt: 2, Placed: on[:1]}, "", []step{
+			{gone(2, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/2/0"}, {tick(time.Second), "want j/3 not [n1]"}}},
+		"failed, at a time that is not known":   {Record{State: Stopping, Why: "x", Cause: User, Attempt: 2, Placed: on[:1]}, "", []step{{ago(exited(2, 0, Preemption), time.Hour), "save failed (x), free j/2/0"}}},
+		"failed, and was stopped":               {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{gone(2, 0), "save failed (x), free j/2/0"}}},
+		"failed by a node, and another is lost": {Record{State: Restarting, Why: "x", Cause: Lost, Failures: map[Class]int64{Lost: 1}, Attempt: 2, Placed: on[:1]}, "", []step{{gone(2, 0), "save restarting (x), free j/2/0"}}},
+		"stopped, and ends":                     {Record{State: Stopping, Stop: true, Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save stopped, free j/2/0"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m Machine
@@ -228,6 +239,23 @@ func TestLoad(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The end of each process is on record: to the next head it is no loss that its node does not have it any more.
+func TestEndsOnRecord(t *testing.T) {
+	for _, c := range []Class{None, User} {
+		var m, next Machine
+		m.Step(submit(of(2, Budgets{})))
+		m.Step(placed(1, "n1", "n2"))
+		r := m.Step(exited(1, 0, c))[0].Record
+		if len(r.Placed) != 1 || r.Placed[0].Node != "n2" || r.Cause != c {
+			t.Errorf("%+v", r)
+		}
+		next.Step(Event{Kind: Load, Spec: of(2, Budgets{}), Record: r})
+		if got := text(next.Step(gone(1, 0))); got != "" {
+			t.Errorf("%q: %q", c, got)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package jobs
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -30,11 +31,13 @@ type job struct {
 	procs   map[int]*proc // of the attempt, that have not ended
 	started int
 	ending  bool          // an end of the attempt was asked for
-	cause   Class         // of Why, of an attempt that ends; None: not, or it is not known any more
-	failed  time.Duration // when that process ended
+	failed  time.Duration // when the process ended that Why is of; unknown: it was before this machine
 	again   bool          // the next attempt is due at
 	at      time.Duration
 }
+
+// unknown is before everything: nothing that is heard comes before it.
+const unknown = math.MinInt64
 
 type proc struct {
 	place.Placement
@@ -159,13 +162,13 @@ func (m *Machine) want(j *job) {
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
 func (m *Machine) load(s Spec, r Record) {
-	j := &job{Spec: s, Record: r}
+	j := &job{Spec: s, Record: r, failed: unknown}
 	j.Record = j.copy()
 	m.jobs[j.ID] = j
 	switch {
 	case r.State.Over():
 	case len(r.Placed) > 0:
-		j.procs = map[int]*proc{}
+		j.procs, j.started = map[int]*proc{}, len(s.Members)-len(r.Placed)
 		for _, p := range r.Placed {
 			j.procs[p.Member] = &proc{Placement: p}
 		}
@@ -179,8 +182,8 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
-	j.State, j.Placed = Starting, slices.Clone(placed)
-	j.procs, j.started, j.ending, j.cause = map[int]*proc{}, 0, false, None
+	j.State, j.Cause, j.Placed = Starting, None, slices.Clone(placed)
+	j.procs, j.started, j.ending = map[int]*proc{}, 0, false
 	m.save(j)
 	for _, p := range placed {
 		j.procs[p.Member] = &proc{Placement: p}
@@ -215,18 +218,20 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 			class = Preemption // it ended as it was asked to
 		}
 		delete(j.procs, e.Process.Member)
-		switch {
-		case class == None:
-		case !j.ending:
-			m.fails(j, p, class, e)
-		case j.cause != None && j.first(e):
-			if j.Failures[j.cause]--; j.Failures[j.cause] == 0 {
-				delete(j.Failures, j.cause)
-			}
-			m.fails(j, p, class, e)
+		j.Placed = slices.DeleteFunc(j.Placed, func(x place.Placement) bool { return x.Member == e.Process.Member })
+		fails := class != None && (!j.ending || j.Cause != None && j.first(e))
+		if fails {
+			j.fails(p, class, e)
 		}
 		if len(j.procs) == 0 {
 			m.ended(j)
+		} else {
+			m.save(j) // its node need not say again how it ended
+		}
+		for _, i := range slices.Sorted(maps.Keys(j.procs)) {
+			if fails {
+				m.kill(j, i, endGrace)
+			}
 		}
 		m.do(Action{Do: Free, Job: j.ID, Demand: place.Demand{ID: Demand(j.ID, j.Attempt)}, Process: e.Process, Placement: p.Placement}) // when it is on record
 	}
@@ -239,17 +244,20 @@ func (m *Machine) reminds(j *job, p *proc, e Event) {
 	}
 }
 
-// first says that a process that was heard of after the cause of an attempt's end is the real one: it ended earlier, and what was taken for the cause had only lost it; or its node was lost, which is heard when its lease is over.
+// first says that a process that was heard of after the cause of an attempt's end is the real one: it ended earlier, and what was taken for the cause had only lost it; or its node was lost, which is heard when its lease is over. What failed by the
+// loss of a node may be heard later still: it takes no lost node's place.
 func (j *job) first(e Event) bool {
-	if e.Kind == Gone {
-		return j.cause != Lost
-	}
-	return e.At-e.Ago < j.failed
+	return j.Cause != Lost && (e.Kind == Gone || e.At-e.Ago < j.failed)
 }
 
-// fails: the end of a process is why its attempt ends. The others are ended.
-func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
-	j.ending, j.cause, j.failed = true, class, e.At-e.Ago
+// fails: the end of a process is why its attempt ends. The others are to end.
+func (j *job) fails(p *proc, class Class, e Event) {
+	if j.Cause != None {
+		if j.Failures[j.Cause]--; j.Failures[j.Cause] == 0 {
+			delete(j.Failures, j.Cause)
+		}
+	}
+	j.ending, j.Cause, j.failed = true, class, e.At-e.Ago
 	j.Code = e.Code
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
@@ -267,16 +275,7 @@ func (m *Machine) fails(j *job, p *proc, class Class, e Event) {
 	}
 	j.State = Restarting
 	if !j.may(class) {
-		j.State = Failed
-	}
-	if len(j.procs) > 0 {
-		if j.State == Failed {
-			j.State = Stopping // until the others have ended
-		}
-		m.save(j)
-		for _, i := range slices.Sorted(maps.Keys(j.procs)) {
-			m.kill(j, i, endGrace)
-		}
+		j.State = Stopping // until the others have ended
 	}
 }
 
@@ -307,7 +306,7 @@ func (m *Machine) ended(j *job) {
 	case !j.ending:
 		j.Why, j.Code = "", 0
 		m.over(j, Finished)
-	case j.State == Failed || j.State == Stopping:
+	case j.State == Stopping:
 		m.over(j, Failed)
 	default:
 		j.State = Restarting
@@ -337,9 +336,11 @@ func (m *Machine) stop(j *job, grace time.Duration) {
 		m.over(j, Stopped)
 		return
 	}
-	j.cause = None           // it stays what it is
-	if j.State != Stopping { // else it has failed, or was stopped before: that stays its end
-		j.State, j.ending, j.Stop = Stopping, true, true
+	if j.State != Stopping || j.Cause != None {
+		if j.State != Stopping { // else it has failed, or was stopped before: that stays its end
+			j.State, j.ending, j.Stop = Stopping, true, true
+		}
+		j.Cause = None // it stays what it is
 		m.save(j)
 	}
 	for _, i := range slices.Sorted(maps.Keys(j.procs)) {

@@ -32,7 +32,7 @@ func (h Holder) String() string {
 const (
 	claimTable = "claim"
 	holderID   = "holder" // a Holder: its revision is what all writes of the holder depend on
-	aliveID    = "alive"  // attached to the holder's lease, and written at each beat: it is there while the holder is
+	aliveID    = "alive"  // attached to the holder's lease, which is renewed at each beat: it is there while the holder is
 )
 
 // claim is the right of a store to write.
@@ -44,7 +44,8 @@ type claim struct {
 	began     time.Time
 
 	// the beating goroutine's, and Close's after it
-	alive Record[int64]
+	lease LeaseID
+	alive Record[int64] // written where it is attached to another lease
 	end   context.CancelFunc
 	beats sync.WaitGroup
 }
@@ -81,7 +82,8 @@ func (s *Store) take(ctx context.Context, c *claim, dir string) error {
 	if abs, err := filepath.Abs(dir); err == nil {
 		me.Folder = abs
 	}
-	for seen := int64(0); ; {
+	var over time.Time // when the lease that was seen first ends at the latest, unless it is renewed
+	for seen := LeaseID(0); ; {
 		holder, err := holders.Get(ctx, holderID)
 		if err != nil && fault.CodeOf(err) != fault.NotFound {
 			return err
@@ -91,13 +93,17 @@ func (s *Store) take(ctx context.Context, c *claim, dir string) error {
 			return err
 		}
 		if alive.Revision != 0 && (me.Place == "" || me.Place != holder.Value.Place) {
-			if seen != 0 && seen != alive.Revision {
+			earliest, latest, err := s.ends(ctx, alive.Lease)
+			if err != nil {
+				return err
+			}
+			if seen != 0 && (seen != alive.Lease || earliest.After(over)) {
 				return fault.New(fault.Exists, "%s has the records in %s, and one head at a time can: stop that one, or give this one an etcd, or a --store-prefix, of its own", holder.Value, s.name())
 			}
 			if seen == 0 {
 				s.opts.Log.Info(fmt.Sprintf("%s has the records in %s; waiting for a sign of it, or for the end of its lease", holder.Value, s.name()))
+				seen, over = alive.Lease, latest
 			}
-			seen = alive.Revision
 			if err := sleep(ctx, min(c.ttl/8, 250*time.Millisecond)); err != nil {
 				return err
 			}
@@ -113,7 +119,7 @@ func (s *Store) take(ctx context.Context, c *claim, dir string) error {
 		revision, err := s.Txn(ctx, holders.PutOp(holder), alives.PutOp(alive))
 		if err == nil {
 			holder.Revision, alive.Revision = revision, revision
-			c.holder, c.alive, c.ttl = holder, alive, lease.TTL
+			c.holder, c.alive, c.lease, c.ttl = holder, alive, lease.ID, lease.TTL
 			c.confirmed.Store(int64(sent.Sub(c.began)))
 			return nil
 		}
@@ -137,31 +143,40 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // beat says that the holder is there, until ctx ends. What it cannot say while etcd is away it says again when etcd is back, with a new lease if that took too long; another head may have been faster.
 func (s *Store) beat(ctx context.Context, c *claim) {
-	alives := In[int64](s, claimTable)
 	for wait := c.ttl / 3; sleep(ctx, wait) == nil; {
 		sent := time.Now()
-		_, err := s.KeepAlive(ctx, c.alive.Lease)
-		if fault.CodeOf(err) == fault.NotFound {
-			var lease Lease
-			if lease, err = s.Grant(ctx, c.ttl); err == nil {
-				c.alive.Lease = lease.ID
-			}
-		}
-		if err == nil {
-			next := c.alive
-			next.Value++
-			if next, err = alives.Put(ctx, next); err == nil {
-				c.alive = next
-				c.confirmed.Store(int64(sent.Sub(c.began)))
-			}
-		}
 		wait = c.ttl / 3
-		if other, ok := errors.AsType[*Conflict](err); ok { // an earlier one, whose answer was lost; or it went with its lease
-			c.alive.Revision, wait = other.Have, 0
-		} else if err != nil {
+		if s.confirm(ctx, c) == nil {
+			c.confirmed.Store(int64(sent.Sub(c.began)))
+		} else {
 			wait = min(wait, 200*time.Millisecond)
 		}
 	}
+}
+
+// confirm renews the lease of a claim, and then sees that nobody else has the claim. It writes only where the lease is a new one: a head beats some thousand times a day.
+func (s *Store) confirm(ctx context.Context, c *claim) error {
+	_, err := s.KeepAlive(ctx, c.lease)
+	if fault.CodeOf(err) == fault.NotFound {
+		var lease Lease
+		if lease, err = s.Grant(ctx, c.ttl); err == nil {
+			c.lease = lease.ID
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if c.alive.Lease == c.lease {
+		return s.look(ctx, c)
+	}
+	next := c.alive
+	next.Lease = c.lease
+	if next, err = In[int64](s, claimTable).Put(ctx, next); err == nil {
+		c.alive = next
+	} else if other, ok := errors.AsType[*Conflict](err); ok { // it went with its lease; or an earlier one, whose answer was lost
+		c.alive.Revision = other.Have
+	}
+	return err
 }
 
 // fence is what every transaction of a store that has a claim begins with.
@@ -179,6 +194,11 @@ func (s *Store) mine(ctx context.Context) error {
 	if c == nil || time.Since(c.began)-time.Duration(c.confirmed.Load()) < c.ttl {
 		return nil
 	}
+	return s.look(ctx, c)
+}
+
+// look fails where another has the claim.
+func (s *Store) look(ctx context.Context, c *claim) error {
 	now, err := In[Holder](s, claimTable).Get(ctx, holderID)
 	if err != nil && fault.CodeOf(err) != fault.NotFound {
 		return err
@@ -213,7 +233,7 @@ func (s *Store) yield() {
 	c.beats.Wait()
 	if s.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
-		if err := s.Revoke(ctx, c.alive.Lease); err != nil {
+		if err := s.Revoke(ctx, c.lease); err != nil {
 			s.opts.Log.Warn("the claim of this head ends by itself: the next one waits for that", "err", err)
 		}
 		cancel()

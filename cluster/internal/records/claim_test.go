@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -93,6 +94,32 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// A holder that is there writes nothing for that: it is seen by its lease, also in an etcd that is full.
+func TestClaimIsQuiet(t *testing.T) {
+	_, endpoint := external(t, t.TempDir())
+	opts := Options{Endpoints: []string{endpoint}}
+	s, second := open(t, opts), open(t, opts)
+	if err := s.Claim(within(t), t.TempDir(), 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	_, err := pb.NewMaintenanceClient(s.client.ActiveConnection()).Alarm(within(t), &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, second.Claim(within(t), t.TempDir(), 2*time.Second), fault.Exists)
+	was := s.claim.Load().confirmed.Load()
+	if !memtest.Poll(30*time.Second, func() bool { return s.claim.Load().confirmed.Load() != was }) {
+		t.Error("the claim is not confirmed")
+	}
+	now, err := s.client.Get(within(t), DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := now.Header.Revision, s.claim.Load().holder.Revision; got != want {
+		t.Errorf("the store is at revision %d, after the claim at %d", got, want)
+	}
+}
+
 // Of several that want it at once, one gets it.
 func TestClaimRace(t *testing.T) {
 	_, endpoint := external(t, t.TempDir())
@@ -114,9 +141,9 @@ func TestClaimAfterKill(t *testing.T) {
 	first, _, _ := claimer(t, endpoint, dir, time.Hour)
 	first.kill()
 	again, _, _ := claimer(t, endpoint, dir, 2*time.Second) // the lease of an hour is not waited for
-	again.kill()
 	s := open(t, Options{Endpoints: []string{endpoint}})
 	began := time.Now()
+	again.kill()
 	if err := s.Claim(within(t), t.TempDir(), 2*time.Second); err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,8 @@
 package records
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/penstock-data/penstock/internal/etcdtest"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -62,8 +56,7 @@ func TestSecure(t *testing.T) {
 
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
-	certificate(t, dir)
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	cert, key := etcdtest.Certify(t, dir)
 	for _, x := range []struct{ ca, cert, key, want string }{
 		{"", cert, "", "give both files, or none"},
 		{"", "", key, "give both files, or none"},
@@ -87,7 +80,7 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate(t, dir) // another one is put there
+	etcdtest.Certify(t, dir) // another one is put there
 	second, err := cfg.GetClientCertificate(nil)
 	if err != nil || slices.Equal(first.Certificate[0], second.Certificate[0]) {
 		t.Fatal("the first certificate is used on", err)
@@ -97,7 +90,13 @@ func TestFiles(t *testing.T) {
 // User and password, and certificates, of an external etcd.
 func TestCredentials(t *testing.T) {
 	dir := t.TempDir()
-	cert, pool := certificate(t, dir)
+	certFile, keyFile := etcdtest.Certify(t, dir)
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert.Leaf)
 	c := start(t, "etcd", "RECORDS_DIR="+t.TempDir(), "RECORDS_TLS="+dir)
 	opts := Options{Endpoints: []string{c.line(t)}, TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}, Timeout: 2 * time.Second}
 	s := open(t, opts)
@@ -143,7 +142,7 @@ func TestCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := Open(ctx, opts) // the certificate names no user
+	_, err = Open(ctx, opts) // the certificate names no user
 	wantCode(t, err, fault.Denied)
 	has(t, err, "check user, password and client certificate")
 	opts.Username, opts.Password = "root", "wrong"
@@ -166,38 +165,4 @@ func TestCredentials(t *testing.T) {
 	_, err = Open(ctx, opts)
 	wantCode(t, err, fault.Denied)
 	has(t, err, "read and write below /b/")
-}
-
-// certificate makes one that is its own CA, for server and client, in dir.
-func certificate(t *testing.T, dir string) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "records"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: pkcs8}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	return cert, pool
 }

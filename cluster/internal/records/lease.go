@@ -95,6 +95,24 @@ func (s *Store) KeepAlive(ctx context.Context, id LeaseID) (time.Duration, error
 	return time.Duration(ttl) * time.Second, err
 }
 
+// ends says when a lease ends, unless it is renewed: etcd says so in whole seconds. earliest is zero where that may be over: the lease is there for a while longer.
+func (s *Store) ends(ctx context.Context, id LeaseID) (earliest, latest time.Time, err error) {
+	err = s.read(ctx, "looking at "+id.String(), func(ctx context.Context) error {
+		sent := time.Now()
+		r, err := s.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
+		if err != nil {
+			return rpctypes.Error(err)
+		}
+		left := time.Duration(max(r.TTL, 0)) * time.Second
+		if earliest = (time.Time{}); left > 0 {
+			earliest = sent.Add(left)
+		}
+		latest = time.Now().Add(left + time.Second)
+		return nil
+	})
+	return earliest, latest, err
+}
+
 // Revoke ends a lease now. It is safe to repeat: a lease that has ended is no error.
 func (s *Store) Revoke(ctx context.Context, id LeaseID) error {
 	if err := s.mine(ctx); err != nil {

@@ -64,7 +64,7 @@ func (t Table[T]) CheckOp(id string, revision int64) Op {
 
 // Txn does all of ops at once, or, if one of them is not possible, none. At most one may be of a record, MaxOps in all, with 1 MiB. What it wrote has the revision that it returns.
 //
-// Errors: those of Put and Delete. A *Conflict is of the first of ops that has one. Unavailable, besides: another head has the claim (see Claim), and nothing was done. Done again as it was, after an error that leaves it open: a *Conflict, also where the first one happened.
+// Errors: those of Put and Delete. A *Conflict is of the first of ops that has one. Unavailable, besides: another head has the claim (see Claim), and this did not happen, unless it was done, and the answer lost, before that. Done again as it was, after an error that leaves it open: a *Conflict, also where the first one happened.
 //
 // Inside the call, a lost answer makes it ask again, and find its own write by its id: see the package. Where another writer has changed all records of it since, it cannot, and says *Conflict; then too
 // reading again and deciding anew is right. A transaction that only deletes has no id: after a lost answer, that nothing is there of what was to be deleted is taken for its work.
