@@ -90,6 +90,7 @@ type Group struct {
 
 	mu   sync.Mutex
 	seq  uint64 // calls begun
+	made uint64 // of them: those that are over
 	over bool   // the right neighbour has left, after its call number last
 	last uint64
 
@@ -110,7 +111,7 @@ func (g *Group) World() int { return g.world }
 func (g *Group) Close() error {
 	g.closing.Do(func() {
 		g.mu.Lock()
-		n := note{Rank: g.rank, Bye: true, Calls: g.seq}
+		n := note{Rank: g.rank, Bye: true, Calls: g.made}
 		g.mu.Unlock()
 		g.end(errClosed, &n)
 		g.hangUp()
@@ -282,6 +283,9 @@ func (g *Group) enter(ctx context.Context, h *head) (leave func(), err error) {
 	})
 	return func() {
 		stop()
+		g.mu.Lock()
+		g.made = h.seq
+		g.mu.Unlock()
 		g.turn <- struct{}{}
 	}, nil
 }

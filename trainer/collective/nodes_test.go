@@ -224,6 +224,35 @@ func TestNodesSilence(t *testing.T) {
 	}
 }
 
+// A rank that leaves in the midst of a call has not made it: the others do not wait for its part.
+func TestCloseInCall(t *testing.T) {
+	for _, nodes := range [][]int{{0, 0, 0, 0}, {0, 1, 2, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			gs, _ := pipes(t, nodes...)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			errs := each(5, func(r int) error {
+				if r == 4 {
+					synctest.Wait() // rank 3 does not call: the others are in theirs
+					return gs[1].Close()
+				}
+				if r == 3 {
+					<-gs[0].failed
+				}
+				return AllReduce(ctx, gs[r], make([]float64, 8), Sum)
+			})
+			for _, r := range []int{0, 2, 3} {
+				if fault.CodeOf(errs[r]) != fault.WorkerLost || !strings.Contains(errs[r].Error(), "rank 1 (") {
+					t.Errorf("nodes %v, rank %d: %v", nodes, r, errs[r])
+				}
+			}
+			if fault.CodeOf(errs[1]) != fault.Invalid || errs[4] != nil {
+				t.Error(errs[1], errs[4])
+			}
+		})
+	}
+}
+
 // A context that ends frees its rank soon, and the others with it: also where the neighbour reads nothing.
 func TestNodesContext(t *testing.T) {
 	check := func(t *testing.T, gs []*Group, inCall func() bool) {
