@@ -93,7 +93,7 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := m.connect(ctx); err != nil {
-		if fault.CodeOf(err) == fault.Canceled || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			err = m.absent(parent, limit)
 		}
 		return nil, err
@@ -245,7 +245,7 @@ func (m *meeting) next(l *net.UnixListener) (net.Conn, error) {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return nil, fault.New(fault.Exhausted, "no room for another connection (ulimit -n): %w", err)
 	}
-	return nil, fault.New(fault.Canceled, "waiting for rank %d: %w", (m.me.Rank+m.me.World-1)%m.me.World, err)
+	return nil, fault.Wrap(err, fault.Place{File: m.path(m.me.Rank)})
 }
 
 // accept waits for the left neighbour. Others are told why they are refused.

@@ -328,6 +328,11 @@ func TestNodesAbsent(t *testing.T) {
 	if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Denied {
 		t.Error(err)
 	}
+	o = w.options(0) // it ends by itself, whatever the code
+	o.Left = func(context.Context) (net.Conn, error) { return nil, fault.New(fault.Canceled, "the gang is closed") }
+	if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "the gang is closed") {
+		t.Error(err)
+	}
 	for _, o := range []*Options{{Nodes: []int{0}}, {Nodes: []int{0, 1}}} {
 		if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Invalid {
 			t.Error(err)
