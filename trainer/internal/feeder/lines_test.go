@@ -33,8 +33,8 @@ func (e *endless) Read(p []byte) (n int, err error) {
 // Lines of up to so many bytes are read, however they come; of longer ones no more than that.
 func TestLines(t *testing.T) {
 	const most = 1000
-	fits := `"` + strings.Repeat("x", most-2) + `"`
-	l := newLines(strings.NewReader(fits+"\n7\n"+fits+"\n"+fits), most)
+	fits := `"` + strings.Repeat("x", most-3) + `"`
+	l := newLines(strings.NewReader(fits+"\n7\n"+fits+"\n"+fits+"\n"), most)
 	for i := range 4 {
 		var v any
 		if err := l.next(&v); err != nil {
@@ -43,6 +43,11 @@ func TestLines(t *testing.T) {
 	}
 	if err := l.next(new(any)); err != io.EOF {
 		t.Errorf("at the end: %v", err)
+	}
+	for in, code := range map[string]fault.Code{fits + " \n": fault.Invalid, "{\n": fault.Invalid, "7": fault.Corrupt} { // one too many, no JSON, no end
+		if err := newLines(strings.NewReader(in), most).next(new(any)); fault.CodeOf(err) != code {
+			t.Errorf("%.20s: %v", in, err)
+		}
 	}
 	for name, in := range map[string]*endless{
 		"a text":         noEnd(`"`),
@@ -54,7 +59,7 @@ func TestLines(t *testing.T) {
 		for i := 0; err == nil && i < 3; i++ {
 			err = l.next(new(any))
 		}
-		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "more than 1000 bytes") || in.read > most+10 {
+		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "more than 1000 bytes") || in.read > 3*most {
 			t.Errorf("%s: %v, after %d bytes", name, err, in.read)
 		}
 	}
