@@ -1,8 +1,12 @@
 package feeder
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
@@ -10,6 +14,9 @@ import (
 
 // maxLine is the most bytes of a request or reply. Ledgers are the longest part, 8 bytes for a window at most: so much is millions of windows.
 const maxLine = 64 << 20
+
+// maxLedgers is how many bytes of ledgers a line has room for.
+const maxLedgers = maxLine / 16 * 11
 
 // lines reads requests or replies.
 type lines struct{ *wire.Lines }
@@ -35,7 +42,27 @@ func lineOf(v any, most int) ([]byte, error) {
 		panic(fault.New(fault.Internal, "a line: %w", err)) // of strings and numbers: cannot fail
 	}
 	if len(b) >= most {
-		return nil, fault.New(fault.Invalid, "a line of %d bytes to the data process or from it, at most %d: the ledgers of the data sets are too long; larger shuffle windows make shorter ones", len(b)+1, most)
+		return nil, fault.New(fault.Invalid, "a line of %d bytes to the data process or from it, at most %d: the ledgers of the data sets are too long", len(b)+1, most)
 	}
 	return append(b, '\n'), nil
+}
+
+// Fit drops ledgers, the longest first, until a [Start] has room for the others, and returns the sets whose they were.
+func Fit(at map[string]At) (dropped []string) {
+	total := 0
+	for _, a := range at {
+		total += len(a.Ledger)
+	}
+	longest := func(a, b string) int {
+		return cmp.Or(len(at[b].Ledger)-len(at[a].Ledger), strings.Compare(a, b))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(at), longest) {
+		if total <= maxLedgers {
+			break
+		}
+		total -= len(at[name].Ledger)
+		at[name] = At{State: at[name].State}
+		dropped = append(dropped, name)
+	}
+	return dropped
 }

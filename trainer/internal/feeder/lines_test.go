@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
 )
 
 // endless is the beginning of a line, and then no end of it.
@@ -87,7 +89,7 @@ func TestLongLine(t *testing.T) {
 	l := newLine(&out, func() { t.Error("cut off") })
 	l.most = 200
 	long := make([]byte, 200)
-	if _, _, err := l.start(t.Context(), "", Start{Ranks: 1, At: map[string]At{"train": {Ledger: long}}}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "larger shuffle windows") {
+	if _, _, err := l.start(t.Context(), "", Start{Ranks: 1, At: map[string]At{"train": {Ledger: long}}}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "ledgers of the data sets are too long") {
 		t.Error(err)
 	}
 	if _, err := l.listen(t.Context(), string(long)); fault.CodeOf(err) != fault.Invalid {
@@ -100,7 +102,23 @@ func TestLongLine(t *testing.T) {
 	_, c.end = context.WithCancelCause(t.Context())
 	c.send(reply{ID: 7, Ledger: make([]byte, 300)})
 	var a reply
-	if err := newLines(&out, 300).next(&a); err != nil || a.ID != 7 || fault.CodeOf(a.Error.fault()) != fault.Invalid || !strings.Contains(a.Error.Text, "larger shuffle windows") {
+	if err := newLines(&out, 300).next(&a); err != nil || a.ID != 7 || fault.CodeOf(a.Error.fault()) != fault.Invalid || !strings.Contains(a.Error.Text, "ledgers of the data sets are too long") {
 		t.Errorf("%v: %+v", err, a)
+	}
+}
+
+// What is left after Fit goes into a line.
+func TestFit(t *testing.T) {
+	for want, sizes := range map[string][3]int{"[]": {20 << 20, 24 << 20, 0}, "[b]": {20 << 20, 25 << 20, 0}, "[a]": {30 << 20, 30 << 20, 1}, "[b a]": {45 << 20, 50 << 20, 1}} {
+		at := map[string]At{}
+		for i, n := range sizes {
+			at[string(rune('a'+i))] = At{State: shard.State{Epoch: 7}, Ledger: make([]byte, n)}
+		}
+		if got := fmt.Sprint(Fit(at)); got != want {
+			t.Errorf("%d: %s, want %s", sizes, got, want)
+		}
+		if _, err := lineOf(request{Start: &Start{At: at}}, maxLine); err != nil || len(at) != 3 || at["a"].State.Epoch != 7 {
+			t.Error(err)
+		}
 	}
 }
