@@ -129,10 +129,10 @@ func TestGangKilled(t *testing.T) {
 		{"member0", syscall.SIGKILL, true},
 		{"member1", syscall.SIGSTOP, true},
 	} {
-		t.Run(c.victim+" "+c.signal.String(), func(t *testing.T) {
+		async := rand.IntN(2) == 0
+		t.Run(fmt.Sprintf("%s %s, async %v", c.victim, c.signal, async), func(t *testing.T) {
 			k := newConf(t, "killed")
-			k.Workers, k.DataProcess, k.SaveAll, k.StepMS = 4, true, true, 5
-			k.Async = rand.IntN(2) == 0
+			k.Workers, k.DataProcess, k.SaveAll, k.StepMS, k.Async = 4, true, true, 5, async
 			k.outlives(t, c.victim, c.signal, c.again, onOne(t, 4))
 		})
 	}
