@@ -228,6 +228,10 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 		}
 		states[name] = feeder.At{State: s, Ledger: d.Ledger}
 	}
+	for _, name := range feeder.Fit(states) { // the state is all that is needed to go on
+		c.cfg.Log.Warn(fmt.Sprintf("the ledger of data set %q in checkpoint %d is too long to go on with (%s): what was read before is not in the ledgers of later checkpoints, so a replay of it has to count; larger shuffle windows, which a new run can have, make shorter ledgers",
+			name, at.welcome.Checkpoint, bytesText(int64(len(at.states[name].Ledger)))), "run", c.cfg.Name, "data", name)
+	}
 	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
 	for name, ok := feeder.Refused(err); ok && at.from == nil; name, ok = feeder.Refused(err) { // another run's
 		c.cfg.Log.Info("a data set begins anew: that of the checkpoint has another plan, other data, or another seed", "run", c.cfg.Name, "data", name, "error", err)

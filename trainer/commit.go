@@ -105,14 +105,8 @@ func (c *controller) upload(at *attempt, k store.Commit, f *reportFiles, places 
 	if err == nil {
 		err = f.take(at)
 	}
-	for name, d := range k.Data {
-		if err != nil {
-			break
-		}
-		if d.Ledger, err = c.feeder.Ledger(c.ctx, name); errors.Is(err, feeder.ErrDied) {
-			err = nil // the data process is gone, which is told elsewhere: the state is all that is needed to go on
-		}
-		k.Data[name] = d
+	if err == nil {
+		err = c.ledgers(k.Data)
 	}
 	if err == nil {
 		f.into(&k)
@@ -136,6 +130,22 @@ func (c *controller) upload(at *attempt, k store.Commit, f *reportFiles, places 
 			c.cfg.Log.Warn("checkpoints that are not kept", "run", c.cfg.Name, "error", err)
 		}
 	}
+}
+
+// ledgers adds the ledgers of data sets to their states. One that cannot be had is no failure: the state is all that is needed to go on.
+func (c *controller) ledgers(data map[string]store.Data) (err error) {
+	for name, d := range data {
+		d.Ledger, err = c.feeder.Ledger(c.ctx, name)
+		switch {
+		case err == nil, errors.Is(err, feeder.ErrDied): // the data process is gone, which is told elsewhere
+		case c.ctx.Err() != nil:
+			return err
+		default:
+			c.cfg.Log.Warn(fmt.Sprintf("the ledger of data set %q is not in the checkpoint (%v): a replay has to count; larger shuffle windows, which a new run can have, make shorter ledgers", name, err), "run", c.cfg.Name, "data", name)
+		}
+		data[name] = d
+	}
+	return nil
 }
 
 // committed tells of a checkpoint.

@@ -535,9 +535,11 @@ func (c *controller) close(ctx context.Context, over *wire.HandOver) (err error)
 	case c.served != nil:
 		err = errors.Join(err, c.served.Close())
 	}
-	close(c.gone)
 	if c.nodes != nil {
 		c.nodes.bye(ctx, over)
+	}
+	close(c.gone)
+	if c.nodes != nil {
 		c.nodes.close()
 	}
 	return errors.Join(err, c.site.close())

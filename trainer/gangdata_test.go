@@ -37,7 +37,7 @@ func evaluate(c *Context, s *star) error {
 		c.Node() != c.Rank()/per || c.LocalRank() != c.Rank()%per || os.Getenv(gang.EnvDir) != "" {
 		return fmt.Errorf("this is %s, and %s in the environment", place, want)
 	}
-	if _, err := c.Group(); err == nil || !strings.Contains(err.Error(), "gloo") {
+	if _, err := c.Group(); err == nil || !strings.Contains(err.Error(), envGang) {
 		return fmt.Errorf("collectives over nodes: %w", err)
 	}
 	if k := c.Checkpoint(); (k != nil) != (c.Run() != "one") {

@@ -3,6 +3,7 @@ package trainer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -128,10 +129,10 @@ func TestGangKilled(t *testing.T) {
 		{"member0", syscall.SIGKILL, true},
 		{"member1", syscall.SIGSTOP, true},
 	} {
-		t.Run(c.victim+" "+c.signal.String(), func(t *testing.T) {
+		async := rand.IntN(2) == 0
+		t.Run(fmt.Sprintf("%s %s, async %v", c.victim, c.signal, async), func(t *testing.T) {
 			k := newConf(t, "killed")
-			k.Workers, k.DataProcess, k.SaveAll, k.StepMS = 4, true, true, 5
-			k.Async = rand.IntN(2) == 0
+			k.Workers, k.DataProcess, k.SaveAll, k.StepMS, k.Async = 4, true, true, 5, async
 			k.outlives(t, c.victim, c.signal, c.again, onOne(t, 4))
 		})
 	}
@@ -485,5 +486,62 @@ func TestHandAlone(t *testing.T) {
 	res, err := Command([]string{"true"}, cfg).Fit(t.Context())
 	if res != nil || fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "node 0 of the job") {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// A run that its caller stops on a node whose node 0 does not answer any more is stopped, and not to be started again; one that loses node 0 by itself is.
+func TestHandStopped(t *testing.T) {
+	for _, stops := range []bool{true, false} {
+		gs := gangtest.New(t, 2)
+		storage := t.TempDir()
+		run, err := store.Create(t.Context(), storage, store.Record{Name: "stopped", Workers: 2, Program: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer run.Close()
+		hands, err := gs[0].Listen(serviceHand)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hands.Close()
+		feeders, err := gs[0].Listen(serviceFeeder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer feeders.Close()
+		ctx, stop := context.WithCancelCause(t.Context())
+		defer stop(nil)
+		go func() { // a controller that says welcome and no more
+			conn, _, err := hands.Accept(t.Context())
+			if err != nil {
+				return
+			}
+			l := newHandLine(conn)
+			defer l.close()
+			_ = l.send(wire.ToHand{ID: 1, Welcome: &wire.HandWelcome{Run: "stopped", ID: run.Record().ID}})
+			for {
+				m, err := l.read.FromHand()
+				if err != nil || m.Stopped != nil {
+					return
+				}
+				if m.Answer != nil {
+					if err := m.Answer.Error.Err(); err != nil {
+						t.Error(err)
+					}
+					if !stops {
+						return
+					}
+					stop(errors.New("enough"))
+				}
+			}
+		}()
+		res, err := Command([]string{"true"}, Config{Name: "stopped", Storage: storage, SharedStorage: true, Workers: 2, Gang: gs[1]}).Fit(ctx)
+		state, text := store.Preempted, "node 0 of the job"
+		if stops {
+			state, text = store.Failed, "enough"
+		}
+		if res == nil || res.State != state || errors.Is(err, ErrPreempted) == stops || fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), text) {
+			t.Errorf("it stops (%v): %+v, %v", stops, res, err)
+		}
 	}
 }

@@ -94,11 +94,10 @@ func TestGangLoopKilled(t *testing.T) {
 		{"goroutines", "member0", syscall.SIGKILL, true},
 		{"goroutines", "member1", syscall.SIGSTOP, true},
 	} {
-		t.Run(c.loop+" "+c.victim+" "+c.signal.String(), func(t *testing.T) {
+		process, async := c.victim == "node1" || rand.IntN(2) == 0, rand.IntN(2) == 0
+		t.Run(fmt.Sprintf("%s %s %s, data process %v, async %v", c.loop, c.victim, c.signal, process, async), func(t *testing.T) {
 			k := newConf(t, "killed")
-			k.Loop, k.Workers, k.SaveAll, k.StepMS = c.loop, 4, true, 5
-			k.DataProcess = c.victim == "node1" || rand.IntN(2) == 0
-			k.Async = rand.IntN(2) == 0
+			k.Loop, k.Workers, k.SaveAll, k.StepMS, k.DataProcess, k.Async = c.loop, 4, true, 5, process, async
 			k.outlives(t, c.victim, c.signal, c.again, undisturbedOn(t, 4))
 		})
 	}

@@ -70,7 +70,11 @@ func lend(ctx context.Context, s site) (_ *Result, err error) {
 	if h.run == nil { // nothing was begun here
 		return nil, err
 	}
-	return &Result{Run: h.run.Name(), Storage: h.run.URL(), State: store.Preempted, Attempt: h.attempt, Err: err}, err
+	state := store.Preempted
+	if ctx.Err() != nil { // its caller has ended it, which is no reason to start it again
+		state, err = store.Failed, fault.WithCode(fault.Canceled, context.Cause(ctx))
+	}
+	return &Result{Run: h.run.Name(), Storage: h.run.URL(), State: state, Attempt: h.attempt, Err: err}, err
 }
 
 // serve does what the controller says until it says that the run is over, or is lost.

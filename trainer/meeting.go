@@ -43,7 +43,7 @@ func (c *Context) reach(o *collective.Options) (leave func(), err error) {
 	if from != c.w.Node || to != c.w.Node {
 		if g = c.id.gang; g == nil {
 			if c.id.aide == "" {
-				return leave, fault.New(fault.Unsupported, "collectives of this package are for Go loops (trainer.New): use those of the framework (gloo, NCCL)")
+				return leave, fault.New(fault.Invalid, "rank %d does not reach those of other nodes: %s, which Fit has put into the environment of this process, is not there any more: what the program does before it calls Fit must leave it", c.w.Rank, envGang)
 			}
 			if g, err = gang.AideOf(c.id.aide); err != nil {
 				return leave, err

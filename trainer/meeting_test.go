@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/collective"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
@@ -60,5 +61,15 @@ func TestGangRanksMissing(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "these did not come") {
 			t.Error(err)
 		}
+	}
+}
+
+// A worker process whose environment was cleaned does not find its gang, and says what is missing.
+func TestNoGang(t *testing.T) {
+	c := &Context{w: wire.Welcome{World: 2, Nodes: 2, Rank: 1, Node: 1}}
+	leave, err := c.reach(&collective.Options{})
+	defer leave()
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), envGang+", which Fit has put into the environment") {
+		t.Error(err)
 	}
 }

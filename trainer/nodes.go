@@ -111,21 +111,24 @@ func (c *controller) listenNodes() error {
 	own := c.cfg.Preemption.Notice
 	c.cfg.Preemption.Notice = ns.notices
 	if own != nil {
-		ns.work.Go(func() {
-			for {
-				select {
-				case reason, ok := <-own:
-					if !ok {
-						return
-					}
-					ns.notice(reason)
-				case <-c.gone:
-					return
-				}
-			}
-		})
+		ns.work.Go(func() { ns.hearOwn(own) })
 	}
 	return nil
+}
+
+// hearOwn passes on the notices of this node, until all nodes are told of the end.
+func (ns *nodes) hearOwn(notices <-chan string) {
+	for {
+		select {
+		case reason, ok := <-notices:
+			if !ok {
+				return
+			}
+			ns.notice(reason)
+		case <-ns.c.gone:
+			return
+		}
+	}
 }
 
 func (ns *nodes) notice(reason string) {
@@ -377,19 +380,20 @@ const (
 )
 
 // await waits for hands that have not come. Where the run was finished before this call, as in a job that started again, they have all of StartTimeout: one that finds nobody would have the job start once more, for ever. The end of
-// ctx ends that.
+// ctx ends that, and a notice, as this node's time may be short.
 func (ns *nodes) await(ctx context.Context, over *wire.HandOver) {
 	select {
 	case <-ns.there:
 		return
 	case <-time.After(lateTime):
 	}
-	if over.State != store.Finished {
+	if over.State != store.Finished || ns.c.noticed != nil {
 		return
 	}
 	select {
 	case <-ns.there:
 	case <-time.After(ns.c.cfg.StartTimeout - lateTime):
+	case <-ns.notices:
 	case <-ctx.Done():
 	}
 }

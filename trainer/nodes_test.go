@@ -93,12 +93,14 @@ func TestByeLate(t *testing.T) {
 		comes time.Duration
 		stops time.Duration
 		took  time.Duration
+		told  error
 	}{
-		"finished":            {store.Finished, 40 * time.Second, time.Hour, 40 * time.Second},
-		"finished, never":     {store.Finished, time.Hour, 2 * time.Hour, time.Minute},
-		"finished, and stops": {store.Finished, time.Hour, 20 * time.Second, 20 * time.Second},
-		"failed":              {store.Failed, 40 * time.Second, time.Hour, lateTime},
-		"nothing":             {"", 40 * time.Second, 0, lateTime},
+		"finished":              {store.Finished, 40 * time.Second, time.Hour, 40 * time.Second, nil},
+		"finished, never":       {store.Finished, time.Hour, 2 * time.Hour, time.Minute, nil},
+		"finished, and stops":   {store.Finished, time.Hour, 20 * time.Second, 20 * time.Second, nil},
+		"finished, and noticed": {store.Finished, time.Hour, 2 * time.Hour, lateTime, preempted("test")},
+		"failed":                {store.Failed, 40 * time.Second, time.Hour, lateTime, nil},
+		"nothing":               {"", 40 * time.Second, 0, lateTime, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,7 +108,7 @@ func TestByeLate(t *testing.T) {
 				defer cancel()
 				there := make(chan struct{})
 				time.AfterFunc(c.comes, func() { close(there) })
-				ns := &nodes{c: &controller{site: site{cfg: Config{StartTimeout: time.Minute}}, ctx: t.Context()}, there: there, all: []*node{nil}}
+				ns := &nodes{c: &controller{site: site{cfg: Config{StartTimeout: time.Minute}}, ctx: t.Context(), noticed: c.told}, there: there, all: []*node{nil}}
 				at := time.Now()
 				ns.bye(ctx, &wire.HandOver{State: c.state})
 				if took := time.Since(at); took != c.took {
@@ -115,6 +117,31 @@ func TestByeLate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A notice ends the waiting for hands of a run that was finished before.
+func TestByeNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &controller{site: site{cfg: Config{StartTimeout: 10 * time.Minute}}, over: make(chan struct{}), gone: make(chan struct{})}
+		c.ctx, c.stop = context.WithCancelCause(t.Context())
+		c.nodes = &nodes{c: c, there: make(chan struct{}), notices: make(chan string, 1), all: []*node{nil}}
+		own := make(chan string)
+		c.nodes.work.Go(func() { c.nodes.hearOwn(own) })
+		time.AfterFunc(time.Minute, func() {
+			select {
+			case own <- "terminated":
+			case <-time.After(time.Hour):
+				t.Error("nobody hears the notice")
+			}
+		})
+		at := time.Now()
+		if err := c.close(t.Context(), &wire.HandOver{State: store.Finished}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(at); took != time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 // The good end of a worker hides nothing but that it was itself refused: not that another process was, on its node or with its number on another.

@@ -216,6 +216,11 @@ func (k conf) fail(c *Context) error {
 		panic("all is lost")
 	case "error":
 		return errors.New("all is lost")
+	case "worker":
+		if InWorker() {
+			return nil
+		}
+		return errors.New("a worker does not know that it is one")
 	case "device":
 		if d := c.Devices(); len(d) != 1 || os.Getenv("CUDA_VISIBLE_DEVICES") != d[0] {
 			return fmt.Errorf("devices %q, CUDA_VISIBLE_DEVICES=%s", d, os.Getenv("CUDA_VISIBLE_DEVICES"))
@@ -424,6 +429,11 @@ func TestProcesses(t *testing.T) {
 	}
 	sameLedger(t, c.Out)
 	nothingLeft(t, c)
+	c = newConf(t, "inside")
+	c.Fail = "worker"
+	if c.fit(t); InWorker() {
+		t.Error("who starts workers takes itself for one")
+	}
 }
 
 // Workers have the devices that they asked for, and reports say what these do. Needs a GPU.

@@ -99,10 +99,10 @@ type preemption struct{ error }
 func (p preemption) Unwrap() error        { return p.error }
 func (p preemption) Is(target error) bool { return target == ErrPreempted }
 
-// InWorker reports whether this process is a worker that Fit of this program has started (Config.Processes): its Fit runs the loop, and what main does before is done in every worker.
+// InWorker reports whether this process is a worker that Fit of this program has started (Config.Processes), also in the loop: its Fit runs the loop, and what main does before is done in every worker.
 func InWorker() bool {
 	_, ok := workerProcess()
-	return ok
+	return ok || atWork.Load()
 }
 
 // Signals is a notice of preemption (Preemption.Notice) for SIGTERM and SIGUSR2, until ctx ends.

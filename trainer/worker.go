@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -18,6 +19,9 @@ const envCall = "PENSTOCK_FIT"
 
 // envGang is the folder of the gang that the member is of which started a worker process. It has another name than the member's own (gang.EnvDir): a program takes no place in a gang as a worker.
 const envGang = "PENSTOCK_FIT_GANG"
+
+// atWork: this process is a worker, and its environment does not say so any more.
+var atWork atomic.Bool
 
 // workerProcess reports whether this process is a worker, and which one. It is so once: what the loop starts in turn is none.
 func workerProcess() (id identity, ok bool) {
@@ -37,6 +41,7 @@ func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
 		fmt.Fprintf(os.Stderr, "penstock: this worker belongs to call %s of Fit in its program, and comes by call %d first: give runs names (Config.Name), call Fit once per program, or train in goroutines\n", of, call)
 		return 2
 	}
+	atWork.Store(true)
 	os.Unsetenv(envCall)
 	os.Unsetenv(envGang)
 	// A run ends its workers with SIGTERM.

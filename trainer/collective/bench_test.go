@@ -103,3 +103,15 @@ func BenchmarkBarrier(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBroadcast is of many bytes: what they take beside themselves is in B/op, of all ranks together.
+func BenchmarkBroadcast(b *testing.B) {
+	const n = 256 << 20
+	gs := join(b, 3)
+	x := make([]byte, n)
+	b.SetBytes(n)
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, each(3, func(r int) error { _, err := gs[r].Broadcast(context.Background(), 0, x); return err }))
+	}
+}

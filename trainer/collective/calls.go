@@ -18,12 +18,8 @@ const (
 	callReduce
 )
 
-const (
-	// maxBlock is the most bytes of one rank in AllGather and Broadcast.
-	maxBlock = 16 << 30
-	// believed is up to how many bytes a length is: beyond, memory grows with what has come.
-	believed = 16 << 20
-)
+// maxBlock is the most bytes of one rank in AllGather and Broadcast.
+const maxBlock = 16 << 30
 
 // head is what a rank calls. Each sends its own to the right, with or ahead of the first numbers, and compares the one from the left before it looks at those: as every
 // result depends on all ranks in turn, nobody has a result before all neighbours have compared.
@@ -219,23 +215,14 @@ func (g *Group) block() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b []byte
-	for at := 0; at < n; at = len(b) {
-		b = grown(b, n)
-		if err := g.read(b[at:]); err != nil {
-			return nil, err
-		}
+	b := make([]byte, n)
+	if err := g.read(b); err != nil {
+		return nil, err
 	}
 	return b, nil
 }
 
-// grown is b with room for more of n bytes that are said to come.
-func grown(b []byte, n int) []byte {
-	to := make([]byte, min(n, max(believed, 2*len(b))))
-	copy(to, b)
-	return to
-}
-
+// size reads a length. Beyond most, which is little until the ranks have come, none is believed.
 func (g *Group) size() (int, error) {
 	var b [8]byte
 	if err := g.read(b[:]); err != nil {
@@ -272,7 +259,7 @@ func (g *Group) Broadcast(ctx context.Context, root int, b []byte) ([]byte, erro
 		if n, err = g.size(); err != nil {
 			return nil, err
 		}
-		b = nil
+		b = make([]byte, n)
 	}
 	if !last {
 		var size [8]byte
@@ -283,10 +270,7 @@ func (g *Group) Broadcast(ctx context.Context, root int, b []byte) ([]byte, erro
 	}
 	// Segment by segment, so that all ranks of the chain are busy at once. No rank waits for one that waits for it: nothing goes back to root.
 	for at := 0; at < n; {
-		if at == len(b) {
-			b = grown(b, n)
-		}
-		part := b[at:min(at+segment, len(b))]
+		part := b[at:min(at+segment, n)]
 		at += len(part)
 		if g.rank != root {
 			if err := g.read(part); err != nil {

@@ -6,8 +6,9 @@
 //	err = collective.AllReduce(ctx, g, gradients, collective.Mean)
 //
 // Every rank makes the same calls in the same order. Where they differ, every rank gets an Invalid error that says which rank called what; where a
-// rank dies, WorkerLost with its number; never a hang on a rank that is gone, and never wrong numbers. One on another machine of which nothing is heard for 20 seconds, as its
-// process stands still or the network is cut, is lost too. A rank that is alive and does not call is waited for until the context ends. After an error other than a refused argument the group is of no use any more: every later call returns the first error.
+// rank dies, WorkerLost with its number; never a hang on a rank that is gone, and never wrong numbers. Where ranks are on several machines, one of which nothing is heard for 20 seconds, as its
+// process stands still or the network is cut, is lost too; not any more once a rank has left after its last call: those that are still in it wait for a silent one until their contexts
+// end, as ranks of one machine do. A rank that is alive and does not call is waited for until the context ends. After an error other than a refused argument the group is of no use any more: every later call returns the first error.
 //
 // All-reduce is the bandwidth-optimal ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations" (J. Parallel Distrib. Comput. 69, 2009), which Baidu made known among trainers: each rank sends and receives 2(N-1)/N of the bytes, in
@@ -79,16 +80,17 @@ type Group struct {
 	hears, tells net.Conn // notes come from the right and go to the left: by the same connections on one machine
 	telling      sync.Mutex
 	scratch      []uint64    // a head and a segment, aligned for every Number
-	apart        bool        // the right neighbour is on another machine
+	several      bool        // ranks are on more than one machine: neighbours say that they are there, also to those on their own
 	packet       []byte      // what goes to a neighbour on another machine in one piece; nil: right is a socket, which takes two at once
 	small        int         // bytes of a chunk up to which a rank may send it before it receives
 	most         uint64      // bytes of a block that is believed
-	all          atomic.Bool // the ranks have come: from now on the right neighbour, where it is on another machine, says that it is there
+	all          atomic.Bool // the ranks have come: from now on the right neighbour of several is not silent for long
 
 	turn chan struct{} // holds one token: whose call it is
 
 	mu   sync.Mutex
 	seq  uint64 // calls begun
+	made uint64 // of them: those that are over
 	over bool   // the right neighbour has left, after its call number last
 	last uint64
 
@@ -109,7 +111,7 @@ func (g *Group) World() int { return g.world }
 func (g *Group) Close() error {
 	g.closing.Do(func() {
 		g.mu.Lock()
-		n := note{Rank: g.rank, Bye: true, Calls: g.seq}
+		n := note{Rank: g.rank, Bye: true, Calls: g.made}
 		g.mu.Unlock()
 		g.end(errClosed, &n)
 		g.hangUp()
@@ -132,7 +134,7 @@ func (g *Group) hangUp() {
 
 var errClosed = fault.New(fault.Invalid, "the group is closed")
 
-// note is what a rank says to its left neighbour, once: the group has failed, or this rank leaves. To one on another machine it says before that it is there, each few seconds.
+// note is what a rank says to its left neighbour: the group has failed, or this rank leaves, which is the last one. Where ranks are on several machines it says before, each few seconds, that it is there.
 type note struct {
 	Rank  int    `json:"rank"` // who noticed, or leaves
 	Ping  bool   `json:"ping,omitempty"`
@@ -172,8 +174,8 @@ func (g *Group) tell(n *note) error {
 	return send(g.tells, n)
 }
 
-// silence is after how long a neighbour on another machine is lost that says nothing. Tests shorten it.
-var silence = 20 * time.Second
+// silence is after how long a neighbour is lost that says nothing, where ranks are on several machines.
+const silence = 20 * time.Second
 
 // ping says to the left neighbour that this rank is there, until the group ends, or that neighbour has.
 func (g *Group) ping() {
@@ -194,7 +196,7 @@ func (g *Group) ping() {
 // listen waits for a note of the right neighbour that is no ping.
 func (g *Group) listen() (n note, err error) {
 	for {
-		if g.apart && g.all.Load() {
+		if g.several && g.all.Load() {
 			g.hears.SetReadDeadline(time.Now().Add(silence))
 		}
 		n = note{}
@@ -216,7 +218,11 @@ func (g *Group) watch() {
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		g.fail(fault.New(fault.WorkerLost, "%s is lost: nothing was heard of it for %v, as its process stands still or the network is cut", g.name(r), silence))
+		why := "its process stands still or the network is cut"
+		if g.hears == g.right {
+			why = "its process stands still"
+		}
+		g.fail(fault.New(fault.WorkerLost, "%s is lost: nothing was heard of it for %v, as %s", g.name(r), silence, why))
 	case err != nil:
 		g.fail(g.lost(r))
 	case !n.Bye:
@@ -277,6 +283,9 @@ func (g *Group) enter(ctx context.Context, h *head) (leave func(), err error) {
 	})
 	return func() {
 		stop()
+		g.mu.Lock()
+		g.made = h.seq
+		g.mu.Unlock()
 		g.turn <- struct{}{}
 	}, nil
 }

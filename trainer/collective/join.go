@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,40 +93,48 @@ func Join(ctx context.Context, dir string, rank, world int, o *Options) (*Group,
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := m.connect(ctx); err != nil {
-		if fault.CodeOf(err) == fault.Canceled || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			err = m.absent(parent, limit)
 		}
 		return nil, err
 	}
-	if u, ok := g.right.(*net.UnixConn); !ok {
-		g.small, g.packet = networkMost, make([]byte, packet)
-	} else if u.SetWriteBuffer(buffer) == nil { // Linux gives what it allows, at least 400 KiB
-		g.small = plainMost
-	}
-	g.apart = m.right != nil
-	g.scratch = make([]uint64, (headSize+segment)/8)
-	g.work.Go(g.watch)
-	if m.left != nil {
-		g.work.Go(g.ping)
-	}
-	// Once around: when everybody's number is here, everybody has come.
-	all, err := g.AllGather(ctx, []byte(strconv.Itoa(os.Getpid())))
-	if err != nil {
+	if err := g.meet(ctx, m.several()); err != nil {
 		g.Close()
 		if fault.CodeOf(err) == fault.Canceled || ctx.Err() != nil {
 			err = m.absent(parent, limit)
 		}
 		return nil, err
 	}
+	return g, nil
+}
+
+// meet begins what goes on beside the calls, once both neighbours are connected, and waits until all ranks are; several: they are on more than one machine.
+func (g *Group) meet(ctx context.Context, several bool) error {
+	if u, ok := g.right.(*net.UnixConn); !ok {
+		g.small, g.packet = networkMost, make([]byte, packet)
+	} else if u.SetWriteBuffer(buffer) == nil { // Linux gives what it allows, at least 400 KiB
+		g.small = plainMost
+	}
+	g.several = several
+	g.scratch = make([]uint64, (headSize+segment)/8)
+	g.work.Go(g.watch)
+	if several {
+		g.work.Go(g.ping)
+	}
+	// Once around: when everybody's number is here, everybody has come.
+	all, err := g.AllGather(ctx, []byte(strconv.Itoa(os.Getpid())))
+	if err != nil {
+		return err
+	}
 	for i, b := range all {
 		g.pids[i], _ = strconv.Atoi(string(b))
 	}
 	g.most = maxBlock
 	g.all.Store(true)
-	if g.apart {
+	if several {
 		g.hears.SetReadDeadline(time.Now().Add(silence)) // for who listens already
 	}
-	return g, nil
+	return nil
 }
 
 // private refuses a folder that is not closed to others.
@@ -152,6 +161,11 @@ type meeting struct {
 func (m *meeting) together(a, b int) bool {
 	n := m.me.World
 	return m.nodes == nil || m.nodes[(a+n)%n] == m.nodes[(b+n)%n]
+}
+
+// several reports whether the ranks are on more than one machine.
+func (m *meeting) several() bool {
+	return slices.ContainsFunc(m.nodes, func(n int) bool { return n != m.nodes[0] })
 }
 
 // path of a rank's socket. The group is in its name, so that ranks of an earlier attempt, dead or alive, are not in the way.
@@ -231,7 +245,7 @@ func (m *meeting) next(l *net.UnixListener) (net.Conn, error) {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return nil, fault.New(fault.Exhausted, "no room for another connection (ulimit -n): %w", err)
 	}
-	return nil, fault.New(fault.Canceled, "waiting for rank %d: %w", (m.me.Rank+m.me.World-1)%m.me.World, err)
+	return nil, fault.Wrap(err, fault.Place{File: m.path(m.me.Rank)})
 }
 
 // accept waits for the left neighbour. Others are told why they are refused.

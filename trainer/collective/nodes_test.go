@@ -9,12 +9,15 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // wires are the machines of a test: ranks of two of them are connected by TCP.
@@ -71,13 +74,6 @@ func (w *wires) join(change func(rank int, o *Options)) []*Group {
 		}
 	})
 	return gs
-}
-
-// silent shortens how long a silent neighbour is waited for.
-func silent(t *testing.T, d time.Duration) {
-	was := silence
-	silence = d
-	t.Cleanup(func() { silence = was })
 }
 
 // Ranks of several machines get what those of one get, to the bit.
@@ -139,144 +135,170 @@ func TestNodesComputeTheSame(t *testing.T) {
 	}
 }
 
-// A rank that has made its last call may go, though its neighbours on other machines are late, and say meanwhile that they are there: they get what it has sent.
+// A rank that has made its last call may go, though its neighbours are late, and say meanwhile that they are there: they get what it has sent.
 func TestNodesLeave(t *testing.T) {
-	silent(t, 400*time.Millisecond)
-	gs := newWires(t, 0, 1, 2).join(func(rank int, o *Options) {
-		right := o.Right
-		o.Right = func(ctx context.Context) (net.Conn, error) {
-			c, err := right(ctx)
-			if err == nil { // what is sent waits on this side of the connection for the most part
-				err = c.(*net.TCPConn).SetWriteBuffer(1 << 20)
+	for _, nodes := range [][]int{{0, 1, 2}, {0, 0, 1}, {0, 1, 0}} {
+		gs := newWires(t, nodes...).join(func(rank int, o *Options) {
+			right := o.Right
+			o.Right = func(ctx context.Context) (net.Conn, error) {
+				c, err := right(ctx)
+				if err == nil { // what is sent waits on this side of the connection for the most part
+					err = c.(*net.TCPConn).SetWriteBuffer(1 << 20)
+				}
+				return c, err
 			}
-			return c, err
+		})
+		want := make([]byte, 300_000)
+		for i := range want {
+			want[i] = byte(i * 7)
 		}
-	})
-	want := make([]byte, 300_000)
-	for i := range want {
-		want[i] = byte(i * 7)
-	}
-	gone := make(chan struct{})
-	must(t, each(3, func(r int) error {
-		if r == 0 {
-			defer close(gone)
-			if _, err := gs[0].Broadcast(context.Background(), 0, want); err != nil {
+		gone := make(chan struct{})
+		must(t, each(3, func(r int) error {
+			if r == 0 {
+				defer close(gone)
+				if _, err := gs[0].Broadcast(context.Background(), 0, want); err != nil {
+					return err
+				}
+				return gs[0].Close()
+			}
+			if r == 1 { // rank 2 calls: each waits for the call of its left neighbour
+				<-gone
+				if !memtest.Poll(10*time.Second, func() bool { return gs[1].tell(&note{Rank: 1, Ping: true}) != nil }) {
+					return errors.New("it does not see that rank 0 is gone")
+				}
+			}
+			b, err := gs[r].Broadcast(context.Background(), 0, nil)
+			if err == nil && !bytes.Equal(b, want) {
+				err = errors.New("the bytes differ")
+			}
+			if err != nil {
 				return err
 			}
-			return gs[0].Close()
-		}
-		if r == 1 { // rank 2 calls: each waits for the call of its left neighbour
-			<-gone
-			time.Sleep(2 * silence) // and some pings
-		}
-		b, err := gs[r].Broadcast(context.Background(), 0, nil)
-		if err == nil && !bytes.Equal(b, want) {
-			err = errors.New("the bytes differ")
-		}
-		if err != nil {
-			return err
-		}
-		if err = gs[r].Barrier(context.Background()); fault.CodeOf(err) != fault.WorkerLost || !strings.Contains(err.Error(), "rank 0 ") {
-			return fmt.Errorf("a call without rank 0: %w", err)
-		}
-		return nil
-	}))
-}
-
-// mute is a connection whose process stands still: what is said there stays unsaid.
-type mute struct {
-	net.Conn
-	after func() bool
-}
-
-func (m mute) Write(b []byte) (int, error) {
-	if m.after() {
-		return len(b), nil
+			if err = gs[r].Barrier(context.Background()); fault.CodeOf(err) != fault.WorkerLost || !strings.Contains(err.Error(), "rank 0 ") {
+				return fmt.Errorf("a call without rank 0: %w", err)
+			}
+			return nil
+		}))
 	}
-	return m.Conn.Write(b)
 }
 
-// A rank on another machine of which nothing is heard is lost, whatever the others do.
+// A rank of which nothing is heard is lost where there are several machines, whatever the others do: also one whose neighbours are all on its own machine. On one machine it is waited for.
 func TestNodesSilence(t *testing.T) {
-	silent(t, 300*time.Millisecond)
-	for _, world := range []int{2, 3, 4} {
-		stands := make(chan struct{})
-		after := func() bool {
-			select {
-			case <-stands:
-				return true
-			default:
-				return false
+	for _, nodes := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 0, 0, 0}} {
+		for victim := range nodes {
+			synctest.Test(t, func(t *testing.T) {
+				gs, stands := pipes(t, nodes...)
+				time.Sleep(10 * silence) // they live
+				must(t, each(len(gs), func(r int) error { return gs[r].Barrier(context.Background()) }))
+				stands[victim].Store(true)
+				began := time.Now()
+				ctx, cancel := context.WithTimeoutCause(context.Background(), time.Hour, errors.New("enough"))
+				defer cancel()
+				errs := each(len(gs), func(r int) error {
+					if r == victim {
+						return nil
+					}
+					return AllReduce(ctx, gs[r], make([]float64, 100_000), Sum)
+				})
+				code, text, took := fault.WorkerLost, fmt.Sprintf("rank %d (process %d) is lost: nothing was heard", victim, os.Getpid()), silence+time.Second
+				if nodes[0] == nodes[len(nodes)-1] {
+					code, text, took = fault.Canceled, "enough", time.Hour
+				}
+				if d := time.Since(began); d > took {
+					t.Errorf("nodes %v, rank %d: it took %v", nodes, victim, d)
+				}
+				for r, err := range errs {
+					if r != victim && (fault.CodeOf(err) != code || !strings.Contains(err.Error(), text)) {
+						t.Errorf("nodes %v, rank %d is silent, rank %d: %v", nodes, victim, r, err)
+					}
+				}
+			})
+		}
+	}
+	for want, nodes := range map[bool][]int{true: {0, 0, 1, 1}, false: {1, 1}} {
+		for _, g := range newWires(t, nodes...).join(nil) {
+			if g.several != want {
+				t.Errorf("nodes %v, rank %d: %v", nodes, g.rank, g.several)
 			}
 		}
-		nodes := make([]int, world)
-		for r := range nodes {
-			nodes[r] = r
-		}
-		const victim = 1
-		gs := newWires(t, nodes...).join(func(r int, o *Options) {
-			if r != victim {
-				return
+	}
+}
+
+// A rank that leaves in the midst of a call has not made it: the others do not wait for its part.
+func TestCloseInCall(t *testing.T) {
+	for _, nodes := range [][]int{{0, 0, 0, 0}, {0, 1, 2, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			gs, _ := pipes(t, nodes...)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			errs := each(5, func(r int) error {
+				if r == 4 {
+					synctest.Wait() // rank 3 does not call: the others are in theirs
+					return gs[1].Close()
+				}
+				if r == 3 {
+					<-gs[0].failed
+				}
+				return AllReduce(ctx, gs[r], make([]float64, 8), Sum)
+			})
+			for _, r := range []int{0, 2, 3} {
+				if fault.CodeOf(errs[r]) != fault.WorkerLost || !strings.Contains(errs[r].Error(), "rank 1 (") {
+					t.Errorf("nodes %v, rank %d: %v", nodes, r, errs[r])
+				}
 			}
-			left, right := o.Left, o.Right
-			o.Left = func(ctx context.Context) (net.Conn, error) { c, err := left(ctx); return mute{c, after}, err }
-			o.Right = func(ctx context.Context) (net.Conn, error) { c, err := right(ctx); return mute{c, after}, err }
+			if fault.CodeOf(errs[1]) != fault.Invalid || errs[4] != nil {
+				t.Error(errs[1], errs[4])
+			}
 		})
-		time.Sleep(2 * silence) // they live
-		must(t, each(world, func(r int) error { return gs[r].Barrier(context.Background()) }))
-		close(stands)
-		errs := each(world, func(r int) error {
-			if r == victim {
-				<-gs[(victim+world-1)%world].failed
-				return nil
-			}
-			return AllReduce(context.Background(), gs[r], make([]float64, 100_000), Sum)
-		})
-		for r, err := range errs {
-			if r != victim && (fault.CodeOf(err) != fault.WorkerLost || !strings.Contains(err.Error(), "rank 1 ") || !strings.Contains(err.Error(), "nothing was heard")) {
-				t.Errorf("%d ranks, rank %d: %v", world, r, err)
-			}
-		}
 	}
 }
 
 // A context that ends frees its rank soon, and the others with it: also where the neighbour reads nothing.
 func TestNodesContext(t *testing.T) {
-	gs := newWires(t, 0, 1, 2).join(nil)
-	ctx, cancel := context.WithCancelCause(context.Background())
-	var began time.Time
-	errs := each(3, func(r int) error {
-		c := context.Background()
-		if r == 2 { // does not call, but waits until rank 1 is in its call and has filled what the system takes
-			for in := false; !in; time.Sleep(50 * time.Millisecond) {
-				gs[1].mu.Lock()
-				in = gs[1].seq == 2
-				gs[1].mu.Unlock()
+	check := func(t *testing.T, gs []*Group, inCall func() bool) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		errs := each(3, func(r int) error {
+			c := context.Background()
+			if r == 2 { // does not call
+				if !inCall() {
+					t.Error("rank 1 does not come to its call")
+				}
+				cancel(errors.New("enough"))
+				return fault.New(fault.Canceled, "rank 1 gave up")
 			}
-			began = time.Now()
-			cancel(errors.New("enough"))
-			return fault.New(fault.Canceled, "rank 1 gave up")
+			if r == 1 {
+				c = ctx
+			}
+			return AllReduce(c, gs[r], make([]float64, 4<<20), Sum)
+		})
+		for r, err := range errs {
+			if fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "rank 1 gave up") {
+				t.Errorf("rank %d: %v", r, err)
+			}
 		}
-		if r == 1 {
-			c = ctx
+		for _, g := range gs {
+			g.Close()
 		}
-		return AllReduce(c, gs[r], make([]float64, 4<<20), Sum)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		gs, _ := pipes(t, 0, 1, 2)
+		began := time.Now()
+		check(t, gs, func() bool {
+			synctest.Wait() // until rank 1 has filled what there is room for
+			return gs[1].seq == 2
+		})
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("it took %v", d)
+		}
 	})
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("it took %v", d)
-	}
-	for r, err := range errs {
-		if fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "rank 1 gave up") {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
-	began = time.Now()
-	for _, g := range gs {
-		g.Close()
-	}
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("closing took %v", d)
-	}
+	gs := newWires(t, 0, 1, 2).join(nil)
+	check(t, gs, func() bool {
+		return memtest.Poll(10*time.Second, func() bool {
+			gs[1].mu.Lock()
+			defer gs[1].mu.Unlock()
+			return gs[1].seq == 2
+		})
+	})
 }
 
 // Ranks of other machines that do not come, or cannot be reached, are an error that says which.
@@ -306,6 +328,11 @@ func TestNodesAbsent(t *testing.T) {
 	if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Denied {
 		t.Error(err)
 	}
+	o = w.options(0) // it ends by itself, whatever the code
+	o.Left = func(context.Context) (net.Conn, error) { return nil, fault.New(fault.Canceled, "the gang is closed") }
+	if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Canceled || !strings.Contains(err.Error(), "the gang is closed") {
+		t.Error(err)
+	}
 	for _, o := range []*Options{{Nodes: []int{0}}, {Nodes: []int{0, 1}}} {
 		if _, err := Join(context.Background(), "", 0, 2, o); fault.CodeOf(err) != fault.Invalid {
 			t.Error(err)
@@ -323,28 +350,33 @@ func TestNodesAbsent(t *testing.T) {
 	}
 }
 
-// Memory grows with what has come, not with what is claimed, and no length beyond the most is believed.
+// No length beyond the most is believed, and no memory taken for it: while the ranks meet a number of a process, then that of a block.
 func TestClaimsAreNotBelieved(t *testing.T) {
-	for size, code := range map[uint64]fault.Code{8 << 30: fault.WorkerLost, maxBlock + 1: fault.Internal, 1 << 63: fault.Internal} {
-		here, there := net.Pipe()
-		g := &Group{rank: 0, world: 2, pids: make([]int, 2), failed: make(chan struct{}), left: here, right: here, hears: here, tells: here, most: maxBlock}
-		go func() {
-			var b [8]byte
-			binary.LittleEndian.PutUint64(b[:], size)
-			there.Write(append(b[:], make([]byte, 1000)...))
-			there.Close()
-		}()
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, err := g.block()
-		runtime.ReadMemStats(&after)
-		if fault.CodeOf(err) != code {
-			t.Errorf("%d: %v", size, err)
-		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 2*believed {
-			t.Errorf("%d bytes for a claim of %d", n, size)
-		}
-		here.Close()
-		io.Copy(io.Discard, there)
+	for _, c := range []struct {
+		size, most uint64
+		code       fault.Code
+	}{{maxPID + 1, maxPID, fault.Internal}, {8 << 30, maxPID, fault.Internal}, {maxBlock + 1, maxBlock, fault.Internal}, {1 << 63, maxBlock, fault.Internal}, {1 << 20, maxBlock, fault.WorkerLost}} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			g := &Group{rank: 0, world: 2, pids: make([]int, 2), failed: make(chan struct{}), left: here, right: here, hears: here, tells: here, most: c.most}
+			go func() {
+				var b [8]byte
+				binary.LittleEndian.PutUint64(b[:], c.size)
+				there.Write(append(b[:], make([]byte, 1000)...))
+				there.Close()
+			}()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := g.block()
+			runtime.ReadMemStats(&after)
+			if fault.CodeOf(err) != c.code {
+				t.Errorf("%d: %v", c.size, err)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+				t.Errorf("%d bytes for a claim of %d", n, c.size)
+			}
+			here.Close()
+			io.Copy(io.Discard, there)
+		})
 	}
 }

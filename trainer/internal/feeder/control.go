@@ -2,9 +2,7 @@ package feeder
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -126,7 +124,7 @@ type control struct {
 	hangUp func() error // ends the reading; nil: it ends with in, or with the process where in does not end
 	end    context.CancelCauseFunc
 
-	most    int64 // bytes of a line
+	most    int // bytes of a line
 	writing sync.Mutex
 	out     io.Writer
 
@@ -289,6 +287,8 @@ func (c *control) do(ctx context.Context, r request) (a reply) {
 
 // Refuse is what a data process says in place of Control when it has nothing to serve because of err: the first Start returns it.
 func Refuse(out io.Writer, err error) {
-	b, _ := json.Marshal(reply{Error: ErrorOf(err)}) // of strings: cannot fail
-	fmt.Fprintf(out, "%s\n", b)
+	b, err := lineOf(reply{Error: ErrorOf(err)}, maxLine)
+	if err == nil { // an error is no longer than that
+		_, _ = out.Write(b) // who does not listen need not know
+	}
 }

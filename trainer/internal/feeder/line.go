@@ -2,8 +2,6 @@ package feeder
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"io"
 	"sync"
 	"time"
@@ -21,7 +19,7 @@ const (
 type line struct {
 	out      io.Writer
 	cut      func()        // makes the other side end what it says, however it does
-	most     int64         // bytes of a line
+	most     int           // bytes of a line
 	patience time.Duration // for a ledger
 	stopping time.Duration // for an end
 	ended    chan struct{} // closed by end
@@ -47,7 +45,7 @@ func (l *line) read(r io.Reader) error {
 	for in := newLines(r, l.most); ; {
 		var a reply
 		err := in.next(&a)
-		if err != nil && (err == io.EOF || !notJSON(err)) {
+		if err != nil && fault.CodeOf(err) != fault.Invalid { // not heard
 			return err
 		}
 		l.mu.Lock()
@@ -68,13 +66,6 @@ func (l *line) read(r io.Reader) error {
 			return err
 		}
 	}
-}
-
-// notJSON tells what was said wrongly from what was not heard.
-func notJSON(err error) bool {
-	_, syntax := errors.AsType[*json.SyntaxError](err)
-	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
-	return syntax || kind || fault.CodeOf(err) == fault.Invalid // too long
 }
 
 // end tells everybody that the other side is gone, once all that it said was heard. why is what is known of it.

@@ -1,51 +1,68 @@
 package feeder
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
 // maxLine is the most bytes of a request or reply. Ledgers are the longest part, 8 bytes for a window at most: so much is millions of windows.
 const maxLine = 64 << 20
 
-// lines reads values of JSON that follow each other. One that is longer than most bytes is an error, [fault.Invalid], and no more than about that is kept of it.
-type lines struct {
-	in   io.Reader
-	most int64
-	dec  *json.Decoder
-	read int64 // bytes of in
-}
+// maxLedgers is how many bytes of ledgers a line has room for.
+const maxLedgers = maxLine / 16 * 11
 
-func newLines(in io.Reader, most int64) *lines {
-	l := &lines{in: in, most: most}
-	l.dec = json.NewDecoder(l)
-	return l
-}
+// lines reads requests or replies.
+type lines struct{ *wire.Lines }
 
-// next reads a value into v. io.EOF: there are no more.
-func (l *lines) next(v any) error { return l.dec.Decode(v) }
+func newLines(in io.Reader, most int) lines { return lines{wire.NewLines(in, most, "")} }
 
-// Read implements io.Reader for the decoder: what it has read and not given out is the beginning of one value.
-func (l *lines) Read(p []byte) (int, error) {
-	left := l.most + 2 - (l.read - l.dec.InputOffset()) // with the end of the line, and of the one before
-	if left <= 0 {
-		return 0, fault.New(fault.Invalid, "a line of more than %d bytes", l.most)
+// next reads one into v. What was said wrongly is [fault.Invalid]; io.EOF: there are no more.
+func (l lines) next(v any) error {
+	b, err := l.Next()
+	if err != nil {
+		return err
 	}
-	n, err := l.in.Read(p[:min(int64(len(p)), left)])
-	l.read += int64(n)
-	return n, err
+	if err := json.Unmarshal(b, v); err != nil {
+		return fault.New(fault.Invalid, "%w", err)
+	}
+	return nil
 }
 
 // lineOf is v as a line, for the other side's lines. Invalid: it would not take it.
-func lineOf(v any, most int64) ([]byte, error) {
+func lineOf(v any, most int) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(fault.New(fault.Internal, "a line: %w", err)) // of strings and numbers: cannot fail
 	}
-	if int64(len(b)) > most {
-		return nil, fault.New(fault.Invalid, "a line of %d bytes to the data process or from it, at most %d: the ledgers of the data sets are too long; larger shuffle windows make shorter ones", len(b), most)
+	if len(b) >= most {
+		return nil, fault.New(fault.Invalid, "a line of %d bytes to the data process or from it, at most %d: the ledgers of the data sets are too long", len(b)+1, most)
 	}
 	return append(b, '\n'), nil
+}
+
+// Fit drops ledgers, the longest first, until a [Start] has room for the others, and returns the sets whose they were.
+func Fit(at map[string]At) (dropped []string) {
+	total := 0
+	for _, a := range at {
+		total += len(a.Ledger)
+	}
+	longest := func(a, b string) int {
+		return cmp.Or(len(at[b].Ledger)-len(at[a].Ledger), strings.Compare(a, b))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(at), longest) {
+		if total <= maxLedgers {
+			break
+		}
+		total -= len(at[name].Ledger)
+		at[name] = At{State: at[name].State}
+		dropped = append(dropped, name)
+	}
+	return dropped
 }

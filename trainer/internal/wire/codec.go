@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -12,10 +11,12 @@ import (
 )
 
 // Reader reads lines. Not safe for concurrent use.
-type Reader struct{ r *bufio.Reader }
+type Reader struct{ lines *Lines }
 
 // NewReader reads from r.
-func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReaderSize(r, 16<<10)} }
+func NewReader(r io.Reader) *Reader { return &Reader{NewLines(r, MaxLine, longHint)} }
+
+const longHint = ": reports hold numbers, larger things are files"
 
 // FromWorker reads what a worker says: io.EOF at the end of a line, and of all.
 func (r *Reader) FromWorker() (m ToController, err error) {
@@ -44,7 +45,7 @@ func count(set ...bool) (n int) {
 
 // read decodes a line in which exactly one field is set.
 func (r *Reader) read(m any, fields func() int) error {
-	line, err := r.line()
+	line, err := r.lines.Next()
 	if err != nil {
 		return err
 	}
@@ -60,31 +61,6 @@ func (r *Reader) read(m any, fields func() int) error {
 	return nil
 }
 
-// line is valid until the next call. It is read piece by piece: nothing is allocated on a claim.
-func (r *Reader) line() ([]byte, error) {
-	b, err := r.r.ReadSlice('\n')
-	if err == nil {
-		return b, nil
-	}
-	var all []byte
-	for err == bufio.ErrBufferFull {
-		if all = append(all, b...); len(all) > MaxLine {
-			return nil, fault.New(fault.Invalid, "a message of more than %d bytes: reports hold numbers, larger things are files", MaxLine)
-		}
-		b, err = r.r.ReadSlice('\n')
-	}
-	all = append(all, b...)
-	switch {
-	case err == nil && len(all) <= MaxLine:
-		return all, nil
-	case err == nil:
-		return nil, fault.New(fault.Invalid, "a message of more than %d bytes: reports hold numbers, larger things are files", MaxLine)
-	case err == io.EOF && len(all) > 0:
-		return nil, fault.New(fault.Corrupt, "the connection ended in the midst of a message: %w", io.ErrUnexpectedEOF)
-	}
-	return nil, err
-}
-
 // Append appends the line of a [ToController] or [ToWorker].
 func Append(b []byte, m any) ([]byte, error) {
 	buf := bytes.NewBuffer(b)
@@ -94,7 +70,7 @@ func Append(b []byte, m any) ([]byte, error) {
 		return b, fault.New(fault.Internal, "a message: %w", err)
 	}
 	if buf.Len()-len(b) > MaxLine {
-		return b, fault.New(fault.Invalid, "a message of %d bytes, at most %d: reports hold numbers, larger things are files", buf.Len()-len(b), MaxLine)
+		return b, fault.New(fault.Invalid, "a message of %d bytes, at most %d%s", buf.Len()-len(b), MaxLine, longHint)
 	}
 	return buf.Bytes(), nil
 }

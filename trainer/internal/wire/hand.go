@@ -238,4 +238,4 @@ func (r *Reader) ToHand() (m ToHand, err error) {
 }
 
 // Line reads a line as it is, with its end; it is valid until the next call.
-func (r *Reader) Line() ([]byte, error) { return r.line() }
+func (r *Reader) Line() ([]byte, error) { return r.lines.Next() }
