@@ -72,7 +72,7 @@ var allowed = []struct {
 	{"trainer/internal/oom", ""},
 	{"trainer/internal/group", "internal/fault"},
 	{"trainer", "internal/fault internal/near cluster/gang dataset shard shard/feed trainer/launch trainer/store trainer/device trainer/collective trainer/internal/..."},
-	{"trainer/internal/feeder", "internal/fault cluster/gang dataset shard shard/exchange shard/feed trainer/internal/oom"},
+	{"trainer/internal/feeder", "internal/fault cluster/gang dataset shard shard/exchange shard/feed trainer/internal/oom trainer/internal/wire"},
 	{"cluster/internal/pb", ""},
 	{"cluster/internal/records", "internal/fault"},
 	{"cluster/internal/pki", "internal/fault"},
