@@ -1,9 +1,10 @@
 package place
 
 import (
-	"cmp"
 	"encoding/binary"
+	"iter"
 	"maps"
+	"math/bits"
 	"slices"
 )
 
@@ -11,8 +12,9 @@ import (
 // of nodes that there are, and those that it takes.
 type class struct {
 	key   string
-	nodes []*node // by id
-	at    int     // in Machine.classes
+	nodes []uint64 // a bit for each node, by its place in Machine.order
+	n     int      // of them
+	at    int      // in Machine.classes
 }
 
 // classify puts a node into its class, after anything of it has changed.
@@ -28,12 +30,17 @@ func (m *Machine) classify(n *node) {
 		m.byKey[c.key] = c
 		m.classes = append(m.classes, c)
 	}
-	i, _ := slices.BinarySearchFunc(c.nodes, n.ID, byID)
-	c.nodes = slices.Insert(c.nodes, i, n)
-	n.class = c
+	c.add(n)
 }
 
-func byID(n *node, id NodeID) int { return cmp.Compare(n.ID, id) }
+func (c *class) add(n *node) {
+	for len(c.nodes) <= n.rank/64 {
+		c.nodes = append(c.nodes, 0)
+	}
+	c.nodes[n.rank/64] |= 1 << (n.rank % 64)
+	c.n++
+	n.class = c
+}
 
 // unclassify takes a node out of its class, if it is in one.
 func (m *Machine) unclassify(n *node) {
@@ -42,8 +49,8 @@ func (m *Machine) unclassify(n *node) {
 		return
 	}
 	n.class = nil
-	i, _ := slices.BinarySearchFunc(c.nodes, n.ID, byID)
-	if c.nodes = slices.Delete(c.nodes, i, i+1); len(c.nodes) > 0 {
+	c.nodes[n.rank/64] &^= 1 << (n.rank % 64)
+	if c.n--; c.n > 0 {
 		return
 	}
 	delete(m.byKey, c.key)
@@ -52,6 +59,41 @@ func (m *Machine) unclassify(n *node) {
 	m.classes[c.at].at = c.at
 	m.classes[last] = nil
 	m.classes = m.classes[:last]
+}
+
+// rerank numbers the nodes anew, after one has come or gone.
+func (m *Machine) rerank() {
+	for _, c := range m.classes {
+		clear(c.nodes)
+		c.n = 0
+	}
+	for i, n := range m.order {
+		n.rank = i
+		if n.class != nil {
+			n.class.add(n)
+		}
+	}
+}
+
+// of yields the nodes of a class, by id.
+func (m *Machine) of(c *class) iter.Seq[*node] {
+	return func(yield func(*node) bool) {
+		for i, word := range c.nodes {
+			for ; word != 0; word &= word - 1 {
+				if !yield(m.order[64*i+bits.TrailingZeros64(word)]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// one of a class, which is as good as any for what they have in common.
+func (m *Machine) one(c *class) *node {
+	for n := range m.of(c) {
+		return n
+	}
+	return nil // never: a class has nodes
 }
 
 // shape is the part of a node's key that stays while it is attached.

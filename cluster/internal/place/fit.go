@@ -77,16 +77,20 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 		}
 		fits := func(n *node) bool { return usable(n) && n.has(g.Labels) }
 		for _, c := range classes { // of each, as many as all members could be on
-			if !fits(c.nodes[0]) {
+			like := m.one(c)
+			if !fits(like) {
 				continue
 			}
-			has, n := offer(c.nodes[0]), 0
-			for i := 0; i < len(c.nodes) && n < g.n; i++ {
-				if x := c.nodes[i]; !slices.Contains(d.Avoid, x.ID) && !in(left, x.ID) {
-					if !add(x, has) {
-						break
-					}
-					n++
+			has, taken := offer(like), 0
+			for n := range m.of(c) {
+				if slices.Contains(d.Avoid, n.ID) || in(left, n.ID) {
+					continue
+				}
+				if !add(n, has) {
+					break
+				}
+				if taken++; taken == g.n {
+					break
 				}
 			}
 		}

@@ -36,6 +36,7 @@ const (
 
 type node struct {
 	Node
+	rank     int // in Machine.order
 	shape    string
 	class    *class
 	is       standing
@@ -115,9 +116,10 @@ func (m *Machine) arrive(x Node) {
 	if n == nil {
 		n = &node{used: map[string]int{}, holds: map[member]Placement{}}
 		m.nodes[x.ID] = n
-		i, _ := slices.BinarySearchFunc(m.order, x.ID, byID)
+		i, _ := slices.BinarySearchFunc(m.order, x.ID, func(n *node, id NodeID) int { return cmp.Compare(n.ID, id) })
 		n.Node = x
 		m.order = slices.Insert(m.order, i, n)
+		m.rerank()
 	}
 	n.Node = x
 	n.Capacity.GPUs = min(x.Capacity.GPUs, int64(len(x.Devices)))
@@ -167,7 +169,8 @@ func (m *Machine) lose(n *node) {
 	}
 	delete(m.nodes, n.ID)
 	m.unclassify(n)
-	m.order = slices.DeleteFunc(m.order, func(x *node) bool { return x == n })
+	m.order = slices.Delete(m.order, n.rank, n.rank+1)
+	m.rerank()
 	for _, l := range m.kinds {
 		l.forget(n.ID)
 	}

@@ -361,9 +361,10 @@ func (w *world) check() {
 	}
 	classed := 0
 	for i, c := range w.m.classes {
-		for k, n := range c.nodes {
+		of := slices.Collect(w.m.of(c))
+		for k, n := range of {
 			classed++
-			if c.at != i || n.class != c || w.m.byKey[c.key] != c || string(n.key(nil)) != c.key || k > 0 && c.nodes[k-1].ID >= n.ID {
+			if c.at != i || c.n != len(of) || n.class != c || w.m.byKey[c.key] != c || string(n.key(nil)) != c.key || w.m.order[n.rank] != n || k > 0 && of[k-1].ID >= n.ID {
 				w.t.Fatalf("%s is in the wrong class, or place", n.ID)
 			}
 		}
@@ -400,7 +401,10 @@ func (w *world) check() {
 func (w *world) sameAlone(x Demand) {
 	var alone []*class
 	for _, n := range w.m.order {
-		alone = append(alone, &class{nodes: []*node{n}})
+		c, was := &class{}, n.class
+		c.add(n)
+		n.class = was
+		alone = append(alone, c)
 	}
 	d := &demand{Demand: x, groups: groups(x.Members)}
 	for _, f := range []func(cs []*class) []Placement{
