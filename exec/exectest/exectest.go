@@ -57,6 +57,7 @@ type Table struct {
 	mu     sync.Mutex
 	passes map[[2]int]int
 	opens  []int
+	firsts []int // ids of the first rows
 	open   atomic.Int64
 }
 
@@ -96,11 +97,15 @@ func (t *Table) Opens() []int {
 
 // First returns the id of the first row of a split.
 func (t *Table) First(split int) int {
-	id := 0
-	for _, n := range t.Rows[:split] {
-		id += n
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.firsts == nil {
+		t.firsts = make([]int, len(t.Rows)+1)
+		for i, n := range t.Rows {
+			t.firsts[i+1] = t.firsts[i] + n
+		}
 	}
-	return id
+	return t.firsts[split]
 }
 
 // Seeks implements driver.Seeker.

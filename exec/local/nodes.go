@@ -76,39 +76,24 @@ type Hand struct {
 	Urgent func() bool
 }
 
-// place is where attempts run.
-type place struct {
-	node Node // nil: here
-	busy int  // attempts
-}
-
-// room is how many attempts are to be there.
-func (p *place) room(here int) int {
-	if p.node == nil {
-		return here
-	}
-	return max(p.node.Room(), 0)
-}
-
 // spread makes r a run of several processes; layout calls it.
 func (r *run) spread() {
-	r.here = r.opt.CPUs
+	here := r.opt.CPUs
 	for i := range r.cfg.Stages {
 		c := &r.cfg.Stages[i]
 		if c.Inputs == nil {
-			r.here = max(r.here, c.Max)
+			here = max(here, c.Max)
 		} else { // runs here only
 			c.Most = max(r.opt.CPUs, c.Max)
 		}
 		c.Max = 0
 	}
-	r.places = []*place{{}}
+	r.places = newPlaces(here, r.nodes)
 	for _, n := range r.nodes {
-		r.places = append(r.places, &place{node: n})
 		r.cfg.EnoughBytes += int64(n.CPUs()) * enoughElsewhere
 	}
-	r.cfg.CPUs = r.rooms()
-	r.cfg.AheadTasks = max(r.cfg.AheadTasks*len(r.places), aheadElsewhere)
+	r.cfg.CPUs = r.places.rooms
+	r.cfg.AheadTasks = max(r.cfg.AheadTasks*len(r.places.all), aheadElsewhere)
 }
 
 // enoughElsewhere is how much may wait for each task at work elsewhere: about what a split gives, so that one that is not the head is not held up until its turn. It
@@ -117,27 +102,6 @@ const enoughElsewhere = 64 << 20
 
 // aheadElsewhere is how many tasks may be open where some run in other processes: short ones keep nodes busy only if many are under way.
 const aheadElsewhere = 2048
-
-// rooms is how many tasks all places want.
-func (r *run) rooms() (n int) {
-	for _, p := range r.places {
-		n += p.room(r.here)
-	}
-	return n
-}
-
-// choose returns the place of the next attempt at a task of a scan: where the smallest share of the room is taken. It needs mu.
-func (r *run) choose() *place {
-	best := r.places[0]
-	most := r.here
-	for _, p := range r.places[1:] {
-		if n := p.room(r.here); n > 0 && (p.busy+1)*most < (best.busy+1)*n {
-			best, most = p, n
-		}
-	}
-	best.busy++
-	return best
-}
 
 // allCPUs is how many tasks compute at once, wherever.
 func (r *run) allCPUs() int {
@@ -148,15 +112,6 @@ func (r *run) allCPUs() int {
 	return n
 }
 
-// RoomChanged implements Watcher.
-func (r *run) RoomChanged() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == nil && !r.closed {
-		r.step(sched.Event{Kind: sched.Room, CPUs: r.rooms()})
-	}
-}
-
 // Moved implements Watcher.
 func (r *run) Moved() { r.moved.Store(int64(time.Since(r.started))) }
 
@@ -164,6 +119,15 @@ func (r *run) Moved() { r.moved.Store(int64(time.Since(r.started))) }
 type watch struct {
 	*run
 	node int
+}
+
+// RoomChanged implements Watcher.
+func (w watch) RoomChanged() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.places.look(w.node+1) && w.err == nil && !w.closed {
+		w.step(sched.Event{Kind: sched.Room, CPUs: w.places.rooms})
+	}
 }
 
 // Count implements Watcher.

@@ -48,10 +48,9 @@ type run struct {
 	live      sync.WaitGroup
 	ids       *atomic.Uint64 // of attempts
 	nodes     []Node
-	here      int // attempts to be here, where there are nodes
 
 	mu     sync.Mutex
-	places []*place   // here, then the nodes; nil: all is here
+	places *places    // nil: all is here
 	far    [][2]int64 // of each node: what its budget holds, and held at most
 
 	sched      *sched.Sched
@@ -124,6 +123,7 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	r.far = make([][2]int64, len(r.nodes))
 	for i, o := range r.nodes {
 		o.Watch(watch{r, i})
+		watch{r, i}.RoomChanged() // perhaps it has, since it was asked
 	}
 	if opt.Observe != nil {
 		opt.Observe(r.Stats)
@@ -471,7 +471,7 @@ func (r *run) start(a sched.Action) {
 		at.urgent.Store(true)
 	}
 	if r.places != nil && w.stage.scan != nil {
-		at.place = r.choose()
+		at.place = r.places.take()
 	}
 	w.current, w.origin = at, at.origin
 	r.active[at] = struct{}{}
@@ -485,7 +485,7 @@ func (r *run) finish(a *attempt, err error) (retried bool) {
 	defer r.mu.Unlock()
 	delete(r.active, a)
 	if a.place != nil {
-		a.place.busy--
+		r.places.free(a.place)
 	}
 	w := a.work
 	e := sched.Event{Kind: sched.Finish, Task: w.Task, Attempt: a.n}
