@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -215,7 +217,7 @@ func (s *site) process(w launch.Worker, base, vars []string, socket string, atte
 // environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang.
 func (s *site) environ(from []string) []string {
 	var env []string
-	threads := false
+	threads, gloo := false, s.cfg.gang() == nil
 	for _, kv := range append(from[:len(from):len(from)], s.cfg.Env...) {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
@@ -223,6 +225,8 @@ func (s *site) environ(from []string) []string {
 			continue
 		case "OMP_NUM_THREADS":
 			threads = true
+		case envGloo:
+			gloo = true
 		}
 		env = append(env, kv)
 	}
@@ -233,7 +237,39 @@ func (s *site) environ(from []string) []string {
 		}
 		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
 	}
+	if !gloo {
+		if name := interfaceOf(s.cfg.gang().Host(s.node)); name != "" {
+			env = append(env, envGloo+"="+name)
+		}
+	}
 	return env
+}
+
+// envGloo names the network interface that gloo uses. Without it that is where this machine's own name leads, which is often its loopback: then no other machine reaches it.
+const envGloo = "GLOO_SOCKET_IFNAME"
+
+// interfaceOf is the network interface of this machine that has an address; "": none has it, or it is no address.
+func interfaceOf(host string) string {
+	want, err := netip.ParseAddr(host)
+	if err != nil {
+		return ""
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == want.Unmap().WithZone("") {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 // leaseDevices leases GPUs to the workers of this machine; waiting is told why, while others have them.
