@@ -193,6 +193,7 @@ type Job struct {
 	Env        map[string]string
 	Secrets    map[string]string // of the environment; not in records, logs, listings
 	WorkingDir string            // a folder, which every attempt gets a copy of; "": an empty one
+	Sending    func(bytes int64) // called before so much of it, packed, is sent to the head; not where that has it. May be nil
 	Nodes      int               // on how many it runs, together or not at all, each process with its own Needs (docs/cluster.md, "Several nodes"); 0: one
 	Needs      Resources
 	Labels     map[string]string // that its nodes must have
@@ -210,7 +211,7 @@ func (c *Client) Submit(ctx context.Context, j Job) (id string, existed bool, er
 		q.Nodes = int64(j.Nodes)
 	}
 	if j.WorkingDir != "" {
-		if q.Pack, err = c.send(ctx, j.WorkingDir); err != nil {
+		if q.Pack, err = c.send(ctx, j.WorkingDir, j.Sending); err != nil {
 			return "", false, err
 		}
 	}
@@ -228,7 +229,7 @@ func CheckSent(dir, path string) error {
 }
 
 // send packs a folder, and brings it to the head unless it is there.
-func (c *Client) send(ctx context.Context, dir string) (string, error) {
+func (c *Client) send(ctx context.Context, dir string, sending func(bytes int64)) (string, error) {
 	tmp, err := os.CreateTemp("", "penstock-pack-*")
 	if err != nil {
 		return "", err
@@ -243,6 +244,9 @@ func (c *Client) send(ctx context.Context, dir string) (string, error) {
 	has, err := c.c.HasPack(ctx, &pb.PackRequest{Sha256: hash})
 	if err != nil || has.GetHas() {
 		return hash, err
+	}
+	if sending != nil {
+		sending(info.Packed)
 	}
 	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
 		return "", err

@@ -171,9 +171,14 @@ func TestJob(t *testing.T) {
 	j := sh(`cat in.txt; echo "$GREETING $PENSTOCK_NODE $PENSTOCK_JOB_ATTEMPT ${#PENSTOCK_JOB_CLUSTER} $PENSTOCK_JOB_CPUS $PENSTOCK_JOB_MEMORY $SECRET"; echo new > out.txt; pwd`)
 	j.WorkingDir, j.Env, j.Secrets = work, map[string]string{"GREETING": "hello"}, map[string]string{"SECRET": "hidden"}
 	j.Needs = Resources{CPUs: 1.5, Memory: 512 << 20}
+	var sent []int64
+	j.Sending = func(bytes int64) { sent = append(sent, bytes) }
 	id := c.submit(j)
 	if s := c.over(id); s.State != "finished" || s.Code != 0 {
 		t.Errorf("%+v", s)
+	}
+	if s := c.over(c.submit(j)); s.State != "finished" || len(sent) != 1 || sent[0] < 16 { // the folder is there
+		t.Errorf("%v bytes were sent: %+v", sent, s)
 	}
 	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 43 1.5 536870912 hidden\n/") {
 		t.Errorf("logs: %q", got)

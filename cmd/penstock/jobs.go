@@ -288,6 +288,9 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 	return r.submit(cmd, j, t.quiet)
 }
 
+// muchToSend is what takes so long to send that people want to know why they wait.
+const muchToSend = 16 << 20
+
 // submit makes the job, and follows it.
 func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 	client, err := r.at.dial(cmd.Context())
@@ -295,6 +298,11 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 		return err
 	}
 	defer client.Close()
+	j.Sending = func(bytes int64) {
+		if bytes > muchToSend && !quiet {
+			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: sending the working directory %s: %s packed; .penstockignore there says what is left out\n", j.WorkingDir, exec.Bytes(bytes))
+		}
+	}
 	id, existed, err := client.Submit(cmd.Context(), j)
 	if err != nil {
 		return err
