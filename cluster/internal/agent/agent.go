@@ -167,10 +167,10 @@ func (a *agent) attach(ctx context.Context) error {
 		a.session = false
 		a.mu.Unlock()
 	}()
-	if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: hello}}); err != nil {
-		return cause(stream, err)
+	if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+		return err
 	}
-	first, err := stream.Recv()
+	first, err := stream.Recv() // and why a stream has ended that cannot be written
 	if err != nil {
 		return err
 	}
@@ -199,12 +199,12 @@ func (a *agent) attach(ctx context.Context) error {
 	return err
 }
 
-// cause is why a stream cannot be written: its status is for Recv to give.
-func cause(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], err error) error {
+// send says something to the head. Where the stream has ended, why is for hear to find out, which ends ctx: two that receive at once may both wait for ever.
+func send(ctx context.Context, stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], m *pb.FromAgent) error {
+	err := stream.Send(m)
 	if errors.Is(err, io.EOF) {
-		if _, rerr := stream.Recv(); rerr != nil {
-			return rerr
-		}
+		<-ctx.Done()
+		return context.Cause(ctx)
 	}
 	return err
 }
@@ -222,8 +222,8 @@ func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fr
 		left := a.leaving && len(a.procs) == 0 && len(a.ended) == 0
 		a.mu.Unlock()
 		for _, m := range batch {
-			if err := stream.Send(m); err != nil {
-				return cause(stream, err)
+			if err := send(ctx, stream, m); err != nil {
+				return err
 			}
 		}
 		if left { // all has ended, and the head has heard it
@@ -237,8 +237,8 @@ func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fr
 		case <-silence.C:
 			return fault.New(fault.Unavailable, "the head has not answered for %v", lease)
 		case <-beat.C:
-			if err := stream.Send(&pb.FromAgent{Say: &pb.FromAgent_Beat{Beat: &pb.Beat{Used: a.used()}}}); err != nil {
-				return cause(stream, err)
+			if err := send(ctx, stream, &pb.FromAgent{Say: &pb.FromAgent_Beat{Beat: &pb.Beat{Used: a.used()}}}); err != nil {
+				return err
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
