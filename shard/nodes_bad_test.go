@@ -479,3 +479,39 @@ func TestNodesRestore(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A node whose job is cancelled before its first batch tells the others, who may need it, with a rank or only to feed it, and do not wait for ever.
+func TestNodesCancelledEarly(t *testing.T) {
+	for _, d := range []division{{nodes: 2, ranks: []int{0, 1}, lanes: []int{0, 1}}, {nodes: 2, ranks: []int{0, 0}, lanes: []int{0, 1}}} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		job, stop := context.WithCancel(ctx)
+		begun := make(chan struct{})
+		err := onNodes(d, func(n *shard.Nodes) error {
+			of := ctx
+			if n.Exchange.Node() == 0 {
+				of = job
+			}
+			its, err := shards(of, dataset.Range(100_000), jobOptions(7), n)
+			if err != nil {
+				return err
+			}
+			if n.Exchange.Node() == 0 {
+				<-begun
+				stop()
+				_, err = its[0].Next(ctx)
+			} else {
+				close(begun)
+				_, err = drain(ctx, its)
+			}
+			if err == nil || ctx.Err() != nil {
+				return errors.Join(fmt.Errorf("it ended with %w", err), shut(its))
+			}
+			return shut(its)
+		})
+		if err != nil {
+			t.Errorf("%v: %v", d, err)
+		}
+		stop()
+		cancel()
+	}
+}

@@ -27,7 +27,7 @@ const (
 func (m *mesh) start(ctx context.Context, at *snap) error {
 	m.mu.Lock()
 	m.started, m.told, m.skips = true, newLedger(m.j), map[ledgerKey]map[int64][]int64{}
-	resting := m.resting
+	resting, failed, why := m.resting, m.failed, m.err
 	m.mu.Unlock()
 	mine := m.j.hello(at)
 	text, err := json.Marshal(mine)
@@ -41,6 +41,9 @@ func (m *mesh) start(ctx context.Context, at *snap) error {
 	m.tell(text, sayHello, uint64(m.j.depth))
 	if resting {
 		m.tell(nil, sayIdle)
+	}
+	if failed { // before there was anybody to hear it
+		m.tellFailed(why)
 	}
 	for p := range m.others {
 		err := m.await(ctx, p, func() string { return "to begin" }, func() bool { return p.hello != nil })
@@ -222,6 +225,10 @@ func (m *mesh) fail(err error) {
 		m.err = err
 	}
 	m.mu.Unlock()
+	m.tellFailed(err)
+}
+
+func (m *mesh) tellFailed(err error) {
 	code := fault.CodeOf(err)
 	if code == fault.Canceled {
 		code = fault.WorkerLost
