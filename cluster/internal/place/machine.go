@@ -412,7 +412,7 @@ func (l *line) count(n *node) {
 		if n.is == up && n.has(g.Labels) {
 			c = n.free.holds(g.Needs, min(l.most, int64(g.n)))
 		}
-		l.tried = l.tried && c <= l.room[i][n.ID]
+		l.tried = l.tried && c <= l.room[i][n.ID] && (c == 0 || n.kept.zero()) // of what is free beside a reservation, the count says too little
 		l.sum[i] += c - l.room[i][n.ID]
 		if c == 0 {
 			delete(l.room[i], n.ID)

@@ -119,6 +119,15 @@ func TestPlaces(t *testing.T) {
 			{ended("a", 0), "place small: 0@n1"},
 			{ended("c", 0), "place big: 0@n2"},
 		},
+		"what becomes free beside a reservation": {
+			{up1(Node{ID: "a", Capacity: Resources{MilliCPUs: 4000}}), ""}, {up1(Node{ID: "b", Capacity: Resources{MilliCPUs: 2000}}), ""},
+			{want(gang("z", 1, Resources{MilliCPUs: 2000})), "place z: 0@b"},
+			{want(gang("y", 3, one)), "place y: 0@a 1@a 2@a"},
+			{want(distinct(gang("big", 2, Resources{MilliCPUs: 2000}))), ""},
+			{want(gang("small", 1, one)), ""}, // one is free, and kept
+			{ended("y", 0), ""},
+			{ended("y", 1), "place small: 0@a"},
+		},
 		"nodes come and go": {
 			{up1(gpus("n1", 1, 0)), ""}, {want(gang("a", 1, one)), "place a: 0@n1"},
 			{of(NodeSuspect, "n1"), ""}, {want(gang("b", 1, one)), ""},
