@@ -371,15 +371,20 @@ func (j *chaosJob) committed() {
 		}
 	}
 	var done [chaosRanks]int // committed, as far as is known
-	again := 0
+	again, noticed := 0, map[int]bool{}
 	for _, n := range slices.Sorted(maps.Keys(runs)) {
 		for rank := range chaosRanks {
 			begin, end := runs[n].begin[rank], runs[n].end[rank]
 			if begin == 0 {
 				continue
 			}
-			if begin > done[rank]+1 || begin%chaosEvery != 1 {
+			if begin > done[rank]+1 {
 				j.t.Errorf("attempt %d begins at step %d on rank %d: steps after %d are lost", n, begin, rank, done[rank])
+			}
+			if last := begin == done[rank]+1; begin%chaosEvery != 1 && !last && !noticed[begin] {
+				j.t.Errorf("attempt %d begins at step %d on rank %d, where no checkpoint was to be", n, begin, rank)
+			} else if last {
+				noticed[begin] = true // a notice has a checkpoint made at once
 			}
 			again += max(done[rank]+1-begin, 0)
 			done[rank] = max(done[rank], end)
