@@ -18,9 +18,10 @@ import (
 // cgroup is a control group for the processes of one worker: the kernel ends one of them rather than let them have more memory together than
 // is theirs, at once, and without harm to others. See cgroups(7), and admin-guide/cgroup-v2.rst of the kernel.
 type cgroup struct {
-	dir string
-	ctl controller
-	fd  *os.File // of dir; nil with version 1
+	dir   string
+	ctl   controller
+	limit int64    // bytes
+	fd    *os.File // of dir; nil with version 1
 }
 
 // controller are the names of what a version of control groups has for memory.
@@ -28,12 +29,13 @@ type controller struct {
 	name        string
 	limit, swap string // files of bytes; swap is not there where the kernel does not count it
 	events      string // file with a line "oom_kill N": processes that the kernel has ended
+	peak        string // file of the most bytes that there were; it may not be there
 	all         string // file for "1": it ends all processes of a group; "": one
 }
 
 var (
-	memory1 = controller{"memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control", ""}
-	memory2 = controller{"memory", "memory.max", "memory.swap.max", "memory.events", "memory.oom.group"}
+	memory1 = controller{"memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control", "memory.max_usage_in_bytes", ""}
+	memory2 = controller{"memory", "memory.max", "memory.swap.max", "memory.events", "memory.peak", "memory.oom.group"}
 )
 
 const (
@@ -107,7 +109,7 @@ func (h cgroupHost) works() bool {
 			continue
 		}
 		if s, ok := readStat(id.pid, make([]byte, 4<<10)); !ok || s.id != id {
-			_ = os.Remove(dir) // what runs in it keeps it
+			_ = removeTree(dir) // what runs in it keeps it
 		}
 	}
 	c, err := h.new(newTree().token+"try", 1<<30)
@@ -123,7 +125,7 @@ func (h cgroupHost) new(name string, limit int64) (*cgroup, error) {
 	if h.parent == "" {
 		return nil, errors.ErrUnsupported
 	}
-	c := &cgroup{dir: filepath.Join(h.parent, cgroupPrefix+name), ctl: h.ctl}
+	c := &cgroup{dir: filepath.Join(h.parent, cgroupPrefix+name), ctl: h.ctl, limit: limit}
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -192,15 +194,23 @@ func (c *cgroup) born(attr *syscall.SysProcAttr, start func() error) error {
 		attr.UseCgroupFD, attr.CgroupFD = true, int(c.fd.Fd())
 	default: // a thread goes there, and its children begin where it is; what the process has in memory stays where its first thread is
 		tid := strconv.Itoa(unix.Gettid())
+		back, err := os.OpenFile(filepath.Join(filepath.Dir(c.dir), "tasks"), os.O_WRONLY, 0) // before it goes: then there may be no room for another open file
+		if err != nil {
+			return err
+		}
+		defer back.Close()
 		if err := c.write("tasks", tid); err != nil {
 			return err
 		}
-		defer writeExisting(filepath.Join(filepath.Dir(c.dir), "tasks"), tid) // where it was: it may go back
+		defer back.WriteString(tid) // where it was: it may go back
 	}
 	return start()
 }
 
-// killed reports whether the kernel has ended a process of the group for its memory.
+// firstThread reports whether this thread is the one that the process began with.
+func firstThread() bool { return unix.Gettid() == os.Getpid() }
+
+// killed reports whether the kernel has ended a process of the group for memory.
 func (c *cgroup) killed() bool {
 	if c == nil {
 		return false
@@ -214,6 +224,13 @@ func (c *cgroup) killed() bool {
 	return false
 }
 
+// full reports whether the group came near its limit, as far as is known: else what was killed was killed for that of a group around it, or of the machine.
+func (c *cgroup) full() bool {
+	b, err := os.ReadFile(filepath.Join(c.dir, c.ctl.peak))
+	most, perr := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return err != nil || perr != nil || most >= c.limit/8*7
+}
+
 // remove removes the group, whose processes have ended: the kernel may need a moment. One that cannot be removed is left to who looks next.
 func (c *cgroup) remove() {
 	if c == nil {
@@ -223,9 +240,25 @@ func (c *cgroup) remove() {
 		_ = c.fd.Close()
 	}
 	for range 50 {
-		if err := os.Remove(c.dir); !errors.Is(err, syscall.EBUSY) {
+		if err := removeTree(c.dir); !errors.Is(err, syscall.EBUSY) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// removeTree removes a group with those below it, which launchers have left that ran in it.
+func removeTree(dir string) error {
+	below, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range below {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Remove(dir)
 }

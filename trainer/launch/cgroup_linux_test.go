@@ -115,7 +115,7 @@ func TestControlGroupVersion2(t *testing.T) {
 	}{
 		{cgroupsFolder, memory2},
 		{filepath.Join(cgroupsFolder, "unified"), memory2},
-		{filepath.Join(cgroupsFolder, "unified"), controller{"hugetlb", "hugetlb.2MB.max", "none", "hugetlb.2MB.events", ""}},
+		{filepath.Join(cgroupsFolder, "unified"), controller{"hugetlb", "hugetlb.2MB.max", "none", "hugetlb.2MB.events", "none", ""}},
 	} {
 		h.parent, h.ctl = c.parent, c.ctl
 		if h.works() {

@@ -257,6 +257,9 @@ func (g *group) explain(w *worker, e *Exit, state *os.ProcessState, err error) {
 	if !e.OK() && !e.Ours && w.cgroup.killed() {
 		_, _ = oom.Killed() // it is not another's
 		e.Memory, e.Detail = true, "the kernel ended one of its processes at its limit of "+bytesText(w.Memory)
+		if !w.cgroup.full() {
+			e.Detail = "the kernel ended one of its processes below its limit of " + bytesText(w.Memory) + ", as the machine or a control group around it was out of memory"
+		}
 		return
 	}
 	if e.Signal != syscall.SIGKILL {

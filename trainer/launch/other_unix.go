@@ -20,6 +20,8 @@ func adopt(bool) {}
 
 func watchable() bool { return true }
 
+func firstThread() bool { return false }
+
 type procID struct{ pid int }
 
 // cgroup is of Linux.
@@ -30,6 +32,7 @@ func newCgroup(string, int64) *cgroup { return nil }
 func (*cgroup) born(_ *syscall.SysProcAttr, start func() error) error { return start() }
 
 func (*cgroup) killed() bool { return false }
+func (*cgroup) full() bool   { return false }
 func (*cgroup) remove()      {}
 
 // member is the process group of a worker.

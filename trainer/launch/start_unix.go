@@ -95,6 +95,11 @@ func (p *processes) openLogs(g *group) error {
 func (g *group) keep(ctx context.Context, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if firstThread() { // the process's memory goes where that one does, which enters the control groups of workers: it stays, and another one does this
+		go g.keep(ctx, started)
+		<-g.done
+		return
+	}
 	var err error
 	for i, w := range g.workers {
 		if ctx.Err() != nil {
