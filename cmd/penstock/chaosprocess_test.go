@@ -145,7 +145,9 @@ func (w *world) of(node, kind string) (ps []process) {
 func (w *world) kill(node, kind string) {
 	w.t.Helper()
 	var ps []process
-	w.before("a "+kind, func() bool { ps = w.of(node, kind); return len(ps) > 0 })
+	if !w.before("a "+kind, func() bool { ps = w.of(node, kind); return len(ps) > 0 }) {
+		return
+	}
 	p := ps[w.rnd.IntN(len(ps))]
 	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
 		w.t.Fatal(err)
