@@ -556,14 +556,17 @@ func (r *run) Close() error {
 	}
 	done := r.done
 	r.mu.Unlock()
-	grace := time.NewTimer(closeGrace)
+	const parts = 10 // a process that stood still itself, as SIGSTOP has it, loses one of them
+	grace := time.NewTicker(closeGrace / parts)
 	defer grace.Stop()
-	select {
-	case <-done:
-		return r.closeErr()
-	case <-grace.C:
-		return fault.New(fault.Stalled, "closed, but code that does not obey its context still runs and holds its memory:\n%s", r.report())
+	for range parts {
+		select {
+		case <-done:
+			return r.closeErr()
+		case <-grace.C:
+		}
 	}
+	return fault.New(fault.Stalled, "closed, but code that does not obey its context still runs and holds its memory:\n%s", r.report())
 }
 
 // drain waits for all attempts and frees what they share; Close joins it.

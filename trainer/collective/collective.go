@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,8 +147,15 @@ type note struct {
 
 // fail ends the group on this rank, and tells the others.
 func (g *Group) fail(err error) {
-	g.end(err, &note{Rank: g.rank, Code: fault.CodeOf(err).String(), Text: err.Error()})
+	text := err.Error()
+	if len(text) > mostText {
+		text = strings.ToValidUTF8(text[:mostText], "") + "..."
+	}
+	g.end(err, &note{Rank: g.rank, Code: fault.CodeOf(err).String(), Text: text})
 }
+
+// mostText is how many bytes of an error go round: a note has little room.
+const mostText = 4 << 10
 
 // end sets the first error, passes the note on, and wakes whoever reads or writes.
 func (g *Group) end(err error, n *note) {

@@ -1,0 +1,28 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// A rank that fails with a long text is heard of all the same: its beginning goes round.
+func TestLongCause(t *testing.T) {
+	gs := join(t, 3)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New(strings.Repeat("é", 40<<10)))
+	if err := gs[0].Barrier(ctx); err == nil {
+		t.Fatal("it went through")
+	}
+	late, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	for _, g := range gs[1:] {
+		if err := g.Barrier(late); fault.CodeOf(err) == fault.Unknown || late.Err() != nil || !strings.Contains(err.Error(), "ééé") || !strings.Contains(err.Error(), "...") || len(err.Error()) > 2*mostText {
+			t.Errorf("rank %d: %d bytes: %.200v", g.Rank(), len(err.Error()), err)
+		}
+	}
+}
