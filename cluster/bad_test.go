@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func (c *testCluster) joinBad(name, token string, lie func(*pb.Inventory)) error
 	if err = n.joinAt(c.ctx(), c.addr, token); err == nil {
 		c.t.Cleanup(func() { n.Close() })
 	} else {
-		n.free()
+		n.free(false)
 	}
 	return err
 }
@@ -197,6 +198,32 @@ func TestBadInventory(t *testing.T) {
 	<-n.Done()
 	wantCode(t, n.Err(), fault.Unsupported, "protocol 99", "use one version")
 	n.Close()
+}
+
+// A machine that is refused has nothing more than before.
+func TestRefusedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	cfg := c.node("a", Resources{CPUs: 1})
+	used := c.joinToken()
+	c.join("one", Resources{CPUs: 1})
+	for name, token := range map[string]string{"none": "", "nonsense": "x", "unknown": used[:len(used)-2] + "xx"} {
+		if _, err := Join(c.ctx(), c.addr, token, cfg); err == nil {
+			t.Errorf("%s: it joined", name)
+		}
+	}
+	cfg.Name = "one"
+	_, err := Join(c.ctx(), c.addr, used, cfg)
+	wantCode(t, err, fault.Exists, "--name")
+	if _, err := os.Lstat(cfg.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder is there: %v", err)
+	}
+	must(t, os.Mkdir(cfg.Dir, 0o700)) // it is not ours to remove
+	_, err = Join(c.ctx(), c.addr, used, cfg)
+	wantCode(t, err, fault.Exists, "--name")
+	if _, err := os.Lstat(cfg.Dir); err != nil {
+		t.Error(err)
+	}
 }
 
 // One head, one node has a folder and a port.
