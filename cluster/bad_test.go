@@ -235,13 +235,24 @@ func TestTwoOnOne(t *testing.T) {
 	wantCode(t, err, fault.Exists, "another process has the store", "another folder")
 	cfg.Dir = filepath.Join(c.dir, "second")
 	_, err = StartHead(c.ctx(), cfg)
-	wantCode(t, err, fault.Exists, c.addr)
+	wantCode(t, err, fault.Exists, c.addr, "--listen")
+	if _, err := os.Lstat(cfg.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder is there: %v", err)
+	}
+	was := cfg.Listen
+	cfg.Listen = "127.0.0.1:0"
+	h, err := StartHead(c.ctx(), cfg)
+	must(t, err)
+	must(t, h.Close())
+	cfg.Listen = was
+	_, err = StartHead(c.ctx(), cfg) // a folder of a head
+	wantCode(t, err, fault.Exists, c.addr, "--listen")
 	cfg.Listen = "127.0.0.1:none"
 	_, err = StartHead(c.ctx(), cfg)
 	wantCode(t, err, fault.Invalid, "none")
 	n := c.join("a", Resources{CPUs: 1})
 	pem := filepath.Join(c.node("a", Resources{}).Dir, "node.pem")
-	was, err := os.ReadFile(pem)
+	before, err := os.ReadFile(pem)
 	must(t, err)
 	fresh, err := c.client.CreateJoinToken(c.ctx(), "", 0)
 	must(t, err)
@@ -249,7 +260,7 @@ func TestTwoOnOne(t *testing.T) {
 		_, err = Join(c.ctx(), c.addr, token, c.node("a", Resources{CPUs: 1}))
 		wantCode(t, err, fault.Exists, "another agent has the folder", "--dir")
 	}
-	if is, err := os.ReadFile(pem); err != nil || !bytes.Equal(is, was) {
+	if is, err := os.ReadFile(pem); err != nil || !bytes.Equal(is, before) {
 		t.Errorf("the certificate of the node that runs was replaced: %v", err)
 	}
 	if n.Err() != nil {
