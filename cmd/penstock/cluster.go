@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -206,7 +208,7 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 					return usage("start: --listen %s: want HOST:PORT, or :PORT for all addresses of this machine", cfg.Listen)
 				}
 			}
-			lines := newLineLog(cmd.ErrOrStderr(), quiet)
+			lines := newDaemonLog(cmd.ErrOrStderr(), quiet)
 			defer lines.close()
 			cfg.Log, cfg.Version = slog.New(lines), version
 			node, err := o.node(cmd, filepath.Join(cfg.Dir, "node"), nodeName, cfg.Log)
@@ -241,6 +243,14 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, "CPUs to offer, 0 for no node here; default: all", offerGPUs, offerMemory)
 	return c
+}
+
+// newDaemonLog is the log of a head or a node: lines that nobody sees as they come have their time.
+func newDaemonLog(w io.Writer, quiet bool) *lineLog {
+	l := newLineLog(w, quiet)
+	f, ok := w.(*os.File)
+	l.times = !ok || !term.IsTerminal(int(f.Fd()))
+	return l
 }
 
 // welcome says what a head is, how to use it and how to join it.
@@ -338,7 +348,7 @@ runs: after a day of absence it has ended, and the node joins with a token again
 					return err
 				}
 			}
-			lines := newLineLog(cmd.ErrOrStderr(), quiet)
+			lines := newDaemonLog(cmd.ErrOrStderr(), quiet)
 			defer lines.close()
 			cfg, err := o.node(cmd, dir, name, slog.New(lines))
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -485,7 +486,7 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append(join(fresh), "--name", "a"), 1, "--name"},
 		{append(join(fresh), "--dir", filepath.Join(c.dir, "a")), 1, "another agent has the folder"},
 		{[]string{"start"}, 2, "--head is missing"},
-		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use"},
+		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use: give another port with --listen"},
 		{[]string{"start", "--head", "--dir", c.head, "--cpus", "0"}, 1, "another process has the store"},
 		{[]string{"start", "--head", "--store", "http://x"}, 2, "write etcd://host:port"},
 		{[]string{"start", "--head", "--store", ""}, 2, "--store is empty"},
@@ -522,5 +523,14 @@ func (c *testCluster) mistakes(t *testing.T) {
 		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("%v: it took %v", m.args, took)
 		}
+	}
+	for _, dir := range []string{"x", "h2"} {
+		if _, err := os.Lstat(filepath.Join(c.dir, dir)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what was refused left the folder %s: %v", dir, err)
+		}
+	}
+	refused := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S+ penstock: warning: a newcomer at 127\.0\.0\.1 was refused: the join token was revoked`)
+	if !memtest.Poll(10*time.Second, func() bool { return refused.MatchString(c.first.String()) }) {
+		t.Errorf("the head's log does not say who was refused, and when: %s", c.first)
 	}
 }
