@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func (c *testCluster) joinBad(name, token string, lie func(*pb.Inventory)) error
 	if err = n.joinAt(c.ctx(), c.addr, token); err == nil {
 		c.t.Cleanup(func() { n.Close() })
 	} else {
-		n.free()
+		n.free(false)
 	}
 	return err
 }
@@ -199,6 +200,32 @@ func TestBadInventory(t *testing.T) {
 	n.Close()
 }
 
+// A machine that is refused has nothing more than before.
+func TestRefusedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	cfg := c.node("a", Resources{CPUs: 1})
+	used := c.joinToken()
+	c.join("one", Resources{CPUs: 1})
+	for name, token := range map[string]string{"none": "", "nonsense": "x", "unknown": used[:len(used)-2] + "xx"} {
+		if _, err := Join(c.ctx(), c.addr, token, cfg); err == nil {
+			t.Errorf("%s: it joined", name)
+		}
+	}
+	cfg.Name = "one"
+	_, err := Join(c.ctx(), c.addr, used, cfg)
+	wantCode(t, err, fault.Exists, "--name")
+	if _, err := os.Lstat(cfg.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder is there: %v", err)
+	}
+	must(t, os.Mkdir(cfg.Dir, 0o700)) // it is not ours to remove
+	_, err = Join(c.ctx(), c.addr, used, cfg)
+	wantCode(t, err, fault.Exists, "--name")
+	if _, err := os.Lstat(cfg.Dir); err != nil {
+		t.Error(err)
+	}
+}
+
 // One head, one node has a folder and a port.
 func TestTwoOnOne(t *testing.T) {
 	t.Parallel()
@@ -208,13 +235,24 @@ func TestTwoOnOne(t *testing.T) {
 	wantCode(t, err, fault.Exists, "another process has the store", "another folder")
 	cfg.Dir = filepath.Join(c.dir, "second")
 	_, err = StartHead(c.ctx(), cfg)
-	wantCode(t, err, fault.Exists, c.addr)
+	wantCode(t, err, fault.Exists, c.addr, "--listen")
+	if _, err := os.Lstat(cfg.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder is there: %v", err)
+	}
+	was := cfg.Listen
+	cfg.Listen = "127.0.0.1:0"
+	h, err := StartHead(c.ctx(), cfg)
+	must(t, err)
+	must(t, h.Close())
+	cfg.Listen = was
+	_, err = StartHead(c.ctx(), cfg) // a folder of a head
+	wantCode(t, err, fault.Exists, c.addr, "--listen")
 	cfg.Listen = "127.0.0.1:none"
 	_, err = StartHead(c.ctx(), cfg)
 	wantCode(t, err, fault.Invalid, "none")
 	n := c.join("a", Resources{CPUs: 1})
 	pem := filepath.Join(c.node("a", Resources{}).Dir, "node.pem")
-	was, err := os.ReadFile(pem)
+	before, err := os.ReadFile(pem)
 	must(t, err)
 	fresh, err := c.client.CreateJoinToken(c.ctx(), "", 0)
 	must(t, err)
@@ -222,7 +260,7 @@ func TestTwoOnOne(t *testing.T) {
 		_, err = Join(c.ctx(), c.addr, token, c.node("a", Resources{CPUs: 1}))
 		wantCode(t, err, fault.Exists, "another agent has the folder", "--dir")
 	}
-	if is, err := os.ReadFile(pem); err != nil || !bytes.Equal(is, was) {
+	if is, err := os.ReadFile(pem); err != nil || !bytes.Equal(is, before) {
 		t.Errorf("the certificate of the node that runs was replaced: %v", err)
 	}
 	if n.Err() != nil {

@@ -52,7 +52,7 @@ func resourcesOf(r *pb.Resources) Resources {
 // NodeConfig says what a node offers.
 type NodeConfig struct {
 	Dir     string            // the node's folder, which it makes (mode 0700): certificate, packs, logs. One node at a time has it
-	Name    string            // "": the host's
+	Name    string            // "": that which the node of Dir had last, else the host's
 	Labels  map[string]string // that jobs can ask for
 	CPUs    float64           // 0: as many as this process may use
 	GPUs    int               // < 0: none; 0: all that are found
@@ -104,7 +104,7 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 			out.node = n
 			return out, nil
 		}
-		n.free()
+		n.free(false)
 	}
 	h.Stop(0)
 	return nil, err
@@ -155,7 +155,7 @@ type Node struct {
 	binary    string // this program
 	visible   []string
 	lease     *device.Lease
-	unlock    func() // of the folder
+	unlock    func(keep bool) // of the folder
 	end       context.CancelFunc
 	done      chan struct{}
 	err       error
@@ -170,6 +170,9 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	}
 	if cfg.Dir == "" {
 		return nil, fault.New(fault.Invalid, "a node has a folder")
+	}
+	if cfg.Name == "" {
+		cfg.Name = agent.NameIn(cfg.Dir)
 	}
 	if err := cfg.plain(); err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	}
 	if cfg.GPUs >= 0 {
 		if err := n.devices(ctx, inv, cfg.GPUs); err != nil {
-			n.free()
+			n.free(false)
 			return nil, err
 		}
 		r.GPUs = len(inv.Devices)
@@ -244,18 +247,18 @@ func Join(ctx context.Context, addr, token string, cfg NodeConfig) (*Node, error
 		return nil, err
 	}
 	if err := n.joinAt(ctx, addr, token); err != nil {
-		n.free()
+		n.free(false)
 		return nil, err
 	}
 	return n, nil
 }
 
-// free gives back what the node has of this machine.
-func (n *Node) free() {
+// free gives back what the node has of this machine; without keep also a folder that it has made, and in which is nothing yet.
+func (n *Node) free(keep bool) {
 	if n.lease != nil {
 		n.lease.Release()
 	}
-	n.unlock()
+	n.unlock(keep)
 }
 
 func (n *Node) joinAt(ctx context.Context, addr, token string) error {
@@ -419,7 +422,7 @@ func (n *Node) Close() error {
 	<-n.done
 	n.keep.Wait()
 	err := errors.Join(n.err, n.conn.Close())
-	n.free()
+	n.free(true)
 	return err
 }
 

@@ -247,6 +247,76 @@ func TestNodeGoes(t *testing.T) {
 	}
 }
 
+// nodes waits until the nodes are as wanted.
+func (c *testCluster) nodes(ok func([]NodeStatus) bool) {
+	c.t.Helper()
+	var last []NodeStatus
+	if err := c.client.Watch(c.ctx(), true, func(s *Status) error {
+		if last = s.Nodes; ok(last) {
+			return errEnough
+		}
+		return nil
+	}); err != errEnough {
+		c.t.Fatalf("%v; nodes %+v", err, last)
+	}
+}
+
+// A node that joins again without a name has the one that it had, and what it offers now; it cannot have the name of a node that is there.
+func TestNameIsKept(t *testing.T) {
+	c := newCluster(t)
+	c.join("one", Resources{CPUs: 1})
+	n := c.join("two", Resources{CPUs: 1, Memory: 1 << 30})
+	is := func(id, name, state string, cpus float64) func([]NodeStatus) bool {
+		return func(ns []NodeStatus) bool {
+			for _, n := range ns {
+				if n.ID == id {
+					return n.Name == name && n.State == state && n.Total.CPUs == cpus
+				}
+			}
+			return false
+		}
+	}
+	c.nodes(is("n1", "one", "alive", 1))
+	c.nodes(is("n2", "two", "alive", 1))
+	must(t, n.Close())
+	cfg := c.node("two", Resources{CPUs: 3})
+	again := func(name string) *Node {
+		t.Helper()
+		cfg.Name = name
+		n, err := Join(c.ctx(), c.addr, "", cfg)
+		must(t, err)
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	n = again("")
+	c.nodes(is("n2", "two", "alive", 3))
+	must(t, n.Close())
+	n = again("one")
+	select {
+	case <-n.Done():
+	case <-c.ctx().Done():
+		t.Fatal("it has the name of another node")
+	}
+	wantCode(t, n.Err(), fault.Invalid, "node n1 is called one", "--name")
+	n.Close()
+	n = again("") // the name that was refused is not kept
+	c.nodes(is("n2", "two", "alive", 3))
+	must(t, n.Close())
+	n = again("deux")
+	c.nodes(is("n2", "deux", "alive", 3))
+	must(t, n.Close())
+	third := c.node("two", Resources{CPUs: 1})
+	third.Dir += "-new"
+	token, err := c.head.JoinToken(c.ctx())
+	must(t, err)
+	m, err := Join(c.ctx(), c.addr, token, third) // nobody that is there is called so
+	must(t, err)
+	defer m.Close()
+	c.nodes(is("n3", "two", "alive", 1))
+	again("")
+	c.nodes(is("n2", "deux", "alive", 3))
+}
+
 // A drained node gets nothing; what ran there starts elsewhere and is not counted.
 func TestDrain(t *testing.T) {
 	c := newCluster(t)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -206,7 +208,7 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 					return usage("start: --listen %s: want HOST:PORT, or :PORT for all addresses of this machine", cfg.Listen)
 				}
 			}
-			lines := newLineLog(cmd.ErrOrStderr(), quiet)
+			lines := newDaemonLog(cmd.ErrOrStderr(), quiet)
 			defer lines.close()
 			cfg.Log, cfg.Version = slog.New(lines), version
 			node, err := o.node(cmd, filepath.Join(cfg.Dir, "node"), nodeName, cfg.Log)
@@ -237,10 +239,18 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 	store.flags(c)
 	f.DurationVar(&cfg.Lease, "lease", 15*time.Second, "a node that is silent for so long is lost, and its jobs start elsewhere")
 	f.IntVar(&cfg.KeepJobs, "keep-jobs", 100, "how many jobs that are over are remembered")
-	f.StringVar(&nodeName, "node-name", "", "of this machine's node; default: the host's")
+	f.StringVar(&nodeName, "node-name", "", "of this machine's node; default: the one that it had, else the host's")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, "CPUs to offer, 0 for no node here; default: all", offerGPUs, offerMemory)
 	return c
+}
+
+// newDaemonLog is the log of a head or a node: lines that nobody sees as they come have their time.
+func newDaemonLog(w io.Writer, quiet bool) *lineLog {
+	l := newLineLog(w, quiet)
+	f, ok := w.(*os.File)
+	l.times = !ok || !term.IsTerminal(int(f.Fd()))
+	return l
 }
 
 // welcome says what a head is, how to use it and how to join it.
@@ -338,7 +348,7 @@ runs: after a day of absence it has ended, and the node joins with a token again
 					return err
 				}
 			}
-			lines := newLineLog(cmd.ErrOrStderr(), quiet)
+			lines := newDaemonLog(cmd.ErrOrStderr(), quiet)
 			defer lines.close()
 			cfg, err := o.node(cmd, dir, name, slog.New(lines))
 			if err != nil {
@@ -350,20 +360,26 @@ runs: after a day of absence it has ended, and the node joins with a token again
 			if err != nil {
 				return err
 			}
+			end := "penstock join makes it a node again"
 			if _, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s of the cluster at %s\n", n, a[0]); err == nil {
 				select {
 				case <-cmd.Context().Done():
 				case <-n.Done():
+					end = "it was stopped, and is of the cluster no more"
 				}
 			}
-			return errors.Join(err, n.Close())
+			if err = errors.Join(err, n.Close()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s has ended: %s\n", n.ID(), end)
+			return err
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&token, "token", "", "join `token`")
 	f.StringVar(&tokenFile, "token-file", "", "`file` with the join token")
 	f.StringVar(&dir, "dir", "", "`folder` of the node; default: penstock/node in $XDG_STATE_HOME, else in ~/.local/state")
-	f.StringVar(&name, "name", "", "of the node; default: the host's")
+	f.StringVar(&name, "name", "", "of the node; default: the one that it had, else the host's")
 	f.DurationVar(&wait, "wait", 10*time.Second, "how long to try to reach the head")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, offerCPUs, offerGPUs, offerMemory)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -361,6 +362,33 @@ func TestCluster(t *testing.T) {
 
 	t.Run("mistakes", c.mistakes)
 
+	t.Run("a node ends in order", func(t *testing.T) {
+		d := c.join("c", "--token", strings.TrimSpace(c.ok("token", "create")))
+		id := ""
+		for n := range c.nodes {
+			if c.nodes[n] == d {
+				id = n
+			}
+		}
+		if got := c.ok("drain", "c", "--grace", "1s"); !strings.HasPrefix(got, "node "+id+" (c) gets no new work") {
+			t.Error(got)
+		}
+		if got := c.ok("drain", id, "--undo"); got != "node "+id+" gets work again\n" {
+			t.Error(got)
+		}
+		d.signal(os.Interrupt)
+		if code := d.code(); code != 0 || !strings.Contains(d.String(), "node "+id+" has ended: penstock join makes it a node again") {
+			t.Errorf("exit %d: %s", code, d)
+		}
+		delete(c.nodes, id)
+		if r := c.call("stop", "c"); r.code != 1 || !strings.Contains(r.err, "node "+id+", which is called c, is lost") {
+			t.Errorf("%+v", r)
+		}
+		if got := c.ok("stop", id); got != "node "+id+" is gone\n" {
+			t.Error(got)
+		}
+	})
+
 	t.Run("everything ends", func(t *testing.T) {
 		tmp := t.TempDir()
 		up, wait := fifo(t, tmp, "up")
@@ -375,11 +403,33 @@ func TestCluster(t *testing.T) {
 			t.Errorf("the head: exit %d", code)
 		}
 		for id, d := range c.nodes {
-			if code := d.code(); code != 0 {
+			if code := d.code(); code != 0 || !strings.Contains(d.String(), "node "+id+" has ended: it was stopped") {
 				t.Errorf("node %s: exit %d: %s", id, code, d)
 			}
 		}
 	})
+}
+
+// What people call a node or a job is one thing that is there, or it is said what else it is.
+func TestNamed(t *testing.T) {
+	nodes := []cluster.NodeStatus{{ID: "n1", Name: "vm", State: "alive"}, {ID: "n2", Name: "vm", State: "draining"}, {ID: "n3", Name: "gone", State: "lost"}, {ID: "n4", Name: "left", State: "left"},
+		{ID: "n5", Name: "back", State: "lost"}, {ID: "n6", Name: "back", State: "suspect"}, {ID: "n7", Name: "both", State: "alive"}}
+	jobs := []cluster.JobStatus{{ID: "j1", Name: "both", State: "running"}, {ID: "j2", Name: "old", State: "finished"}, {ID: "j3", Name: "it", Submission: "nightly", State: "queued"}}
+	for name, x := range map[string]struct{ job, node, says string }{
+		"n3": {node: "n3"}, "back": {node: "n6"}, "n1": {node: "n1"}, "j2": {job: "j2"}, "it": {job: "j3"}, "nightly": {job: "j3"},
+		"vm":   {says: "vm is the name of node n1 and node n2: give an id"},
+		"both": {says: "both is the name of job j1 and node n7: give an id"},
+		"gone": {says: "node n3, which is called gone, is lost, and nothing runs there for the cluster: penstock join on its machine brings it back, penstock stop n3 takes it out"},
+		"left": {says: "no job and no node is called left"}, "old": {says: "no job and no node is called old"},
+	} {
+		job, node, err := named(name, "no job and no node", jobs, nodes)
+		if job != x.job || node != x.node || (err != nil) != (x.says != "") || err != nil && !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: %q, %q, %v", name, job, node, err)
+		}
+	}
+	if _, _, err := named("both", "no node", nil, nodes[:1]); err == nil || !strings.Contains(err.Error(), "no node is called both") {
+		t.Error(err)
+	}
 }
 
 // isGone waits for the end of a process.
@@ -436,7 +486,7 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append(join(fresh), "--name", "a"), 1, "--name"},
 		{append(join(fresh), "--dir", filepath.Join(c.dir, "a")), 1, "another agent has the folder"},
 		{[]string{"start"}, 2, "--head is missing"},
-		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use"},
+		{[]string{"start", "--head", "--dir", filepath.Join(c.dir, "h2"), "--cpus", "0", "--listen", c.addr}, 1, "address already in use: give another port with --listen"},
 		{[]string{"start", "--head", "--dir", c.head, "--cpus", "0"}, 1, "another process has the store"},
 		{[]string{"start", "--head", "--store", "http://x"}, 2, "write etcd://host:port"},
 		{[]string{"start", "--head", "--store", ""}, 2, "--store is empty"},
@@ -473,5 +523,14 @@ func (c *testCluster) mistakes(t *testing.T) {
 		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("%v: it took %v", m.args, took)
 		}
+	}
+	for _, dir := range []string{"x", "h2"} {
+		if _, err := os.Lstat(filepath.Join(c.dir, dir)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what was refused left the folder %s: %v", dir, err)
+		}
+	}
+	refused := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S+ penstock: warning: a newcomer at 127\.0\.0\.1 was refused: the join token was revoked`)
+	if !memtest.Poll(10*time.Second, func() bool { return refused.MatchString(c.first.String()) }) {
+		t.Errorf("the head's log does not say who was refused, and when: %s", c.first)
 	}
 }

@@ -44,17 +44,29 @@ the head starts again, until --undo. NODE is its id or name. It needs a token of
 				return err
 			}
 			defer client.Close()
+			s, err := client.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, node, err := named(a[0], "no node", nil, s.Nodes)
+			if err != nil {
+				return err
+			}
+			who := node
+			if a[0] != node {
+				who += " (" + a[0] + ")"
+			}
 			if undo {
-				if err := client.Undrain(cmd.Context(), a[0]); err != nil {
+				if err := client.Undrain(cmd.Context(), node); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s gets work again\n", a[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s gets work again\n", who)
 				return err
 			}
-			if err := client.Drain(cmd.Context(), a[0], grace); err != nil {
+			if err := client.Drain(cmd.Context(), node, grace); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s gets no new work; what runs there ends within %v (penstock status -w shows it)\n", a[0], grace)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s gets no new work; what runs there ends within %v (penstock status -w shows it)\n", who, grace)
 			return err
 		},
 	}
@@ -110,7 +122,15 @@ A job is called by its id (j7), the id of its submission or, while it is not ove
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "the nodes and the head have ended")
 				return err
 			}
-			job, node, err := named(ctx, client, a[0])
+			s, err := client.Status(ctx)
+			if err != nil {
+				return err
+			}
+			js, err := client.Jobs(ctx)
+			if err != nil {
+				return err
+			}
+			job, node, err := named(a[0], "no job and no node", js, s.Nodes)
 			if err != nil {
 				return err
 			}
@@ -162,18 +182,10 @@ const stopMore = 30 * time.Second
 
 var errOver = errors.New("over")
 
-// named finds the job or the node that is called so: by its id, else by its name, which must be that of one thing only.
-func named(ctx context.Context, client *cluster.Client, name string) (job, node string, err error) {
-	s, err := client.Status(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	js, err := client.Jobs(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	var found []string
-	for _, j := range js {
+// named finds the job or the node that is called so: by its id, else by its name, which must be that of one thing only, and not that of a node that is lost. none is what there is not, where nothing is called so.
+func named(name, none string, jobs []cluster.JobStatus, nodes []cluster.NodeStatus) (job, node string, err error) {
+	var found, lost []string
+	for _, j := range jobs {
 		if j.ID == name || j.Submission == name {
 			return j.ID, "", nil
 		}
@@ -182,20 +194,27 @@ func named(ctx context.Context, client *cluster.Client, name string) (job, node 
 			found = append(found, "job "+j.ID)
 		}
 	}
-	for _, n := range s.Nodes {
+	for _, n := range nodes {
 		if n.ID == name {
 			return "", n.ID, nil
 		}
-		if n.Name == name && n.State != "left" && n.State != "lost" {
+		switch {
+		case n.Name != name || n.State == "left":
+		case n.State == "lost":
+			lost = append(lost, n.ID)
+		default:
 			job, node = "", n.ID
 			found = append(found, "node "+n.ID)
 		}
 	}
-	switch len(found) {
-	case 0:
-		return "", "", fault.New(fault.NotFound, "no job and no node is called %s (see penstock jobs, penstock status)", name)
-	case 1:
+	switch {
+	case len(found) == 1:
 		return job, node, nil
+	case len(found) == 0 && len(lost) > 0:
+		id := lost[len(lost)-1]
+		return "", "", fault.New(fault.NotFound, "node %s, which is called %s, is lost, and nothing runs there for the cluster: penstock join on its machine brings it back, penstock stop %s takes it out of the cluster", strings.Join(lost, " or "), name, id)
+	case len(found) == 0:
+		return "", "", fault.New(fault.NotFound, "%s is called %s (see penstock jobs, penstock status)", none, name)
 	}
 	return "", "", usage("%s is the name of %s: give an id", name, strings.Join(found, " and "))
 }

@@ -511,6 +511,7 @@ func enter(log io.Writer, dir string) error {
 // lineLog writes what a run says about itself: a line each.
 type lineLog struct {
 	least slog.Level
+	times bool // each line begins with its time
 	lines chan string
 	done  chan struct{}
 }
@@ -550,6 +551,9 @@ func (l *lineLog) WithGroup(string) slog.Handler                    { return l }
 
 func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
+	if l.times {
+		b.WriteString(r.Time.Format(time.RFC3339) + " ")
+	}
 	b.WriteString("penstock: ")
 	if r.Level >= slog.LevelWarn {
 		b.WriteString("warning: ")

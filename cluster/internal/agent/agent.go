@@ -179,6 +179,7 @@ func (a *agent) attach(ctx context.Context) error {
 		return fault.New(fault.Internal, "the head does not welcome the node")
 	}
 	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
+	a.keepName()
 	a.keep(w.GetKeep())
 	trim()
 	lease := max(time.Duration(w.GetLeaseMs())*time.Millisecond, time.Second)

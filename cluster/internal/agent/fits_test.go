@@ -93,10 +93,10 @@ func TestLock(t *testing.T) {
 	if copies == 0 {
 		t.Fatal("the lock is no file")
 	}
-	unlock()
+	unlock(true)
 	unlock, err = Lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock()
+	unlock(true)
 }

@@ -353,22 +353,3 @@ func (a *agent) used() *pb.Resources {
 
 // fileName is a name for the files of a process.
 func fileName(id string) string { return strings.ReplaceAll(id, "/", "-") }
-
-// Lock makes the node's folder, and takes it for this process. Exists: another agent has it.
-func Lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fault.New(fault.Denied, "the node's folder: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fault.New(fault.Exists, "another agent has the folder %s: give this one another with --dir", dir)
-	}
-	return func() {
-		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // closing alone leaves it to a child that this process is just about to start
-		f.Close()
-	}, nil
-}

@@ -103,6 +103,20 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	var at net.Listener // until the server has it
+	var taken error     // why there is none
+	if cfg.Listen != "" {
+		if at, taken = rpc.Listen(cfg.Listen); taken != nil {
+			if in, _ := os.ReadDir(cfg.Dir); len(in) == 0 {
+				return nil, taken // and nothing was made; of a folder that is a head's, who has its store says more
+			}
+		}
+	}
+	defer func() {
+		if at != nil {
+			at.Close()
+		}
+	}()
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fault.New(fault.Denied, "the head's folder: %w", err)
 	}
@@ -133,6 +147,9 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 		if err = h.store.Claim(ctx, cfg.Dir, cfg.Lease); err != nil {
 			return h, err
 		}
+	}
+	if taken != nil {
+		return h, taken
 	}
 	h.work.Go(func() {
 		select {
@@ -175,10 +192,10 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if err = h.srv.ListenUnix(SocketIn(cfg.Dir)); err != nil {
 		return h, err
 	}
-	if cfg.Listen != "" {
-		if h.addr, err = h.srv.ListenTLS(cfg.Listen); err != nil {
-			return h, err
-		}
+	if at != nil {
+		h.addr = at.Addr()
+		h.srv.ServeTLS(at)
+		at = nil
 	}
 	h.work.Go(func() {
 		select {

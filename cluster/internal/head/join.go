@@ -163,7 +163,7 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 		case now.After(t.Value.Ends):
 			return fault.New(fault.Denied, "the join token ended %v ago: make one with penstock token create", now.Sub(t.Value.Ends).Round(time.Second))
 		}
-		if err := h.nameIsFree(q.GetInventory().GetName()); err != nil {
+		if err := h.nameIsFree("", q.GetInventory().GetName()); err != nil {
 			return err
 		}
 		var err error
@@ -181,11 +181,23 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 	return &pb.JoinReply{Chain: chain, UnixNanos: now.UnixNano()}, nil
 }
 
-// nameIsFree refuses a second node of a name: what people say would have two meanings.
-func (h *Head) nameIsFree(name string) error {
-	for id, n := range h.nodes {
-		if n.Value.Inventory.GetName() == name && n.Value.State != core.Gone && n.Value.State != core.Left {
-			return fault.New(fault.Exists, "node %s is called %s: give this one another name with --name", id, name)
+// there reports whether a node is of the cluster, and not lost.
+func (r *nodeRecord) there() bool { return r.State != core.Gone && r.State != core.Left }
+
+// nameIsFree refuses a second node of a name: what people say would have two meanings. A node that is there already keeps the name that it has; node "" is a new one.
+func (h *Head) nameIsFree(node, name string) error {
+	flag := "--name"
+	if n := h.nodes[node]; n != nil {
+		if n.Value.there() && n.Value.Inventory.GetName() == name {
+			return nil
+		}
+		if n.Value.Local {
+			flag = "--node-name"
+		}
+	}
+	for _, id := range sortedIDs(h.nodes) {
+		if n := h.nodes[id]; id != node && n.Value.there() && n.Value.Inventory.GetName() == name {
+			return fault.New(fault.Exists, "node %s is called %s: give this one another name with %s", id, name, flag)
 		}
 	}
 	return nil
@@ -257,10 +269,10 @@ func (h *Head) Local(ctx context.Context, inv *pb.Inventory) (conn *rpc.Conn, id
 		for n, r := range h.nodes {
 			if r.Value.Local && r.Value.State != core.Left {
 				id = n
-				return nil
+				return h.nameIsFree(n, inv.GetName())
 			}
 		}
-		if err := h.nameIsFree(inv.GetName()); err != nil {
+		if err := h.nameIsFree("", inv.GetName()); err != nil {
 			return err
 		}
 		var err error
@@ -298,15 +310,22 @@ func (n nodeServer) Renew(ctx context.Context, q *pb.RenewRequest) (*pb.RenewRep
 
 var errNoNode = errors.New("no such node")
 
-// nodeNamed finds a node by id or name.
+// nodeNamed finds a node by its id, else by its name, which must be that of one node only that is there.
 func (h *Head) nodeNamed(name string) (string, error) {
 	if h.nodes[name] != nil {
 		return name, nil
 	}
-	for id, n := range h.nodes {
-		if n.Value.Inventory.GetName() == name && n.Value.State != core.Gone && n.Value.State != core.Left {
-			return id, nil
+	var found []string
+	for _, id := range sortedIDs(h.nodes) {
+		if n := h.nodes[id]; n.Value.there() && n.Value.Inventory.GetName() == name {
+			found = append(found, id)
 		}
 	}
-	return "", fault.New(fault.NotFound, "%w: %s (see penstock status)", errNoNode, name)
+	switch len(found) {
+	case 0:
+		return "", fault.New(fault.NotFound, "%w: %s (see penstock status)", errNoNode, name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fault.New(fault.Invalid, "%s is the name of node %s: give an id", name, strings.Join(found, " and node "))
 }

@@ -39,6 +39,7 @@ func attach(t *testing.T, h *Head, id string, running ...string) *peer {
 		}); err != nil {
 			t.Fatal(err)
 		}
+		inv.Name = "name-" + id
 	}
 	conn, err := h.srv.Node(pki.Identity{Cluster: h.id, Role: pki.Node, Node: id})
 	if err != nil {
@@ -144,6 +145,46 @@ func shortDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "head")
+}
+
+// A node that two are called cannot be meant by its name; those that have one name on record, both there, keep it.
+func TestOneName(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	a, b := attach(t, h, ""), attach(t, h, "")
+	named := func(name string) (id string, err error) {
+		_ = h.do(t.Context(), func() error { id, err = h.nodeNamed(name); return nil })
+		return id, err
+	}
+	hello := func(id, name string) error {
+		s := &session{node: id, end: func(error) {}, more: make(chan struct{}, 1)}
+		return h.do(t.Context(), func() error { return h.begin(s, &pb.Hello{Inventory: &pb.Inventory{Name: name}}, time.Now()) })
+	}
+	if err := hello(b.id, "name-n1"); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "node n1 is called name-n1: give this one another name with --name") {
+		t.Errorf("a second one of the name: %v", err)
+	}
+	if err := hello(a.id, "name-n1"); err != nil {
+		t.Errorf("it has the name: %v", err)
+	}
+	if err := hello(a.id, "vm"); err != nil {
+		t.Error(err)
+	}
+	if id, err := named("vm"); id != a.id || err != nil {
+		t.Errorf("%s, %v", id, err)
+	}
+	if err := h.do(t.Context(), func() error { h.nodes[b.id].Value.Inventory.Name = "vm"; return nil }); err != nil { // as heads of before let it be
+		t.Fatal(err)
+	}
+	if err := hello(b.id, "vm"); err != nil {
+		t.Errorf("it has the name: %v", err)
+	}
+	for range 20 {
+		if _, err := named("vm"); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "vm is the name of node n1 and node n2: give an id") {
+			t.Fatalf("both are called so: %v", err)
+		}
+	}
+	if id, err := named("n2"); id != b.id || err != nil {
+		t.Errorf("%s, %v", id, err)
+	}
 }
 
 // Members of an attempt are told where all of them are, and certified, when all have said it; again to a head that starts; and a node gets a certificate for what runs on it, and for nothing else.

@@ -108,6 +108,9 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 	if known == nil || known.Value.State == core.Left {
 		return fault.New(fault.Denied, "node %s is not of this cluster any more: join again with a new token", s.node)
 	}
+	if err := h.nameIsFree(s.node, hello.GetInventory().GetName()); err != nil {
+		return fault.New(fault.Invalid, "%w", err) // the agent gives up: it is what the node says about itself
+	}
 	s.epoch = known.Value.Epoch + 1
 	if err := h.grant(s); err != nil {
 		return err

@@ -67,7 +67,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 		}
 	}
 	if err != nil {
-		g.logLimited("a call was refused", "method", info.FullMethodName, "peer", p.String(), "why", err)
+		g.logLimited("a call of "+p.String()+" was refused", "method", info.FullMethodName, "peer", p.String(), "why", err)
 		return nil, err
 	}
 	return context.WithValue(ctx, peerKey{}, p), nil
@@ -178,7 +178,7 @@ func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
 func (g *gate) answered(p Peer, method string, err error) {
 	if p.Kind == Newcomer && fault.CodeOf(err) == fault.Denied {
 		g.hosts.add(network(p.Host), g.now())
-		g.logLimited("a newcomer was refused", "method", method, "peer", p.String(), "why", err)
+		g.logLimited("a "+p.String()+" was refused", "method", method, "peer", p.String(), "why", err) // a newcomer at HOST
 	}
 }
 

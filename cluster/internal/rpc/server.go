@@ -67,16 +67,34 @@ func NewServer(cfg ServerConfig, register func(grpc.ServiceRegistrar)) (*Server,
 // minPing is how often a client may ask whether the server is there.
 const minPing = 4 * time.Second
 
-// ListenTLS begins to serve at a TCP address (host:port; port 0 takes a free one) and returns it.
-func (s *Server) ListenTLS(addr string) (net.Addr, error) {
+// Listen takes a TCP address (host:port; port 0 takes a free one) for [Server.ServeTLS]; who connects waits for that. Exists: another has it.
+func Listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fault.New(listenCode(err), "cannot listen at %s: %w", addr, err)
+	switch code := listenCode(err); {
+	case err == nil:
+		return l, nil
+	case code == fault.Exists:
+		return nil, fault.New(code, "cannot listen at %s: %w: give another port with --listen", addr, err)
+	default:
+		return nil, fault.New(code, "cannot listen at %s: %w", addr, err)
 	}
+}
+
+// ListenTLS begins to serve at a TCP address, and returns it.
+func (s *Server) ListenTLS(addr string) (net.Addr, error) {
+	l, err := Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	s.ServeTLS(l)
+	return l.Addr(), nil
+}
+
+// ServeTLS begins to serve where l listens, and takes it over.
+func (s *Server) ServeTLS(l net.Listener) {
 	s.serve(&listener{Listener: l, count: s.conns, gate: s.gate, wrap: func(c net.Conn, done func()) net.Conn {
 		return newTCPConn(c.(*net.TCPConn), done, s.limits.Unproved)
 	}})
-	return l.Addr(), nil
 }
 
 // maxSocket is the most bytes of a socket's path that all systems take.
