@@ -346,6 +346,15 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%+v", j)
 		}
 		const why = "0.5 CPUs on each of 3 nodes; there would be room on 2, if nothing else ran"
+		// Who leaves at once hears why it waits, beside the id.
+		for quiet, want := range map[string]string{"--quiet": "", "--detach": "it needs 9 CPUs, 1 TiB on one node; the most that one has is "} {
+			r := c.call("run", file, "--working-dir", dir, "--cpus", "9", "--memory", "1TiB", "--detach", quiet)
+			id := strings.TrimSpace(r.out)
+			if r.code != 0 || !strings.HasPrefix(id, "j") || strings.Contains(id, " ") || !strings.HasPrefix(r.err, map[string]string{"": "", "--detach": "penstock: job " + id + " is queued: "}[quiet]+want) || want == "" && r.err != "" {
+				t.Errorf("%+v", r)
+			}
+			c.ok("stop", id)
+		}
 		if jobs, status := c.ok("jobs", id), c.ok("status"); !strings.Contains(jobs, " - of 3 ") || !strings.Contains(jobs, why) || !strings.Contains(status, why) {
 			t.Errorf("%s\n%s", jobs, status)
 		}

@@ -299,11 +299,16 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 	if err != nil {
 		return err
 	}
-	if r.detach {
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
-		return err
-	}
 	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet}
+	if r.detach {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
+			return err
+		}
+		if js, err := client.Jobs(cmd.Context(), id); err == nil && js[0].State == "queued" && js[0].Why != "" { // it is submitted, whatever this says
+			f.state(&js[0])
+		}
+		return nil
+	}
 	if existed {
 		f.say("job %s was submitted before", id)
 	} else {
