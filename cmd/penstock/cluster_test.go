@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -416,6 +417,16 @@ func (c *testCluster) mistakes(t *testing.T) {
 	if list := c.ok("token", "list"); !strings.Contains(list, "rack 1") || !strings.Contains(list, "used by n1") || strings.Contains(list, strings.Split(fresh, ".")[2]) {
 		t.Errorf("tokens: %s", list)
 	}
+	killed := filepath.Join(c.dir, "killed") // the folder of a head that was: its socket is there
+	if err := os.Mkdir(killed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: cluster.SocketIn(killed), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.SetUnlinkOnClose(false)
+	socket.Close()
 	odd := t.TempDir() // cannot be packed
 	if err := syscall.Mkfifo(filepath.Join(odd, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -465,7 +476,8 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "0"}, at...), 2, "--nodes 0"},
 		{[]string{"train", "examples/train.yaml", "--nodes", "2"}, 2, "--nodes goes with --cluster"},
 		{[]string{"run", "examples/flights.yaml", "--nodes", "2"}, 2, "--nodes goes with --cluster"},
-		{[]string{"status", "--cluster", "127.0.0.1:1", "--token-file", read}, 1, "127.0.0.1:1"},
+		{[]string{"status", "--cluster", "127.0.0.1:1", "--token-file", read}, 1, "127.0.0.1:1: connect: connection refused; is the head running there? penstock start --head"},
+		{[]string{"jobs", "--cluster", killed}, 1, "no head runs here any more (nobody answers at " + cluster.SocketIn(killed) + "): penstock start --head --dir " + killed},
 		{[]string{"status", "--cluster", c.addr}, 2, "PENSTOCK_TOKEN"},
 		{append([]string{"status"}, net...), 0, ""},
 		{append([]string{"drain", "a"}, net...), 1, "scope admin"},
