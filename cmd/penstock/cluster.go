@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,7 +76,15 @@ func (p *whereabouts) dial(ctx context.Context) (*cluster.Client, error) {
 		if _, err := os.Stat(cluster.SocketIn(dir)); errors.Is(err, os.ErrNotExist) {
 			return nil, fault.New(fault.Unavailable, "no head runs here (%s is not there): start one with penstock start --head, or give --cluster HOST:PORT or $%s", cluster.SocketIn(dir), envCluster)
 		}
-		return cluster.DialLocal(limited, dir)
+		c, err := cluster.DialLocal(limited, dir)
+		if errors.Is(err, syscall.ECONNREFUSED) { // of a head that was killed
+			start := "penstock start --head"
+			if addr != local {
+				start += " --dir " + shellQuote(dir)
+			}
+			err = fault.New(fault.Unavailable, "no head runs here any more (nobody answers at %s): %s", cluster.SocketIn(dir), start)
+		}
+		return c, err
 	}
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, usage("--cluster %s: want HOST:PORT, the folder of a head on this machine, or %s", addr, local)
@@ -91,7 +100,11 @@ func (p *whereabouts) dial(ctx context.Context) (*cluster.Client, error) {
 	if strings.TrimSpace(token) == "" {
 		return nil, usage("%s wants an access token: put one into $%s, or its file into --token-file (penstock token create --scope submit makes one, on the head's machine)", addr, envToken)
 	}
-	return cluster.Dial(limited, addr, token)
+	c, err := cluster.Dial(limited, addr, token)
+	if fault.CodeOf(err) == fault.Unavailable {
+		err = fault.New(fault.Unavailable, "%w; is the head running there? penstock start --head --listen :PORT starts it", err)
+	}
+	return c, err
 }
 
 // offer is what a node offers, of the command line.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -347,6 +348,15 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%+v", j)
 		}
 		const why = "0.5 CPUs on each of 3 nodes; there would be room on 2, if nothing else ran"
+		// Who leaves at once hears why it waits, beside the id.
+		for quiet, want := range map[string]string{"--quiet": "", "--detach": "it needs 9 CPUs, 1 TiB on one node; the most that one has is "} {
+			r := c.call("run", file, "--working-dir", dir, "--cpus", "9", "--memory", "1TiB", "--detach", quiet)
+			id := strings.TrimSpace(r.out)
+			if r.code != 0 || !strings.HasPrefix(id, "j") || strings.Contains(id, " ") || !strings.HasPrefix(r.err, map[string]string{"": "", "--detach": "penstock: job " + id + " is queued: "}[quiet]+want) || want == "" && r.err != "" {
+				t.Errorf("%+v", r)
+			}
+			c.ok("stop", id)
+		}
 		if jobs, status := c.ok("jobs", id), c.ok("status"); !strings.Contains(jobs, " - of 3 ") || !strings.Contains(jobs, why) || !strings.Contains(status, why) {
 			t.Errorf("%s\n%s", jobs, status)
 		}
@@ -457,6 +467,16 @@ func (c *testCluster) mistakes(t *testing.T) {
 	if list := c.ok("token", "list"); !strings.Contains(list, "rack 1") || !strings.Contains(list, "used by n1") || strings.Contains(list, strings.Split(fresh, ".")[2]) {
 		t.Errorf("tokens: %s", list)
 	}
+	killed := filepath.Join(c.dir, "killed") // the folder of a head that was: its socket is there
+	if err := os.Mkdir(killed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: cluster.SocketIn(killed), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.SetUnlinkOnClose(false)
+	socket.Close()
 	odd := t.TempDir() // cannot be packed
 	if err := syscall.Mkfifo(filepath.Join(odd, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -506,7 +526,8 @@ func (c *testCluster) mistakes(t *testing.T) {
 		{append([]string{"train", "examples/train.yaml", "--storage", c.dir, "--nodes", "0"}, at...), 2, "--nodes 0"},
 		{[]string{"train", "examples/train.yaml", "--nodes", "2"}, 2, "--nodes goes with --cluster"},
 		{[]string{"run", "examples/flights.yaml", "--nodes", "2"}, 2, "--nodes goes with --cluster"},
-		{[]string{"status", "--cluster", "127.0.0.1:1", "--token-file", read}, 1, "127.0.0.1:1"},
+		{[]string{"status", "--cluster", "127.0.0.1:1", "--token-file", read}, 1, "127.0.0.1:1: connect: connection refused; is the head running there? penstock start --head"},
+		{[]string{"jobs", "--cluster", killed}, 1, "no head runs here any more (nobody answers at " + cluster.SocketIn(killed) + "): penstock start --head --dir " + killed},
 		{[]string{"status", "--cluster", c.addr}, 2, "PENSTOCK_TOKEN"},
 		{append([]string{"status"}, net...), 0, ""},
 		{append([]string{"drain", "a"}, net...), 1, "scope admin"},

@@ -307,11 +307,16 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 	if err != nil {
 		return err
 	}
-	if r.detach {
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
-		return err
-	}
 	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet}
+	if r.detach {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
+			return err
+		}
+		if js, err := client.Jobs(cmd.Context(), id); err == nil && js[0].State == "queued" && js[0].Why != "" { // it is submitted, whatever this says
+			f.state(&js[0])
+		}
+		return nil
+	}
 	if existed {
 		f.say("job %s was submitted before", id)
 	} else {
@@ -396,7 +401,7 @@ func (f *follower) logs(ctx context.Context) error {
 func (f *follower) state(j *cluster.JobStatus) {
 	switch j.State {
 	case "queued", "restarting":
-		f.say("job %s is %s: %s", j.ID, j.State, oneLine(j.Why))
+		f.say("job %s is %s: %s", j.ID, j.State, oneLine(matters(j.Why)))
 	case "starting", "running":
 		noun := "node"
 		if len(j.Nodes) > 1 {
@@ -442,7 +447,7 @@ func outcome(j *cluster.JobStatus) error {
 	if j.Code > 0 {
 		code = j.Code
 	}
-	return exitError{code, fmt.Errorf("job %s failed after %s: %s", j.ID, some(j.Attempts, "attempt"), firstLine(j.Why))}
+	return exitError{code, fmt.Errorf("job %s failed after %s: %s", j.ID, some(j.Attempts, "attempt"), matters(j.Why))}
 }
 
 func jobsCommand() *cobra.Command {
@@ -451,8 +456,8 @@ func jobsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "jobs [JOB...]",
 		Short: "List the jobs of the cluster, the newest first",
-		Long: `Jobs lists the jobs that wait, run, or are over and remembered (start --keep-jobs): their state, why they wait, start again or failed, and their nodes. JOB is the id of one, or of its submission. It needs a
-token of scope read.
+		Long: `Jobs lists the jobs that wait, run, or are over and remembered (start --keep-jobs): their state, why they wait, start again or failed, and their nodes. JOB is the id of one, or of its submission; of a single
+one the whole reason is printed, with what the process said last. It needs a token of scope read.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock jobs
@@ -485,7 +490,7 @@ token of scope read.
 					}
 					took = age(end.Sub(j.Started))
 				}
-				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, oneLine(j.Why))
+				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, whyNow(&j))
 			}
 			if asJSON {
 				return nil
@@ -494,7 +499,11 @@ token of scope read.
 				fmt.Fprintln(cmd.ErrOrStderr(), "penstock: no jobs")
 				return nil
 			}
-			return t.Flush()
+			if err := t.Flush(); err != nil || len(a) != 1 {
+				return err
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), whyAll(&js[0]))
+			return err
 		},
 	}
 	p.flags(c)

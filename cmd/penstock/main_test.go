@@ -118,7 +118,7 @@ func TestRunTheExample(t *testing.T) {
 		t.Errorf("again: exit %d, %s%s", again.code, again.out, again.err)
 	}
 	other := penstock(t, append([]string{"run", "examples/flights.yaml", "--set", "steps.0.filter=delay > 60"}, set...)...)
-	if other.code != 1 || !strings.Contains(other.err, "overwrite") {
+	if other.code != 1 || !strings.Contains(other.err, " (1 file, ") || !strings.HasSuffix(other.err, "; to set it: --set sink.parquet.mode=append, or --set sink.parquet.mode=overwrite\n") {
 		t.Errorf("another job: exit %d, %s", other.code, other.err)
 	}
 }

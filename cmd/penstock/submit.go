@@ -3,10 +3,12 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -48,22 +50,13 @@ training runs are those of all nodes (docs/cluster.md, "Your own Go program"). W
 	return c
 }
 
-// program submits a program of the working directory, as it is called from here.
+// program submits a program: a file of the working directory, as it is called there, or from here.
 func (r *remote) program(cmd *cobra.Command, argv []string, name string, quiet bool) error {
-	switch fi, err := os.Stat(argv[0]); {
-	case errors.Is(err, fs.ErrNotExist):
-		if found, err := exec.LookPath(argv[0]); err == nil {
-			return usage("submit: %s is %s here, not a file of the working directory, which is what the nodes get: submit a script that calls it, with a first line like #!/bin/sh", argv[0], found)
-		}
-		return usage("submit: program %s is not there: give its path, and build it first (for Go: CGO_ENABLED=0 go build -o program .)", argv[0])
-	case err != nil:
-		return usage("submit: %w", err)
-	case !fi.Mode().IsRegular():
-		return usage("submit: %s is not a file: give the program that the job runs", argv[0])
-	case fi.Mode()&0o111 == 0:
-		return usage("submit: %s is not executable: give a program, or make it one with chmod +x", argv[0])
+	file, err := r.find(argv[0])
+	if err != nil {
+		return err
 	}
-	j, inside, err := r.job(argv[0])
+	j, inside, err := r.job(file)
 	if err != nil {
 		return err
 	}
@@ -73,4 +66,37 @@ func (r *remote) program(cmd *cobra.Command, argv []string, name string, quiet b
 	j.Name = cmp.Or(name, filepath.Base(inside))
 	j.Argv = append([]string{"./" + inside}, argv[1:]...)
 	return r.submit(cmd, j, quiet)
+}
+
+// find is the file of a program. The working directory comes before the folder that the command is given in.
+func (r *remote) find(program string) (string, error) {
+	looked := []string{program}
+	if r.dir != "" && !filepath.IsAbs(program) {
+		looked = []string{filepath.Join(r.dir, program), program}
+	}
+	for _, file := range looked {
+		switch fi, err := os.Stat(file); {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return "", usage("submit: %w", err)
+		case !fi.Mode().IsRegular():
+			return "", usage("submit: %s is not a file: give the program that the job runs", file)
+		case fi.Mode()&0o111 == 0:
+			return "", usage("submit: %s is not executable: give a program, or make it one with chmod +x", file)
+		}
+		return file, nil
+	}
+	if found, err := exec.LookPath(program); err == nil {
+		return "", usage("submit: %s is %s here, not a file of the working directory, which is what the nodes get: submit a script that calls it, with a first line like #!/bin/sh", program, found)
+	}
+	at := ""
+	if len(looked) > 1 {
+		at = fmt.Sprintf(" (looked for as %s)", strings.Join(looked, " and "))
+	}
+	build := ", and build it first (for Go: CGO_ENABLED=0 go build -o program .)"
+	if filepath.Ext(program) != "" { // .sh, .py
+		build = ""
+	}
+	return "", usage("submit: program %s is not there%s: give its path%s", program, at, build)
 }

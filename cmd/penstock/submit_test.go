@@ -233,6 +233,20 @@ func TestSubmit(t *testing.T) {
 		}
 	})
 
+	t.Run("called as it is in the working directory", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "fail.sh"), []byte("#!/bin/sh\necho no rows >&2\nexit 7\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r := penstock(t, "submit", "--cluster", c.head, "--working-dir", dir, "--id", "fails", "--", "./fail.sh")
+		if r.code != 7 || !strings.HasSuffix(r.err, "failed after 1 attempt: user: exit code 7: no rows\n") {
+			t.Errorf("%+v", r)
+		}
+		if one, all := c.ok("jobs", "fails"), c.ok("jobs"); !strings.Contains(one, "\nwhy:\n  user: process (pid ") || !strings.HasSuffix(one, " ended with exit code 7\n  no rows\n") || !strings.Contains(all, " user: exit code 7: no rows\n") || strings.Contains(all, "pid") {
+			t.Errorf("%s\n%s", one, all)
+		}
+	})
+
 	t.Run("mistakes", func(t *testing.T) {
 		dir := t.TempDir()
 		text, program := filepath.Join(dir, "text"), filepath.Join(dir, "program")
@@ -256,7 +270,9 @@ func TestSubmit(t *testing.T) {
 			{"--working-dir " + dir + " -- " + text, "is not executable"},
 			{"--working-dir " + dir + " -- " + dir, "is not a file"},
 			{"--working-dir " + dir + " -- " + filepath.Join(dir, "gone"), "is not there: give its path, and build it first"},
-			{"--working-dir " + dir + " -- nosuch", "nosuch is not there"},
+			{"--working-dir " + dir + " -- nosuch", "nosuch is not there (looked for as " + dir + "/nosuch and nosuch): give its path, and build it first"},
+			{"--working-dir " + dir + " -- ./nosuch.sh", "./nosuch.sh is not there (looked for as " + dir + "/nosuch.sh and ./nosuch.sh): give its path\n"},
+			{"--working-dir " + dir + " -- text", dir + "/text is not executable"},
 			{"--working-dir " + dir + " -- /bin/sh -c true", "/bin/sh is not in " + dir},
 			{"--working-dir " + dir + " --nodes 0 -- " + program, "--nodes 0"},
 		} {

@@ -79,11 +79,11 @@ What follows -- takes the place of train.command. What workers print comes out w
 				return err
 			}
 			if asJob {
-				return r.train(cmd, &t, a[0], append(t.sets, sets...))
+				return t.asGiven(r.train(cmd, &t, a[0], append(t.sets, sets...)))
 			}
 			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...))
 			if err != nil {
-				return usageError{err}
+				return t.asGiven(usageError{err})
 			}
 			if !t.resume && t.goesBack(cmd) {
 				return usage("train: --checkpoint and --take-over go with --resume; another run begins with a checkpoint by --from RUN#N")
@@ -231,6 +231,22 @@ func (t *training) overrides(cmd *cobra.Command) ([]string, error) {
 		sets = append(sets, "train.command="+string(b))
 	}
 	return sets, nil
+}
+
+// asGiven calls what overrides made of the command line as the user did: nobody gave those --set.
+func (t *training) asGiven(err error) error {
+	u, ok := errors.AsType[usageError](err)
+	if !ok {
+		return err
+	}
+	text := u.Error()
+	if t.command != nil {
+		text = strings.Replace(text, ": --set train.command: ", ": the command behind --: ", 1)
+	}
+	if t.workers > 0 {
+		text = strings.Replace(text, ": --set train.workers: ", ": --workers: ", 1)
+	}
+	return usage("%s", text)
 }
 
 // trainable refuses a spec that says not enough for a run.

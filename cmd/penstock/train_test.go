@@ -218,7 +218,7 @@ func TestTrain(t *testing.T) {
 		t.Fatalf("exit %d: %s%s", r.code, r.out, r.err)
 	}
 	r = penstock(t, "train", spec, "--name", "first")
-	if r.code != exitUsage || !strings.Contains(r.err, `there is a run "first"`) || !strings.Contains(r.err, "--resume") {
+	if r.code != exitUsage || !strings.Contains(r.err, `there is a run "first"`) || !strings.Contains(r.err, "penstock resume first --storage "+runs) || strings.Contains(r.err, "--resume") {
 		t.Errorf("the same name: %d %s", r.code, r.err)
 	}
 	// What is finished is not done again.
@@ -449,6 +449,9 @@ func TestTrainMistakes(t *testing.T) {
 		{[]string{"train", plain}, exitUsage, "the spec has no train section"},
 		{[]string{"train", plain, "--set", "train={}"}, exitUsage, "what do the workers run? Add train.command"},
 		{[]string{"train", plain, "--set", "train.commands=[x]"}, exitUsage, `--set train.commands: train: unknown key "commands": did you mean "command"?`},
+		{[]string{"train", "examples/flights.yaml", "--", "true"}, exitUsage, "examples/flights.yaml: the command behind --: train: the spec has no shards"},
+		{[]string{"train", "examples/flights.yaml", "--workers", "2"}, exitUsage, "examples/flights.yaml: --workers: train: the spec has no shards"},
+		{[]string{"train", "examples/flights.yaml", "--set", "train.command=[true]"}, exitUsage, "--set train.command"},
 		{[]string{"train", spec, "--workers", "0"}, exitUsage, "--workers must be at least 1"},
 		{[]string{"train", spec, "--resume"}, exitUsage, "--resume of which run?"},
 		{[]string{"train", spec, "--resume", "--name", "x", "--set", runs}, exitFailed, `there is no run "x"`},

@@ -325,8 +325,8 @@ func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit)
 func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	if m != nil {
 		if s.mode == ModeError {
-			return fault.New(fault.Exists, "%s holds the output of job %q (%d files, %d rows): set mode append to add to it, overwrite to replace it, "+
-				"or keep mode error and write elsewhere", s.out.path(""), m.Job, len(m.Files), m.Rows)
+			return fault.New(fault.Exists, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
+				"or keep mode error and write elsewhere", s.out.path(""), m.Job, some(int64(len(m.Files)), "file"), some(m.Rows, "row"))
 		}
 		if s.mode == ModeAppend && len(m.Files) > 0 {
 			if m.Format != s.o.Encoding.Kind() {
@@ -357,6 +357,14 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 			s.out.path(""), job, s.out.path(jobsDir+job))
 	}
 	return nil
+}
+
+// some counts things.
+func some(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // checkForeign looks for visible files that no manifest lists.

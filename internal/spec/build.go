@@ -247,8 +247,14 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	if err != nil {
 		return nil, err
 	}
-	return ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
+	r, err := ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
 		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})
+	if fault.CodeOf(err) == fault.Exists && (out.Mode == "" || out.Mode == "error") {
+		for kind := range s.Sink.outputs() { // there is one
+			err = fault.New(fault.Exists, "%w; to set it: --set sink.%s.mode=append, or --set sink.%[2]s.mode=overwrite", err, kind)
+		}
+	}
+	return r, err
 }
 
 // outputs is the place of each sink of files, by the key of the sink.

@@ -34,7 +34,7 @@ func TestCreateOpen(t *testing.T) {
 			t.Fatalf("%s\n%s", a, b)
 		}
 		_, err = Create(t.Context(), storage, rec)
-		wantErr(t, err, fault.Exists, "--resume", "another name", rec.Name)
+		wantErr(t, err, fault.Exists, "by penstock resume "+rec.Name+" --storage ", "Config.Resume", "another name")
 		if again := openRun(t, storage, rec.Name).Record().ID; again != r.Record().ID {
 			t.Fatal("the run was replaced")
 		}

@@ -153,7 +153,11 @@ func (r *Run) claimName(ctx context.Context, storage string) error {
 		if is, err := r.b.ReadAll(ctx, r.prefix+runFile, maxRecord); err == nil && string(is) == string(data) {
 			return nil
 		}
-		return fault.New(fault.Exists, "there is a run %q in %s: go on with it by --resume (Config.Resume), or take another name", r.rec.Name, storage).At(r.place(runFile))
+		where := storage
+		if strings.ContainsAny(where, "?&;$*()<>| \"") { // to a shell these are its own
+			where = "'" + where + "'"
+		}
+		return fault.New(fault.Exists, "there is a run %q in %s: go on with it by penstock resume %s --storage %s (in a program by Config.Resume), or take another name", r.rec.Name, storage, r.rec.Name, where).At(r.place(runFile))
 	}
 	// Nobody begins before the name is claimed, so what is there is of a run whose record is gone.
 	entries, err := r.readLog(ctx)

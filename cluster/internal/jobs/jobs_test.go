@@ -127,11 +127,11 @@ func TestSteps(t *testing.T) {
 			step{placed(3, "n1"), "save starting (node: node n2 was lost, or its agent was), start j/3/0@n1"},
 			step{exited(3, 0, None), "save finished, free j/3/0"}),
 		"nor is a drain, however it ends": append(begin(one, "n1"),
-			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: text), free j/1/0"}, step{tick(time.Second), "want j/2"},
-			step{placed(2, "n2"), "save starting (preemption: text), start j/2/0@n2"}, step{drain(2, 0), "kill j/2/0@n2 1m0s"},
-			step{started(2, 0), "save running (preemption: text), kill j/2/0@n2 10s"}, // it may not have heard
-			step{exited(2, 0, User), "save restarting (preemption: text), free j/2/0"}, step{tick(3 * time.Second), "want j/3"},
-			step{placed(3, "n3"), "save starting (preemption: text), start j/3/0@n3"}, step{drain(3, 0), "kill j/3/0@n3 1m0s"},
+			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: node n1 drained\ntext), free j/1/0"}, step{tick(time.Second), "want j/2"},
+			step{placed(2, "n2"), "save starting (preemption: node n1 drained\ntext), start j/2/0@n2"}, step{drain(2, 0), "kill j/2/0@n2 1m0s"},
+			step{started(2, 0), "save running (preemption: node n1 drained\ntext), kill j/2/0@n2 10s"}, // it may not have heard
+			step{exited(2, 0, User), "save restarting (preemption: node n2 drained\ntext), free j/2/0"}, step{tick(3 * time.Second), "want j/3"},
+			step{placed(3, "n3"), "save starting (preemption: node n2 drained\ntext), start j/3/0@n3"}, step{drain(3, 0), "kill j/3/0@n3 1m0s"},
 			step{exited(3, 0, None), "save finished, free j/3/0"}),
 		"stopped while it waits": {{submit(one), "save queued, want j/1"}, {stop(), "cancel j/1, save stopped"}, {placed(1, "n1"), ""}},
 		"stopped while it runs": append(begin(one, "n1"), step{stop(), "save stopping, kill j/1/0@n1 5s"}, step{stop(), "kill j/1/0@n1 5s"},

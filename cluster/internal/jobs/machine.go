@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/place"
@@ -214,8 +215,9 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 			class = Lost
 			e.Text = fmt.Sprintf("node %s was lost, or its agent was", p.Node)
 		}
-		if (class == Crash || class == User) && p.drained {
+		if (class == Crash || class == User || class == Preemption) && p.drained {
 			class = Preemption // it ended as it was asked to
+			e.Text = strings.TrimSuffix(fmt.Sprintf("node %s drained\n%s", p.Node, e.Text), "\n")
 		}
 		delete(j.procs, e.Process.Member)
 		j.Placed = slices.DeleteFunc(j.Placed, func(x place.Placement) bool { return x.Member == e.Process.Member })

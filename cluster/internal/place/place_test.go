@@ -196,6 +196,49 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// A demand that could run but for nodes that drain is told so.
+func TestWaitingForDrains(t *testing.T) {
+	one := Resources{MilliCPUs: 1000}
+	var m Machine
+	for _, n := range []string{"n1", "n2", "n3", "n4"} {
+		m.Step(up1(gpus(n, 2, 0)))
+	}
+	say := func(x Event) string {
+		m.Step(x)
+		defer m.Step(cancelled("d"))
+		if w := m.Waiting(); len(w) == 1 && w[0].Never {
+			return w[0].Why
+		}
+		return fmt.Sprint(m.Waiting())
+	}
+	m.Step(of(NodeDrain, "n2"))
+	for i, c := range []struct {
+		drain, why string
+		d          Event
+	}{
+		{"", "it needs 2 CPUs on each of 4 nodes; there would be room on 3, if nothing else ran; node n2, which has room for it, drains", want(distinct(gang("d", 4, Resources{MilliCPUs: 2000})))},
+		{"", "it needs 9 CPUs on one node; the most that one has is 2 CPUs", want(gang("d", 1, Resources{MilliCPUs: 9000}))}, // not of the drain
+		{"n3", "it needs 5 times 1 CPU; the nodes there are have room for 4, if nothing else ran; nodes n2, n3, which have room for it, drain", want(gang("d", 5, one))},
+		{"n1", "it needs 3 times 1 CPU; the nodes there are have room for 2, if nothing else ran; nodes n1, n2, n3, which have room for it, drain", want(gang("d", 3, one))},
+		{"n4", "no node takes work: all are draining", want(gang("d", 1, one))},
+	} {
+		if c.drain != "" {
+			m.Step(of(NodeDrain, c.drain))
+		}
+		if got := say(c.d); got != c.why {
+			t.Errorf("%d: %q, want\n%q", i, got, c.why)
+		}
+	}
+}
+
+func TestResourcesString(t *testing.T) {
+	for n, want := range map[int64]string{1 << 40: "1 TiB", 1<<40 - 1: "1 TiB", 4 << 30: "4 GiB", 3 << 29: "1.5 GiB", 1 << 20: "1 MiB", 512: "512 B", 2000 << 40: "2000 TiB"} {
+		if got := (Resources{Memory: n}).String(); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestWaiting(t *testing.T) {
 	gpu := Resources{MilliCPUs: 1000, GPUs: 1}
 	var m Machine

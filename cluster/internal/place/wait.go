@@ -42,8 +42,15 @@ func (m *Machine) never(d *demand) string {
 		var labelled, single int
 		var most Resources // of each kind on one node
 		room := int64(0)
+		var drains []NodeID // that would have room
 		for _, n := range m.order {
-			if n.is == draining || !n.has(g.Labels) {
+			if !n.has(g.Labels) {
+				continue
+			}
+			if n.is == draining {
+				if n.Capacity.holds(g.Needs, 1) > 0 {
+					drains = append(drains, n.ID)
+				}
 				continue
 			}
 			labelled++
@@ -61,18 +68,36 @@ func (m *Machine) never(d *demand) string {
 		}
 		switch {
 		case labelled == 0 && len(g.Labels) > 0:
-			return fmt.Sprintf("no node that takes work has the labels %s", labelText(g.Labels))
+			return fmt.Sprintf("no node that takes work has the labels %s", labelText(g.Labels)) + drainText(drains)
 		case labelled == 0:
 			return "no node takes work: all are draining"
 		case single == 0:
-			return fmt.Sprintf("it needs %s on one node; the most that one has is %s", g.Needs, lacking(g.Needs, most))
+			return fmt.Sprintf("it needs %s on one node; the most that one has is %s", g.Needs, lacking(g.Needs, most)) + drainText(drains)
 		case room < int64(g.n) && d.Distinct:
-			return fmt.Sprintf("it needs %s on each of %d nodes; there would be room on %d, if nothing else ran", g.Needs, g.n, room)
+			return fmt.Sprintf("it needs %s on each of %d nodes; there would be room on %d, if nothing else ran", g.Needs, g.n, room) + drainText(drains)
 		case room < int64(g.n):
-			return fmt.Sprintf("it needs %d times %s; the nodes there are have room for %d, if nothing else ran", g.n, g.Needs, room)
+			return fmt.Sprintf("it needs %d times %s; the nodes there are have room for %d, if nothing else ran", g.n, g.Needs, room) + drainText(drains)
 		}
 	}
 	return "the nodes there are cannot hold all of it at once"
+}
+
+// drainText names nodes that a demand cannot have as they drain.
+func drainText(nodes []NodeID) string {
+	const most = 3
+	switch n := len(nodes); {
+	case n == 0:
+		return ""
+	case n == 1:
+		return fmt.Sprintf("; node %s, which has room for it, drains", nodes[0])
+	case n > most:
+		return fmt.Sprintf("; %d nodes that have room for it drain", n)
+	}
+	var ids []string
+	for _, id := range nodes {
+		ids = append(ids, string(id))
+	}
+	return fmt.Sprintf("; nodes %s, which have room for it, drain", strings.Join(ids, ", "))
 }
 
 // why says what d waits for where nodes could take it.
@@ -105,7 +130,7 @@ func lacking(needs, have Resources) string {
 	return have.String()
 }
 
-// String is for people: "2 CPUs, 1 GPU, 4.0 GiB".
+// String is for people: "2 CPUs, 1 GPU, 4 GiB".
 func (r Resources) String() string {
 	var parts []string
 	if r.MilliCPUs != 0 {
@@ -115,7 +140,7 @@ func (r Resources) String() string {
 		parts = append(parts, plural(fmt.Sprint(r.GPUs), "GPU"))
 	}
 	if r.Memory != 0 {
-		parts = append(parts, fmt.Sprintf("%.1f GiB", float64(r.Memory)/(1<<30)))
+		parts = append(parts, bytesText(r.Memory))
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Named)) {
 		if r.Named[k] != 0 {
@@ -126,6 +151,18 @@ func (r Resources) String() string {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// bytesText is a size in the largest unit that it has one of, with one decimal where it is not whole.
+func bytesText(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if v < 1023.95 { // what would be printed as 1024.0 is one of the next
+			break
+		}
+		v, unit = v/1024, u
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") + " " + unit
 }
 
 func plural(n, what string) string {
