@@ -439,7 +439,7 @@ func TestNames(t *testing.T) {
 		}
 		again := c
 		_, err := New(nothing, again).Fit(k)
-		if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "--resume") {
+		if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "penstock resume taken --storage ") {
 			return fmt.Errorf("again: %w", err)
 		}
 		again.Resume = true
