@@ -67,6 +67,7 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	}
 	w := &world{t: t, id: fmt.Sprintf("%d-%s", os.Getpid(), filepath.Base(dir)), dir: dir, rnd: rand.New(rand.NewPCG(o.seed, 7)), began: time.Now(), late: o.limit, small: o.small, brief: o.brief,
 		wire: wire, addr: addr, submission: "job", nodes: map[string]*actor{}, ids: map[string]string{}}
+	_ = t.TempDir() // those of the test go after its processes, which write there
 	t.Cleanup(w.end)
 	if o.etcd {
 		w.etcd = w.start("-store", []string{"PENSTOCK_TEST_MAIN=etcd"}, nil, filepath.Join(dir, "etcd"))
