@@ -325,7 +325,7 @@ func TestDrain(t *testing.T) {
 	c.until(id, func(s *JobStatus) bool { return s.State == "running" })
 	must(t, c.client.Drain(c.ctx(), "a", time.Second))
 	s := c.until(id, func(s *JobStatus) bool { return s.State == "restarting" && strings.Contains(s.Why, "draining") })
-	if s.Failures["preemption"] != 1 || !strings.Contains(s.Why, "(before: preemption: node n1 drained\nprocess ") {
+	if s.Failures["preemption"] != 1 || !strings.Contains(s.Why, "(before: preemption: node n1 drained)") {
 		t.Errorf("%+v", s)
 	}
 	c.join("b", Resources{CPUs: 1})

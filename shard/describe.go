@@ -8,6 +8,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/cell"
+
+	"github.com/penstock-data/penstock/internal/units"
 )
 
 // TensorInfo is what is known of a tensor before there is a batch.
@@ -162,7 +164,7 @@ func (it *Iterator) explainForm() string {
 	if !all {
 		and = " and what texts and lists take"
 	}
-	shares := some(j.shares[0], "row")
+	shares := units.Count(j.shares[0], "row")
 	if last := j.shares[len(j.shares)-1]; last != j.shares[0] {
 		shares = fmt.Sprintf("%d or %s", last, shares)
 	}
@@ -173,7 +175,7 @@ func (it *Iterator) explainForm() string {
 		if j.Tail == TailPad {
 			columns++
 		}
-		fmt.Fprintf(&b, "batches: Arrow records of %s, %s\n", some(columns, "column"), size)
+		fmt.Fprintf(&b, "batches: Arrow records of %s, %s\n", units.Count(columns, "column"), size)
 		if j.Lineage {
 			fmt.Fprintf(&b, "  and %d columns of lineage\n", len(LineageFields))
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/order"
@@ -195,14 +196,6 @@ func (l *Layout) choose(s Shuffle, sources int) error {
 	return nil
 }
 
-// some is a number with its unit: 1 row, 2 rows.
-func some(n int, unit string) string {
-	if n != 1 {
-		unit += "s"
-	}
-	return fmt.Sprint(n, " ", unit)
-}
-
 func (l *Layout) unit() string {
 	if l.Bytes {
 		return "bytes"
@@ -311,7 +304,7 @@ func (l *Layout) Explain() string {
 	for _, u := range l.units {
 		splits += len(u)
 	}
-	fmt.Fprintf(&b, "shuffle %s: %s, %d %s; %s, windows of %d %s", l.Mode, some(splits, "split"), l.total, l.unit(), some(l.shape.Lanes, "lane"), l.shape.Window, l.unit())
+	fmt.Fprintf(&b, "shuffle %s: %s, %d %s; %s, windows of %d %s", l.Mode, units.Count(splits, "split"), l.total, l.unit(), units.Count(l.shape.Lanes, "lane"), l.shape.Window, l.unit())
 	fmt.Fprintf(&b, "\n  resident: about %s (windows %s, readers up to %s)", exec.Bytes(l.resident()),
 		exec.Bytes(l.resident()-int64(l.shape.Lanes)*l.group), exec.Bytes(int64(l.shape.Lanes)*l.group))
 	if l.Mode == ModeWindow {

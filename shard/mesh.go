@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 )
 
@@ -165,7 +166,7 @@ func (e goneError) Unwrap() error        { return e.error }
 func (e goneError) Is(target error) bool { return target == ErrElsewhere }
 
 func (m *mesh) leftError(p *peer, what string) error {
-	return goneError{fault.New(fault.WorkerLost, "node %d closed its iterators after %s; this one still needs %s: read as far on all nodes, and go on from a state", p.node, some(int(p.done), "step"), what)}
+	return goneError{fault.New(fault.WorkerLost, "node %d closed its iterators after %s; this one still needs %s: read as far on all nodes, and go on from a state", p.node, units.Count(int(p.done), "step"), what)}
 }
 
 // whereabouts says where a node is; it needs mu.
@@ -251,7 +252,7 @@ func (m *mesh) forget(before uint64) {
 // parcel waits for the samples of this step that come from a node, so many. The caller releases it.
 func (m *mesh) parcel(ctx context.Context, from int, rows int) (*parcel, error) {
 	p := m.peers[from]
-	err := m.await(ctx, p, func() string { return fmt.Sprintf("its %s of this step", some(rows, "sample")) }, func() bool { return len(p.parcels) > 0 })
+	err := m.await(ctx, p, func() string { return fmt.Sprintf("its %s of this step", units.Count(rows, "sample")) }, func() bool { return len(p.parcels) > 0 })
 	if err != nil {
 		return nil, err
 	}

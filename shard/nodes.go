@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 )
 
@@ -213,7 +214,7 @@ func (j *job) explainNodes() string {
 		}
 	}
 	here := n.here()
-	fmt.Fprintf(&b, "nodes: %d; node %d has %d of %s and reads %d of %s", n.Exchange.Nodes(), self, len(here), some(len(n.Ranks), "rank"), own, some(lanes, "lane"))
+	fmt.Fprintf(&b, "nodes: %d; node %d has %d of %s and reads %d of %s", n.Exchange.Nodes(), self, len(here), units.Count(len(n.Ranks), "rank"), own, units.Count(lanes, "lane"))
 	if away > 0 {
 		fmt.Fprintf(&b, ", %d of them for ranks of other nodes", away)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
@@ -230,7 +231,7 @@ func (c *controller) feed(at *attempt) (failed <-chan error, err error) {
 	}
 	for _, name := range feeder.Fit(states) { // the state is all that is needed to go on
 		c.cfg.Log.Warn(fmt.Sprintf("the ledger of data set %q in checkpoint %d is too long to go on with (%s): what was read before is not in the ledgers of later checkpoints, so a replay of it has to count; larger shuffle windows, which a new run can have, make shorter ledgers",
-			name, at.welcome.Checkpoint, bytesText(int64(len(at.states[name].Ledger)))), "run", c.cfg.Name, "data", name)
+			name, at.welcome.Checkpoint, units.Bytes(int64(len(at.states[name].Ledger)))), "run", c.cfg.Name, "data", name)
 	}
 	sockets, failed, err := c.feeder.Start(c.ctx, c.cfg.Workers, states)
 	for name, ok := feeder.Refused(err); ok && at.from == nil; name, ok = feeder.Refused(err) { // another run's

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/group"
@@ -150,7 +151,7 @@ func (c *controller) ledgers(data map[string]store.Data) (err error) {
 
 // committed tells of a checkpoint.
 func (c *controller) committed(m *store.Manifest) {
-	text := fmt.Sprintf("checkpoint %d at report %d (%s)", m.Number, m.Report, bytesText(m.Bytes))
+	text := fmt.Sprintf("checkpoint %d at report %d (%s)", m.Number, m.Report, units.Bytes(m.Bytes))
 	for i, name := range slices.Sorted(maps.Keys(m.Metrics)) {
 		text += fmt.Sprintf("%s %s %.6g", [2]string{":", ","}[min(i, 1)], name, m.Metrics[name])
 	}
@@ -164,20 +165,6 @@ func (c *controller) committed(m *store.Manifest) {
 		}
 		c.cfg.Log.Warn(fmt.Sprintf("checkpoint %d has no metric %q, by which the best are kept (keep_best.metric): its metrics are %s", m.Number, k.Metric, have), "run", c.cfg.Name)
 	}
-}
-
-// bytesText is a size for people.
-func bytesText(n int64) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v >= 1024 {
-			v, unit = v/1024, u
-		}
-	}
-	if v < 10 && unit != "B" {
-		return fmt.Sprintf("%.1f %s", v, unit)
-	}
-	return fmt.Sprintf("%.0f %s", v, unit)
 }
 
 // moveDir renames a folder, or copies it and removes what it was where that cannot be. After an error one of both is whole.

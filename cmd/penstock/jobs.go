@@ -401,7 +401,7 @@ func (f *follower) logs(ctx context.Context) error {
 func (f *follower) state(j *cluster.JobStatus) {
 	switch j.State {
 	case "queued", "restarting":
-		f.say("job %s is %s: %s", j.ID, j.State, oneLine(matters(j.Why)))
+		f.say("job %s is %s: %s", j.ID, j.State, oneLine(whyLine(j.Why)))
 	case "starting", "running":
 		noun := "node"
 		if len(j.Nodes) > 1 {
@@ -447,7 +447,7 @@ func outcome(j *cluster.JobStatus) error {
 	if j.Code > 0 {
 		code = j.Code
 	}
-	return exitError{code, fmt.Errorf("job %s failed after %s: %s", j.ID, some(j.Attempts, "attempt"), matters(j.Why))}
+	return exitError{code, fmt.Errorf("job %s failed after %s: %s", j.ID, some(j.Attempts, "attempt"), whyLine(j.Why))}
 }
 
 func jobsCommand() *cobra.Command {

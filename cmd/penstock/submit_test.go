@@ -242,7 +242,7 @@ func TestSubmit(t *testing.T) {
 		if r.code != 7 || !strings.HasSuffix(r.err, "failed after 1 attempt: user: exit code 7: no rows\n") {
 			t.Errorf("%+v", r)
 		}
-		if one, all := c.ok("jobs", "fails"), c.ok("jobs"); !strings.Contains(one, "\nwhy:\n  user: process (pid ") || !strings.HasSuffix(one, " ended with exit code 7\n  no rows\n") || !strings.Contains(all, " user: exit code 7: no rows\n") || strings.Contains(all, "pid") {
+		if one, all := c.ok("jobs", "fails"), c.ok("jobs"); !strings.Contains(one, "\nwhy:\n  user: exit code 7: no rows\n  process (pid ") || !strings.HasSuffix(one, " ended with exit code 7\n  no rows\n") || !strings.Contains(all, " user: exit code 7: no rows\n") || strings.Contains(all, "pid") {
 			t.Errorf("%s\n%s", one, all)
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -326,7 +327,7 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	if m != nil {
 		if s.mode == ModeError {
 			return fault.New(fault.Exists, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
-				"or keep mode error and write elsewhere", s.out.path(""), m.Job, some(int64(len(m.Files)), "file"), some(m.Rows, "row"))
+				"or keep mode error and write elsewhere", s.out.path(""), m.Job, units.Count(len(m.Files), "file"), units.Count(m.Rows, "row"))
 		}
 		if s.mode == ModeAppend && len(m.Files) > 0 {
 			if m.Format != s.o.Encoding.Kind() {
@@ -357,14 +358,6 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 			s.out.path(""), job, s.out.path(jobsDir+job))
 	}
 	return nil
-}
-
-// some counts things.
-func some(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // checkForeign looks for visible files that no manifest lists.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/trainer/internal/oom"
 )
 
@@ -256,9 +257,9 @@ func (g *group) explain(w *worker, e *Exit, state *os.ProcessState, err error) {
 	e.Ours = e.Ours || !w.quit.IsZero() && e.At.Sub(w.quit) < quitCounts
 	if !e.OK() && !e.Ours && w.cgroup.killed() {
 		_, _ = oom.Killed() // it is not another's
-		e.Memory, e.Detail = true, "the kernel ended one of its processes at its limit of "+bytesText(w.Memory)
-		if !w.cgroup.full() {
-			e.Detail = "the kernel ended one of its processes below its limit of " + bytesText(w.Memory) + ", as the machine or a control group around it was out of memory"
+		e.Memory, e.OverLimit, e.Detail = true, w.cgroup.full(), "the kernel ended one of its processes at its limit of "+units.Bytes(w.Memory)
+		if !e.OverLimit {
+			e.Detail = "the kernel ended one of its processes below its limit of " + units.Bytes(w.Memory) + ", as the machine or a control group around it was out of memory"
 		}
 		return
 	}
@@ -267,8 +268,8 @@ func (g *group) explain(w *worker, e *Exit, state *os.ProcessState, err error) {
 	}
 	switch {
 	case w.used > 0:
-		e.Memory = true
-		e.Detail = "it used " + bytesText(w.used) + ", its limit is " + bytesText(w.Memory)
+		e.Memory, e.OverLimit = true, true
+		e.Detail = "it used " + units.Bytes(w.used) + ", its limit is " + units.Bytes(w.Memory)
 	case !w.killed:
 		e.Memory, e.Detail = oom.Killed()
 	}

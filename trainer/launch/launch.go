@@ -86,6 +86,8 @@ type Exit struct {
 	Signal syscall.Signal // that ended it; 0: none
 	// Memory: it was ended for its memory, by us or by the kernel, where that can be seen.
 	Memory bool
+	// OverLimit: of Memory, that it was its own limit (Worker.Memory), as far as is known.
+	OverLimit bool
 	// Ours: it had been asked to end (Stop, or a signal that asks for it) before it did. Not set where it passed its limit of memory.
 	Ours bool
 	At   time.Time
@@ -98,6 +100,17 @@ type Exit struct {
 
 // OK reports whether the worker ended by itself and without a failure.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
+
+// How says how a process ended that failed: "exit code 1", "signal 9 (SIGKILL)"; "": neither is known of it.
+func (e Exit) How() string {
+	switch {
+	case e.Signal != 0:
+		return fmt.Sprintf("signal %d (%s)", int(e.Signal), signalName(e.Signal))
+	case e.Err == nil && e.Code > 0:
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return ""
+}
 
 // String is the cause in one line: "rank 1 (pid 4711) ended with exit code 1".
 func (e Exit) String() string {
@@ -113,14 +126,14 @@ func (e Exit) String() string {
 	case e.Memory:
 		b.WriteString(" was ended for its memory")
 	case e.Signal != 0:
-		fmt.Fprintf(&b, " was ended by signal %d (%s)", int(e.Signal), signalName(e.Signal))
+		b.WriteString(" was ended by " + e.How())
 	case e.Err != nil:
 		text, _, _ := strings.Cut(e.Err.Error(), "\n")
 		fmt.Fprintf(&b, " failed: %s", text)
 	case e.Code == -1:
 		b.WriteString(" did not end")
 	case e.Code != 0:
-		fmt.Fprintf(&b, " ended with exit code %d", e.Code)
+		b.WriteString(" ended with " + e.How())
 	default:
 		b.WriteString(" ended")
 	}

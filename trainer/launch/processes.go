@@ -2,8 +2,6 @@ package launch
 
 import (
 	"io"
-	"math"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -58,17 +56,6 @@ const EnvLaunch = "PENSTOCK_LAUNCH"
 
 // groups counts the groups of this process.
 var groups atomic.Int64
-
-// bytesText is 1610612736 as "1.5 GiB".
-func bytesText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v /= 1024
-		u++
-	}
-	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + " " + units[u]
-}
 
 func errNoRank(rank int) error {
 	return fault.New(fault.NotFound, "no rank %d in this group", rank)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/penstock-data/penstock/internal/units"
 )
 
 // catches reports whether a process handles a signal, so that it can be sent without ending what does not.
@@ -32,7 +34,7 @@ func threadsOf(members []member, worker int) string {
 		}
 		dir := "/proc/" + strconv.Itoa(m.id.pid)
 		command := harmless(bytes.TrimSpace(bytes.ReplaceAll(readProc(dir+"/cmdline", make([]byte, 200)), []byte{0}, []byte{' '})))
-		fmt.Fprintf(&b, "process %d, %s, CPU %v: %s\n", m.id.pid, bytesText(m.memory), m.cpu, command)
+		fmt.Fprintf(&b, "process %d, %s, CPU %v: %s\n", m.id.pid, units.Bytes(m.memory), m.cpu, command)
 		tids, _ := os.ReadDir(dir + "/task") // one that has ended has no threads
 		count := map[string]int{}
 		var order []string

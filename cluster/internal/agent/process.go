@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/trainer/launch"
 )
 
@@ -205,7 +207,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	exit := <-group.Exits()
 	p.ended = exit.At // it comes when the output was read, up to two seconds later
 	group.Stop(0)     // what it left behind
-	return ended(exit)
+	return ended(exit, w.Memory)
 }
 
 // lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
@@ -213,8 +215,8 @@ func lacks(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// ended is what the head is told of an exit.
-func ended(e launch.Exit) *pb.Exited {
+// ended is what the head is told of the exit of a process that has a limit of memory (0: none): what people need to know in the first line, and then all.
+func ended(e launch.Exit, limit int64) *pb.Exited {
 	x := &pb.Exited{Code: int64(e.Code)}
 	if e.Signal != 0 {
 		x.Code = -1
@@ -231,11 +233,42 @@ func ended(e launch.Exit) *pb.Exited {
 	default:
 		x.Class = "user"
 	}
-	x.Text = e.String()
-	if n := len(e.Tail); n > 0 {
-		x.Text += "\n" + strings.Join(e.Tail[max(0, n-10):], "\n")
-	}
+	lines := append([]string{matters(e, limit), e.String()}, e.Tail[max(0, len(e.Tail)-10):]...)
+	x.Text = strings.Join(lines, "\n")
 	return x
+}
+
+// matters is what of an end people need, in one line: that its limit was passed and what to do, or how it ended and the last word of its program.
+func matters(e launch.Exit, limit int64) string {
+	switch {
+	case e.OverLimit:
+		return fmt.Sprintf("it passed its limit of %s; give it more with --memory", units.Bytes(limit))
+	case e.Memory:
+		return cmp.Or(e.Detail, "it was ended for its memory")
+	case e.How() == "":
+		return firstLine(e.String())
+	}
+	var parts []string
+	for _, s := range []string{e.How(), e.Detail, lastSaid(e.Tail)} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return strings.Join(parts, ": ")
+}
+
+// lastSaid is the line of a program's last ones that says why it ended: that of a panic, whose stack follows, else the last one.
+func lastSaid(tail []string) (said string) {
+	for _, line := range tail {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return line
+		}
+		if line != "" {
+			said = line
+		}
+	}
+	return said
 }
 
 // fits says why this node cannot run a process: the head may know an older inventory.

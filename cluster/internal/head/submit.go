@@ -314,7 +314,8 @@ func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState
 	if waits != "" {
 		s.Why = waits
 		if v.Record.Why != "" {
-			s.Why = fmt.Sprintf("%s (before: %s)", waits, v.Record.Why)
+			last, _, _ := strings.Cut(v.Record.Why, "\n")
+			s.Why = fmt.Sprintf("%s (before: %s)", waits, last)
 		}
 	}
 	return s

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/penstock-data/penstock/internal/units"
 )
 
 // Wait is why a demand waits.
@@ -140,7 +142,7 @@ func (r Resources) String() string {
 		parts = append(parts, plural(fmt.Sprint(r.GPUs), "GPU"))
 	}
 	if r.Memory != 0 {
-		parts = append(parts, bytesText(r.Memory))
+		parts = append(parts, units.Bytes(r.Memory))
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Named)) {
 		if r.Named[k] != 0 {
@@ -151,18 +153,6 @@ func (r Resources) String() string {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// bytesText is a size in the largest unit that it has one of, with one decimal where it is not whole.
-func bytesText(n int64) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v < 1023.95 { // what would be printed as 1024.0 is one of the next
-			break
-		}
-		v, unit = v/1024, u
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") + " " + unit
 }
 
 func plural(n, what string) string {
