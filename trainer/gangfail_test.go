@@ -177,30 +177,35 @@ func (k conf) outlives(t *testing.T, victim string, signal syscall.Signal, again
 	nothingLeft(t, k)
 }
 
+// noticed runs an attempt on so many nodes, and notices it at one of them once all ranks have made a step, by which all end as preempted; at -1 none does, and they finish.
+func (k conf) noticed(t *testing.T, attempt, nodes, at int) *crew {
+	t.Helper()
+	m := newCrew(t, k, nodes)
+	want, state := 0, "RESULT finished"
+	if at >= 0 {
+		want, state = 75, "RESULT preempted"
+		for r := range k.Workers {
+			m.until(filepath.Join(k.Out, fmt.Sprintf("first-%d-%d", attempt, r)))
+		}
+		if err := m.cmds[at].Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node := range m.cmds {
+		if got := m.code(node, 30*time.Second); got != want || !strings.Contains(m.outs[node].String(), state) {
+			t.Errorf("%d workers, node %d: exit code %d", k.Workers, node, got)
+		}
+	}
+	return m
+}
+
 // A notice at one member is a notice for all: they save after the same step, and end as preempted. The run goes on with other numbers of nodes and workers.
 func TestGangNotice(t *testing.T) {
 	k := newConf(t, "notice")
 	k.DataProcess, k.SaveAll, k.StepMS = true, true, 8
 	for i, c := range []struct{ workers, nodes, at int }{{4, 2, 1}, {3, 3, 0}, {2, 1, 0}, {4, 2, -1}} {
 		k.Workers, k.Resume = c.workers, i > 0
-		m := newCrew(t, k, c.nodes)
-		if c.at >= 0 {
-			for r := range c.workers {
-				m.until(filepath.Join(k.Out, fmt.Sprintf("first-%d-%d", i+1, r)))
-			}
-			if err := m.cmds[c.at].Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for node := range m.cmds {
-			code, state := 75, "RESULT preempted"
-			if c.at < 0 {
-				code, state = 0, "RESULT finished"
-			}
-			if got := m.code(node, 30*time.Second); got != code || !strings.Contains(m.outs[node].String(), state) {
-				t.Errorf("%d workers, node %d: exit code %d", c.workers, node, got)
-			}
-		}
+		m := k.noticed(t, i+1, c.nodes, c.at)
 		if c.at > 0 && !strings.Contains(m.outs[0].String(), fmt.Sprintf("terminated at node %d", c.at)) {
 			t.Error("the notice does not say where it came")
 		}

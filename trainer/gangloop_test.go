@@ -227,24 +227,7 @@ func TestGangLoopNotice(t *testing.T) {
 		workers, nodes, at int
 	}{{"goroutines", 4, 2, 1}, {"processes", 3, 3, 0}, {"goroutines", 2, 1, 0}, {"goroutines", 4, 2, -1}} {
 		k.Loop, k.Workers, k.Resume = c.loop, c.workers, i > 0
-		m := newCrew(t, k, c.nodes)
-		if c.at >= 0 {
-			for r := range c.workers {
-				m.until(filepath.Join(k.Out, fmt.Sprintf("first-%d-%d", i+1, r)))
-			}
-			if err := m.cmds[c.at].Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for node := range m.cmds {
-			code, state := 75, "RESULT preempted"
-			if c.at < 0 {
-				code, state = 0, "RESULT finished"
-			}
-			if got := m.code(node, 30*time.Second); got != code || !strings.Contains(m.outs[node].String(), state) {
-				t.Errorf("%d workers, node %d: exit code %d", c.workers, node, got)
-			}
-		}
+		k.noticed(t, i+1, c.nodes, c.at)
 	}
 	sameLedger(t, k.Out)
 	nothingLeft(t, k)

@@ -17,7 +17,7 @@ import (
 //	lock            held by who looks, downloads or removes
 //	TRY-BOOT/       a download
 //	TRY-BOOT.use    a shared lock on it is a lease: the download is in use
-//	tmp-XXXX/       a download under way, of the one who holds the lock, or who died with it
+//	tmp-*/          a download under way, of the one who holds the lock, or who died with it
 //
 // The system drops the locks of a process that dies.
 type cacheDir struct {
