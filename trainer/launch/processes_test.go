@@ -466,8 +466,15 @@ time.sleep(1000)`
 }
 
 func TestUsage(t *testing.T) {
-	burn := "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'"
-	g := launch(t, Options{}, again(t, 3, "hog", "LAUNCH_BYTES=50000000"), sh(5, burn+"; exec sleep 1000"), sh(6, burn), sh(7, "(setsid "+burn+" &) ; exec sleep 1000"))
+	loop := "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+	burn := "sh -c '" + loop + "'"
+	seen := filepath.Join(t.TempDir(), "seen") // what nobody sees alive is nobody's where it leaves its session
+	left := "(setsid sh -c '" + loop + "; while [ ! -e " + seen + " ]; do sleep 0.02; done' &) ; exec sleep 1000"
+	g := launch(t, Options{}, again(t, 3, "hog", "LAUNCH_BYTES=50000000"), sh(5, burn+"; exec sleep 1000"), sh(6, burn), sh(7, left))
+	until(t, "a process of rank 7 with a session of its own", func() bool { return g.Usage()[3].Processes > 1 })
+	if err := os.WriteFile(seen, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "usage", func() bool {
 		u := g.Usage()
 		ok := u[0].Rank == 3 && u[0].Memory > 50000000 && u[0].Memory < 500000000
