@@ -148,6 +148,7 @@ func (c *chaos) waiting() (b *actor, id string) {
 	a, b := c.start("a"), c.start("b")
 	c.nodeIs("a", "alive")
 	c.nodeIs("b", "alive")
+	b.says("attached to the head") // and has nothing to say to it: that would reset the connection of a head that is killed, with what b has not read yet
 	b.signal(syscall.SIGSTOP)
 	id = c.gang(2)
 	a.says("process " + id + "/1/0 waits for the other nodes")
