@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/plan"
+	"github.com/penstock-data/penstock/internal/procs"
 	"github.com/penstock-data/penstock/ops"
 )
 
@@ -74,7 +74,7 @@ func (o RunOptions) costs() string {
 	}
 	cpus := fmt.Sprint(o.CPUs)
 	if o.CPUs == 0 {
-		cpus = fmt.Sprintf("%d (default: all)", runtime.GOMAXPROCS(0))
+		cpus = fmt.Sprintf("%d (default: all)", procs.CPUs())
 	}
 	return fmt.Sprintf("run\n  memory: at most %s\n  cpus: %s\n", memory, cpus)
 }

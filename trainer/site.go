@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/procs"
 	"github.com/penstock-data/penstock/trainer/device"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
@@ -233,7 +233,7 @@ func (s *site) environ(from []string) []string {
 	if !threads {
 		n := int(s.cfg.Resources.CPUs)
 		if s.cfg.Resources.CPUs == 0 {
-			n = runtime.GOMAXPROCS(0) / s.cfg.perNode()
+			n = procs.CPUs() / s.cfg.perNode()
 		}
 		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
 	}

@@ -11,13 +11,13 @@ package local
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/internal/sched"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/procs"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -87,7 +87,7 @@ func withDefaults(o *exec.Options) (settings, error) {
 		return s, fault.New(fault.Invalid, "options: max_rate %v must lie between 0 and 1", r)
 	}
 	if s.CPUs == 0 {
-		s.CPUs = runtime.GOMAXPROCS(0)
+		s.CPUs = procs.CPUs()
 	}
 	if s.Budget != nil { // looking what the machine has takes longer than a small run
 		s.Memory = s.Budget.Limit()

@@ -3,7 +3,6 @@ package operators
 import (
 	"cmp"
 	"context"
-	"runtime"
 	"slices"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/procs"
 	"github.com/penstock-data/penstock/ops"
 )
 
@@ -33,7 +33,7 @@ type Exec struct {
 func NewExec(step Step, in *arrow.Schema, spec *ops.ExecSpec) *Exec {
 	e := &Exec{op: newOp(step, spec.Out), in: in, spec: *spec}
 	if e.spec.Workers == 0 {
-		e.spec.Workers = runtime.GOMAXPROCS(0)
+		e.spec.Workers = procs.CPUs()
 	}
 	if e.spec.BatchRows == 0 {
 		e.spec.BatchRows = 1024

@@ -179,11 +179,11 @@ func figureScan(t *testing.T, b *strings.Builder) {
 	}
 	two := func() time.Duration {
 		gs, dirs := gangtest.WithFolders(t, 2)
-		other := again(t, "scan "+dir, "GOMAXPROCS=1", gang.EnvDir+"="+dirs[1])
+		other := pinned(t, again(t, "scan "+dir, gang.EnvDir+"="+dirs[1]), 1)
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
 		}
-		lead := again(t, "scan "+dir, "GOMAXPROCS=1")
+		lead := pinned(t, again(t, "scan "+dir), 0)
 		gangtest.Place(t, lead, gs[0], dirs[0])
 		d := seconds(t, lead)
 		other.Wait()
@@ -224,6 +224,18 @@ func again(t *testing.T, what string, env ...string) *exec.Cmd {
 			c.Process.Kill()
 		}
 	})
+	return c
+}
+
+// pinned is c on one CPU of the machine, as if there were no other.
+func pinned(t *testing.T, c *exec.Cmd, cpu int) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath("taskset")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Args = append([]string{"taskset", "-c", strconv.Itoa(cpu), c.Path}, c.Args[1:]...)
+	c.Path = path
 	return c
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/procs"
 )
 
 // service is what nodes dial.
@@ -62,7 +63,9 @@ type Runner struct {
 	o    Options
 	l    *gang.Listener // of the leader
 	busy atomic.Bool
-	runs int // so far; of who is busy
+	// Of who is busy:
+	runs  int    // so far
+	spare func() // gives back the processor beside those that compute
 }
 
 var _ exec.Runner = (*Runner)(nil)
@@ -119,10 +122,14 @@ func (r *Runner) take() error {
 	if !r.busy.CompareAndSwap(false, true) {
 		return fault.New(fault.Invalid, "a run of this process on the nodes of its job is not over: close its stream, or wait for its end, before the next one")
 	}
+	r.spare = procs.Spare()
 	return nil
 }
 
-func (r *Runner) free() { r.busy.Store(false) }
+func (r *Runner) free() {
+	r.spare()
+	r.busy.Store(false)
+}
 
 // Run implements exec.Runner. On all nodes but the first it returns when the run is over there, with exec.ErrServed. Invalid: another one is not over.
 func (r *Runner) Run(ctx context.Context, g *exec.Graph, o *exec.Options) (exec.Stream, error) {
