@@ -99,6 +99,8 @@ const farewell = 3 * time.Second
 func (a *agent) attached(ctx context.Context) error {
 	wait := firstWait
 	a.wait = mostWait
+	var said string  // why it is not reached
+	var at time.Time // when that was said
 	for {
 		began := time.Now()
 		err := a.attach(ctx)
@@ -116,9 +118,12 @@ func (a *agent) attached(ctx context.Context) error {
 			return nil
 		}
 		if time.Since(began) > 10*time.Second {
-			wait = firstWait
+			wait, said = firstWait, ""
 		}
-		a.Log.Warn("the head is not reached: what runs goes on", "err", err, "again in", wait.Round(time.Millisecond))
+		if text := err.Error(); text != said || time.Since(at) >= sayAgain {
+			a.Log.Warn("the head is not reached: what runs goes on", "err", err, "again in", wait.Round(time.Millisecond))
+			said, at = text, time.Now()
+		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		case <-ctx.Done():
@@ -131,6 +136,8 @@ func (a *agent) attached(ctx context.Context) error {
 const (
 	firstWait = 200 * time.Millisecond
 	mostWait  = 5 * time.Second
+	// sayAgain is how often what is known is said again.
+	sayAgain = time.Minute
 )
 
 // attach is one session: from hello until the stream ends.
