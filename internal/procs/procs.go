@@ -29,7 +29,8 @@ func CPUs() int {
 // every 10 ms, and runs when a task is preempted, which takes as long again: a process whose word others wait for keeps them waiting. With a processor that
 // waits for the network and nothing else, the kernel shares the CPUs out, at once.
 //
-// Where somebody else sets GOMAXPROCS meanwhile, that stays.
+// Where somebody else sets GOMAXPROCS meanwhile, that stays. What a container may use is not followed any more from the first call on, as with any call of
+// runtime.GOMAXPROCS that sets it.
 func Spare() (release func()) {
 	spare.Lock()
 	defer spare.Unlock()
