@@ -56,6 +56,21 @@ type receipt struct {
 	Skipped int64      `json:"skipped,omitempty"`
 	Files   []partFile `json:"files"`
 	Dead    *partFile  `json:"dead,omitempty"`
+
+	Tally *exec.Tally `json:"tally,omitempty"` // nil in version 1
+}
+
+// tally says what the part's rows came from. Of a part that version 1 wrote it is a guess: that no row was
+// filtered, and that the run's policy skipped them.
+func (r *receipt) tally() exec.Tally {
+	if r.Tally != nil {
+		return *r.Tally
+	}
+	t := exec.Tally{Read: r.Rows + r.Skipped, Span: r.Rows + r.Skipped}
+	if r.Skipped > 0 {
+		t.Skipped = map[string]int64{"": r.Skipped}
+	}
+	return t
 }
 
 type partFile struct {
@@ -364,8 +379,24 @@ func decodeReceipt(data []byte) (*receipt, error) {
 			rows += f.Rows
 		}
 	}
-	if rows != r.Rows {
+	if rows != r.Rows || rows+r.Skipped < rows {
 		return bad("sum of rows")
+	}
+	if t := r.Tally; t == nil {
+		if r.Version > 1 {
+			return bad("tally")
+		}
+	} else {
+		skipped := int64(0)
+		for _, n := range t.Skipped {
+			if n < 1 || skipped+n < skipped {
+				return bad("tally")
+			}
+			skipped += n
+		}
+		if t.Read < 0 || t.Span < 0 || skipped != r.Skipped {
+			return bad("tally")
+		}
 	}
 	return r, nil
 }

@@ -84,6 +84,7 @@ type Result struct {
 	Files    int64
 	Rows     int64
 	Bytes    int64 // of the files
+	RowsIn   int64 // rows read from the sources; -1: unknown, of a job that an older version finished
 	Skipped  int64 // rows left out
 }
 
@@ -199,9 +200,14 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			}
 		} else if m != nil && m.has(s.o.Job) {
 			defer s.close()
-			s.result = s.resultOf(m)
+			by, err := s.committer(ctx, m)
+			if err != nil {
+				return nil, err
+			}
+			s.result = s.resultOf(m, by)
 			s.result.Already = true
-			s.plan = &exec.SinkPlan{Committed: true}
+			s.plan = &exec.SinkPlan{Committed: true, Parts: []exec.PartRange{{End: len(splits), Done: true, Rows: s.result.Rows,
+				Tally: exec.Tally{Read: s.result.RowsIn, Skipped: map[string]int64{"": s.result.Skipped}}}}}
 			return s.plan, s.sweep(ctx, m)
 		}
 		err = s.enter(ctx, m, splits)
@@ -226,7 +232,8 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	s.plan = &exec.SinkPlan{Parts: s.job.ranges()}
 	for i, r := range s.receipts {
 		if r != nil {
-			s.plan.Parts[i].Done, s.plan.Parts[i].Rows = true, r.Rows
+			p := &s.plan.Parts[i]
+			p.Done, p.Rows, p.Tally = true, r.Rows, r.tally()
 		}
 	}
 	return s.plan, nil
@@ -446,8 +453,20 @@ func (s *Files) Abort(ctx context.Context) error {
 // committed before).
 func (s *Files) Result() *Result { return s.result }
 
-func (s *Files) resultOf(m *Manifest) *Result {
-	r := &Result{Job: s.o.Job, Manifest: m.Number}
+// committer is the manifest that the job committed, where m is a later one that has it too.
+func (s *Files) committer(ctx context.Context, m *Manifest) (*Manifest, error) {
+	for m.Job != s.o.Job && m.Number > 1 {
+		var err error
+		if m, err = s.out.manifest(ctx, m.Number-1); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// resultOf is the job's, by manifest m, which has it, and the one that it committed.
+func (s *Files) resultOf(m, by *Manifest) *Result {
+	r := &Result{Job: s.o.Job, Manifest: m.Number, RowsIn: by.RowsIn, Skipped: by.Skipped}
 	for _, f := range m.Files {
 		if f.Job == s.o.Job {
 			r.List = append(r.List, f)
@@ -456,8 +475,8 @@ func (s *Files) resultOf(m *Manifest) *Result {
 			r.Bytes += f.Bytes
 		}
 	}
-	if m.Job == s.o.Job {
-		r.Skipped = m.Skipped
+	if by.Version < 2 {
+		r.RowsIn = -1
 	}
 	return r
 }
