@@ -88,6 +88,20 @@ type Result struct {
 	Skipped  int64 // rows left out
 }
 
+// OccupiedError is in the Exists error of an output that holds what this job has not written, and may write beside or instead of it in other modes.
+type OccupiedError struct {
+	Modes []string // that help
+	text  string
+}
+
+func (e *OccupiedError) Error() string { return e.text }
+
+func occupied(modes []string, format string, args ...any) error {
+	return fault.New(fault.Exists, "%w", &OccupiedError{modes, fmt.Sprintf(format, args...)})
+}
+
+var appendOrReplace = []string{ModeAppend, ModeOverwrite}
+
 // Files is a sink that writes files. Use it for one run. It is an exec.Sink;
 // Begin, Commit and Abort are called by one goroutine, NewPart by any.
 type Files struct {
@@ -333,7 +347,7 @@ func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit)
 func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	if m != nil {
 		if s.mode == ModeError {
-			return fault.New(fault.Exists, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
+			return occupied(appendOrReplace, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
 				"or keep mode error and write elsewhere", s.out.path(""), m.Job, units.Count(len(m.Files), "file"), units.Count(m.Rows, "row"))
 		}
 		if s.mode == ModeAppend && len(m.Files) > 0 {
@@ -361,7 +375,7 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 		} else if err != nil {
 			return err
 		}
-		return fault.New(fault.Exists, "%s holds unfinished output of job %q: run that job again to finish it, or remove %s, or set mode append or overwrite (mode is error)",
+		return occupied(appendOrReplace, "%s holds unfinished output of job %q: run that job again to finish it, or remove %s, or set mode append or overwrite (mode is error)",
 			s.out.path(""), job, s.out.path(jobsDir+job))
 	}
 	return nil
@@ -385,7 +399,7 @@ func (s *Files) checkForeign(ctx context.Context, m *Manifest) error {
 		}
 		switch {
 		case s.mode == ModeError:
-			return fault.New(fault.Exists, "%s is not empty: %s was not written by this job: set mode append to keep it, or write elsewhere "+
+			return occupied([]string{ModeAppend}, "%s is not empty: %s was not written by this job: set mode append to keep it, or write elsewhere "+
 				"(mode is error; overwrite replaces only what a manifest lists)", s.out.path(""), s.out.path(rel))
 		case s.mode == ModeOverwrite && strings.HasSuffix(rel, s.o.Encoding.Extension()):
 			return fault.New(fault.Exists, "%s is listed by no manifest, and overwrite removes only files that one lists: move it away, or set mode append", s.out.path(rel))
