@@ -98,7 +98,11 @@ func TestLimitsAtOnce(t *testing.T) {
 		for _, d := range c.done {
 			s.Tallies[d] = c.tally
 		}
-		_, st, err := write(t, g, s, exec.Options{CPUs: 2, OnError: c.o})
+		var seen func() exec.Stats
+		_, st, err := write(t, g, s, exec.Options{CPUs: 2, OnError: c.o, Observe: func(f func() exec.Stats) { seen = f }})
+		if got := seen(); got.Skipped != st.Skipped || got.SplitsDone != st.SplitsDone {
+			t.Errorf("%+v: who observes sees %+v, not %+v", c, got, st)
+		}
 		if c.want == "" {
 			if err != nil || st.Skipped != int64(len(c.done))*c.tally.AllSkipped() {
 				t.Errorf("%+v: %+v, %v", c, st, err)

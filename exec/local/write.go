@@ -236,6 +236,9 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 	if parts[0].Done {
 		stats := doneStats(parts)
 		stats.Splits, stats.SplitsDone = 1, 1
+		if o != nil && o.Observe != nil {
+			o.Observe(func() exec.Stats { return stats })
+		}
 		return stats, probe.judgeWhole(&parts[0].Tally)
 	}
 	var opt exec.Options
