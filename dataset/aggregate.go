@@ -155,7 +155,7 @@ func (p *aggPart) Write(_ context.Context, b *exec.Block) error {
 	return nil
 }
 
-func (p *aggPart) Finish(context.Context) error {
+func (p *aggPart) Finish(context.Context, exec.Tally) error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	p.s.parts[p.part] = p.sums

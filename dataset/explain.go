@@ -112,17 +112,20 @@ func indent(s string) string {
 }
 
 // WriteStats prints a run's statistics as a table, one line per operator, and
-// names the bottleneck.
+// names the bottleneck. The peak of an operator is the most that one of its tasks held.
 func WriteStats(w io.Writer, st exec.Stats) {
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  operator\trows in\trows out\tMiB out\tbusy\twait in\twait out\twait mem\t")
+	fmt.Fprintln(t, "  operator\trows in\trows out\tMiB out\tbusy\twait in\twait out\twait mem\tpeak MiB\t")
 	for _, o := range st.Ops {
-		fmt.Fprintf(t, "  %s\t%d\t%d\t%.1f\t%s\t%s\t%s\t%s\t\n", o.Name, o.RowsIn, o.RowsOut, float64(o.BytesOut)/(1<<20),
-			short(o.Busy), short(o.WaitIn), short(o.WaitOut), short(o.WaitMem))
+		fmt.Fprintf(t, "  %s\t%d\t%d\t%.1f\t%s\t%s\t%s\t%s\t%.1f\t\n", o.Name, o.RowsIn, o.RowsOut, float64(o.BytesOut)/(1<<20),
+			short(o.Busy), short(o.WaitIn), short(o.WaitOut), short(o.WaitMem), float64(o.PeakBytes)/(1<<20))
 	}
 	t.Flush()
 	fmt.Fprintf(w, "  %d rows in, %d out, %.1f MiB read, %s, peak %.1f MiB of the budget, %d retries, %d rows skipped\n",
 		st.RowsIn, st.RowsOut, float64(st.BytesRead)/(1<<20), short(st.Elapsed), float64(st.PeakBytes)/(1<<20), st.Retries, st.Skipped)
+	if st.StorageRetries > 0 {
+		fmt.Fprintf(w, "  requests to storage made again after an error: %d\n", st.StorageRetries)
+	}
 	if st.Bottleneck != "" {
 		fmt.Fprintf(w, "  bottleneck: %s\n", st.Bottleneck)
 	} else {

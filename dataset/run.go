@@ -44,7 +44,8 @@ type RunOptions struct {
 	BatchRows int
 	Events    *exec.Events
 	// Observe is called once, when the run starts, with a function that gives its
-	// statistics at any time, also after its end. For progress displays.
+	// statistics at any time, also after its end: for progress displays, and to see
+	// which tasks are at what (exec.Stats.Inflight).
 	Observe func(stats func() exec.Stats)
 	// Log receives what happens along the way: retries, stalls, at level debug every skipped row. nil discards it. Not used with a Runner.
 	Log *slog.Logger

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -65,7 +66,8 @@ type OnError struct {
 	Retries int
 	// MaxRows and MaxRate end the run when more rows, or a larger share of the
 	// rows read (judged from 1,000 rows on, and at the end), were skipped; 0 means no
-	// such limit.
+	// such limit. Where splits are written, the share is judged at the end of each part, and both
+	// are of the whole job: what finished parts of an earlier run skipped counts, also under Fail.
 	MaxRows int64
 	MaxRate float64
 }
@@ -180,7 +182,7 @@ type SinkSplit struct {
 // SinkPlan groups splits into parts.
 type SinkPlan struct {
 	Parts     []PartRange
-	Committed bool // the job is finished already: nothing to do
+	Committed bool // the job is finished already: nothing to do; Parts that are Done say what it wrote
 }
 
 // PartRange is a part: splits First to End-1.
@@ -188,12 +190,39 @@ type PartRange struct {
 	First, End int
 	Done       bool // finished by an earlier run: skip its splits
 	Rows       int64
+	Tally      Tally // if Done
+}
+
+// Tally is what the rows of a part came from.
+type Tally struct {
+	Read    int64            `json:"read"`              // rows read from sources; -1: unknown
+	Span    int64            `json:"span"`              // rows of the splits, also those that were not read: what OnError.MaxRate is a share of
+	Skipped map[string]int64 `json:"skipped,omitempty"` // rows left out, by the step that could not process them
+}
+
+// Skip counts rows that were left out.
+func (t *Tally) Skip(all []Skipped) {
+	for i := range all {
+		if t.Skipped == nil {
+			t.Skipped = map[string]int64{}
+		}
+		t.Skipped[fault.PlaceOf(all[i].Err).Step]++
+	}
+}
+
+// AllSkipped is how many rows were left out.
+func (t *Tally) AllSkipped() (n int64) {
+	for _, k := range t.Skipped {
+		n += k
+	}
+	return n
 }
 
 // PartWriter writes one attempt at a part. One goroutine calls it; exactly one
 // of Finish and Abort ends it.
 type PartWriter interface {
 	Write(ctx context.Context, b *Block) error // borrows b, which has rows, or Skipped, or both
-	Finish(ctx context.Context) error
+	// Finish completes the part. t is what Begin of a later run of the job gives of it.
+	Finish(ctx context.Context, t Tally) error
 	Abort(ctx context.Context) error
 }

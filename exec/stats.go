@@ -4,20 +4,24 @@ import (
 	"time"
 )
 
-// Stats is a snapshot of a run.
+// Stats is a snapshot of a run. Numbers of rows and splits are of the whole job, where parts of an output were
+// finished by an earlier run; everything else is of this run.
 type Stats struct {
 	Ops        []OpStats // the scans first, then operators, then the sink or consumer, in plan order
-	RowsIn     int64     // rows read from sources
+	RowsIn     int64     // rows read from sources; -1: unknown, of a job that an older version finished
 	RowsOut    int64     // rows delivered to the consumer or written
 	BytesRead  int64     // from storage
 	Splits     int       // total
 	SplitsDone int
-	Retries    int64
+	Retries    int64 // of tasks
 	Skipped    int64 // rows left out by on_error
 	PeakBytes  int64 // of the budget
 	HeldBytes  int64 // now
 	Elapsed    time.Duration
 	Bottleneck string // name of the operator that the others wait for; "" if unclear
+
+	StorageRetries int64      // requests of reads that were made again after an error; what a bucket's client library repeats by itself is not seen
+	Inflight       []Inflight // tasks at work now, in canonical order
 }
 
 // OpStats counts one operator (or scan, sink, consumer) over all its tasks. The

@@ -46,6 +46,7 @@ type remote struct {
 	nodes        int
 	retries      int64
 	detach       bool
+	submitted    bool // the job's processes speak now
 }
 
 func (r *remote) flags(c *cobra.Command) {
@@ -307,6 +308,7 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 	if err != nil {
 		return err
 	}
+	r.submitted = true
 	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet}
 	if r.detach {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {

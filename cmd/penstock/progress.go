@@ -21,6 +21,7 @@ type progress struct {
 
 	mu    sync.Mutex
 	stats func() exec.Stats
+	first exec.Stats // what parts of an earlier run have done
 	begin time.Time
 	quit  chan struct{}
 	done  sync.WaitGroup
@@ -34,7 +35,7 @@ func newProgress(out *os.File, quiet bool) *progress {
 func (p *progress) start(stats func() exec.Stats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats, p.begin = stats, time.Now()
+	p.stats, p.first, p.begin = stats, stats(), time.Now()
 	if !p.show {
 		return
 	}
@@ -53,7 +54,7 @@ func (p *progress) start(stats func() exec.Stats) {
 				if err != nil || width < 20 {
 					width = 80
 				}
-				l := line(stats(), time.Since(p.begin))
+				l := line(stats(), p.first, time.Since(p.begin))
 				if r := []rune(l); len(r) >= width {
 					l = string(r[:width-1])
 				}
@@ -85,21 +86,24 @@ func (p *progress) last() exec.Stats {
 	return p.stats()
 }
 
-// line is what the terminal shows: share, rows, rate, time left, memory, slowest stage.
-func line(st exec.Stats, took time.Duration) string {
+// line is what the terminal shows: share, rows, rate, time left, memory, slowest stage. The pace is that since first.
+func line(st, first exec.Stats, took time.Duration) string {
 	var b strings.Builder
 	if st.Splits > 0 {
 		fmt.Fprintf(&b, "%3d%% ", 100*st.SplitsDone/st.Splits)
 	}
 	fmt.Fprintf(&b, "%s rows", count(st.RowsIn))
 	if s := took.Seconds(); s > 0 {
-		fmt.Fprintf(&b, ", %s rows/s, %s/s", count(int64(float64(st.RowsIn)/s)), exec.Bytes(int64(float64(st.BytesRead)/s)))
+		fmt.Fprintf(&b, ", %s rows/s, %s/s", count(int64(float64(st.RowsIn-first.RowsIn)/s)), exec.Bytes(int64(float64(st.BytesRead)/s)))
 	}
-	if st.SplitsDone > 0 && st.SplitsDone < st.Splits {
-		left := time.Duration(float64(took) / float64(st.SplitsDone) * float64(st.Splits-st.SplitsDone))
+	if done := st.SplitsDone - first.SplitsDone; done > 0 && st.SplitsDone < st.Splits {
+		left := time.Duration(float64(took) / float64(done) * float64(st.Splits-st.SplitsDone))
 		fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
 	}
 	fmt.Fprintf(&b, ", memory %s", exec.Bytes(st.HeldBytes))
+	if st.StorageRetries > 0 {
+		fmt.Fprintf(&b, ", %s made again", some(st.StorageRetries, "request"))
+	}
 	if st.Bottleneck != "" {
 		fmt.Fprintf(&b, ", slowest: %s", st.Bottleneck)
 	}

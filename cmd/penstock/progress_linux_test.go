@@ -22,9 +22,14 @@ func TestProgressLine(t *testing.T) {
 		"100% 10 rows, 1 rows/s, 0 B/s, memory 0 B":                                              {Splits: 8, SplitsDone: 8, RowsIn: 10},
 		"0 rows, 0 rows/s, 0 B/s, memory 0 B":                                                    {},
 	} {
-		if got := line(st, 10*time.Second); got != want {
+		if got := line(st, exec.Stats{}, 10*time.Second); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+	// What an earlier run has done is no pace; requests that storage failed are worth a word.
+	st := exec.Stats{Splits: 8, SplitsDone: 4, RowsIn: 1000, StorageRetries: 7}
+	if got, want := line(st, exec.Stats{SplitsDone: 2, RowsIn: 900}, 10*time.Second), " 50% 1,000 rows, 10 rows/s, 0 B/s, 20s left, memory 0 B, 7 requests made again"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	gangs "github.com/penstock-data/penstock/exec/remote"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/io/blobcache"
 )
@@ -23,6 +27,12 @@ func runCommand() *cobra.Command {
 	var asJSON, quiet bool
 	var r remote
 	var name string
+	wrong := func(cmd *cobra.Command, err error) error { // of a wrong command line
+		if err != nil && asJSON {
+			err = (&summary{start: time.Now()}).print(cmd, err)
+		}
+		return err
+	}
 	c := &cobra.Command{
 		Use:   "run SPEC",
 		Short: "Run a pipeline spec into its sink",
@@ -38,15 +48,19 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
   penstock run examples/flights.yaml --set sink='{count: {}}' --json | tail -n 1
   penstock run examples/flights.yaml --cluster local --set sink.parquet.path="$PWD/out/flights/"   # on a node of the cluster
   penstock run s3.yaml --cluster head.example.org:7071 --nodes 4 --cpus 8                          # on four of its nodes together`,
-		Args: args("SPEC", 1, 1),
-		RunE: func(cmd *cobra.Command, a []string) error {
+		Args: func(cmd *cobra.Command, a []string) error { return wrong(cmd, args("SPEC", 1, 1)(cmd, a)) },
+		RunE: func(cmd *cobra.Command, a []string) (err error) {
+			sum := summary{start: time.Now()}
+			if asJSON {
+				defer func() { err = sum.print(cmd, err) }()
+			}
 			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
 				if err == nil {
 					err = r.run(cmd, a[0], name, sets, asJSON, quiet)
+					sum.silent = r.submitted // the job prints it
 				}
 				return err
 			}
-			start := time.Now()
 			s, err := load(cmd, a[0], sets)
 			if err != nil {
 				return err
@@ -69,13 +83,15 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 				defer nodes.Close()
 				o.Runner = nodes
 				if place.Node() > 0 {
+					sum.silent = true
 					return serve(cmd.Context(), place, s, ds, o)
 				}
 			}
 			p := newProgress(os.Stderr, quiet)
 			o.Observe = p.start
-			r, err := s.Write(cmd.Context(), ds, o)
+			sum.result, err = s.Write(cmd.Context(), ds, o)
 			p.stop()
+			sum.stats = p.last()
 			if code, _ := place.Code(err); code == exitPreempted {
 				err = exitError{exitPreempted, err}
 			}
@@ -85,46 +101,31 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 			}
 			if cache != nil {
 				defer cache.Close()
+				c := cache.Stats()
+				sum.cache = &c
 			}
-			if asJSON {
-				if jerr := printSummary(cmd, cache, r, p.last(), err, time.Since(start)); jerr != nil && err == nil {
-					err = jerr
-				}
+			if err != nil || asJSON {
 				return err
 			}
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
 			name := s.Name
 			if name == "" {
 				name = a[0]
 			}
-			switch {
-			case r.Already:
-				fmt.Fprintf(out, "%s: finished before (job %s): %s in %s; nothing to do\n", name, r.Job, some(r.Rows, "row"), some(int64(r.Files), "file"))
-			case r.Job == "":
-				fmt.Fprintf(out, "%s: %s in, %s out in %s\n", name, some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), seconds(time.Since(start)))
-			default:
-				fmt.Fprintf(out, "%s: %s in, %s in %s (%s) written in %s, peak memory %s of the budget\n", name,
-					some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), some(int64(r.Files), "file"), exec.Bytes(r.Bytes), seconds(time.Since(start)), exec.Bytes(r.Stats.PeakBytes))
-			}
-			if r.Stats.Skipped > 0 {
-				fmt.Fprintf(out, "%s skipped by on_error\n", some(r.Stats.Skipped, "row"))
-			}
-			if cache != nil {
-				c := cache.Stats()
+			sum.write(cmd.OutOrStdout(), name)
+			if sum.cache != nil {
+				c := sum.cache
 				if c.HitBytes+c.MissBytes == 0 && cache.Err() != nil {
 					// That it cannot be used was said.
 				} else if c.HitBytes+c.MissBytes == 0 {
-					fmt.Fprintln(out, "cache: not used: nothing was read from a bucket that it could keep")
+					fmt.Fprintln(cmd.OutOrStdout(), "cache: not used: nothing was read from a bucket that it could keep")
 				} else {
-					fmt.Fprintf(out, "cache: %s read from it, %s from buckets\n", exec.Bytes(c.HitBytes), exec.Bytes(c.MissBytes))
+					fmt.Fprintf(cmd.OutOrStdout(), "cache: %s read from it, %s from buckets\n", exec.Bytes(c.HitBytes), exec.Bytes(c.MissBytes))
 				}
 			}
 			return nil
 		},
 	}
+	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrong(cmd, flagError(cmd, err)) })
 	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.0.filter='x > 1'")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a summary as one JSON object on the last line")
 	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
@@ -147,14 +148,50 @@ func serve(ctx context.Context, place *library.Process, s *spec.Spec, ds *datase
 	return err
 }
 
-// printSummary writes the JSON line of --json.
-func printSummary(cmd *cobra.Command, cache *blobcache.Cache, r *dataset.WriteResult, st exec.Stats, err error, took time.Duration) error {
+// summary is what a run says of itself at its end.
+type summary struct {
+	start  time.Time
+	silent bool                 // another process prints the line of --json
+	result *dataset.WriteResult // nil: none
+	stats  exec.Stats           // of a run that failed
+	cache  *blobcache.Stats     // nil: none
+}
+
+// write is for people.
+func (s *summary) write(out io.Writer, name string) {
+	r, took := s.result, seconds(time.Since(s.start))
+	switch {
+	case r.Already:
+		fmt.Fprintf(out, "%s: finished before (job %s): %s in %s; nothing to do\n", name, r.Job, some(r.Rows, "row"), some(r.Files, "file"))
+	case r.Job == "":
+		fmt.Fprintf(out, "%s: %s in, %s out in %s\n", name, some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), took)
+	default:
+		fmt.Fprintf(out, "%s: %s in, %s in %s (%s) written in %s, peak memory %s of the budget\n", name,
+			some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), some(r.Files, "file"), exec.Bytes(r.Bytes), took, exec.Bytes(r.Stats.PeakBytes))
+	}
+	if r.Stats.Skipped > 0 {
+		fmt.Fprintf(out, "%s skipped by on_error\n", some(r.Stats.Skipped, "row"))
+	}
+	if r.Stats.StorageRetries > 0 {
+		fmt.Fprintf(out, "%s to storage made again after an error\n", some(r.Stats.StorageRetries, "request"))
+	}
+}
+
+// print writes the line of --json, which docs/spec.md describes, and returns err, or that of writing.
+func (s *summary) print(cmd *cobra.Command, err error) error {
+	if s.silent {
+		return err
+	}
+	r, st := s.result, s.stats
 	out := map[string]any{"status": "ok"}
 	switch {
 	case cmd.Context().Err() != nil:
 		out["status"] = "interrupted"
 	case err != nil:
-		out["status"], out["error"] = "failed", err.Error()
+		out["status"], out["error"], out["code"] = "failed", err.Error(), fault.CodeOf(err).String()
+		if _, ok := errors.AsType[usageError](err); ok {
+			out["code"] = fault.Invalid.String()
+		}
 	case r.Already:
 		out["status"] = "already_done"
 	}
@@ -165,21 +202,22 @@ func printSummary(cmd *cobra.Command, cache *blobcache.Cache, r *dataset.WriteRe
 			out["job"], out["files"] = r.Job, r.Files
 		}
 	}
-	out["rows_in"], out["rows_out"], out["bytes_read"] = st.RowsIn, rows, st.BytesRead
-	out["seconds"] = took.Seconds()
+	if out["rows_in"] = st.RowsIn; st.RowsIn < 0 {
+		out["rows_in"] = nil
+	}
+	out["rows_out"], out["skipped_rows"] = rows, st.Skipped
+	out["bytes_read"], out["seconds"] = st.BytesRead, time.Since(s.start).Seconds()
 	out["peak_budget_bytes"], out["peak_rss_bytes"] = st.PeakBytes, peakRSS()
-	out["retries"], out["skipped_rows"] = st.Retries, st.Skipped
-	if cache != nil {
-		c := cache.Stats()
+	out["retries"], out["storage_retries"] = st.Retries, st.StorageRetries
+	if c := s.cache; c != nil {
 		out["cache_hit_bytes"], out["cache_miss_bytes"], out["cache_stored_bytes"] = c.HitBytes, c.MissBytes, c.Stored
 		out["cache_corrupt_blocks"] = c.Corrupt
 	}
 	b, jerr := json.Marshal(out)
-	if jerr != nil {
-		return jerr
+	if jerr == nil {
+		_, jerr = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
 	}
-	_, jerr = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
-	return jerr
+	return cmp.Or(err, jerr)
 }
 
 // peakRSS is the most memory that the process had resident.

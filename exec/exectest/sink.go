@@ -13,6 +13,7 @@ import (
 type Sink struct {
 	PerPart   int // splits of a part; 0: 1
 	Done      []int
+	Tallies   map[int]exec.Tally // of parts that are Done; Finish adds what it is given
 	Committed bool
 	FailWrite func(part, attempt int) error // asked before every Write
 	FailPart  func(part, attempt int) error // asked by Finish
@@ -62,7 +63,7 @@ func (s *Sink) Begin(_ context.Context, _ *arrow.Schema, splits []exec.SinkSplit
 		p.Parts = append(p.Parts, exec.PartRange{First: i, End: min(i+n, len(splits))})
 	}
 	for _, d := range s.Done {
-		p.Parts[d].Done = true
+		p.Parts[d].Done, p.Parts[d].Tally = true, s.Tallies[d]
 	}
 	return p, nil
 }
@@ -129,7 +130,7 @@ func (w *writer) end() {
 	w.s.mu.Unlock()
 }
 
-func (w *writer) Finish(context.Context) error {
+func (w *writer) Finish(_ context.Context, t exec.Tally) error {
 	w.end()
 	if f := w.s.FailPart; f != nil {
 		if err := f(w.part, w.attempt); err != nil {
@@ -138,6 +139,10 @@ func (w *writer) Finish(context.Context) error {
 	}
 	w.s.mu.Lock()
 	w.s.parts[w.part] = append([]int64{}, w.ids...)
+	if w.s.Tallies == nil {
+		w.s.Tallies = map[int]exec.Tally{}
+	}
+	w.s.Tallies[w.part] = t
 	w.s.mu.Unlock()
 	return nil
 }

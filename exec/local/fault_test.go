@@ -301,7 +301,7 @@ func TestStallMemory(t *testing.T) {
 		}
 		synctest.Wait()
 		found := ""
-		for _, f := range s.(interface{ Inflight() []exec.Inflight }).Inflight() {
+		for _, f := range s.Stats().Inflight {
 			if strings.Contains(f.State, "waiting for memory") {
 				found = f.State
 			}

@@ -38,7 +38,8 @@ type run struct {
 	consumer  *opStats
 	policies  map[string]*policy // of steps with their own, by step
 	runPolicy *policy
-	rowsSeen  int64 // spans delivered; consumer only
+	rowsSeen  int64 // spans delivered, or passed; consumer only
+	passed    int   // parts before it are judged, where earlier runs have finished them; consumer only
 	rowsIn    atomic.Int64
 	rowsOut   atomic.Int64
 	skipped   atomic.Int64
@@ -120,6 +121,11 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	})
 	r.batches = r.budget.Account(r.ctx, "consumer")
 	r.batches.SetPriority(exec.Overdraw)
+	if parts != nil {
+		if err := r.takeOver(); err != nil {
+			r.fail(err)
+		}
+	}
 	r.far = make([][2]int64, len(r.nodes))
 	for i, o := range r.nodes {
 		o.Watch(watch{r, i})
@@ -152,8 +158,7 @@ func (r *run) next(ctx context.Context) (*exec.Block, error) {
 	for {
 		b, err := r.pull(ctx)
 		if err == io.EOF {
-			err = r.judge(true)
-			if err != nil {
+			if err := r.judgeEnd(); err != nil {
 				r.fail(err)
 				return nil, err
 			}
@@ -177,6 +182,11 @@ func (r *run) next(ctx context.Context) (*exec.Block, error) {
 
 // deliver accounts for a block in canonical order.
 func (r *run) deliver(ctx context.Context, b *exec.Block) error {
+	if r.sink != nil {
+		if err := r.pass(b.Origin.Task); err != nil {
+			return err
+		}
+	}
 	before := r.rowsSeen
 	defer func() { r.rowsSeen = before + b.Span }()
 	n := b.Batch.NumRows()
@@ -188,10 +198,15 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 	for i := range b.Skipped {
 		s := &b.Skipped[i]
 		r.skipped.Add(1)
-		r.policyOf(s).skipped++
+		r.policyOf(fault.PlaceOf(s.Err).Step).skipped++
 		r.rowsSeen = before + min(max(s.Row-b.Row+1, 0), b.Span)
-		if err := r.judge(false); err != nil {
+		if err := r.judge(tooMany); err != nil {
 			return err
+		}
+		if r.sink == nil {
+			if err := r.judge(r.tooLarge); err != nil {
+				return err
+			}
 		}
 		r.log.Debug("a row is skipped", "split", s.Origin.Split, "row", s.Row, "error", s.Err)
 		if f := r.opt.Events.RowSkipped; f != nil {
@@ -203,39 +218,9 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 			}
 		}
 	}
-	return nil
-}
-
-func (r *run) policyOf(s *exec.Skipped) *policy {
-	if p := r.policies[fault.PlaceOf(s.Err).Step]; p != nil {
-		return p
-	}
-	return r.runPolicy
-}
-
-// judge compares what was skipped with the limits. It is called in canonical
-// order, with the rows seen up to the skipped one: the same numbers in every run.
-func (r *run) judge(end bool) error {
-	check := func(name string, p *policy) error {
-		if p.MaxRows > 0 && p.skipped > p.MaxRows {
-			return fault.New(fault.Exhausted, "on_error: %d rows skipped%s, more than max_rows %d", p.skipped, name, p.MaxRows)
-		}
-		if p.MaxRate > 0 && (end || r.rowsSeen >= 1000) && float64(p.skipped) > p.MaxRate*float64(r.rowsSeen) {
-			return fault.New(fault.Exhausted, "on_error: %d of %d rows skipped%s, more than max_rate %v", p.skipped, r.rowsSeen, name, p.MaxRate)
-		}
-		return nil
-	}
-	if err := check("", r.runPolicy); err != nil {
-		return err
-	}
-	for _, st := range r.stages {
-		for i := range st.ops {
-			if p := st.ops[i].policy; p != r.runPolicy {
-				if err := check(" by "+st.ops[i].Step(), p); err != nil {
-					return err
-				}
-			}
-		}
+	if r.sink != nil && r.stages[0].endsPart(b.Origin.Task) {
+		r.rowsSeen = before + b.Span
+		return r.judge(r.tooLarge)
 	}
 	return nil
 }

@@ -44,7 +44,9 @@ type stageOp struct {
 // but for the immutable first part.
 type policy struct {
 	exec.OnError
-	skipped int64
+	skipped int64 // delivered
+	taken   int64 // by all finished parts of earlier runs
+	passed  int64 // of taken, by parts that the delivery has passed
 }
 
 // guarded reports whether a failed Process must leave nothing behind.

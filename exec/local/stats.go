@@ -86,6 +86,7 @@ func (r *run) Stats() exec.Stats {
 			continue
 		}
 		s.BytesRead += st.scanned.BytesRead.Load()
+		s.StorageRetries += st.scanned.Retries.Load()
 		s.Splits += len(st.splits)
 		if st.parts == nil {
 			done := r.sched.Finished(st.id)
@@ -98,6 +99,7 @@ func (r *run) Stats() exec.Stats {
 	r.mu.Unlock()
 	s.SplitsDone += int(r.splits.Load())
 	s.Bottleneck = bottleneck(s.Ops)
+	s.Inflight = r.inflight()
 	return s
 }
 
@@ -130,8 +132,8 @@ func bottleneck(ops []exec.OpStats) string {
 	return ""
 }
 
-// Inflight lists the attempts at work, in canonical order.
-func (r *run) Inflight() []exec.Inflight {
+// inflight lists the attempts at work, in canonical order.
+func (r *run) inflight() []exec.Inflight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Since(r.started)
@@ -148,7 +150,7 @@ func (r *run) Inflight() []exec.Inflight {
 // report says what the run waits for.
 func (r *run) report() string {
 	var b strings.Builder
-	all := r.Inflight()
+	all := r.inflight()
 	for i, f := range all {
 		if i == 16 {
 			fmt.Fprintf(&b, "... and %d more\n", len(all)-i)

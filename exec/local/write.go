@@ -42,13 +42,15 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 		return exec.Stats{}, err
 	}
 	if plan.Committed {
-		return exec.Stats{Splits: len(splits), SplitsDone: len(splits)}, nil
+		stats := doneStats(plan.Parts)
+		stats.Splits, stats.SplitsDone = len(splits), len(splits)
+		return stats, nil
 	}
 	stats, err := exec.Stats{}, error(nil)
 	if root.scan != nil {
 		stats, err = n.writeParts(ctx, g, o, &partition{sink, plan.Parts})
 	} else {
-		stats, err = n.writeStream(ctx, g, o, sink, plan.Parts)
+		stats, err = n.writeStream(ctx, g, o, sink, plan.Parts, probe)
 	}
 	if err == nil {
 		err = safely(func() error { return sink.Commit(ctx) })
@@ -76,12 +78,11 @@ func (r *run) partition(p *partition) {
 	for i, pt := range p.parts {
 		if !pt.Done {
 			s.partOf = append(s.partOf, i)
-		} else {
-			r.splits.Add(int64(pt.End - pt.First))
 		}
 	}
 	c.Tasks, c.Empty = len(s.partOf), nil
 	r.cfg.AheadTasks = max(c.Tasks, 1) // nothing is queued but skipped rows
+	r.cfg.Unordered = false            // they are judged in order
 }
 
 func (n *Runner) writeParts(ctx context.Context, g *exec.Graph, o *exec.Options, p *partition) (exec.Stats, error) {
@@ -163,7 +164,12 @@ func (a *attempt) writePart() (err error) {
 	}
 	a.enter(s.sinkOp)
 	open = false
-	if err := pw.Finish(a.ctx); err != nil {
+	t := exec.Tally{Read: a.read}
+	for _, b := range done {
+		t.Span += b.Span
+		t.Skip(b.Skipped)
+	}
+	if err := pw.Finish(a.ctx, t); err != nil {
 		return a.sinkErr(err)
 	}
 	s.sinkOp.rowsOut.Add(rows)
@@ -222,13 +228,18 @@ func (s *stage) expect(i int) int64 {
 
 // writeStream writes the one part of a run whose root is a cut, fed by the
 // ordered stream. A part that fails for a transient reason is written again
-// from the start of the run.
-func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, parts []exec.PartRange) (exec.Stats, error) {
+// from the start of the run. probe has the run's policies.
+func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, parts []exec.PartRange, probe *run) (exec.Stats, error) {
 	if len(parts) != 1 {
 		return exec.Stats{}, fault.New(fault.Internal, "sink made %d parts of one split", len(parts))
 	}
 	if parts[0].Done {
-		return exec.Stats{Splits: 1, SplitsDone: 1}, nil
+		stats := doneStats(parts)
+		stats.Splits, stats.SplitsDone = 1, 1
+		if o != nil && o.Observe != nil {
+			o.Observe(func() exec.Stats { return stats })
+		}
+		return stats, probe.judgeWhole(&parts[0].Tally)
 	}
 	var opt exec.Options
 	if o != nil {
@@ -352,6 +363,7 @@ func (w *partLoop) run() (err error) {
 		defer cancel()
 		_ = safely(func() error { return pw.Abort(ctx) }) // err says more
 	}()
+	var t exec.Tally
 	for {
 		b, err := r.Next(r.ctx)
 		if err == io.EOF {
@@ -360,6 +372,7 @@ func (w *partLoop) run() (err error) {
 		if err != nil {
 			return err
 		}
+		t.Skip(b.Skipped)
 		err = call("writing", func() error { return pw.Write(r.ctx, b) })
 		b.Release()
 		if err != nil {
@@ -367,5 +380,6 @@ func (w *partLoop) run() (err error) {
 		}
 	}
 	open = false
-	return call("finishing the output", func() error { return pw.Finish(r.ctx) })
+	t.Read, t.Span = r.rowsIn.Load(), r.rowsSeen
+	return call("finishing the output", func() error { return pw.Finish(r.ctx, t) })
 }

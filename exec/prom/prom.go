@@ -59,6 +59,8 @@ var runMetrics = []metric{
 	{desc("splits", "Splits of the plan."), prometheus.GaugeValue, func(s exec.Stats) float64 { return float64(s.Splits) }},
 	{desc("splits_done", "Splits that are finished."), prometheus.GaugeValue, func(s exec.Stats) float64 { return float64(s.SplitsDone) }},
 	{desc("retries_total", "Attempts after the first."), prometheus.CounterValue, func(s exec.Stats) float64 { return float64(s.Retries) }},
+	{desc("storage_retries_total", "Requests of reads made again after an error."), prometheus.CounterValue, func(s exec.Stats) float64 { return float64(s.StorageRetries) }},
+	{desc("tasks_inflight", "Tasks at work now."), prometheus.GaugeValue, func(s exec.Stats) float64 { return float64(len(s.Inflight)) }},
 	{desc("skipped_rows_total", "Rows left out by on_error."), prometheus.CounterValue, func(s exec.Stats) float64 { return float64(s.Skipped) }},
 	{desc("memory_held_bytes", "Bytes of the budget held now."), prometheus.GaugeValue, func(s exec.Stats) float64 { return float64(s.HeldBytes) }},
 	{desc("memory_peak_bytes", "Most bytes of the budget held at once."), prometheus.GaugeValue, func(s exec.Stats) float64 { return float64(s.PeakBytes) }},
@@ -67,6 +69,7 @@ var runMetrics = []metric{
 var (
 	opRows  = desc("operator_rows_total", "Rows an operator gave.", "operator")
 	opBytes = desc("operator_bytes_total", "Bytes an operator gave.", "operator")
+	opPeak  = desc("operator_peak_bytes", "Most memory that one task held in an operator.", "operator")
 	opTime  = desc("operator_seconds_total", "Time of an operator's tasks, by what they did.", "operator", "state")
 )
 
@@ -77,6 +80,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- opRows
 	ch <- opBytes
+	ch <- opPeak
 	ch <- opTime
 }
 
@@ -104,12 +108,14 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			s.WaitIn += o.WaitIn
 			s.WaitOut += o.WaitOut
 			s.WaitMem += o.WaitMem
+			s.PeakBytes = max(s.PeakBytes, o.PeakBytes)
 			sums[o.Name] = s
 		}
 		for _, name := range order {
 			s := sums[name]
 			ch <- prometheus.MustNewConstMetric(opRows, prometheus.CounterValue, float64(s.RowsOut), job, name)
 			ch <- prometheus.MustNewConstMetric(opBytes, prometheus.CounterValue, float64(s.BytesOut), job, name)
+			ch <- prometheus.MustNewConstMetric(opPeak, prometheus.GaugeValue, float64(s.PeakBytes), job, name)
 			for state, d := range map[string]float64{"busy": s.Busy.Seconds(), "wait_input": s.WaitIn.Seconds(), "wait_output": s.WaitOut.Seconds(), "wait_memory": s.WaitMem.Seconds()} {
 				ch <- prometheus.MustNewConstMetric(opTime, prometheus.CounterValue, d, job, name, state)
 			}

@@ -35,7 +35,7 @@ func decodeDecision(data []byte) (*decision, error) {
 	if err := decode(data, d); err != nil {
 		return nil, err
 	}
-	if d.Manifest.Version != Version {
+	if v := d.Manifest.Version; v < 1 || v > Version {
 		return nil, fault.New(fault.Corrupt, "bad manifest version")
 	}
 	if err := d.Manifest.check(); err != nil {
@@ -208,7 +208,7 @@ func (s *Files) Commit(ctx context.Context) error {
 			return err
 		}
 		if mine != nil {
-			s.result = s.resultOf(mine)
+			s.result = s.resultOf(mine, mine)
 			if !m.has(s.o.Job) {
 				return nil // replaced by another job already: what is there may be a new life of this one
 			}
@@ -308,7 +308,7 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 				return nil, err
 			}
 		}
-		m.Skipped += r.Skipped
+		m.RowsIn, m.Skipped = m.RowsIn+r.tally().Read, m.Skipped+r.Skipped
 		if r.Dead != nil {
 			dead = append(dead, move{From: s.job.deadDir() + "stage/" + r.Attempt + "/" + r.Dead.Path, To: r.Dead.Path, Bytes: r.Dead.Bytes})
 		}

@@ -111,7 +111,7 @@ func (p *countPart) Write(_ context.Context, b *exec.Block) error {
 	return nil
 }
 
-func (p *countPart) Finish(context.Context) error {
+func (p *countPart) Finish(context.Context, exec.Tally) error {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	p.c.result.add(p.n)

@@ -221,7 +221,9 @@ func (r runSpec) part(ctx context.Context, s exec.Sink, part int, p exec.PartRan
 	if err != nil {
 		return err
 	}
+	var t exec.Tally
 	for split := p.First; split < p.End; split++ {
+		t.Read, t.Span = t.Read+int64(r.Data.Rows), t.Span+int64(r.Data.Rows)
 		for row := 0; row < r.Data.Rows; row += r.Batch {
 			if r.Fail != nil {
 				if err := r.Fail(part, split, row); err != nil {
@@ -229,6 +231,7 @@ func (r runSpec) part(ctx context.Context, s exec.Sink, part int, p exec.PartRan
 				}
 			}
 			b := r.Data.block(alloc, split, row, min(row+r.Batch, r.Data.Rows))
+			t.Skip(b.Skipped)
 			err := w.Write(ctx, b)
 			b.Release()
 			if err != nil {
@@ -236,7 +239,7 @@ func (r runSpec) part(ctx context.Context, s exec.Sink, part int, p exec.PartRan
 			}
 		}
 	}
-	return w.Finish(ctx)
+	return w.Finish(ctx, t)
 }
 
 // readFile returns the ids in a file, and checks the folders' values against them.

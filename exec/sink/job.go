@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -56,6 +57,21 @@ type receipt struct {
 	Skipped int64      `json:"skipped,omitempty"`
 	Files   []partFile `json:"files"`
 	Dead    *partFile  `json:"dead,omitempty"`
+
+	Tally *exec.Tally `json:"tally,omitempty"` // nil in version 1
+}
+
+// tally says what the part's rows came from. Of a part that version 1 wrote it is a guess: that no row was
+// filtered, and that the run's policy skipped them.
+func (r *receipt) tally() exec.Tally {
+	if r.Tally != nil {
+		return *r.Tally
+	}
+	t := exec.Tally{Read: r.Rows + r.Skipped, Span: r.Rows + r.Skipped}
+	if r.Skipped > 0 {
+		t.Skipped = map[string]int64{"": r.Skipped}
+	}
+	return t
 }
 
 type partFile struct {
@@ -156,6 +172,18 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 	return fault.New(fault.Unavailable, "the job's record comes and goes: is another process removing it?").At(fault.Place{File: s.out.path(name)})
 }
 
+// String is how a user would write the folder.
+func (d *deadRecord) String() string {
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		return d.URL + " " + d.Prefix
+	}
+	if u.Path = path.Join("/", u.Path, d.Prefix); u.Scheme == "file" {
+		return u.Path
+	}
+	return u.String()
+}
+
 // agrees: other options of a run may differ, not what the output is made of.
 func (j *jobRecord) agrees(have *jobRecord) error {
 	differ := ""
@@ -174,12 +202,14 @@ func (j *jobRecord) agrees(have *jobRecord) error {
 		differ = "format or its options"
 	case !slices.Equal(j.PartitionBy, have.PartitionBy):
 		differ = "partition columns"
+	case deadOf(j) != deadOf(have) && have.DeadLetter == nil:
+		return fault.New(fault.Exists, "an unfinished run of job %q had no dead letter folder: leave it out to go on, or remove the folder to start over", j.Job)
 	case deadOf(j) != deadOf(have):
-		differ = "dead letter folder"
+		return fault.New(fault.Exists, "an unfinished run of job %q had the dead letter folder %s: set that to go on, or remove the folder to start over", j.Job, have.DeadLetter)
 	default:
 		return nil
 	}
-	return fault.New(fault.Exists, "an unfinished run of job %q had another %s: give this one another id, or remove the folder to start over", j.Job, differ)
+	return fault.New(fault.Exists, "an unfinished run of job %q had another %s: change it back to go on, or remove the folder to start over; with mode append or overwrite another id will do, too", j.Job, differ)
 }
 
 func (s *Files) loadReceipts(ctx context.Context) error {
@@ -364,8 +394,24 @@ func decodeReceipt(data []byte) (*receipt, error) {
 			rows += f.Rows
 		}
 	}
-	if rows != r.Rows {
+	if rows != r.Rows || rows+r.Skipped < rows {
 		return bad("sum of rows")
+	}
+	if t := r.Tally; t == nil {
+		if r.Version > 1 {
+			return bad("tally")
+		}
+	} else {
+		skipped := int64(0)
+		for _, n := range t.Skipped {
+			if n < 1 || skipped+n < skipped {
+				return bad("tally")
+			}
+			skipped += n
+		}
+		if t.Read < 0 || t.Span < 0 || skipped != r.Skipped {
+			return bad("tally")
+		}
 	}
 	return r, nil
 }

@@ -16,8 +16,9 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
-// Version of all that is written under _penstock/.
-const Version = 1
+// Version of all that is written under _penstock/. What version 1 wrote is read: its receipts and manifests do not
+// say how many rows were read.
+const Version = 2
 
 const (
 	metaDir = "_penstock/"
@@ -40,6 +41,7 @@ type Manifest struct {
 	Jobs        []string          `json:"jobs"` // whose rows are here
 	Rows        int64             `json:"rows"`
 	Bytes       int64             `json:"bytes"`
+	RowsIn      int64             `json:"rows_in,omitempty"` // rows that Job read from its sources; not in version 1
 	Skipped     int64             `json:"skipped,omitempty"` // rows that Job left out
 	Files       []File            `json:"files"`
 }
@@ -164,7 +166,7 @@ func decode(data []byte, v any) error {
 
 func (m *Manifest) check() error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Corrupt, format, args...) }
-	if m.Number < 1 || m.Rows < 0 || m.Bytes < 0 || m.Skipped < 0 || len(m.Files) > maxFiles || len(m.Jobs) > maxFiles {
+	if m.Number < 1 || m.Rows < 0 || m.Bytes < 0 || m.RowsIn < 0 || m.Skipped < 0 || len(m.Files) > maxFiles || len(m.Jobs) > maxFiles {
 		return bad("a number is out of range")
 	}
 	if !m.has(m.Job) {

@@ -22,7 +22,7 @@ func TestManifestDecode(t *testing.T) {
 		code     fault.Code
 		text     string
 	}{
-		{`"version":1,`, `"version":2,"new_thing":[],`, fault.Unsupported, "version 2"},
+		{`"version":1,`, `"version":3,"new_thing":[],`, fault.Unsupported, "version 3"},
 		{`"version":1,`, ``, fault.Corrupt, "version"},
 		{`"number":1`, `"number":0`, fault.Corrupt, "range"},
 		{`"mode"`, `"mood"`, fault.Corrupt, "mood"},
@@ -152,7 +152,7 @@ func FuzzManifest(f *testing.F) { fuzzDecode(f, decodeManifest, goodManifest) }
 
 func FuzzReceipt(f *testing.F) {
 	fuzzDecode(f, decodeReceipt, `{"version":1,"job":"a","digest":"d","tag":"01234567","part":7,"first":1,"end":3,"attempt":"0123456789abcdef/00007-0123456789abcdef",
-"rows":3,"skipped":1,"files":[{"path":"p=1/x","rows":3,"bytes":1}],"dead":{"path":"dead-x","rows":1,"bytes":5}}`)
+"rows":3,"skipped":1,"files":[{"path":"p=1/x","rows":3,"bytes":1}],"dead":{"path":"dead-x","rows":1,"bytes":5}}`, goodReceipt)
 }
 
 func FuzzJob(f *testing.F) {

@@ -29,12 +29,11 @@ const (
 
 // partWriter is one attempt at a part: it stages files, then writes the receipt.
 type partWriter struct {
-	files   *partFiles
-	hive    *hiveWriter // nil without PartitionBy
-	dead    *deadFile   // nil until a row was skipped
-	env     *exec.Env
-	rows    int64
-	skipped int64
+	files *partFiles
+	hive  *hiveWriter // nil without PartitionBy
+	dead  *deadFile   // nil until a row was skipped
+	env   *exec.Env
+	rows  int64
 }
 
 func newPartWriter(ctx context.Context, s *Files, part int, env *exec.Env) *partWriter {
@@ -53,9 +52,8 @@ func newPartWriter(ctx context.Context, s *Files, part int, env *exec.Env) *part
 func (w *partWriter) Write(ctx context.Context, b *exec.Block) error {
 	defer w.files.guard(ctx)()
 	for i := range b.Skipped {
-		w.skipped++
 		if w.files.s.dead == nil {
-			continue
+			break
 		}
 		if w.dead == nil {
 			name := deadName(w.files.s.job.DeadLetter.Tag, w.files.part)
@@ -88,10 +86,10 @@ func (w *partWriter) Write(ctx context.Context, b *exec.Block) error {
 
 // Finish implements exec.PartWriter. The part is finished when its receipt is
 // there; if another process finished it first, that one's files count.
-func (w *partWriter) Finish(ctx context.Context) error {
+func (w *partWriter) Finish(ctx context.Context, t exec.Tally) error {
 	defer w.files.end()
 	s := w.files.s
-	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Tag: s.job.Tag, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: w.skipped}
+	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Tag: s.job.Tag, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: t.AllSkipped(), Tally: &t}
 	pr := s.job.ranges()[r.Part]
 	r.First, r.End = pr.First, pr.End
 	err := w.close(ctx)

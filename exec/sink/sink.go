@@ -84,8 +84,23 @@ type Result struct {
 	Files    int64
 	Rows     int64
 	Bytes    int64 // of the files
+	RowsIn   int64 // rows read from the sources; -1: unknown, of a job that an older version finished
 	Skipped  int64 // rows left out
 }
+
+// OccupiedError is in the Exists error of an output that holds what this job has not written, and may write beside or instead of it in other modes.
+type OccupiedError struct {
+	Modes []string // that help
+	text  string
+}
+
+func (e *OccupiedError) Error() string { return e.text }
+
+func occupied(modes []string, format string, args ...any) error {
+	return fault.New(fault.Exists, "%w", &OccupiedError{modes, fmt.Sprintf(format, args...)})
+}
+
+var appendOrReplace = []string{ModeAppend, ModeOverwrite}
 
 // Files is a sink that writes files. Use it for one run. It is an exec.Sink;
 // Begin, Commit and Abort are called by one goroutine, NewPart by any.
@@ -199,9 +214,14 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			}
 		} else if m != nil && m.has(s.o.Job) {
 			defer s.close()
-			s.result = s.resultOf(m)
+			by, err := s.committer(ctx, m)
+			if err != nil {
+				return nil, err
+			}
+			s.result = s.resultOf(m, by)
 			s.result.Already = true
-			s.plan = &exec.SinkPlan{Committed: true}
+			s.plan = &exec.SinkPlan{Committed: true, Parts: []exec.PartRange{{End: len(splits), Done: true, Rows: s.result.Rows,
+				Tally: exec.Tally{Read: s.result.RowsIn, Skipped: map[string]int64{"": s.result.Skipped}}}}}
 			return s.plan, s.sweep(ctx, m)
 		}
 		err = s.enter(ctx, m, splits)
@@ -226,7 +246,8 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	s.plan = &exec.SinkPlan{Parts: s.job.ranges()}
 	for i, r := range s.receipts {
 		if r != nil {
-			s.plan.Parts[i].Done, s.plan.Parts[i].Rows = true, r.Rows
+			p := &s.plan.Parts[i]
+			p.Done, p.Rows, p.Tally = true, r.Rows, r.tally()
 		}
 	}
 	return s.plan, nil
@@ -326,7 +347,7 @@ func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit)
 func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	if m != nil {
 		if s.mode == ModeError {
-			return fault.New(fault.Exists, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
+			return occupied(appendOrReplace, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
 				"or keep mode error and write elsewhere", s.out.path(""), m.Job, units.Count(len(m.Files), "file"), units.Count(m.Rows, "row"))
 		}
 		if s.mode == ModeAppend && len(m.Files) > 0 {
@@ -354,7 +375,7 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 		} else if err != nil {
 			return err
 		}
-		return fault.New(fault.Exists, "%s holds unfinished output of job %q: run that job again to finish it, or remove %s, or set mode append or overwrite (mode is error)",
+		return occupied(appendOrReplace, "%s holds unfinished output of job %q: run that job again to finish it, or remove %s, or set mode append or overwrite (mode is error)",
 			s.out.path(""), job, s.out.path(jobsDir+job))
 	}
 	return nil
@@ -378,7 +399,7 @@ func (s *Files) checkForeign(ctx context.Context, m *Manifest) error {
 		}
 		switch {
 		case s.mode == ModeError:
-			return fault.New(fault.Exists, "%s is not empty: %s was not written by this job: set mode append to keep it, or write elsewhere "+
+			return occupied([]string{ModeAppend}, "%s is not empty: %s was not written by this job: set mode append to keep it, or write elsewhere "+
 				"(mode is error; overwrite replaces only what a manifest lists)", s.out.path(""), s.out.path(rel))
 		case s.mode == ModeOverwrite && strings.HasSuffix(rel, s.o.Encoding.Extension()):
 			return fault.New(fault.Exists, "%s is listed by no manifest, and overwrite removes only files that one lists: move it away, or set mode append", s.out.path(rel))
@@ -446,8 +467,20 @@ func (s *Files) Abort(ctx context.Context) error {
 // committed before).
 func (s *Files) Result() *Result { return s.result }
 
-func (s *Files) resultOf(m *Manifest) *Result {
-	r := &Result{Job: s.o.Job, Manifest: m.Number}
+// committer is the manifest that the job committed, where m is a later one that has it too.
+func (s *Files) committer(ctx context.Context, m *Manifest) (*Manifest, error) {
+	for m.Job != s.o.Job && m.Number > 1 {
+		var err error
+		if m, err = s.out.manifest(ctx, m.Number-1); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// resultOf is the job's, by manifest m, which has it, and the one that it committed.
+func (s *Files) resultOf(m, by *Manifest) *Result {
+	r := &Result{Job: s.o.Job, Manifest: m.Number, RowsIn: by.RowsIn, Skipped: by.Skipped}
 	for _, f := range m.Files {
 		if f.Job == s.o.Job {
 			r.List = append(r.List, f)
@@ -456,8 +489,8 @@ func (s *Files) resultOf(m *Manifest) *Result {
 			r.Bytes += f.Bytes
 		}
 	}
-	if m.Job == s.o.Job {
-		r.Skipped = m.Skipped
+	if by.Version < 2 {
+		r.RowsIn = -1
 	}
 	return r
 }

@@ -2,13 +2,16 @@ package spec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/exec/sink"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/binio"
 	"github.com/penstock-data/penstock/io/blobio"
@@ -249,10 +252,12 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	}
 	r, err := ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
 		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})
-	if fault.CodeOf(err) == fault.Exists && (out.Mode == "" || out.Mode == "error") {
-		for kind := range s.Sink.outputs() { // there is one
-			err = fault.New(fault.Exists, "%w; to set it: --set sink.%s.mode=append, or --set sink.%[2]s.mode=overwrite", err, kind)
+	if o, ok := errors.AsType[*sink.OccupiedError](err); ok {
+		how := make([]string, len(o.Modes))
+		for i, m := range o.Modes {
+			how[i] = fmt.Sprintf("--set sink.%s.mode=%s", s.Sink.kind(), m)
 		}
+		err = fault.New(fault.Exists, "%w; to set it: %s", err, strings.Join(how, ", or "))
 	}
 	return r, err
 }

@@ -51,6 +51,7 @@ func (m *Meter) opened(s exec.Stream) {
 
 func (m *Meter) closed(s exec.Stream) {
 	st := s.Stats()
+	st.Inflight = nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.live, s)
@@ -92,8 +93,9 @@ next:
 		ops = append(ops, o)
 	}
 	return exec.Stats{
-		Ops: ops, RowsIn: a.RowsIn + b.RowsIn, RowsOut: a.RowsOut + b.RowsOut, BytesRead: a.BytesRead + b.BytesRead,
-		Splits: a.Splits + b.Splits, SplitsDone: a.SplitsDone + b.SplitsDone, Retries: a.Retries + b.Retries, Skipped: a.Skipped + b.Skipped,
+		Inflight: append(a.Inflight[:len(a.Inflight):len(a.Inflight)], b.Inflight...),
+		Ops:      ops, RowsIn: a.RowsIn + b.RowsIn, RowsOut: a.RowsOut + b.RowsOut, BytesRead: a.BytesRead + b.BytesRead,
+		Splits: a.Splits + b.Splits, SplitsDone: a.SplitsDone + b.SplitsDone, Retries: a.Retries + b.Retries, StorageRetries: a.StorageRetries + b.StorageRetries, Skipped: a.Skipped + b.Skipped,
 		PeakBytes: max(a.PeakBytes, b.PeakBytes),
 	}
 }
