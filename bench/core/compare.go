@@ -1,14 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
+	osexec "os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/exec"
 )
 
 // compare runs commands in turn, A B A B ..., n rounds after one that does not
@@ -25,11 +29,11 @@ func compare(args []string) error {
 	samples := make([][]sample, len(args)-1)
 	for round := range n + 1 {
 		for i, c := range args[1:] {
-			var cmds []*exec.Cmd
+			var cmds []*osexec.Cmd
 			start := time.Now()
 			for _, part := range strings.Split(c, " & ") {
 				w := strings.Fields(part)
-				cmd := exec.Command(w[0], w[1:]...)
+				cmd := osexec.Command(w[0], w[1:]...)
 				cmd.Stderr = os.Stderr
 				if err := cmd.Start(); err != nil {
 					return err
@@ -76,4 +80,38 @@ func wide(args []string) error {
 		cols = append(cols, fmt.Sprintf("c%02d = random() * %d.0", i, i+1))
 	}
 	return writeWide(args[0], rows, cols)
+}
+
+// narrow takes the 1 % of the rows of wide in the middle of its sorted key, in 3 of its 50 columns, and tells
+// the bytes that the process has asked the system for meanwhile: footers and indexes are among them.
+func narrow(args []string) error {
+	before, err := asked()
+	if err != nil {
+		return err
+	}
+	var stats func() exec.Stats
+	rows := int64(0)
+	for rec, err := range dataset.ReadParquet(args[0]).Filter("id >= 500000 && id < 510000").Select("id", "c07", "c31").
+		Records(context.Background(), &dataset.RunOptions{Observe: func(f func() exec.Stats) { stats = f }}) {
+		if err != nil {
+			return err
+		}
+		rows += rec.NumRows()
+	}
+	after, err := asked()
+	if err != nil {
+		return err
+	}
+	report(map[string]any{"rows": rows, "asked_bytes": after - before, "counted_bytes": stats().BytesRead})
+	return nil
+}
+
+// asked is the bytes that this process has read from files by system calls, from the page cache or not.
+func asked() (n int64, err error) {
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return 0, err
+	}
+	_, err = fmt.Sscanf(string(text), "rchar: %d", &n)
+	return n, err
 }

@@ -4,10 +4,11 @@
 //	core gen DIR [ROWS]      taxi-like Parquet, two files
 //	core engine FILE...      filter, two columns, batches of 1024 float32 rows, through the engine with one task
 //	core bare FILE...        the same kernels called in a bare loop
-//	core scan CPUS FILE...   the engine with that many tasks
+//	core scan CPUS PASSES FILE...   the engine with that many tasks, over the files that many times after a pass that warms up
 //	core inflate BYTES       rows of up to BYTES, a map that inflates 20 times, a consumer that is too slow
 //	core many DIR [make]     1,000 files of 10 row groups: time to the first batch
 //	core wide DIR            a sorted file of 50 columns with a page index
+//	core narrow DIR          1 % of its rows by the key, 3 columns: the bytes that the process reads for that
 //	core rows42 ...          filter, two columns, batches of 1024 x 42 float32; see rows42.go
 //	core slots ...           the memory-limited pipeline of arXiv 2501.12407; see slots.go
 //	core partitioned ...     Parquet in key=value folders, within a budget; see memory.go
@@ -63,13 +64,13 @@ func main() {
 	case "gen":
 		err = generate(args)
 	case "engine":
-		err = engine(1, args)
+		err = engine(1, 0, args)
 	case "bare":
 		err = bare(args)
 	case "scan":
-		var cpus int
-		if cpus, err = strconv.Atoi(args[0]); err == nil {
-			err = engine(cpus, args[1:])
+		var n []int
+		if n, err = numbers(args[:min(2, len(args))], 1, 1); err == nil {
+			err = engine(n[0], n[1], args[min(2, len(args)):])
 		}
 	case "inflate":
 		err = inflate(args)
@@ -77,6 +78,8 @@ func main() {
 		err = many(args)
 	case "wide":
 		err = wide(args)
+	case "narrow":
+		err = narrow(args)
 	case "rows42":
 		err = rows42(args)
 	case "slots":
@@ -139,18 +142,21 @@ func generate(args []string) error {
 	return nil
 }
 
-func engine(cpus int, paths []string) error {
+// engine goes through the files once, and then so many times more; the first pass is among what is told.
+func engine(cpus, more int, paths []string) error {
 	start := time.Now()
-	ds := dataset.ReadParquet(paths...).Filter(filterText).WithColumns(colA, colB).Select("tip_rate", "log_dist")
 	rows, sum := 0, 0.0
-	for b, err := range ds.IterBatches(context.Background(), &dataset.BatchOptions{
-		RunOptions: dataset.RunOptions{CPUs: cpus, Memory: 256 << 20}, Rows: 1024, Tensors: true,
-		DTypes: map[string]shard.DType{"tip_rate": shard.Float32, "log_dist": shard.Float32}}) {
-		if err != nil {
-			return err
+	for range 1 + more {
+		ds := dataset.ReadParquet(paths...).Filter(filterText).WithColumns(colA, colB).Select("tip_rate", "log_dist")
+		for b, err := range ds.IterBatches(context.Background(), &dataset.BatchOptions{
+			RunOptions: dataset.RunOptions{CPUs: cpus, Memory: 256 << 20}, Rows: 1024, Tensors: true,
+			DTypes: map[string]shard.DType{"tip_rate": shard.Float32, "log_dist": shard.Float32}}) {
+			if err != nil {
+				return err
+			}
+			sum += consume(b)
+			rows += b.Rows()
 		}
-		sum += consume(b)
-		rows += b.Rows()
 	}
 	report(map[string]any{"rows": rows, "sum": sum, "seconds": time.Since(start).Seconds()})
 	return nil
