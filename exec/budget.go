@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 )
@@ -402,9 +403,27 @@ func (a *Account) Close() {
 	}
 }
 
-func (a *Account) Allocate(n int) []byte {
+// Urgent is a without the waiting: for who holds something that other tasks wait for, of
+// which one may be the task that memory waits for.
+func (a *Account) Urgent() memory.Allocator { return urgent{a} }
+
+type urgent struct{ *Account }
+
+func (u urgent) Allocate(n int) []byte             { return u.allocate(n, u.overcharge) }
+func (u urgent) Reallocate(n int, p []byte) []byte { return u.reallocate(n, p, u.Allocate) }
+
+// overcharge is charge that never waits.
+func (a *Account) overcharge(n int64) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.hold(n)
+}
+
+func (a *Account) Allocate(n int) []byte { return a.allocate(n, a.charge) }
+
+func (a *Account) allocate(n int, charge func(int64)) []byte {
 	size := int64(mem.Size(n))
-	a.charge(size)
+	charge(size)
 	ok := false
 	defer func() {
 		if !ok { // the pool panics when the system has no more
@@ -422,11 +441,13 @@ func (a *Account) Free(p []byte) {
 	a.refund(size)
 }
 
-func (a *Account) Reallocate(n int, p []byte) []byte {
+func (a *Account) Reallocate(n int, p []byte) []byte { return a.reallocate(n, p, a.Allocate) }
+
+func (a *Account) reallocate(n int, p []byte, allocate func(int) []byte) []byte {
 	if mem.InPlace(n, a.b.pool.SizeOf(p)) {
 		return p[:n]
 	}
-	r := a.Allocate(n)
+	r := allocate(n)
 	copy(r, p)
 	a.Free(p)
 	return r

@@ -46,6 +46,13 @@ func newPool(workers int, c *command) *pool {
 // call gives rec to a child, waiting for one if all are at work, and returns its
 // answer. A child that fails is killed before call returns; one that refuses the batch is kept.
 func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (arrow.RecordBatch, error) {
+	alloc := env.Alloc
+	if a, ok := alloc.(*exec.Account); ok {
+		// Memory is waited for before there is a child, about as much as is sent, and not while
+		// one is held: the task that frees the memory may wait for the child.
+		a.Borrow(exec.SizeOf(rec))()
+		alloc = a.Urgent()
+	}
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
@@ -59,7 +66,7 @@ func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (
 			return nil, err
 		}
 	}
-	out, err := c.call(ctx, rec, env.Alloc)
+	out, err := c.call(ctx, rec, alloc)
 	if err != nil && !isRefused(err) {
 		return nil, err
 	}
