@@ -388,7 +388,7 @@ func (g *planner) step(ds *dataset.Dataset, cols colset, depth int) *dataset.Dat
 		return ds.Apply(fn, nil)
 	case 17:
 		note("exec")
-		return ds.Exec(dataset.ExecOptions{Command: []string{"cat"}, Workers: 4, BatchRows: 500}) // a child for every task
+		return ds.Exec(dataset.ExecOptions{Command: []string{"cat"}, Workers: 1, BatchRows: 500})
 	}
 	return ds
 }

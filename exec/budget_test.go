@@ -233,3 +233,22 @@ func BenchmarkAccount(b *testing.B) {
 		a.Free(a.Allocate(128 << 10))
 	}
 }
+
+// TestUrgent: who must not wait is charged at once, also beyond the limit, and pays it back like everybody.
+func TestUrgent(t *testing.T) {
+	b := exec.NewBudget(1 << 20)
+	defer b.Close()
+	a := b.Account(t.Context(), "a")
+	defer a.Close()
+	full := a.Allocate(1 << 20)
+	more := a.Urgent().Allocate(1 << 20) // would wait for ever
+	more = a.Urgent().Reallocate(3<<20, more)
+	if a.Held() < 4<<20 || b.Used() != a.Held() {
+		t.Errorf("%d bytes are held, of the budget %d", a.Held(), b.Used())
+	}
+	a.Urgent().Free(more)
+	a.Free(full)
+	if a.Held() != 0 {
+		t.Errorf("%d bytes are left", a.Held())
+	}
+}
