@@ -38,10 +38,10 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	}
 	fields := make([]arrow.Field, len(h.names))
 	for k, n := range h.names {
-		at := t.schema.FieldIndices(n)
+		at := t.file.FieldIndices(n)
 		switch {
 		case len(at) > 0:
-			fields[k] = t.schema.Field(at[0])
+			fields[k] = t.file.Field(at[0])
 		case t.IgnoreExtra:
 			fields[k] = arrow.Field{Name: n, Type: arrow.Null}
 		default:

@@ -27,6 +27,7 @@ type head struct {
 type table struct {
 	*rules
 	set    *fileset.Set
+	file   *arrow.Schema // of the files
 	schema *arrow.Schema
 	splits []driver.Split
 	parts  []fileset.Part
@@ -117,8 +118,8 @@ func (t *table) resolve(ctx context.Context) (err error) {
 			return fault.New(fault.Invalid, "types: no column %q; have %s", c, strings.Join(names, ", "))
 		}
 	}
-	schemas := slices.Repeat([]*arrow.Schema{arrow.NewSchema(fields, nil)}, n)
-	if t.schema, err = t.set.Schema(schemas); err != nil {
+	t.file = arrow.NewSchema(fields, nil)
+	if t.schema, err = t.set.Schema(slices.Repeat([]*arrow.Schema{t.file}, n)); err != nil {
 		return err
 	}
 	t.splits, t.parts, err = t.set.Parts(t.SplitBytes, t.Multiline)

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -49,6 +50,9 @@ type Options struct {
 	// those are read that a path or a part of a glob names with its first byte;
 	// "_key=value" folders are never hidden.
 	Hidden bool `json:"hidden,omitempty" doc:"read files and folders that begin with _ or ., too"`
+	// Columns are the columns that the table has, in this order; nil means all. Only they are read. Partition, path and row columns
+	// are among those that can be named.
+	Columns []string `json:"columns,omitempty" doc:"columns to read, in this order; default: all"`
 	// Blob is how buckets are read (with a cache, for one); nil: defaults. It is not part of what is read, nor of
 	// Config and Fingerprint. A cache stays the caller's, who closes it after the Table.
 	Blob *blobio.Options `json:"-"`
@@ -98,6 +102,11 @@ func (o *Options) Validate() error {
 		}
 		if err != nil {
 			bad("partition_types: column %q: %w", c, err)
+		}
+	}
+	for i, c := range o.Columns {
+		if slices.Contains(o.Columns[:i], c) {
+			bad("columns: %q is there twice", c)
 		}
 	}
 	if o.PathColumn != "" && o.PathColumn == o.RowColumn {

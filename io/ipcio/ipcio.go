@@ -152,7 +152,11 @@ func (t *data) Remote() bool { return t.set.Remote() }
 func (t *data) Close() error { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
-	return t.set.Fingerprint(ctx, "ipc", nil, func(ctx context.Context, i int) ([]byte, error) {
+	var config []byte
+	if c := t.o.Columns; c != nil {
+		config, _ = json.Marshal(c) // strings: cannot fail
+	}
+	return t.set.Fingerprint(ctx, "ipc", config, func(ctx context.Context, i int) ([]byte, error) {
 		if t.files[i].stream {
 			return t.set.EdgeHash(ctx, i)
 		}

@@ -332,7 +332,8 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		Types      map[string]string
 		Strict     bool
 		SplitBytes int64
-	}{t.o.Types, t.o.Strict, t.o.SplitBytes})
+		Columns    []string `json:",omitempty"`
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns})
 	if err != nil {
 		return "", fault.New(fault.Internal, "%w", err)
 	}
