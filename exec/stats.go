@@ -9,7 +9,7 @@ type Stats struct {
 	Ops        []OpStats // the scans first, then operators, then the sink or consumer, in plan order
 	RowsIn     int64     // rows read from sources
 	RowsOut    int64     // rows delivered to the consumer or written
-	BytesRead  int64     // from storage
+	BytesRead  int64     // from storage, for footers and samples, too
 	Splits     int       // total
 	SplitsDone int
 	Retries    int64

@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -78,7 +79,14 @@ type Set struct {
 	opts    Options
 	parts   []partition
 	buckets []*blobio.Bucket
+	meta    *driver.ScanStats
 }
+
+// Meta counts what is read of the files for no scan: footers, samples.
+func (s *Set) Meta() *driver.ScanStats { return s.meta }
+
+// TakeRead is driver.Metered's.
+func (s *Set) TakeRead() int64 { return s.meta.BytesRead.Swap(0) }
 
 // Validate checks what can be checked without I/O; List does it too.
 func (o *Options) Validate() error {

@@ -147,6 +147,9 @@ func (t *data) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *data) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// TakeRead implements driver.Metered.
+func (t *data) TakeRead() int64 { return t.set.TakeRead() }
+
 // Remote implements driver.Remote.
 func (t *data) Remote() bool { return t.set.Remote() }
 func (t *data) Close() error { return t.set.Close() }
