@@ -260,7 +260,7 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 		if size > fileset.MaxLine {
 			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", fileset.MaxLine)
 		}
-		size = min(8*size, fileset.MaxLine+1)
+		size = min(2*size, fileset.MaxLine+1)
 		b = scratch.Reallocate(size, b)
 	}
 }
