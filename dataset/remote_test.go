@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,63 +13,116 @@ import (
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/testserver"
+	"github.com/penstock-data/penstock/io/binio"
+	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/io/ipcio"
+	"github.com/penstock-data/penstock/io/jsonio"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/io/textio"
 )
 
 // Every format, written to a real S3 server and read back through one that
-// answers late, with 503, with resets and with half a body, gives the same rows.
+// answers late, with 503, with resets, with half a body, with one that stops, or not at all, gives the same rows.
 func TestRemote(t *testing.T) {
 	s := testserver.S3(t)
 	s.CreateBucket(t, "data")
 	p := testserver.NewProxy(t, s, testserver.Faults{})
-	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "json", "ipc")
+	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "csv.zst", "json", "ipc", "text", "text.gz", "binary")
+	t.Logf("%d requests: %d slow, %d errors, %d resets, %d truncated, %d stalled, %d hung", p.Requests.Load(), p.Slow.Load(), p.Errors.Load(),
+		p.Resets.Load(), p.Truncated.Load(), p.Stalled.Load(), p.Hung.Load())
+	for kind, n := range map[string]*atomic.Int64{"slow": &p.Slow, "error": &p.Errors, "reset": &p.Resets, "truncate": &p.Truncated, "stall": &p.Stalled, "hang": &p.Hung} {
+		if n.Load() == 0 {
+			t.Errorf("no fault of the kind %s fired", kind)
+		}
+	}
 }
 
 func TestRemoteGCS(t *testing.T) {
 	s := testserver.GCS(t)
 	s.CreateBucket(t, "data")
 	p := testserver.NewProxy(t, s, testserver.Faults{})
-	remote(t, s.Via(p).URL("data"), p, "parquet")
+	remote(t, s.Via(p).URL("data"), p, "parquet", "text.gz")
+	if p.Slow.Load()+p.Errors.Load()+p.Resets.Load()+p.Truncated.Load()+p.Stalled.Load()+p.Hung.Load() == 0 {
+		t.Error("no fault fired")
+	}
 }
 
 func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string) {
 	ctx := context.Background()
 	base, query, _ := strings.Cut(bucket, "?")
 	at := func(key string) string { return base + "/" + key + "?" + query }
-	ds := dataset.Range(30_000).WithColumns("x = double(id) / 7.0", `s = concat("row ", string(id))`, "part = id % 3")
-	want, err := rowsOf(ds, dataset.RunOptions{})
+	ds := dataset.Range(20_000).WithColumns("x = double(id) / 7.0", `s = concat("row ", string(id))`, "part = id % 3")
+	rows, err := rowsOf(ds, dataset.RunOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	faults := testserver.Faults{Slow: 0.05, Latency: 300 * time.Millisecond, Error: 0.1, Reset: 0.05, Truncate: 0.1}
-	for _, c := range []struct {
-		name  string
-		write func(path string) (*dataset.WriteResult, error)
-		read  func(path string) *dataset.Dataset
+	encoding := func(e driver.Encoding, err error) driver.Encoding {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	parquet, err := parquetio.NewEncoding(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csv, json := encoding(csvio.NewEncoding(nil)), encoding(jsonio.NewEncoding(nil))
+	writes := testserver.Faults{Slow: 0.05, Latency: 100 * time.Millisecond, Error: 0.1, Reset: 0.05, Truncate: 0.1}
+	reads := writes
+	reads.Stall, reads.Hang = 0.03, 0.03
+	for i, c := range []struct {
+		name string
+		of   string          // whose files are read; "": its own,
+		enc  driver.Encoding // written so
+		as   bool            // what is read are the rows that were written; else what a server without faults gives
+		read func(o fileset.Options) driver.Source
 	}{
-		{"parquet", func(p string) (*dataset.WriteResult, error) { return ds.WriteParquet(ctx, p, small) },
-			func(p string) *dataset.Dataset { return dataset.ReadParquet(p) }},
-		{"csv", func(p string) (*dataset.WriteResult, error) { return ds.WriteCSV(ctx, p, small) },
-			func(p string) *dataset.Dataset { return dataset.ReadCSV(p) }},
-		{"json", func(p string) (*dataset.WriteResult, error) { return ds.WriteJSON(ctx, p, small) },
-			func(p string) *dataset.Dataset { return dataset.ReadJSON(p) }},
-		{"ipc", func(p string) (*dataset.WriteResult, error) { return ds.WriteIPC(ctx, p, small) },
-			func(p string) *dataset.Dataset { return dataset.ReadIPC(p) }},
+		{"parquet", "", parquet, true, func(o fileset.Options) driver.Source { return parquetio.New(parquetio.Options{Options: o}) }},
+		{"csv", "", csv, true, func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }},
+		{"csv.zst", "", encoding(csvio.NewEncoding(&csvio.EncodingOptions{Compression: "zstd"})), true,
+			func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }},
+		{"json", "", json, true, func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
+		{"ipc", "", encoding(ipcio.NewEncoding(nil)), true, func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
+		{"text", "json", nil, false, func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o, SplitBytes: 8000}) }},
+		{"text.gz", "", encoding(jsonio.NewEncoding(&jsonio.EncodingOptions{Compression: "gzip"})), false,
+			func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o}) }},
+		{"binary", "csv", nil, false, func(o fileset.Options) driver.Source { return binio.New(binio.Options{Options: o}) }},
 	} {
 		if !slices.Contains(formats, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			p.Set(faults)
 			defer p.Set(testserver.Faults{})
-			path := at(c.name)
-			r, err := c.write(path)
-			if err != nil {
-				t.Fatal(err)
+			path := at(c.of)
+			if c.of == "" {
+				path = at(c.name)
+				if !strings.Contains(c.name, ".") { // what is compressed is written like what is not
+					p.Set(writes)
+				}
+				r, err := ds.Write(ctx, path, c.enc, small)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Rows != int64(len(rows)) || r.Files < 2 {
+					t.Fatalf("%d rows in %d files", r.Rows, r.Files)
+				}
 			}
-			if r.Rows != int64(len(want)) || r.Files < 2 {
-				t.Fatalf("%d rows in %d files", r.Rows, r.Files)
+			// What gives no byte for this long is asked again, and again.
+			source := c.read(fileset.Options{Paths: []string{path}, Extensions: []string{""}, Blob: &blobio.Options{Timeout: 500 * time.Millisecond, Retries: 10}})
+			want := rows
+			if !c.as {
+				p.Set(testserver.Faults{})
+				if want, err = rowsOf(dataset.Read(source), dataset.RunOptions{}); err != nil || len(want) < 2 {
+					t.Fatalf("%d rows, %v", len(want), err)
+				}
 			}
-			got, err := rowsOf(c.read(path), dataset.RunOptions{CPUs: 4, Memory: 32 << 20})
+			faults := reads
+			faults.Seed = uint64(i)
+			p.Set(faults)
+			got, err := rowsOf(dataset.Read(source), dataset.RunOptions{CPUs: 4, Memory: 32 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,9 +135,6 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 				}
 			}
 		})
-	}
-	if n := p.Errors.Load() + p.Resets.Load() + p.Truncated.Load() + p.Slow.Load(); n == 0 {
-		t.Error("no fault fired")
 	}
 }
 

@@ -10,7 +10,7 @@ type Stats struct {
 	Ops        []OpStats // the scans first, then operators, then the sink or consumer, in plan order
 	RowsIn     int64     // rows read from sources; -1: unknown, of a job that an older version finished
 	RowsOut    int64     // rows delivered to the consumer or written
-	BytesRead  int64     // from storage
+	BytesRead  int64     // from storage, for footers and samples, too
 	Splits     int       // total
 	SplitsDone int
 	Retries    int64 // of tasks

@@ -105,6 +105,7 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	if err := r.layout(g, parts == nil && !opt.Spans); err != nil {
 		return nil, err
 	}
+	r.takeRead()
 	if parts != nil {
 		r.partition(parts)
 	} else {

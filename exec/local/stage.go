@@ -165,6 +165,18 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 	return nil
 }
 
+// takeRead counts what was read of the sources before the run.
+func (r *run) takeRead() {
+	for _, s := range r.stages {
+		if s.scan == nil {
+			continue
+		}
+		if m, ok := s.scan.Table.(driver.Metered); ok {
+			s.scanned.BytesRead.Add(m.TakeRead())
+		}
+	}
+}
+
 // projected returns the fields of schema named by columns; nil means all.
 func projected(schema *arrow.Schema, columns []string) *arrow.Schema {
 	if columns == nil {

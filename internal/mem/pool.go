@@ -216,7 +216,20 @@ func (p *Pool) SizeOf(b []byte) int {
 // blocks of 4 KiB and more while anything is reserved.
 func (p *Pool) Owns(b []byte) bool {
 	at := addr(b)
-	return p.within(at) || p.ownsHuge(at)
+	if p.within(at) {
+		return true
+	}
+	if p.hugeN.Load() == 0 {
+		return false
+	}
+	p.hugeMu.Lock()
+	defer p.hugeMu.Unlock()
+	for base, size := range p.huge { // few
+		if at >= base && at < base+uintptr(size) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Pool) within(at uintptr) bool { return at >= p.base && at < p.end && !p.gone.Load() }

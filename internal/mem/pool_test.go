@@ -148,6 +148,9 @@ func TestHugeAndClosed(t *testing.T) {
 	p := New(1 << 20)
 	h := p.Allocate(3 << 20)
 	h[len(h)-1] = 1
+	if p.OffHeap() && (!p.Owns(h) || !p.Owns(h[1<<20:]) || p.Owns(make([]byte, 10))) {
+		t.Error("the pool does not know what it owns")
+	}
 	small := p.Allocate(20 << 10)
 	p.Close()
 	late := p.Allocate(20 << 10)

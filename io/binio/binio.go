@@ -104,6 +104,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// TakeRead implements driver.Metered.
+func (t *table) TakeRead() int64 { return t.set.TakeRead() }
+
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // canRead says which types columns may have.
@@ -48,9 +49,10 @@ type segment struct {
 	quote  byte
 	utf8   bool // data is valid
 	alloc  memory.Allocator
-	bad    []badRow // in order of column, then row
-	nulls  []int32  // rows of the column being made
-	buf    []byte   // scratch
+	chunks *fileset.Chunks // where data is from
+	bad    []badRow        // in order of column, then row
+	nulls  []int32         // rows of the column being made
+	buf    []byte          // scratch
 }
 
 // value returns the text of a field of a column that is not text; null if there is none.
@@ -345,10 +347,14 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 	}
 	str := isText(col.Type)
 	out, offs := allocate[T](s.alloc, s.rows+1)
+	out[0] = 0
+	if data := s.lent(c, str); data != nil {
+		out[1] = T(data.Len())
+		return s.done(col, offs, data)
+	}
 	data := newBuffer(s.alloc, total)
 	mem := data.Bytes()
 	n := 0
-	out[0] = 0
 	for r := range s.rows {
 		f := s.fields[r*s.stride+c]
 		b := f.of(s.data)
@@ -359,11 +365,14 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 		}
 		switch {
 		case !str:
-			s.buf = unquote(s.buf[:0], b, f, s.quote)
-			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(s.buf)); err == nil {
+			if f&escaped != 0 {
+				s.buf = unquote(s.buf[:0], b, f, s.quote)
+				b = s.buf
+			}
+			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(b)); err == nil {
 				n += m
 			} else {
-				s.fail(r, col, b)
+				s.fail(r, col, f.of(s.data))
 			}
 		case !s.utf8 && !utf8.Valid(b):
 			s.nulls = append(s.nulls, int32(r))
@@ -382,6 +391,31 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 	}
 	return s.done(col, offs, data)
 }
+
+// lent is the memory of the text of the only row, if that is in a line so long that it is not copied: what needs to be undone of quotes is
+// undone where it lies. nil: it is to be copied.
+func (s *segment) lent(c int, str bool) *memory.Buffer {
+	if s.rows != 1 || !str || s.fields[c].len() < lendBytes {
+		return nil
+	}
+	f := s.fields[c]
+	b := f.of(s.data)
+	if s.nullWord(b, f, true) || !s.utf8 && !utf8.Valid(b) {
+		return nil
+	}
+	used := 0
+	for _, f := range s.fields {
+		used += f.len()
+	}
+	buf := s.chunks.Lend(b, used)
+	if buf != nil && f&escaped != 0 {
+		buf.ResizeNoShrink(len(unquote(b[:0], b, f, s.quote)))
+	}
+	return buf
+}
+
+// lendBytes is what a field has at least that is not copied from a long line.
+const lendBytes = 64 << 10
 
 // unquote appends the text of a field to dst.
 func unquote(dst, b []byte, f field, quote byte) []byte {

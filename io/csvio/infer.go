@@ -124,10 +124,12 @@ func (g *guess) width() float64 { return float64(g.bytes) / float64(max(g.rows, 
 // sample looks at the first bytes of a file. Records that do not parse are left
 // for the scan to report.
 func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*guess, error) {
-	h, data, whole, err := t.begin(ctx, file, limit)
+	b, err := t.begin(ctx, file, limit)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer b.close()
+	h, data := b.head, b.data
 	gs := make([]*guess, len(h.names))
 	want := make([]bool, len(gs))
 	for i := range gs {
@@ -144,7 +146,7 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 		if err := ctx.Err(); err != nil {
 			return nil, nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
-		next, more := tok.scan(data, pos, 4096, math.MaxInt64, whole)
+		next, more := tok.scan(data, pos, 4096, math.MaxInt64, b.whole)
 		if more {
 			break
 		}

@@ -30,7 +30,13 @@ func parseInt(b []byte) (int64, bool) {
 	return int64(v), ok && v < 1<<63
 }
 
+// maxNumber is the length of a text from which on it is no number: strconv would copy it into its error.
+const maxNumber = 4096
+
 func parseUint(b []byte) (v uint64, ok bool) {
+	if len(b) >= maxNumber {
+		return 0, false
+	}
 	if len(b) > 19 {
 		v, err := strconv.ParseUint(text(b), 10, 64)
 		return v, err == nil
@@ -51,6 +57,9 @@ var pow10 = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10,
 // overflow is no number. Short numbers are exact by one division.
 func parseFloat(b []byte, width int) (float64, bool) {
 	i, neg := 0, false
+	if len(b) >= maxNumber {
+		return 0, false
+	}
 	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
 		neg = b[0] == '-'
 		i = 1

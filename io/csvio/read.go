@@ -38,10 +38,10 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	}
 	fields := make([]arrow.Field, len(h.names))
 	for k, n := range h.names {
-		at := t.schema.FieldIndices(n)
+		at := t.file.FieldIndices(n)
 		switch {
 		case len(at) > 0:
-			fields[k] = t.schema.Field(at[0])
+			fields[k] = t.file.Field(at[0])
 		case t.IgnoreExtra:
 			fields[k] = arrow.Field{Name: n, Type: arrow.Null}
 		default:
@@ -87,7 +87,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	} else {
 		r.tok.setWant(make([]bool, len(fields)), nil, 0)
 	}
-	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats)
+	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats, o.Alloc)
 	return r, err
 }
 
@@ -219,7 +219,7 @@ func (r *reader) segment(ctx context.Context) error {
 	next, more := r.tok.scan(r.data, 0, int(rows), r.o.BatchBytes, r.last)
 	n := r.tok.rows
 	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, quote: r.tok.quote,
-		utf8: r.utf8, alloc: r.o.Alloc, bad: r.tok.bad}
+		utf8: r.utf8, alloc: r.o.Alloc, chunks: r.chunks, bad: r.tok.bad}
 	line, off := r.line, r.off
 	r.advance(next)
 	if more {
@@ -261,6 +261,9 @@ func (r *reader) segment(ctx context.Context) error {
 		}
 		b.tell(s.data, line)
 	}
+	if len(r.data) == 0 {
+		r.chunks.Done()
+	}
 	file := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer file.Release()
 	var err error
@@ -292,8 +295,7 @@ func (r *reader) skip() bool {
 	if len(r.data) == 0 {
 		return true
 	}
-	r.utf8 = utf8.Valid(r.data)
-	r.tok.look(r.data)
+	r.look()
 	return false
 }
 
@@ -313,36 +315,30 @@ func (r *reader) chunk(ctx context.Context) error {
 		}
 		if len(r.data) > 0 {
 			if r.tok.multiline {
-				r.utf8 = utf8.Valid(r.data)
-				r.tok.look(r.data)
+				r.look()
 			}
 			return nil
 		}
 	}
 }
 
-// extend appends lines to data, which ends inside a record, until it is twice as
+func (r *reader) look() {
+	r.utf8 = utf8.Valid(r.data)
+	r.tok.look(r.data)
+}
+
+// extend adds lines to data, which ends inside a record, until it is about twice as
 // long, or the file ends.
-func (r *reader) extend(ctx context.Context) error {
+func (r *reader) extend(ctx context.Context) (err error) {
 	if len(r.data) > fileset.MaxLine {
 		return fault.New(fault.Corrupt, "a record is longer than %d bytes: is a quote not closed?", fileset.MaxLine).
 			At(fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(r.row)})
 	}
-	own := append(make([]byte, 0, 2*len(r.data)), r.data...)
-	for want := 2 * len(r.data); len(own) < want; {
-		b, _, err := r.chunks.Next(ctx)
-		if err == io.EOF {
-			r.last = true
-			break
-		}
-		if err != nil {
-			return err
-		}
-		own = append(own, b...)
+	if r.data, _, err = r.chunks.More(ctx, len(r.data)); err != nil {
+		return err
 	}
-	r.data = own
-	r.utf8 = utf8.Valid(own)
-	r.tok.look(own)
+	r.last = r.chunks.Last()
+	r.look()
 	return nil
 }
 

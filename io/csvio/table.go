@@ -27,10 +27,13 @@ type head struct {
 type table struct {
 	*rules
 	set    *fileset.Set
+	file   *arrow.Schema // of the files
 	schema *arrow.Schema
 	splits []driver.Split
 	parts  []fileset.Part
 	guess  map[string]*guess // of the sample, by column: sizes
+
+	looks fileset.Looks
 
 	mu    sync.Mutex
 	heads map[int]*head // by file
@@ -115,47 +118,60 @@ func (t *table) resolve(ctx context.Context) (err error) {
 			return fault.New(fault.Invalid, "types: no column %q; have %s", c, strings.Join(names, ", "))
 		}
 	}
-	schemas := slices.Repeat([]*arrow.Schema{arrow.NewSchema(fields, nil)}, n)
-	if t.schema, err = t.set.Schema(schemas); err != nil {
+	t.file = arrow.NewSchema(fields, nil)
+	if t.schema, err = t.set.Schema(slices.Repeat([]*arrow.Schema{t.file}, n)); err != nil {
 		return err
 	}
 	t.splits, t.parts, err = t.set.Parts(t.SplitBytes, t.Multiline)
 	return err
 }
 
-// start reads the first bytes of a file, whole lines, behind a byte order mark; whole says that it is all of it.
-func (t *table) start(ctx context.Context, file int, limit int64) (data []byte, bom int64, whole bool, err error) {
+// beginning is the first bytes of a file, whole lines, behind a byte order mark.
+type beginning struct {
+	*head
+	data    []byte // behind the header
+	whole   bool   // it is all of the file
+	chunks  *fileset.Chunks
+	scratch *fileset.Scratch
+}
+
+// close ends the use of data.
+func (b *beginning) close() {
+	b.chunks.Close()
+	b.scratch.Close()
+}
+
+// start reads most of the lines that begin in the first limit bytes of a file, a record at least. errMore: the header does not end in them.
+func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning, err error) {
 	size := t.set.Files[file].Info.Size
 	packed := fileset.Compression(t.set.Files[file].Info.Key) != ""
 	r := blobio.Range{Len: min(size, limit)}
 	if packed {
 		r.Len = size
 	}
-	c, err := t.set.OpenChunks(ctx, file, r, int(min(limit, 1<<30)), nil)
-	if err != nil {
-		return nil, 0, false, err
+	b = &beginning{scratch: t.looks.Scratch()}
+	if b.chunks, err = t.set.OpenChunks(ctx, file, r, int(min(limit, 1<<30)), nil, b.scratch); err != nil {
+		return nil, err
 	}
-	defer c.Close()
-	whole = packed || r.Len == size
-	for int64(len(data)) < limit {
-		b, _, err := c.Next(ctx)
-		if err == io.EOF {
-			break
-		}
+	defer func() {
 		if err != nil {
-			return nil, 0, false, err
+			b.close()
 		}
-		data = append(data, b...)
-		if packed && int64(len(data)) >= limit {
-			whole = false
+	}()
+	data, _, err := b.chunks.Next(ctx)
+	for {
+		if err != nil && err != io.EOF {
+			return b, err
 		}
+		last := err == io.EOF || b.chunks.Last()
+		b.whole = last && (packed || r.Len == size)
+		if last || int64(len(data)) >= limit/2 {
+			if err = t.parseHead(b, file, data); err != nil && (err != errMore || last) || err == nil && (last || len(b.data) > 0) {
+				return b, err
+			}
+		}
+		data, _, err = b.chunks.More(ctx, len(data))
 	}
-	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
-		bom, data = 3, data[3:]
-	} else if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return nil, 0, false, fault.New(fault.Unsupported, "the file is UTF-16; convert it to UTF-8")
-	}
-	return data, bom, whole, nil
 }
 
 // head finds the header of a file, reading it if need be.
@@ -166,10 +182,12 @@ func (t *table) head(ctx context.Context, file int) (*head, error) {
 	if h != nil {
 		return h, nil
 	}
-	h, _, _, err := t.begin(ctx, file, sampledBytes)
+	b, err := t.begin(ctx, file, sampledBytes)
 	if err != nil {
 		return nil, err
 	}
+	h = b.head
+	b.close()
 	t.mu.Lock()
 	t.heads[file] = h
 	t.mu.Unlock()
@@ -177,27 +195,24 @@ func (t *table) head(ctx context.Context, file int) (*head, error) {
 }
 
 // begin reads the header and what follows it in the first limit bytes; more of them
-// if the header does not end there. whole says that data goes to the file's end.
-func (t *table) begin(ctx context.Context, file int, limit int64) (h *head, data []byte, whole bool, err error) {
+// if the header does not end there. The caller closes it.
+func (t *table) begin(ctx context.Context, file int, limit int64) (*beginning, error) {
 	for ; ; limit *= 16 {
-		data, bom, whole, err := t.start(ctx, file, limit)
-		if err != nil {
-			return nil, nil, false, err
+		if b, err := t.start(ctx, file, limit); err != errMore {
+			return b, err
 		}
-		h, err := t.parseHead(file, data, bom, whole)
-		if err == errMore {
-			continue
-		}
-		if err != nil {
-			return nil, nil, false, err
-		}
-		return h, data[h.data-bom:], whole, nil
 	}
 }
 
-// parseHead finds the header in the first bytes of a file, errMore if it is not
+// parseHead finds the header in data, the first bytes of a file, errMore if it is not
 // whole there. A file without records has no columns.
-func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, error) {
+func (t *table) parseHead(b *beginning, file int, data []byte) error {
+	bom := int64(0)
+	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
+		bom, data = 3, data[3:]
+	} else if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return fault.New(fault.Unsupported, "the file is UTF-16; convert it to UTF-8")
+	}
 	d := t.dialect(t.set.Files[file].Info.Key)
 	pos := 0
 	for pos < len(data) {
@@ -208,18 +223,19 @@ func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, 
 		pos = after
 	}
 	if pos == len(data) {
-		if !whole {
-			return nil, errMore
+		if !b.whole {
+			return errMore
 		}
-		return &head{data: bom + int64(pos)}, nil
+		b.head = &head{data: bom + int64(pos)}
+		return nil
 	}
-	fs, after, ferr := d.record(data, pos, whole, nil)
+	fs, after, ferr := d.record(data, pos, b.whole, nil)
 	if ferr == errMore {
-		return nil, errMore
+		return errMore
 	}
 	if ferr != nil {
 		ferr.Code = fault.Corrupt
-		return nil, fault.New(fault.Corrupt, "header: %w", ferr)
+		return fault.New(fault.Corrupt, "header: %w", ferr)
 	}
 	h := &head{names: make([]string, len(fs)), data: bom + int64(after)}
 	if t.NoHeader {
@@ -232,18 +248,19 @@ func (t *table) parseHead(file int, data []byte, bom int64, whole bool) (*head, 
 	}
 	if t.Names != nil {
 		if len(t.Names) != len(h.names) {
-			return nil, fault.New(fault.Invalid, "the file has %d columns, but names lists %d", len(h.names), len(t.Names))
+			return fault.New(fault.Invalid, "the file has %d columns, but names lists %d", len(h.names), len(t.Names))
 		}
 		h.names = t.Names
 	}
 	seen := make(map[string]bool, len(h.names))
 	for _, n := range h.names {
 		if seen[n] {
-			return nil, fault.New(fault.Invalid, "two columns have the name %q; give them others with names", n)
+			return fault.New(fault.Invalid, "two columns have the name %q; give them others with names", n)
 		}
 		seen[n] = true
 	}
-	return h, nil
+	b.head, b.data = h, data[h.data-bom:]
+	return nil
 }
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
@@ -251,6 +268,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+
+// TakeRead implements driver.Metered.
+func (t *table) TakeRead() int64 { return t.set.TakeRead() }
 
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }

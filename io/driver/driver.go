@@ -123,6 +123,12 @@ type Partitioned interface{ PartitionColumns() []string }
 // are read at once than there are CPUs.
 type Remote interface{ Remote() bool }
 
+// Metered is implemented by tables that read files for no Reader: to be resolved, to prune.
+type Metered interface {
+	// TakeRead returns the bytes read so since the last call. The run that asks first counts them as its own.
+	TakeRead() int64
+}
+
 // Split is the unit of I/O and of recovery: a row group, a byte range, a frame,
 // a 65,536-row slice of generated data.
 type Split struct {

@@ -196,7 +196,7 @@ func TestAdapter(t *testing.T) {
 	}
 	out.Release()
 
-	if _, err := s.Adapter(0, table, file, []string{"q"}, nil, 0); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `unknown column "q"; have a, b`) {
+	if _, err := s.Adapter(0, table, file, []string{"size"}, nil, 0); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `unknown column "size"; have a, b`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := s.Adapter(0, table, schemaOf(t, "a string"), nil, nil, 0); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "a") {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"unsafe"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
@@ -38,7 +40,8 @@ func Ranges(size, splitBytes int64) []blobio.Range {
 
 // Chunks reads whole lines: those whose first byte lies in [r.Off, r.Off+r.Len)
 // of the (decompressed) file. A line ends with \n, which is part of it; the last may lack it.
-// Not safe for concurrent use.
+// Chunks of lines lie in one buffer of Go memory; a line that is longer than it comes alone, in memory of the allocator,
+// which the next call gives back. Not safe for concurrent use.
 type Chunks struct {
 	obj      *Object
 	size     int64 // of the file; -1 if compressed
@@ -46,28 +49,33 @@ type Chunks struct {
 	in       io.ReadCloser
 	raw      io.Closer // beneath in, if it is compressed
 	cancel   context.CancelFunc
-	buf      []byte
-	lo, hi   int   // what of buf is not handed out yet
-	off      int64 // of buf[hi] in the file
-	skip     bool  // the end of a line that is not ours comes first
-	eof      bool  // of in
+	alloc    memory.Allocator
+	small    []byte         // Go memory
+	long     *memory.Buffer // nil unless a line is longer than small
+	buf      []byte         // the memory of one of them
+	lo, hi   int            // what of buf is not handed out yet
+	least    int            // bytes that More asked for
+	off      int64          // of buf[hi] in the file
+	skip     bool           // the end of a line that is not ours comes first
+	eof      bool           // of in
 	err      error
 	maxLine  int
 	tailOnce int // size of the next read beyond end
 }
 
+// chunkDefault is the size of chunks, and of single reads of a longer line: what is read beyond its end fits a chunk.
 const chunkDefault = 1 << 20
 
 // OpenChunks starts reading. Where the file is compressed r must be the whole
-// file. Chunks are about chunkBytes (0: 1 MiB), never cut inside a line. Nothing is read before Next.
-func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes int, st *driver.ScanStats) (*Chunks, error) {
+// file. Chunks are at most chunkBytes (0: 1 MiB), never cut inside a line. Longer lines lie in memory of alloc. Nothing is read before Next.
+func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes int, st *driver.ScanStats, alloc memory.Allocator) (*Chunks, error) {
 	if chunkBytes <= 0 {
 		chunkBytes = chunkDefault
 	}
 	obj := s.Object(i, st)
 	kind := Compression(s.Files[i].Info.Key)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, maxLine: MaxLine}
+	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: alloc, maxLine: MaxLine}
 	if c.end > c.size {
 		c.end = c.size
 	}
@@ -96,7 +104,8 @@ func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes 
 			c.in, c.skip, c.eof = io.NopCloser(bytes.NewReader(nil)), false, true
 		}
 	}
-	c.buf = make([]byte, chunkBytes)
+	c.small = make([]byte, chunkBytes)
+	c.buf = c.small
 	return c, nil
 }
 
@@ -127,11 +136,88 @@ func (c *Chunks) Next(ctx context.Context) (lines []byte, off int64, err error) 
 	return lines, off, nil
 }
 
+// More is Next for who needs more lines in one piece: the last n bytes that the last call returned come again, and about as many
+// behind them, if there are.
+func (c *Chunks) More(ctx context.Context, n int) (lines []byte, off int64, err error) {
+	c.lo -= n
+	c.least = max(n+1, min(2*n, n/2+c.maxLine/2))
+	defer func() { c.least = 0 }()
+	return c.Next(ctx)
+}
+
+// Last reports that there is nothing behind the lines that the last call returned.
+func (c *Chunks) Last() bool { return c.eof && c.lo == c.hi }
+
+// Long reports that the last call returned one line alone, in memory of the allocator.
+func (c *Chunks) Long() bool { return c.long != nil }
+
+// Lend returns a reference to the memory of b, a part of the lines that the last call returned. It is nil where that is Go memory, or
+// where used, the bytes of the lines that are wanted, are less than half of what would be kept for them: who wants b later must copy it then.
+// (It is nil of other memory, too.)
+func (c *Chunks) Lend(b []byte, used int) *memory.Buffer {
+	if c.long == nil || used < len(c.buf)/2 {
+		return nil
+	}
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(c.buf)))
+	if at >= uintptr(len(c.buf)) {
+		return nil
+	}
+	return memory.SliceBuffer(c.long, int(at), len(b))
+}
+
+// Done says that the lines that the last call returned are not needed any more: what a long one takes is given back now.
+func (c *Chunks) Done() {
+	if c.long == nil {
+		return
+	}
+	if rest := c.buf[c.lo:c.hi]; len(rest) <= len(c.small) {
+		c.lo, c.hi = 0, copy(c.small, rest)
+		c.drop()
+	}
+}
+
+// drop goes back to the small buffer.
+func (c *Chunks) drop() {
+	c.long.Release()
+	c.long, c.buf = nil, c.small
+}
+
+// grow gives buf[lo:hi] n bytes of room, in memory of the allocator. It never resizes what may have been lent.
+func (c *Chunks) grow(n int) {
+	long := memory.NewResizableBuffer(c.alloc)
+	long.ResizeNoShrink(n)
+	c.hi = copy(long.Buf(), c.buf[c.lo:c.hi])
+	c.lo = 0
+	if c.long != nil {
+		c.drop()
+	}
+	c.long, c.buf = long, long.Buf()[:n]
+}
+
+// whole returns how many bytes of buf[:hi] to give out, 0 if no line to give out ends behind seen: up to the last line's end, or
+// in a long buffer to the first one.
+func (c *Chunks) whole(seen int) int {
+	n := 0
+	if c.long == nil {
+		n = seen + bytes.LastIndexByte(c.buf[seen:c.hi], '\n') + 1
+	} else if seen = max(seen, c.least-1); seen < c.hi {
+		n = seen + bytes.IndexByte(c.buf[seen:c.hi], '\n') + 1
+	}
+	if n == seen || n < c.least {
+		return 0
+	}
+	return n
+}
+
 // next makes buf[lo:] begin with n > 0 bytes of whole lines.
 func (c *Chunks) next(ctx context.Context) (n int, err error) {
-	c.hi = copy(c.buf, c.buf[c.lo:c.hi])
-	c.lo = 0
-	seen := 0 // buf[:seen] has no \n
+	if c.Done(); c.long == nil {
+		c.hi = copy(c.buf, c.buf[c.lo:c.hi])
+		c.lo = 0
+	} else if c.lo > 0 { // More, of what somebody may have been lent
+		c.grow(len(c.buf))
+	}
+	seen := 0 // buf[:seen] has no line's end to give out
 	for {
 		if c.skip {
 			if i := bytes.IndexByte(c.buf[:c.hi], '\n'); i >= 0 {
@@ -142,29 +228,29 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 			}
 		}
 		full := c.hi == len(c.buf)
-		if full || c.eof {
-			if i := bytes.LastIndexByte(c.buf[seen:c.hi], '\n'); i >= 0 {
-				return seen + i + 1, nil
+		if full || c.eof || c.long != nil {
+			if n := c.whole(seen); n > 0 {
+				return n, nil
 			}
 			seen = c.hi
 			switch {
 			case c.eof && (c.hi == 0 || c.skip):
 				return 0, io.EOF
-			case c.eof && (c.size < 0 || c.off >= c.size):
-				return c.hi, nil // the last line of the file, without \n
+			case c.eof && (c.size < 0 || c.off >= c.size || c.buf[c.hi-1] == '\n'):
+				return c.hi, nil // the last line of the file may be without \n
 			case c.hi > c.maxLine:
 				return 0, fault.New(fault.Corrupt, "the line at byte %d is longer than %d bytes", c.off-int64(c.hi), c.maxLine)
 			case full:
-				c.buf = append(c.buf, make([]byte, min(len(c.buf), c.maxLine+1-len(c.buf)))...)
+				c.grow(min(2*len(c.buf), c.maxLine+1))
 			}
 			if c.eof {
 				if err := c.tail(ctx); err != nil {
 					return 0, err
 				}
+				continue
 			}
-			continue
 		}
-		m, err := c.in.Read(c.buf[c.hi:])
+		m, err := c.in.Read(c.buf[c.hi:min(len(c.buf), c.hi+len(c.small))])
 		c.hi += m
 		c.off += int64(m)
 		if err == io.EOF {
@@ -208,7 +294,10 @@ func (c *Chunks) Close() error {
 		err = errors.Join(err, c.raw.Close())
 	}
 	c.cancel()
-	c.in, c.raw, c.buf, c.lo, c.hi = nil, nil, nil, 0, 0
+	if c.long != nil {
+		c.drop()
+	}
+	c.in, c.raw, c.small, c.buf, c.lo, c.hi = nil, nil, nil, nil, 0, 0
 	c.err = fault.New(fault.Internal, "read after close")
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
@@ -38,7 +39,7 @@ func fileOf(t testing.TB, name string, data []byte) *Set {
 // readRange returns the lines of a range, having checked offsets and wholeness.
 func readRange(s *Set, r blobio.Range, chunk, maxLine int, data []byte) ([]byte, error) {
 	ctx := context.Background()
-	c, err := s.OpenChunks(ctx, 0, r, chunk, nil)
+	c, err := s.OpenChunks(ctx, 0, r, chunk, nil, memory.DefaultAllocator)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func TestChunksCompressed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not in") { // offsets are of the text, not of the file
 			t.Fatalf("%s: %v", kind, err)
 		}
-		c, err := s.OpenChunks(t.Context(), 0, whole, 0, nil)
+		c, err := s.OpenChunks(t.Context(), 0, whole, 0, nil, memory.DefaultAllocator)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +175,7 @@ func TestChunksCompressed(t *testing.T) {
 }
 
 func drain(t *testing.T, s *Set) error {
-	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Len: s.Files[0].Info.Size}, 0, nil)
+	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Len: s.Files[0].Info.Size}, 0, nil, memory.DefaultAllocator)
 	if err != nil {
 		return err
 	}
@@ -197,7 +198,7 @@ func TestChunksErrors(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: 100}, 16, nil)
+	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: 100}, 16, nil, memory.DefaultAllocator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func TestChunksCount(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789\n"), 100_000)
 	s := fileOf(t, "x", data)
 	var st driver.ScanStats
-	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Off: 500_000, Len: 500_000}, 0, &st)
+	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Off: 500_000, Len: 500_000}, 0, &st, memory.DefaultAllocator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +327,7 @@ func BenchmarkChunks(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		c, err := s.OpenChunks(context.Background(), 0, blobio.Range{Len: int64(len(data))}, 0, nil)
+		c, err := s.OpenChunks(context.Background(), 0, blobio.Range{Len: int64(len(data))}, 0, nil, memory.DefaultAllocator)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -358,7 +359,7 @@ func TestChunksContexts(t *testing.T) {
 	s := fileOf(t, "f.txt", data)
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: int64(len(data))}, 256, nil)
+	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: int64(len(data))}, 256, nil, memory.DefaultAllocator)
 	cancel()
 	if err != nil {
 		t.Fatal(err)

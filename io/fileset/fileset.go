@@ -15,11 +15,13 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/blobio"
+	"github.com/penstock-data/penstock/io/driver"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -49,6 +51,9 @@ type Options struct {
 	// those are read that a path or a part of a glob names with its first byte;
 	// "_key=value" folders are never hidden.
 	Hidden bool `json:"hidden,omitempty" doc:"read files and folders that begin with _ or ., too"`
+	// Columns are the columns that the table has, in this order; nil means all. Only they are read. Partition, path and row columns
+	// are among those that can be named.
+	Columns []string `json:"columns,omitempty" doc:"columns to read, in this order; default: all"`
 	// Blob is how buckets are read (with a cache, for one); nil: defaults. It is not part of what is read, nor of
 	// Config and Fingerprint. A cache stays the caller's, who closes it after the Table.
 	Blob *blobio.Options `json:"-"`
@@ -74,7 +79,14 @@ type Set struct {
 	opts    Options
 	parts   []partition
 	buckets []*blobio.Bucket
+	meta    *driver.ScanStats
 }
+
+// Meta counts what is read of the files for no scan: footers, samples.
+func (s *Set) Meta() *driver.ScanStats { return s.meta }
+
+// TakeRead is driver.Metered's.
+func (s *Set) TakeRead() int64 { return s.meta.BytesRead.Swap(0) }
 
 // Validate checks what can be checked without I/O; List does it too.
 func (o *Options) Validate() error {
@@ -98,6 +110,11 @@ func (o *Options) Validate() error {
 		}
 		if err != nil {
 			bad("partition_types: column %q: %w", c, err)
+		}
+	}
+	for i, c := range o.Columns {
+		if slices.Contains(o.Columns[:i], c) {
+			bad("columns: %q is there twice", c)
 		}
 	}
 	if o.PathColumn != "" && o.PathColumn == o.RowColumn {

@@ -29,7 +29,7 @@ func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptio
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Set{opts: *o}
+	s := &Set{opts: *o, meta: new(driver.ScanStats)}
 	if err := s.list(ctx, ext, ro); err != nil {
 		s.Close()
 		return nil, err

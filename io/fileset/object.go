@@ -18,10 +18,10 @@ type Object struct {
 	c *counter
 }
 
-// Object opens file i, counting reads into st (may be nil).
+// Object opens file i, counting reads into st (nil: Meta).
 func (s *Set) Object(i int, st *driver.ScanStats) *Object {
 	if st == nil {
-		st = new(driver.ScanStats)
+		st = s.meta
 	}
 	c := &counter{st: st}
 	return &Object{s.Files[i].bucket.Object(s.Files[i].Info, &c.from), c}

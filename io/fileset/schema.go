@@ -7,17 +7,40 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/internal/typename"
 )
 
-// Schema unifies the schemas of the files (files[i] belongs to Files[i]; equal
+// Schema is what Unify gives, with the columns that the options choose.
+func (s *Set) Schema(files []*arrow.Schema) (*arrow.Schema, error) {
+	all, err := s.Unify(files)
+	if err != nil {
+		return nil, err
+	}
+	return s.Project(all)
+}
+
+// Project leaves the columns that the options choose, in their order.
+func (s *Set) Project(all *arrow.Schema) (*arrow.Schema, error) {
+	idx, err := Select(all, s.opts.Columns)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "columns: %w", err)
+	}
+	fields := make([]arrow.Field, len(idx))
+	for k, i := range idx {
+		fields[k] = all.Field(i)
+	}
+	return arrow.NewSchema(fields, nil), nil
+}
+
+// Unify unifies the schemas of the files (files[i] belongs to Files[i]; equal
 // ones may share a pointer) and appends partition, path and row columns. The rules: columns in order
 // of first appearance; a column that a file lacks is filled with null; numbers widen where
 // no value is lost (int to wider int, float32 to float64, int32 to float64), 32-bit strings and
 // binaries to 64-bit ones, null to anything; everything else that differs (date32 and timestamp, too) is an
 // Invalid error naming file, column and both types. A column with the name of a partition is left out.
 // Metadata of the schemas is dropped, that of fields is the first file's.
-func (s *Set) Schema(files []*arrow.Schema) (*arrow.Schema, error) {
+func (s *Set) Unify(files []*arrow.Schema) (*arrow.Schema, error) {
 	if len(files) != len(s.Files) {
 		return nil, fault.New(fault.Internal, "%d schemas for %d files", len(files), len(s.Files))
 	}
@@ -236,7 +259,7 @@ func nullable(t arrow.DataType) arrow.DataType {
 }
 
 // Select resolves the columns of a scan (nil: all) in schema; an unknown one is an
-// Invalid error that lists what there is.
+// Invalid error that suggests one and lists what there is.
 func Select(schema *arrow.Schema, columns []string) ([]int, error) {
 	if columns == nil {
 		idx := make([]int, schema.NumFields())
@@ -249,15 +272,18 @@ func Select(schema *arrow.Schema, columns []string) ([]int, error) {
 	for k, c := range columns {
 		is := schema.FieldIndices(c)
 		if len(is) == 0 {
-			have := make([]string, 0, 20)
+			have := make([]string, schema.NumFields())
 			for i, f := range schema.Fields() {
-				if i == 20 {
-					have = append(have, fmt.Sprintf("and %d more", schema.NumFields()-i))
-					break
-				}
-				have = append(have, f.Name)
+				have[i] = f.Name
 			}
-			return nil, fault.New(fault.Invalid, "unknown column %q; have %s", c, strings.Join(have, ", "))
+			meant := near.Name(c, have)
+			if meant != "" {
+				meant = fmt.Sprintf("; did you mean %q?", meant)
+			}
+			if len(have) > 20 {
+				have = append(have[:20], fmt.Sprintf("and %d more", len(have)-20))
+			}
+			return nil, fault.New(fault.Invalid, "unknown column %q%s; have %s", c, meant, strings.Join(have, ", "))
 		}
 		idx[k] = is[0]
 	}

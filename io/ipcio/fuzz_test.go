@@ -23,7 +23,7 @@ func readBytes(t *testing.T, b []byte) (rows int64, err error) {
 	ctx := context.Background()
 	open := func() *raw {
 		m := append([]byte(nil), b...)
-		return &raw{size: int64(len(m)), mapped: m, owner: newOwner(func() { clear(m) })}
+		return &raw{st: new(driver.ScanStats), size: int64(len(m)), mapped: m, owner: newOwner(func() { clear(m) })}
 	}
 	r := open()
 	f, err := learn(ctx, r, 1)

@@ -147,12 +147,19 @@ func (t *data) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *data) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// TakeRead implements driver.Metered.
+func (t *data) TakeRead() int64 { return t.set.TakeRead() }
+
 // Remote implements driver.Remote.
 func (t *data) Remote() bool { return t.set.Remote() }
 func (t *data) Close() error { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
-	return t.set.Fingerprint(ctx, "ipc", nil, func(ctx context.Context, i int) ([]byte, error) {
+	var config []byte
+	if c := t.o.Columns; c != nil {
+		config, _ = json.Marshal(c) // strings: cannot fail
+	}
+	return t.set.Fingerprint(ctx, "ipc", config, func(ctx context.Context, i int) ([]byte, error) {
 		if t.files[i].stream {
 			return t.set.EdgeHash(ctx, i)
 		}

@@ -28,6 +28,9 @@ type raw struct {
 }
 
 func (t *data) raw(i int, st *driver.ScanStats) (*raw, error) {
+	if st == nil {
+		st = t.set.Meta()
+	}
 	obj := t.set.Object(i, st)
 	r := &raw{obj: obj, size: obj.Size(), st: st}
 	if t.o.NoMap {
@@ -40,9 +43,7 @@ func (t *data) raw(i int, st *driver.ScanStats) (*raw, error) {
 	if ok {
 		r.mapped = b[:len(b):len(b)]
 		r.owner = newOwner(func() { unmap() })
-		if st != nil {
-			st.Requests.Add(1)
-		}
+		st.Requests.Add(1)
 	}
 	return r, nil
 }
@@ -56,9 +57,7 @@ func (r *raw) close() {
 }
 
 func (r *raw) count(n int64) {
-	if r.st != nil {
-		r.st.BytesRead.Add(n)
-	}
+	r.st.BytesRead.Add(n)
 }
 
 // inside reports whether [off, off+n) lies in the file.

@@ -96,9 +96,10 @@ type column struct {
 	raw   bool           // kText: anything that is no string is kept as its JSON text
 
 	n, nulls int
-	valid    growing // bitmap; empty while there are no nulls
-	vals     growing // fixed-width values, text
-	offs     growing // n+1 offsets, of variable-size kinds; empty while n is 0
+	valid    growing        // bitmap; empty while there are no nulls
+	vals     growing        // fixed-width values, text
+	offs     growing        // n+1 offsets, of variable-size kinds; empty while n is 0
+	lent     *memory.Buffer // kText: the text of the only row, in memory that it was parsed in; vals and offs are empty then
 	kids     []*column
 	byName   map[string]int // kStruct
 	hint     [3]int         // bytes of valid, vals, offs in the last batch
@@ -217,6 +218,26 @@ func (c *column) end(at int) {
 	}
 }
 
+// settle copies text that was lent, as more comes behind it.
+func (c *column) settle() {
+	if b := c.lent; b != nil {
+		c.lent, c.n = nil, 0
+		c.s.bytes -= int64(c.width)
+		copy(c.vals.extend(b.Len(), c.hint[1], c.s.alloc), b.Bytes())
+		c.end(c.vals.n)
+		c.n = 1
+		b.Release()
+	}
+}
+
+// unlend forgets it.
+func (c *column) unlend() {
+	if c.lent != nil {
+		c.lent.Release()
+		c.lent = nil
+	}
+}
+
 // offset is where row i ends in vals or in the child.
 func (c *column) offset(i int) int {
 	switch {
@@ -234,6 +255,7 @@ func (c *column) null() {
 		c.n++
 		return
 	}
+	c.settle()
 	if c.valid.b == nil {
 		p := c.valid.extend(c.n/8+1, max(c.hint[0], c.n/4), c.s.alloc)
 		for i := range p {
@@ -287,6 +309,9 @@ func (c *column) truncate(n int) {
 	case kBool:
 		c.vals.n = min(c.vals.n, (n+7)/8)
 	case kText, kBinary:
+		if n == 0 {
+			c.unlend()
+		}
 		c.vals.n = c.offset(n - 1)
 		c.offs.n = min(c.offs.n, offsetBytes(n, c.width))
 	case kList, kMap:
@@ -327,6 +352,13 @@ func (c *column) finish() arrow.ArrayData {
 	switch c.kind {
 	case kNull, kStruct, kFixedList:
 	case kText, kBinary:
+		if b := c.lent; b != nil {
+			c.lent, c.n = nil, 0
+			c.end(b.Len())
+			c.n = 1
+			bufs = append(bufs, c.offs.take(), b)
+			break
+		}
 		bufs = append(bufs, c.offs.take(), c.vals.take())
 	case kList, kMap:
 		bufs = append(bufs, c.offs.take())
@@ -356,6 +388,7 @@ func (c *column) finish() arrow.ArrayData {
 }
 
 func (c *column) release() {
+	c.unlend()
 	c.valid.release()
 	c.vals.release()
 	c.offs.release()

@@ -272,7 +272,8 @@ func FuzzArray(f *testing.F) {
 			s := &sink{alloc: memtest.New(t)}
 			p := columnsOf(t, s)
 			p.text.more = true
-			a := &elements{p: p, in: bytes.NewReader(b), raw: io.NopCloser(nil), cancel: func() {}, buf: make([]byte, n)}
+			a := &elements{p: p, in: bytes.NewReader(b), raw: io.NopCloser(strings.NewReader("")), cancel: func() {}, alloc: s.alloc, small: make([]byte, n)}
+			a.buf = a.small
 			for {
 				err := a.row(context.Background(), false)
 				if err == io.EOF {
@@ -296,6 +297,7 @@ func FuzzArray(f *testing.F) {
 			}
 			check(t, p, rows[k])
 			p.root.release()
+			a.close()
 		}
 		if rows[0] != rows[1] || bad[0] != bad[1] || (errs[0] == nil) != (errs[1] == nil) {
 			t.Fatalf("%q: %d rows, %d bad, %v by pieces of %d; %d, %d, %v at once", b, rows[0], bad[0], errs[0], size, rows[1], bad[1], errs[1])

@@ -62,6 +62,33 @@ func (s *shape) observe(t *text, depth int) error {
 	return t.skip(depth)
 }
 
+// merge adds what was seen in rows behind those of s.
+func (s *shape) merge(o *shape) {
+	s.bools = s.bools || o.bools
+	s.ints = s.ints || o.ints
+	s.floats = s.floats || o.floats
+	s.strings = s.strings || o.strings
+	s.arrays = s.arrays || o.arrays
+	s.objects = s.objects || o.objects
+	for _, n := range o.names {
+		if f := s.fields[n]; f != nil {
+			f.merge(o.fields[n])
+			continue
+		}
+		if s.fields == nil {
+			s.fields = map[string]*shape{}
+		}
+		s.fields[n] = o.fields[n]
+		s.names = append(s.names, n)
+	}
+	switch {
+	case s.elem == nil:
+		s.elem = o.elem
+	case o.elem != nil:
+		s.elem.merge(o.elem)
+	}
+}
+
 // typ is the type that holds all values seen. Nothing but nulls gives string.
 func (s *shape) typ(path string) (arrow.DataType, error) {
 	var seen []string

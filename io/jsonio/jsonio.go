@@ -141,6 +141,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		pick[k*n/(sampled+1)] = true
 	}
 	heads := make([]head, n)
+	var looks fileset.Looks
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(32)
 	if ro != nil && ro.Concurrency > 0 {
@@ -151,7 +152,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 			break
 		}
 		g.Go(func() (err error) {
-			heads[i], err = t.head(gctx, i, pick[i])
+			heads[i], err = t.head(gctx, i, pick[i], &looks)
 			return driver.Wrap(err, driver.Place{File: t.set.Files[i].Path})
 		})
 	}
@@ -167,13 +168,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		if bad == nil && heads[i].err != nil {
 			bad = driver.Wrap(heads[i].err, driver.Place{File: t.set.Files[i].Path})
 		}
-		for k := range heads[i].rows {
-			x := text{b: heads[i].rows[k]}
-			if err := all.observe(&x, 0); err != nil {
-				return driver.Wrap(driver.Errorf(driver.Corrupt, "%w", err), driver.Place{File: t.set.Files[i].Path})
-			}
-		}
-		heads[i].rows = nil
+		all.merge(&heads[i].seen)
 	}
 	if !all.objects && bad != nil {
 		return bad
@@ -204,17 +199,20 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 // head is what the beginning of a file tells.
 type head struct {
 	array bool
-	rows  [][]byte // whole rows, if they were asked for
-	err   error    // of the first row that does not parse
+	seen  shape // of whole rows, if they were asked for
+	err   error // of the first row that does not parse
 }
 
-const sampleBytes = 1 << 20
+const (
+	sampleBytes = 1 << 20
+	layoutBytes = 512
+)
 
 var bom = []byte("\xEF\xBB\xBF")
 
 // head reads the beginning of file i: until its layout is known, or whole rows of
 // the first MiB, at least one.
-func (t *table) head(ctx context.Context, i int, rows bool) (h head, err error) {
+func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks) (h head, err error) {
 	obj := t.set.Object(i, nil)
 	raw := obj.Stream(ctx, 0, obj.Size())
 	defer raw.Close()
@@ -227,40 +225,48 @@ func (t *table) head(ctx context.Context, i int, rows bool) (h head, err error) 
 		defer d.Close()
 		in = d
 	}
-	size := 512
+	size := layoutBytes
 	if rows {
 		size = sampleBytes
 	}
-	var b []byte
+	b, from := make([]byte, size), 0
+	scratch := looks.Scratch()
+	defer scratch.Close()
+	defer func() { scratch.Free(b) }()
 	for {
-		from := len(b)
-		b = slices.Grow(b, size-from)[:size]
 		n, err := io.ReadFull(in, b[from:])
-		b = b[:from+n]
+		from += n
 		whole := err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !whole {
 			return h, err
 		}
-		text := bytes.TrimPrefix(b, bom)
-		first := bytes.TrimLeft(text, " \t\r\n")
+		begin := bytes.TrimPrefix(b[:from], bom)
+		first := bytes.TrimLeft(begin, " \t\r\n")
+		var found [][]byte
 		if len(first) > 0 {
 			h.array = first[0] == '['
 			if rows {
-				h.split(text, whole)
+				found = h.split(begin, whole)
 			}
 		}
-		if whole || h.err != nil || len(first) > 0 && (!rows || len(h.rows) > 0) {
+		if whole || h.err != nil || len(first) > 0 && (!rows || len(found) > 0) {
+			for _, row := range found {
+				if err := h.seen.observe(&text{b: row}, 0); err != nil {
+					return h, driver.Errorf(driver.Corrupt, "%w", err)
+				}
+			}
 			return h, nil
 		}
-		if size *= 8; size > fileset.MaxLine {
-			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", size/8)
+		if size > fileset.MaxLine {
+			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", fileset.MaxLine)
 		}
+		size = min(2*size, fileset.MaxLine+1)
+		b = scratch.Reallocate(size, b)
 	}
 }
 
 // split finds the whole rows of b.
-func (h *head) split(b []byte, whole bool) {
-	h.rows = h.rows[:0]
+func (h *head) split(b []byte, whole bool) (rows [][]byte) {
 	bad := func(err error) {
 		if h.err == nil {
 			h.err = driver.Errorf(driver.Corrupt, "the beginning of the file is not JSON: %w", err)
@@ -279,20 +285,20 @@ func (h *head) split(b []byte, whole bool) {
 				return err
 			}
 			if c == '{' {
-				h.rows = append(h.rows, b[from:x.i])
+				rows = append(rows, b[from:x.i])
 			}
 			return nil
 		})
 		if err != nil && err != errMore {
 			bad(err)
 		}
-		return
+		return rows
 	}
 	for len(b) > 0 {
 		n := bytes.IndexByte(b, '\n') + 1
 		if n == 0 {
 			if !whole {
-				return
+				return rows
 			}
 			n = len(b)
 		}
@@ -305,9 +311,10 @@ func (h *head) split(b []byte, whole bool) {
 		if err := x.skip(0); err != nil {
 			bad(err)
 		} else if x.b[from] == '{' {
-			h.rows = append(h.rows, x.b[from:x.i])
+			rows = append(rows, x.b[from:x.i])
 		}
 	}
+	return rows
 }
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
@@ -315,6 +322,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
+
+// TakeRead implements driver.Metered.
+func (t *table) TakeRead() int64 { return t.set.TakeRead() }
 
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
@@ -325,7 +335,8 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		Types      map[string]string
 		Strict     bool
 		SplitBytes int64
-	}{t.o.Types, t.o.Strict, t.o.SplitBytes})
+		Columns    []string `json:",omitempty"`
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns})
 	if err != nil {
 		return "", fault.New(fault.Internal, "%w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/decimal256"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -26,6 +27,7 @@ type parser struct {
 	known  map[string]bool // strict: columns of the file, also those not read
 	bad    *driver.Error   // first value of the row that its column cannot hold
 	b64    []byte
+	lend   func(b []byte, used int) *memory.Buffer // of the memory of the text, nil: it is copied
 }
 
 // row parses one value at the text's position as a row. It returns errMore or a
@@ -157,7 +159,7 @@ func (p *parser) value(c *column, depth int) error {
 		}
 	case kText:
 		if ch == '"' {
-			s, err := p.str()
+			s, err := p.once()
 			if err != nil {
 				return err
 			}
@@ -177,7 +179,7 @@ func (p *parser) value(c *column, depth int) error {
 		}
 	case kBinary, kFixed, kDate, kTime, kTimestamp:
 		if ch == '"' {
-			s, err := p.str()
+			s, err := p.once()
 			if err != nil {
 				return err
 			}
@@ -249,6 +251,14 @@ func (p *parser) variable(c *column, s []byte) {
 		c.null()
 		return
 	}
+	if p.lend != nil && c.kind == kText && c.n == 0 {
+		if c.lent = p.lend(s, len(s)); c.lent != nil {
+			c.s.bytes += int64(c.width + len(s))
+			c.added()
+			return
+		}
+	}
+	c.settle()
 	copy(c.vals.extend(len(s), c.hint[1], c.s.alloc), s)
 	c.s.bytes += int64(len(s))
 	c.end(c.vals.n)
@@ -484,17 +494,32 @@ func (p *parser) coded(c *column, s []byte) {
 	var v int64
 	var err error
 	switch c.kind {
-	case kBinary, kFixed:
+	case kBinary:
+		n, at := base64.StdEncoding.DecodedLen(len(s)), c.vals.n
+		if c.width == 4 && at+n > math.MaxInt32 {
+			p.reject(c, "more than 2 GiB of bytes in a batch; set the type large_binary")
+			c.null()
+			return
+		}
+		n, err = base64.StdEncoding.Decode(c.vals.extend(n, c.hint[1], c.s.alloc), s)
+		if c.vals.n = at; err == nil {
+			c.vals.n += n
+			c.s.bytes += int64(n)
+			c.end(c.vals.n)
+			c.added()
+			return
+		}
+	case kFixed:
 		n := base64.StdEncoding.DecodedLen(len(s))
+		if n > 2*c.width+64 { // with line breaks, perhaps
+			err = fmt.Errorf("it has more than %d bytes", c.width)
+			break
+		}
 		if cap(p.b64) < n {
 			p.b64 = make([]byte, n+n/4)
 		}
 		if n, err = base64.StdEncoding.Decode(p.b64[:cap(p.b64)], s); err != nil {
 			break
-		}
-		if c.kind == kBinary {
-			p.variable(c, p.b64[:n])
-			return
 		}
 		if n != c.width {
 			err = fmt.Errorf("it has %d bytes, not %d", n, c.width)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
@@ -80,21 +81,26 @@ func (t *table) parser(s *sink, idx []int) (*parser, error) {
 // rows finds the rows of a split, one after another.
 type rows interface {
 	// row parses the next row, or skips it: if skip, or if it begins before FromByte. An error of code RowError is about that
-	// row, which lies behind then; io.EOF comes after the last; others are final.
+	// row, which lies behind then; io.EOF comes after the last; errAlone before one that is so long that it is a batch of its own;
+	// others are final.
 	row(ctx context.Context, skip bool) error
 	// unread goes back to where the row that was parsed last begins.
 	unread()
+	// used says that what was parsed is not needed any more.
+	used()
 	close() error
 }
 
+var errAlone = errors.New("the next row is long")
+
 func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanOptions) (rows, error) {
 	if !at.array {
-		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, o.Stats)
+		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, o.Stats, o.Alloc)
 		return &lines{p: p, c: c, first: at.r.Off == 0, begin: at.r.Off, least: at.r.Off + o.FromByte}, err
 	}
 	obj := t.set.Object(at.file, o.Stats)
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	a := &elements{p: p, raw: obj.Stream(sctx, 0, obj.Size()), cancel: cancel, buf: make([]byte, min(1<<20, obj.Size()+1))}
+	a := &elements{p: p, raw: obj.Stream(sctx, 0, obj.Size()), cancel: cancel, alloc: o.Alloc, small: make([]byte, min(longBytes, obj.Size()+1))}
 	a.in = a.raw
 	p.text.more = true
 	if kind := fileset.Compression(t.set.Files[at.file].Info.Key); kind != "" {
@@ -103,8 +109,9 @@ func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanO
 			a.close()
 			return nil, err
 		}
-		a.in, a.buf = d, make([]byte, 1<<20)
+		a.in, a.small = d, make([]byte, longBytes)
 	}
+	a.buf = a.small
 	return a, nil
 }
 
@@ -171,7 +178,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		}
 		skip := r.row < r.o.FromRow
 		err := r.in.row(ctx, skip)
-		if err == io.EOF {
+		if err == io.EOF || err == errAlone {
 			break
 		}
 		if err != nil {
@@ -209,6 +216,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		defer cols[i].Release()
 	}
 	root.n = 0
+	r.in.used()
 	rec := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer rec.Release()
 	first := r.row - int64(n)
@@ -289,12 +297,13 @@ func (l *lines) count(to int) {
 	}
 }
 
-// tell adds up to 1000 bytes of text to the message of e.
+const tellBytes = 1000
+
+// tell adds up to tellBytes of text to the message of e.
 func tell(e *driver.Error, where string, text []byte) *driver.Error {
-	const most = 1000
 	text = bytes.TrimSpace(text)
-	show := strconv.Quote(string(text[:min(len(text), most)]))
-	if len(text) > most {
+	show := strconv.Quote(string(text[:min(len(text), tellBytes)]))
+	if len(text) > tellBytes {
 		show += "..."
 	}
 	c := *e
@@ -306,8 +315,7 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 	for {
 		if l.at == len(l.chunk) {
 			var err error
-			l.count(len(l.chunk))
-			l.counted = 0
+			l.used()
 			if l.chunk, l.off, err = l.c.Next(ctx); err != nil {
 				l.chunk, l.at = nil, 0
 				return err
@@ -336,6 +344,16 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 	if skip || l.off+int64(l.last) < l.least {
 		return nil
 	}
+	line := l.chunk[l.last:l.at]
+	l.p.lend = nil
+	if l.p.ours = l.c.Long(); l.p.ours {
+		if l.p.root.n > 0 {
+			l.unread()
+			return errAlone
+		}
+		line = bytes.Clone(line[:min(len(line), 2*tellBytes)])
+		l.p.lend = l.c.Lend
+	}
 	n, size := l.p.root.n, l.p.root.s.bytes
 	err := l.p.row()
 	if err == nil {
@@ -347,12 +365,20 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 		err = l.p.fail("%q after the end of the object; write one object per line", l.p.b[l.p.i])
 	}
 	if e, ok := err.(*syntaxError); ok {
-		return l.tell(driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at)), l.chunk[l.last:l.at])
+		return l.tell(driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at)), line)
 	}
 	if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
-		return l.tell(e, l.chunk[l.last:l.at])
+		return l.tell(e, line)
 	}
 	return err
+}
+
+func (l *lines) used() {
+	if l.at == len(l.chunk) {
+		l.count(l.at)
+		l.chunk, l.at, l.counted = nil, 0, 0
+		l.c.Done()
+	}
 }
 
 func (l *lines) unread()      { l.at = l.last }
@@ -367,13 +393,20 @@ type elements struct {
 	raw    io.ReadCloser
 	in     io.Reader // raw, or the decompressor, an io.ReadCloser
 	cancel context.CancelFunc
-	buf    []byte
-	off    int64 // of buf in the file
+	alloc  memory.Allocator
+	small  []byte         // Go memory
+	long   *memory.Buffer // nil unless an element is longer than small
+	buf    []byte         // the memory of one of them
+	off    int64          // of buf in the file
 	eof    bool
-	state  int // of the grammar, below
-	last   int // where the row parsed last begins, with its comma
-	before int // state there
+	state  int    // of the grammar, below
+	last   int    // where the row parsed last begins, with its comma
+	before int    // state there
+	shown  []byte // the begin of a long element as it was before it was parsed
 }
+
+// longBytes is what an element has that is parsed alone, once it is known to be whole.
+const longBytes = 1 << 20
 
 const (
 	atStart = iota // before '['
@@ -393,12 +426,19 @@ func (a *elements) row(ctx context.Context, skip bool) error {
 			}
 			continue
 		}
+		if err == errAlone {
+			a.p.i, a.state = begin, state
+			return err
+		}
 		if e, ok := err.(*syntaxError); ok {
 			return driver.Errorf(driver.Corrupt, "the array is damaged: %s (byte %d)", e.msg, a.off+int64(e.at))
 		}
 		a.last, a.before = begin, state
 		if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
-			return tell(e, "the element is", bytes.TrimLeft(a.p.b[begin:a.p.i], ", \t\r\n"))
+			if a.shown == nil {
+				a.shown = bytes.TrimLeft(a.p.b[begin:a.p.i], ", \t\r\n")
+			}
+			return tell(e, "the element is", a.shown)
 		}
 		return err
 	}
@@ -450,18 +490,47 @@ func (a *elements) step(skip bool) error {
 	if skip {
 		return p.skip(0)
 	}
+	p.ours, a.shown = false, nil
+	if len(p.b)-p.i > longBytes {
+		from := p.i
+		if err := p.skip(0); err != nil {
+			return err
+		}
+		n := p.i - from
+		p.i = from
+		if p.ours = n > longBytes; p.ours {
+			if p.root.n > 0 {
+				return errAlone
+			}
+			a.shown = bytes.Clone(p.b[from : from+2*tellBytes])
+		}
+	}
 	return p.row()
 }
 
 // fill gets more text behind what is left of it.
 func (a *elements) fill(ctx context.Context) error {
-	left := copy(a.buf, a.p.b[a.p.i:])
+	rest := a.p.b[a.p.i:]
+	left := len(rest)
 	a.off += int64(a.p.i)
-	if left == len(a.buf) {
+	switch old := a.long; {
+	case left == len(a.buf):
 		if left >= fileset.MaxLine {
 			return driver.Errorf(driver.Corrupt, "the element at byte %d is larger than %d bytes", a.off, fileset.MaxLine)
 		}
-		a.buf = append(a.buf, make([]byte, len(a.buf))...)
+		a.long = memory.NewResizableBuffer(a.alloc)
+		a.long.ResizeNoShrink(2 * left)
+		a.buf = a.long.Buf()[:2*left]
+		copy(a.buf, rest)
+		if old != nil {
+			old.Release()
+		}
+	case old != nil && left <= len(a.small)/2:
+		a.long, a.buf = nil, a.small
+		copy(a.buf, rest)
+		old.Release()
+	default:
+		copy(a.buf, rest)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -483,6 +552,7 @@ func (a *elements) fill(ctx context.Context) error {
 }
 
 func (a *elements) unread() { a.p.i, a.state = a.last, a.before }
+func (a *elements) used()   {}
 
 func (a *elements) close() error {
 	var err error
@@ -491,5 +561,9 @@ func (a *elements) close() error {
 	}
 	err = errors.Join(err, a.raw.Close())
 	a.cancel()
+	if a.long != nil {
+		a.long.Release()
+		a.long, a.buf = nil, nil
+	}
 	return err
 }

@@ -29,6 +29,7 @@ type text struct {
 	b    []byte
 	i    int
 	more bool   // b is not the end of the text
+	ours bool   // b may be changed: it is read once
 	buf  []byte // of unescaped strings
 }
 
@@ -115,34 +116,59 @@ func (t *text) str() ([]byte, error) {
 		t.i = i + 1
 		return t.b[begin:i], nil
 	}
-	return t.long(begin, i)
+	s, buf, err := t.long(begin, i, t.buf[:0], true)
+	t.buf = buf
+	return s, err
 }
 
-// long is str beyond the first byte that needs care, at i.
-func (t *text) long(begin, i int) ([]byte, error) {
-	buf, from, utf := t.buf[:0], begin, false
+// once is str of a string that nobody looks at again in b: it may be unescaped where it lies.
+func (t *text) once() ([]byte, error) {
+	if !t.ours {
+		return t.str()
+	}
+	begin := t.i + 1
+	s, _, err := t.long(begin, begin, t.b[begin:begin], true)
+	return s, err
+}
+
+// pass consumes a string.
+func (t *text) pass() error {
+	_, _, err := t.long(t.i+1, t.i+1, t.buf[:0], false)
+	return err
+}
+
+// long is str of the string that begins behind its quote, whose bytes before i need no care; buf is where it is unescaped, which takes
+// no more bytes. Unless keep there is no value.
+func (t *text) long(begin, i int, buf []byte, keep bool) (s, _ []byte, err error) {
+	from, utf := begin, false
 	for {
 		i = plain(t.b, i)
 		if i >= len(t.b) {
-			return nil, t.short()
+			return nil, buf, t.short()
 		}
 		switch c := t.b[i]; {
 		case c == '"':
 			t.i = i + 1
+			if !keep {
+				return nil, buf, nil
+			}
 			s := t.b[from:i]
 			if from != begin {
 				buf = append(buf, s...)
-				t.buf, s = buf, buf
+				s = buf
 			}
 			if utf && !utf8.Valid(s) {
 				s = t.repair(s)
 			}
-			return s, nil
+			return s, buf, nil
 		case c == '\\':
-			buf = append(buf, t.b[from:i]...)
-			var err error
+			if keep {
+				buf = append(buf, t.b[from:i]...)
+			} else {
+				buf = buf[:0]
+			}
 			if buf, i, err = t.escape(buf, i); err != nil {
-				return nil, err
+				return nil, buf, err
 			}
 			from = i // beyond begin, as an escape takes bytes
 		case c >= 0x80:
@@ -150,7 +176,7 @@ func (t *text) long(begin, i int) ([]byte, error) {
 			i++
 		case c < 0x20:
 			t.i = i
-			return nil, t.fail("the control character %#x in a string; write it as an escape", c)
+			return nil, buf, t.fail("the control character %#x in a string; write it as an escape", c)
 		}
 	}
 }
@@ -163,7 +189,6 @@ func (t *text) repair(s []byte) []byte {
 		out = utf8.AppendRune(out, r)
 		s = s[n:]
 	}
-	t.buf = out
 	return out
 }
 
@@ -328,8 +353,7 @@ func (t *text) skip(depth int) error {
 	}
 	switch c {
 	case '"':
-		_, err := t.str()
-		return err
+		return t.pass()
 	case '{', '[':
 		return t.each(depth, c, func([]byte) error { return t.skip(depth + 1) })
 	case 't':

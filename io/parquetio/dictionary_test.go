@@ -355,7 +355,7 @@ func TestDictionaryOption(t *testing.T) {
 		o    Dictionary
 		want string
 	}{
-		{Dictionary{Columns: []string{"x"}}, `dictionary: unknown column "x"; have s, k`},
+		{Dictionary{Columns: []string{"text"}}, `dictionary: unknown column "text"; have s, k`},
 		{Dictionary{Columns: []string{"k"}}, `column "k": dictionary: the column is not read from the files; leave it out`},
 		{Dictionary{All: true, Columns: []string{"s"}}, `dictionary: all columns and some by name; leave one of them out`},
 	} {

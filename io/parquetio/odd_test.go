@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // What other writers make and Arrow's Go types cannot hold is in the schema; it is said which column that is if it is read, and
@@ -56,7 +57,7 @@ func TestUnreadableTypes(t *testing.T) {
 				t.Errorf("%s, %q: %d rows, %v", name, o.Columns, rows, err)
 			}
 		}
-		o := &Options{Columns: []string{"id"}}
+		o := &Options{Options: fileset.Options{Columns: []string{"id"}}}
 		if s := mustOpen(t, o, path).Schema(); s.NumFields() != 1 {
 			t.Errorf("%s: %v", name, s)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"golang.org/x/sync/errgroup"
@@ -20,9 +19,6 @@ const Kind = "parquet"
 // Options of a source.
 type Options struct {
 	fileset.Options
-	// Columns are the columns that the table has, in this order; nil means all.
-	// Partition, path and row columns are among those that can be named.
-	Columns []string `json:"columns,omitempty" doc:"columns to read, in this order; default: all"`
 	// Dictionary chooses top-level columns of strings or binary that are handed out as Arrow dictionaries,
 	// dictionary<values=utf8, indices=int32>, however the pages are encoded. Batches have different dictionaries,
 	// in which a value may occur twice: values are to be compared, not indices.
@@ -65,11 +61,6 @@ func New(o Options) driver.Source { return &Source{o} }
 func (o *Options) Validate() error {
 	if err := o.Options.Validate(); err != nil {
 		return err
-	}
-	for i, c := range o.Columns {
-		if slices.Contains(o.Columns[:i], c) {
-			return fault.New(fault.Invalid, "columns: %q is there twice", c)
-		}
 	}
 	if o.Dictionary.All && len(o.Dictionary.Columns) > 0 {
 		return fault.New(fault.Invalid, "dictionary: all columns and some by name; leave one of them out")
@@ -148,23 +139,17 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	for i, f := range t.footers {
 		files[i] = f.schema.arrow
 	}
-	full, err := t.set.Schema(files)
+	full, err := t.set.Unify(files)
 	if err != nil {
 		return err
 	}
 	full = t.unreadable(full)
-	idx, err := fileset.Select(full, t.o.Columns)
-	if err != nil {
+	if t.full, err = t.asDictionaries(full); err != nil {
 		return err
 	}
-	if full, err = t.asDictionaries(full); err != nil {
+	if t.schema, err = t.set.Project(t.full); err != nil {
 		return err
 	}
-	fields := make([]arrow.Field, len(idx))
-	for k, i := range idx {
-		fields[k] = full.Field(i)
-	}
-	t.full, t.schema = full, arrow.NewSchema(fields, nil)
 	t.list()
 	return nil
 }

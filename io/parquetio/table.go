@@ -57,6 +57,9 @@ func (t *table) Splits() []driver.Split { return t.splits }
 // PartitionColumns implements driver.Partitioned.
 func (t *table) PartitionColumns() []string { return t.set.PartitionColumns() }
 
+// TakeRead implements driver.Metered.
+func (t *table) TakeRead() int64 { return t.set.TakeRead() }
+
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 func (t *table) Close() error { return t.set.Close() }
@@ -197,7 +200,7 @@ func (t *table) Keep(ctx context.Context, p driver.Predicate) ([]bool, error) {
 		terms := a.Predicate
 		rg = f.group(at.group)
 		g.Go(func() error {
-			out, err := f.schema.bloomExcludes(gctx, t.input(at.file, new(driver.ScanStats)), rg, terms)
+			out, err := f.schema.bloomExcludes(gctx, t.input(at.file, nil), rg, terms)
 			if err != nil {
 				return fault.Wrap(err, fault.Place{File: t.set.Files[at.file].Path, RowGroup: fault.N(int64(at.group))})
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/drivertest"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // fromJSON makes a record of one-letter columns.
@@ -100,12 +101,12 @@ func TestManyFiles(t *testing.T) {
 	}
 
 	// Columns of the source, in their order, with a path column.
-	o := &Options{Columns: []string{"row", "c", "a"}}
+	o := &Options{Options: fileset.Options{Columns: []string{"row", "c", "a"}}}
 	o.RowColumn = "row"
 	if got := lines(t, mustOpen(t, o, dir), driver.ScanOptions{}); !strings.HasPrefix(got, "{\"a\":1,\"c\":null,\"row\":0}\n{\"a\":2,\"c\":null,\"row\":1}\n") {
 		t.Error(got)
 	}
-	if _, err := open(t, &Options{Columns: []string{"nope"}}, dir); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "nope") {
+	if _, err := open(t, &Options{Options: fileset.Options{Columns: []string{"nope"}}}, dir); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "nope") {
 		t.Errorf("error %v", err)
 	}
 
@@ -288,7 +289,7 @@ func TestFingerprint(t *testing.T) {
 	if print(nil, a) != print(nil, b) {
 		t.Error("equal data in another place has another fingerprint")
 	}
-	if print(nil, a) == print(&Options{Columns: []string{"id"}}, a) {
+	if print(nil, a) == print(&Options{Options: fileset.Options{Columns: []string{"id"}}}, a) {
 		t.Error("other columns have the same fingerprint")
 	}
 	part := rec.NewSlice(0, 99)

@@ -40,7 +40,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if so.Limit > 0 && len(so.Predicate) == 0 {
 		r.left = so.Limit
 	}
-	r.chunks, err = t.set.OpenChunks(ctx, p.File, p.Range, 0, so.Stats)
+	r.chunks, err = t.set.OpenChunks(ctx, p.File, p.Range, 0, so.Stats, so.Alloc)
 	return r, err
 }
 
@@ -91,9 +91,15 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	return driver.Batch{}, r.err
 }
 
-func (r *reader) next(ctx context.Context) error {
+// used gives the chunk back.
+func (r *reader) used() {
 	r.countTo(len(r.chunk))
-	r.chunk, r.count = nil, 0
+	r.chunk, r.data, r.count = nil, nil, 0
+	r.chunks.Done()
+}
+
+func (r *reader) next(ctx context.Context) error {
+	r.used()
 	b, off, err := r.chunks.Next(ctx)
 	if err != nil {
 		return err
@@ -220,12 +226,20 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 	var cols []arrow.Array
 	if r.lines {
 		file = schema
-		offs, text := newBuffer(r.o.Alloc, 4*(n+1)), newBuffer(r.o.Alloc, size)
-		out, mem, at := arrow.Int32Traits.CastFromBytes(offs.Bytes()), text.Bytes(), 0
+		offs := newBuffer(r.o.Alloc, 4*(n+1))
+		out := arrow.Int32Traits.CastFromBytes(offs.Bytes())
 		out[0] = 0
-		for k := range n {
-			at += copy(mem[at:], r.data[r.ends[2*k]:r.ends[2*k+1]])
-			out[k+1] = int32(at)
+		var text *memory.Buffer
+		if n == 1 {
+			text = r.chunks.Lend(r.data[r.ends[0]:r.ends[1]], size)
+			out[1] = int32(size)
+		}
+		if text == nil {
+			text = newBuffer(r.o.Alloc, size)
+			for k, at := 0, 0; k < n; k++ {
+				at += copy(text.Bytes()[at:], r.data[r.ends[2*k]:r.ends[2*k+1]])
+				out[k+1] = int32(at)
+			}
 		}
 		d := array.NewData(arrow.BinaryTypes.String, n, []*memory.Buffer{nil, offs, text}, nil, 0, 0)
 		a := array.NewStringData(d)
@@ -243,7 +257,9 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 			offsets[k] = at + int64(r.ends[2*k])
 		}
 	}
-	r.data = r.data[r.ends[2*n]:]
+	if r.data = r.data[r.ends[2*n]:]; len(r.data) == 0 {
+		r.used()
+	}
 	rec := array.NewRecordBatch(file, cols, int64(n))
 	defer rec.Release()
 	out, err := r.ad.Apply(rec, first, r.o.Alloc)
