@@ -55,6 +55,10 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 	if len(d.groups) > 1 {
 		left = map[NodeID]Resources{}
 	}
+	bad := map[NodeID]int{}
+	for i, id := range d.Avoid {
+		bad[id] = i + 1
+	}
 	placed := make([]Placement, 0, len(d.Members))
 	for _, g := range d.groups {
 		var rooms []room
@@ -64,7 +68,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 			if c == 0 {
 				return false
 			}
-			r := room{n: n, c: min(c, d.most()), bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
+			r := room{n: n, c: min(c, d.most()), bad: bad[n.ID], waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
 			switch {
 			case prefer != nil:
 				r.prefer = prefer(n)
@@ -83,7 +87,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 			}
 			has, taken := offer(like), 0
 			for n := range m.of(c) {
-				if slices.Contains(d.Avoid, n.ID) || in(left, n.ID) {
+				if bad[n.ID] > 0 || in(left, n.ID) {
 					continue
 				}
 				if !add(n, has) {
@@ -94,8 +98,8 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 				}
 			}
 		}
-		for i, id := range d.Avoid {
-			if n := m.nodes[id]; n != nil && fits(n) && !in(left, id) && !slices.Contains(d.Avoid[:i], id) {
+		for id := range bad {
+			if n := m.nodes[id]; n != nil && fits(n) && !in(left, id) {
 				add(n, offer(n))
 			}
 		}
@@ -141,10 +145,11 @@ const plenty = 1 << 30
 
 // room is how many members of a group fit on a node, and how many go there.
 type room struct {
-	n          *node
-	c, take    int64
-	bad, waste bool
-	prefer     int64
+	n       *node
+	c, take int64
+	bad     int // from 1 on, where the demand failed: the later, the more
+	waste   bool
+	prefer  int64
 }
 
 // share deals n members to rooms, which have room for them, and puts the rooms in order.
@@ -184,12 +189,12 @@ func share(rooms []room, n int64, spread Spread) {
 
 // before is the order in which rooms are filled.
 func before(a, b room) int {
-	return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
+	return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
 }
 
 // one is the room of the best kind that takes all n with the least left over; -1: none does.
 func one(rooms []room, n int64) int {
-	kind := func(a, b *room) int { return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste)) }
+	kind := func(a, b *room) int { return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste)) }
 	best, least := -1, 0
 	for i := range rooms {
 		r := &rooms[i]

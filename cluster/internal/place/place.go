@@ -51,7 +51,7 @@ type Demand struct {
 	Members  []Member
 	Spread   Spread
 	Distinct bool     // no two members on one node
-	Avoid    []NodeID // where it failed before: taken only if there is no other way
+	Avoid    []NodeID // where it failed before, the last at the end: taken only if there is no other way, and from the beginning
 }
 
 // EventKind is what happened.

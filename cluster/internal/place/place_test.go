@@ -99,6 +99,10 @@ func TestPlaces(t *testing.T) {
 			{want(avoiding(gang("a", 1, one), "n1")), "place a: 0@n2"},
 			{want(avoiding(gang("b", 1, one), "n2", "n1")), "place b: 0@n1"},
 		},
+		"avoid what failed last": {
+			{up1(gpus("n1", 1, 0)), ""}, {up1(gpus("n2", 1, 0)), ""}, {up1(gpus("n3", 1, 0)), ""},
+			{want(avoiding(distinct(gang("a", 2, one)), "n3", "n1", "n2")), "place a: 0@n3 1@n1"},
+		},
 		"a large gang is not starved": {
 			{up1(gpus("n1", 2, 0)), ""}, {up1(gpus("n2", 2, 0)), ""},
 			{want(gang("a", 1, one)), "place a: 0@n1"},
