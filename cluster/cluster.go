@@ -70,7 +70,7 @@ type HeadConfig struct {
 	Names    []string      // by which others know this machine, besides Listen's
 	Store    StoreConfig   // an external etcd; none: one is embedded, in Dir
 	Lease    time.Duration // after which a silent node is lost; 0: 15 s
-	KeepJobs int           // that are over; 0: 100
+	KeepJobs int           // that are over, and have been for ten minutes; 0: 100
 	Node     *NodeConfig   // of this machine's node, which runs in this process; nil: none
 	Version  string
 	Log      *slog.Logger // nil: none
