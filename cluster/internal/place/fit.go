@@ -8,19 +8,18 @@ import (
 
 // try says where the members of d go now; nil: they do not fit. later keeps off what is reserved.
 func (m *Machine) try(d *demand, later bool) []Placement {
-	offer := func(n *node) Resources { return n.free }
-	if later {
-		offer = func(n *node) Resources {
-			if n.kept.zero() {
-				return n.free
-			}
-			left := n.free
-			left.Named = maps.Clone(n.free.Named)
-			left.take(n.kept, -1)
-			return left
-		}
+	var placed []Placement
+	found := false
+	if later || m.first == nil { // else what is reserved is its own
+		placed, found = m.ready(d)
 	}
-	placed := m.fit(d, m.classes, func(n *node) bool { return n.is == up }, offer, nil)
+	if !found {
+		offer := func(n *node) Resources { return n.free }
+		if later {
+			offer = (*node).offers
+		}
+		placed = m.fit(d, m.classes, func(n *node) bool { return n.is == up }, offer, nil)
+	}
 	taken := map[string]bool{} // of the last node
 	for i := range placed {
 		p := &placed[i]
@@ -46,6 +45,17 @@ func (m *Machine) try(d *demand, later bool) []Placement {
 		}
 	}
 	return placed
+}
+
+// offers is what is free of a node beside what is reserved.
+func (n *node) offers() Resources {
+	if n.kept.zero() {
+		return n.free
+	}
+	left := n.free
+	left.Named = maps.Clone(n.free.Named)
+	left.take(n.kept, -1)
+	return left
 }
 
 // fit finds usable nodes of classes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
