@@ -362,3 +362,12 @@ func TestStoppedNode(t *testing.T) {
 		t.Errorf("it came back as %s", back.ID())
 	}
 }
+
+// What a node offers of its memory by itself is rounded: two machines that are alike are one kind of node.
+func TestEven(t *testing.T) {
+	for bytes, want := range map[int64]int64{0: 0, 1: 1, 127: 127, 129: 128, 64 << 30: 64 << 30, 57<<30 + 12345: 57 << 30, 57<<30 - 1: 57<<30 - 512<<20, 1<<40 - 1: 127 << 33} {
+		if got := even(bytes); got != want {
+			t.Errorf("%d: %d, want %d", bytes, got, want)
+		}
+	}
+}

@@ -187,7 +187,7 @@ func (c *Client) RevokeToken(ctx context.Context, id string) error {
 
 // Job is what to run: one process on one node, or one on each of several, with what it needs.
 type Job struct {
-	ID         string   // of the submission: the same id and content is the same job; "": a new one each time
+	ID         string   // of the submission: the same id and content is the same job, also when that is over, until 100,000 others have ended; "": a new one each time
 	Name       string   // for people
 	Argv       []string // "penstock" is the node's own binary; a path begins at the working directory
 	Env        map[string]string

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/bits"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,7 +57,7 @@ type NodeConfig struct {
 	Labels  map[string]string // that jobs can ask for
 	CPUs    float64           // 0: as many as this process may use
 	GPUs    int               // < 0: none; 0: all that are found
-	Memory  int64             // bytes; 0: what is available now, less a tenth
+	Memory  int64             // bytes; 0: what is available now, less a tenth, in whole steps of which it is 64 to 127
 	Named   map[string]int64  // other resources
 	Version string            // of the binary
 	Grace   time.Duration     // that processes get when the node ends; 0: 10 s
@@ -70,7 +71,7 @@ type HeadConfig struct {
 	Names    []string      // by which others know this machine, besides Listen's
 	Store    StoreConfig   // an external etcd; none: one is embedded, in Dir
 	Lease    time.Duration // after which a silent node is lost; 0: 15 s
-	KeepJobs int           // that are over; 0: 100
+	KeepJobs int           // that are over, and have been for ten minutes; 0: 100
 	Node     *NodeConfig   // of this machine's node, which runs in this process; nil: none
 	Version  string
 	Log      *slog.Logger // nil: none
@@ -193,7 +194,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, fault.New(fault.Invalid, "a node cannot offer less than nothing")
 	}
 	if r.Memory == 0 {
-		r.Memory = exec.AvailableMemory() / 10 * 9
+		r.Memory = even(exec.AvailableMemory() / 10 * 9)
 	}
 	if n.binary, err = os.Executable(); err != nil {
 		return nil, err
@@ -211,6 +212,12 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	inv.Capacity = r.wire()
 	n.inventory = inv
 	return n, nil
+}
+
+// even rounds bytes down to six bits after the first, so that machines that are alike offer the same.
+func even(bytes int64) int64 {
+	unit := int64(1) << max(bits.Len64(uint64(bytes))-7, 0)
+	return bytes / unit * unit
 }
 
 // devices leases the GPUs for as long as the node runs; want 0: all.

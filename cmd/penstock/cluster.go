@@ -251,7 +251,7 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 	f.StringVar(&cfg.Dir, "dir", "", "`folder` of the head; default: penstock/head in $XDG_STATE_HOME, else in ~/.local/state")
 	store.flags(c)
 	f.DurationVar(&cfg.Lease, "lease", 15*time.Second, "a node that is silent for so long is lost, and its jobs start elsewhere")
-	f.IntVar(&cfg.KeepJobs, "keep-jobs", 100, "how many jobs that are over are remembered")
+	f.IntVar(&cfg.KeepJobs, "keep-jobs", 100, "how many jobs that are over are remembered; those of the last ten minutes are, besides")
 	f.StringVar(&nodeName, "node-name", "", "of this machine's node; default: the one that it had, else the host's")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, "CPUs to offer, 0 for no node here; default: all", offerGPUs, offerMemory)

@@ -379,6 +379,9 @@ func (f *follower) follow(asked context.Context) error {
 		}
 		err = <-over
 	}
+	if fault.CodeOf(err) == fault.NotFound {
+		return fmt.Errorf("how job %s ended is not remembered any more: %w", f.job, err)
+	}
 	if err != errOver {
 		return fmt.Errorf("job %s goes on (penstock logs -f %s): %w", f.job, f.job, err)
 	}

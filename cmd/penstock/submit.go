@@ -25,7 +25,7 @@ names, and the job runs in a copy of it on a node. Data and output are not in th
 here, and the command exits as it does. SIGINT stops the job; a second one leaves it to end by itself. If its node is lost, it starts again on another.
 
 With --nodes N the program runs on each of N nodes, with those resources each. In Go, penstock.Init at the top of main makes one of these processes: node 0 leads, and plans and
-training runs are those of all nodes (docs/cluster.md, "Your own Go program"). When one fails or is lost, all start again. A program that ends with exit code 75 starts again, and nothing is counted.
+training runs are those of all nodes (docs/cluster.md, "Your own Go program"). When one fails or is lost, all start again. A program that ends with exit code 75 starts again elsewhere; ten such ends in a row, each within two minutes, fail the job.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock submit -- ./late -out "$PWD/out/late/"                              # built by: CGO_ENABLED=0 go build -o late .

@@ -157,3 +157,51 @@ func TestWaiting(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// Two of three nodes do not reach each other: a job on two nodes finds the others, whichever two they are; one on all three fails.
+func TestNodesApart(t *testing.T) {
+	all := []place.NodeID{"n1", "n2", "n3"}
+	for size, want := range map[int]jobs.State{2: jobs.Finished, 3: jobs.Failed} {
+		for k, a := range all {
+			b := all[(k+1)%3]
+			var m Machine
+			for _, id := range all {
+				m.Step(Event{Kind: Attach, Epoch: 1, Node: nodeOf(string(id))})
+			}
+			acts := m.Step(Event{Kind: Submit, Spec: jobOn(size)})
+			for now := time.Duration(0); ; {
+				at, where := map[place.NodeID]jobs.Process{}, []place.NodeID{}
+				for _, x := range acts {
+					if x.Do == Start {
+						at[x.Node] = x.Process
+						where = append(where, x.Node)
+					}
+				}
+				if len(at) != size {
+					t.Fatalf("%v", acts)
+				}
+				_, first := at[a]
+				_, second := at[b]
+				for _, id := range where {
+					m.Step(Event{Kind: Started, At: now, Epoch: 1, Node: place.Node{ID: id}, Process: at[id]})
+				}
+				for _, id := range where {
+					end := End{Process: at[id]}
+					if first && second {
+						end.Class, end.Code, end.Text = jobs.Preemption, 75, "others are not reached"
+					}
+					m.Step(Event{Kind: Exited, At: now, Epoch: 1, Node: place.Node{ID: id}, Ended: []End{end}})
+				}
+				r, _ := m.Record("j")
+				if r.State.Over() {
+					if r.State != want || want == jobs.Finished && r.Attempt > 3 || want == jobs.Failed && r.Attempt != 10 {
+						t.Errorf("of %d, %s and %s apart: %+v", size, a, b, r)
+					}
+					break
+				}
+				now, _ = m.Deadline()
+				acts = m.Step(Event{Kind: Tick, At: now})
+			}
+		}
+	}
+}

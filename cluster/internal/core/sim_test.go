@@ -33,7 +33,8 @@ type sim struct {
 	agents []*agent
 	dies   int // actions until the head dies; < 0: not now
 	tick   time.Duration
-	first  int // nodes at the beginning: so many are there again in the end
+	first  int             // nodes at the beginning: so many are there again in the end
+	apart  [2]place.NodeID // do not reach each other, to the end
 }
 
 type loaded struct { // what the store has of a node
@@ -51,6 +52,7 @@ type submitted struct {
 	plan     [][]jobs.Class // how processes end, by attempt and member; beyond it they end well
 	good     map[int64]map[int]bool
 	attempts int64
+	on       map[place.NodeID]bool // the nodes of its last attempt
 }
 
 type agent struct {
@@ -141,6 +143,9 @@ func (s *sim) act(a Action) {
 		if n := len(a.Record.Placed); n > len(j.spec.Members) || a.Record.Attempt > j.record.Attempt && n < len(j.spec.Members) || j.spec.Distinct && len(on) < n {
 			s.t.Fatalf("job %s, of %d, is placed as %v", a.Job, len(j.spec.Members), a.Record.Placed)
 		}
+		if a.Record.Attempt > j.record.Attempt {
+			s.moves(j, a.Record.Placed)
+		}
 		j.record, j.saved = a.Record, true
 	case SaveNode:
 		n := s.nodes[a.Node]
@@ -156,6 +161,23 @@ func (s *sim) act(a Action) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// moves: a job whose processes were on nodes of which one was to be left does not go to the same ones while another is free.
+func (s *sim) moves(j *submitted, placed []place.Placement) {
+	was := j.on
+	j.on = map[place.NodeID]bool{}
+	for _, p := range placed {
+		j.on[p.Node] = true
+	}
+	if j.record.Cause != jobs.Preemption || j.record.Drained || j.record.Code != 75 || !maps.Equal(was, j.on) || len(s.head.Waiting()) > 0 {
+		return
+	}
+	for _, g := range s.agents {
+		if state, _, _ := s.head.Node(g.ID); state == Alive && !j.on[g.ID] && len(s.head.On(g.ID)) == 0 {
+			s.t.Fatalf("attempt %d of job %s is on %v again, and %s is free: %+v", j.record.Attempt+1, j.spec.ID, placed, g.ID, j.record)
 		}
 	}
 }
@@ -306,6 +328,9 @@ func (s *sim) exit(g *agent, p jobs.Process) {
 	if a := int(p.Attempt) - 1; !s.calm && a < len(j.plan) && p.Member < len(j.plan[a]) {
 		class = j.plan[a][p.Member]
 	}
+	if j.on[s.apart[0]] && j.on[s.apart[1]] {
+		class = jobs.Preemption
+	}
 	delete(g.runs, p)
 	if class == jobs.None {
 		if j.good[p.Attempt] == nil {
@@ -313,7 +338,11 @@ func (s *sim) exit(g *agent, p jobs.Process) {
 		}
 		j.good[p.Attempt][p.Member] = true
 	}
-	s.tells(g, End{Process: p, Class: class, Code: int64(len(class)), Text: "by itself"})
+	code := int64(len(class))
+	if class == jobs.Preemption {
+		code = 75
+	}
+	s.tells(g, End{Process: p, Class: class, Code: code, Text: "by itself"})
 	s.launch(g)
 }
 
@@ -454,6 +483,9 @@ func (s *sim) run() {
 	for s.first = 3 + s.r.IntN(6); len(s.agents) < s.first; {
 		s.join()
 	}
+	if s.r.IntN(2) == 0 {
+		s.apart = [2]place.NodeID{s.agents[0].ID, s.agents[1+s.r.IntN(len(s.agents)-1)].ID}
+	}
 	s.start()
 	for i := range 4 + s.r.IntN(12) {
 		s.after(s.upTo(60*time.Second), func() { s.submit(i) })
@@ -484,6 +516,7 @@ func (s *sim) run() {
 			s.t.Errorf("job %s finished with %v of its processes in attempt %d", id, j.good[r.Attempt], r.Attempt)
 		case r.State == jobs.Stopped && !j.stop:
 			s.t.Errorf("nobody stopped job %s", id)
+		case r.State == jobs.Failed && r.Apart >= 10 && j.on[s.apart[0]] && j.on[s.apart[1]]: // there was no other way
 		case r.State == jobs.Failed && r.Failures[jobs.Crash] <= j.spec.Budgets.Crash && r.Failures[jobs.Memory] <= j.spec.Budgets.Memory && r.Failures[jobs.User] <= j.spec.Budgets.User && r.Failures[jobs.Unfit] <= j.spec.Budgets.Unfit:
 			s.t.Errorf("job %s failed within its budgets: %+v", id, r)
 		case r.State == jobs.Failed && r.Why == "":

@@ -46,7 +46,7 @@ type Config struct {
 	Store  records.Options // Endpoints and what belongs to them; without: embedded, in Dir
 
 	Lease    time.Duration // of a node; 0: 15 s
-	KeepJobs int           // that are over; 0: 100
+	KeepJobs int           // that are over, and have been for ten minutes; 0: 100
 	Version  string        // of the binary
 	Log      *slog.Logger  // nil: none
 }
@@ -77,6 +77,7 @@ type Head struct {
 	nodes    map[string]*records.Record[nodeRecord]
 	live     map[string]*records.Record[liveRecord]
 	jobs     map[string]*records.Record[jobRecord]
+	past     past
 	sessions map[string]*session
 	looked   time.Time // at the clock
 	excused  time.Time // until then leases that end are given again
@@ -297,6 +298,11 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 			return 0, err
 		}
 	}
+	ids, _, err := all(ctx, h.t.submissions)
+	if err != nil {
+		return 0, err
+	}
+	h.past = newPast(ids)
 	js, _, err := all(ctx, h.t.jobs)
 	if err != nil {
 		return 0, err
@@ -478,37 +484,6 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 		h.trim()
 	}
 	return nil
-}
-
-// trim removes the records of jobs that have been over for longest, beyond KeepJobs.
-func (h *Head) trim() {
-	for {
-		var oldest *records.Record[jobRecord]
-		over := 0
-		for _, r := range h.jobs {
-			if r.Value.Record.State.Over() {
-				over++
-				if oldest == nil || r.Value.Ended.Before(oldest.Value.Ended) {
-					oldest = r
-				}
-			}
-		}
-		if over <= h.cfg.KeepJobs {
-			return
-		}
-		ops := []records.Op{h.t.jobs.DeleteOp(oldest.ID, oldest.Revision)}
-		if s := oldest.Value.Job.GetSubmission(); s != "" {
-			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
-				ops = append(ops, h.t.submissions.DeleteOp(s, r.Revision))
-			}
-		}
-		if _, err := h.store.Txn(h.ctx, ops...); err != nil {
-			h.log.Warn("a job that is over stays on record", "job", oldest.ID, "err", err)
-			return
-		}
-		delete(h.jobs, oldest.ID)
-		h.core.Forget(oldest.ID)
-	}
 }
 
 func same[T any](a, b T) bool {

@@ -92,7 +92,8 @@ func after(rs []ran, attempt int64, placed []place.Placement) []ran {
 // submissionRecord is of table submissions, by the id that the submitter gave.
 type submissionRecord struct {
 	Job    string
-	Digest string // of what was submitted
+	Digest string      // of what was submitted
+	Past   *pastRecord `json:",omitempty"` // nil: table jobs has the job
 }
 
 // liveRecord is of table live, by node; attached to the lease of its session.

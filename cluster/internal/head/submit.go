@@ -268,11 +268,14 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 		}
 		size := 0
 		for _, name := range ids {
-			r, err := h.jobNamed(name)
-			if err != nil {
+			var s *pb.JobState
+			if r, err := h.jobNamed(name); err == nil {
+				s = h.jobState(r, waits[r.ID])
+			} else if was := h.past.named(name); was != nil {
+				s = was.Value.state(was.ID)
+			} else {
 				return err
 			}
-			s := h.jobState(r, waits[r.ID])
 			if size += proto.Size(s) + 8; size > rpc.DefaultLimits.Message && len(q.GetJobs()) == 0 {
 				list.More = true
 				break
@@ -293,6 +296,9 @@ func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
 		if s := r.Value.Job.GetSubmission(); s != "" && s == name {
 			return r, nil
 		}
+	}
+	if was := h.past.named(name); was != nil {
+		return nil, fault.New(fault.NotFound, "job %s (%s) has %s, and only that is remembered of it (start --keep-jobs)", was.Value.Job, was.ID, was.Value.Past.State)
 	}
 	return nil, fault.New(fault.NotFound, "no job %s (see penstock jobs)", name)
 }
@@ -326,6 +332,9 @@ func (c controlServer) StopJob(ctx context.Context, q *pb.StopJobRequest) (*pb.E
 	return &pb.Empty{}, c.h.do(ctx, func() error {
 		r, err := c.h.jobNamed(q.GetJob())
 		if err != nil {
+			if c.h.past.named(q.GetJob()) != nil {
+				return nil
+			}
 			return err
 		}
 		return c.h.step(core.Event{Kind: core.Stop, Job: r.ID, Grace: graceOf(q.GetGraceMs())})

@@ -66,13 +66,19 @@ type Record struct {
 	State    State
 	Why      string // the first cause, of a job that is restarting or over
 	Cause    Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
+	Drained  bool   // Cause is Preemption, as the node of the process drained
 	Attempt  int64  // 1 is the first; 0: none was placed yet
 	Code     int64  // of the process that Why is of, or 0
 	Failures map[Class]int64
 	Placed   []place.Placement // of the processes of the attempt that have not ended
-	Avoid    []place.NodeID
-	Stop     bool // somebody asked for its end
+	Avoid    []place.NodeID    // the last at the end
+	Row      int64             // attempts one after another, the last one included, that ended by a failure and none of which ran for goodWhile
+	Apart    int64             // the same of those that ended by exit code 75
+	Stop     bool              // somebody asked for its end
 }
+
+// apart says that a process of the attempt ended as it was to go on elsewhere: it has lost the others, or never reached them, or had a notice of its own.
+func (r *Record) apart() bool { return r.Cause == Preemption && !r.Drained && r.Code == exitAgain }
 
 // Process names a process. It is never used twice.
 type Process struct {

@@ -35,11 +35,15 @@ func gone(attempt int64, member int) Event    { return happens(Gone, attempt, me
 func exited(attempt int64, member int, c Class) Event {
 	e := happens(Exited, attempt, member)
 	e.Class, e.Text = c, "text"
-	if c == User {
+	switch c {
+	case User:
 		e.Code = 7
+	case Preemption:
+		e.Code = exitAgain
 	}
 	return e
 }
+func at(t time.Duration, e Event) Event  { e.At = t; return e }
 func ago(e Event, d time.Duration) Event { e.Ago = d; return e }
 func drain(attempt int64, member int) Event {
 	e := happens(Drain, attempt, member)
@@ -121,16 +125,16 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 0, Unfit), "save restarting (unfit: text), free j/1/0"}, step{tick(time.Second), "want j/2 not [n1]"}, step{placed(2, "n2"), "save starting (unfit: text), start j/2/0@n2"},
 			step{exited(2, 0, Unfit), "save failed (unfit: text), free j/2/0"}),
 		"a lost node is nobody's failure": append(begin(one, "n1"),
-			step{gone(1, 0), "save restarting (node: node n1 was lost, or its agent was), free j/1/0"}, step{tick(time.Second), "want j/2 not [n1]"},
+			step{gone(1, 0), "save restarting (node: node n1 was lost, or its agent was), free j/1/0, want j/2 not [n1]"},
 			step{placed(2, "n2"), "save starting (node: node n1 was lost, or its agent was), start j/2/0@n2"},
-			step{gone(2, 0), "save restarting (node: node n2 was lost, or its agent was), free j/2/0"}, step{tick(3 * time.Second), "want j/3 not [n1 n2]"},
+			step{gone(2, 0), "save restarting (node: node n2 was lost, or its agent was), free j/2/0, want j/3 not [n1 n2]"},
 			step{placed(3, "n1"), "save starting (node: node n2 was lost, or its agent was), start j/3/0@n1"},
 			step{exited(3, 0, None), "save finished, free j/3/0"}),
 		"nor is a drain, however it ends": append(begin(one, "n1"),
-			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: node n1 drained\ntext), free j/1/0"}, step{tick(time.Second), "want j/2"},
+			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: node n1 drained\ntext), free j/1/0, want j/2"},
 			step{placed(2, "n2"), "save starting (preemption: node n1 drained\ntext), start j/2/0@n2"}, step{drain(2, 0), "kill j/2/0@n2 1m0s"},
 			step{started(2, 0), "save running (preemption: node n1 drained\ntext), kill j/2/0@n2 10s"}, // it may not have heard
-			step{exited(2, 0, User), "save restarting (preemption: node n2 drained\ntext), free j/2/0"}, step{tick(3 * time.Second), "want j/3"},
+			step{exited(2, 0, User), "save restarting (preemption: node n2 drained\ntext), free j/2/0, want j/3"},
 			step{placed(3, "n3"), "save starting (preemption: node n2 drained\ntext), start j/3/0@n3"}, step{drain(3, 0), "kill j/3/0@n3 1m0s"},
 			step{exited(3, 0, None), "save finished, free j/3/0"}),
 		"stopped while it waits": {{submit(one), "save queued, want j/1"}, {stop(), "cancel j/1, save stopped"}, {placed(1, "n1"), ""}},
@@ -152,7 +156,7 @@ func TestSteps(t *testing.T) {
 			step{exited(2, 0, None), "save starting (node 1 of the job (n2), worker: text), free j/2/0"}, step{exited(2, 1, None), "save finished, free j/2/1"}),
 		"one of a gang had ended well": append(begin(two, "n1", "n2"), step{exited(1, 0, None), "save starting, free j/1/0"},
 			step{exited(1, 1, Preemption), "save restarting (node 1 of the job (n2), preemption: text), free j/1/1"},
-			step{tick(time.Second), "want j/2"}, step{placed(2, "n1", "n2"), "save starting (node 1 of the job (n2), preemption: text), start j/2/0@n1, start j/2/1@n2"}),
+			step{tick(time.Second), "want j/2 not [n1 n2]"}, step{placed(2, "n1", "n2"), "save starting (node 1 of the job (n2), preemption: text), start j/2/0@n1, start j/2/1@n2"}),
 		"one of a gang fails beyond the budget": append(begin(two, "n1", "n2"),
 			step{exited(1, 0, User), "save stopping (node 0 of the job (n1), user: text), kill j/1/1@n2 10s, free j/1/0"},
 			step{stop(), "save stopping (node 0 of the job (n1), user: text), kill j/1/1@n2 5s"}, step{stop(), "kill j/1/1@n2 5s"}, // that it failed stays its end
@@ -160,25 +164,31 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 1, Crash), "save failed (node 0 of the job (n1), user: text), free j/1/1"}),
 		"a node of a gang is lost before it began": append(begin(two, "n1", "n2"), step{started(1, 0), ""},
 			step{gone(1, 1), "save restarting (node 1 of the job (n2), node: node n2 was lost, or its agent was), kill j/1/0@n1 10s, free j/1/1"},
-			step{gone(1, 0), "save restarting (node 1 of the job (n2), node: node n2 was lost, or its agent was), free j/1/0"},
-			step{tick(time.Second), "want j/2 not [n2]"}),
+			step{gone(1, 0), "save restarting (node 1 of the job (n2), node: node n2 was lost, or its agent was), free j/1/0, want j/2 not [n2]"}),
 		"a node of a gang drains": append(begin(two, "n1", "n2"), step{drain(1, 1), "kill j/1/1@n2 1m0s"},
 			step{exited(1, 0, Preemption), "save restarting (node 0 of the job (n1), preemption: text), kill j/1/1@n2 10s, free j/1/0"},
-			step{exited(1, 1, Crash), "save restarting (node 0 of the job (n1), preemption: text), free j/1/1"}),
+			step{exited(1, 1, Crash), "save restarting (node 1 of the job (n2), preemption: node n2 drained\ntext), free j/1/1, want j/2"}),
 		"the first of a gang to fail is heard of last": append(begin(two, "n1", "n2"),
 			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: text), kill j/1/0@n1 10s, free j/1/1"},
 			step{ago(exited(1, 0, User), 1100*time.Millisecond), "save failed (node 0 of the job (n1), user: text), free j/1/0"}),
 		"one of a gang fails, and another for it": append(begin(two, "n1", "n2"),
 			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: text), kill j/1/0@n1 10s, free j/1/1"},
-			step{ago(exited(1, 0, User), 900*time.Millisecond), "save restarting (node 1 of the job (n2), preemption: text), free j/1/0"}),
+			step{at(time.Second, ago(exited(1, 0, User), 900*time.Millisecond)), "save restarting (node 1 of the job (n2), preemption: text), free j/1/0"}), // after it was told
+		"one of a gang has lost another, and is heard of first": append(begin(two, "n1", "n2"),
+			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: text), kill j/1/0@n1 10s, free j/1/1"},
+			step{ago(exited(1, 0, Crash), 900*time.Millisecond), "save restarting (node 0 of the job (n1), worker: text), free j/1/0"}, step{tick(time.Second), "want j/2"}),
+		"or ended first, as its end was noted earlier": append(begin(two, "n1", "n2"),
+			step{exited(1, 0, Crash), "save restarting (node 0 of the job (n1), worker: text), kill j/1/1@n2 10s, free j/1/0"},
+			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 0 of the job (n1), worker: text), free j/1/1"}),
+		"a node of a gang drains, and the other fails for it": append(begin(two, "n1", "n2"), step{drain(1, 1), "kill j/1/1@n2 1m0s"},
+			step{ago(exited(1, 1, Preemption), time.Second), "save restarting (node 1 of the job (n2), preemption: node n2 drained\ntext), kill j/1/0@n1 10s, free j/1/1"},
+			step{ago(exited(1, 0, User), 900*time.Millisecond), "save restarting (node 1 of the job (n2), preemption: node n2 drained\ntext), free j/1/0, want j/2"}),
 		"a node of a gang is lost, and the other fails for it": append(begin(two, "n1", "n2"),
 			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
-			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/0"},
-			step{tick(time.Second), "want j/2 not [n1]"}),
+			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/0, want j/2 not [n1]"}),
 		"a node of a gang is lost, and of the other's failure for it is heard later": append(begin(two, "n1", "n2"),
 			step{gone(1, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), kill j/1/1@n2 10s, free j/1/0"},
-			step{ago(exited(1, 1, User), time.Second), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/1"},
-			step{tick(time.Second), "want j/2 not [n1]"}),
+			step{ago(exited(1, 1, User), time.Second), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/1/1, want j/2 not [n1]"}),
 		"a gang that fails is stopped, and a node of it is lost": append(begin(two, "n1", "n2"),
 			step{exited(1, 1, User), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 10s, free j/1/1"},
 			step{stop(), "save stopping (node 1 of the job (n2), user: text), kill j/1/0@n1 5s"}, step{gone(1, 0), "save failed (node 1 of the job (n2), user: text), free j/1/0"}),
@@ -222,10 +232,10 @@ func TestLoad(t *testing.T) {
 			{gone(2, 1), "save restarting (x), free j/2/1"}, {tick(time.Second), "want j/3"}}},
 		"failed, and ends": {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save failed (x), free j/2/0"}}},
 		"failed as it lost a node": {Record{State: Stopping, Why: "x", Cause: User, Failures: map[Class]int64{User: 1}, Attempt: 2, Placed: on[:1]}, "", []step{
-			{gone(2, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/2/0"}, {tick(time.Second), "want j/3 not [n1]"}}},
+			{gone(2, 0), "save restarting (node 0 of the job (n1), node: node n1 was lost, or its agent was), free j/2/0, want j/3 not [n1]"}}},
 		"failed, at a time that is not known":   {Record{State: Stopping, Why: "x", Cause: User, Attempt: 2, Placed: on[:1]}, "", []step{{ago(exited(2, 0, Preemption), time.Hour), "save failed (x), free j/2/0"}}},
 		"failed, and was stopped":               {Record{State: Stopping, Why: "x", Attempt: 2, Placed: on[:1]}, "", []step{{gone(2, 0), "save failed (x), free j/2/0"}}},
-		"failed by a node, and another is lost": {Record{State: Restarting, Why: "x", Cause: Lost, Failures: map[Class]int64{Lost: 1}, Attempt: 2, Placed: on[:1]}, "", []step{{gone(2, 0), "save restarting (x), free j/2/0"}}},
+		"failed by a node, and another is lost": {Record{State: Restarting, Why: "x", Cause: Lost, Failures: map[Class]int64{Lost: 1}, Attempt: 2, Placed: on[:1]}, "", []step{{gone(2, 0), "save restarting (x), free j/2/0, want j/3"}}},
 		"stopped, and ends":                     {Record{State: Stopping, Stop: true, Attempt: 2, Placed: on[:1]}, "", []step{{exited(2, 0, None), "save stopped, free j/2/0"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,32 +269,99 @@ func TestEndsOnRecord(t *testing.T) {
 	}
 }
 
-// The pause before the next attempt doubles with each failure, up to half a minute.
+// run is an attempt of a job of one process that ends so after a time, and how long the job waits then.
+func (m *Machine) run(t *testing.T, attempt int64, lasts time.Duration, end Event) (wait time.Duration) {
+	t.Helper()
+	m.Step(at(m.now, placed(attempt, "n1")))
+	m.Step(at(m.now, started(attempt, 0)))
+	m.Step(at(m.now+lasts, end))
+	if r, _ := m.Record("j"); r.State.Over() {
+		return -1
+	}
+	due, waits := m.Deadline()
+	if !waits {
+		return 0
+	}
+	wait = due - m.now
+	if got := text(m.Step(tick(due))); !strings.HasPrefix(got, fmt.Sprintf("want j/%d", attempt+1)) {
+		t.Fatalf("attempt %d: %q", attempt+1, got)
+	}
+	return wait
+}
+
+// The pause before the next attempt doubles with each failure, up to half a minute, until an attempt gets on. Lost and drained nodes are not waited for.
 func TestDelays(t *testing.T) {
 	var m Machine
 	m.Step(submit(of(1, Budgets{Crash: -1})))
-	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30} {
-		a := int64(i + 1)
-		m.Step(placed(a, "n1"))
-		m.Step(Event{Kind: Exited, At: m.now, Process: Process{"j", a, 0}, Class: Crash})
-		at, ok := m.Deadline()
-		if !ok || at-m.now != want*time.Second {
-			t.Fatalf("after failure %d it waits for %v, %v; want %v", a, at-m.now, ok, want*time.Second)
-		}
-		if got := text(m.Step(tick(at))); got != fmt.Sprintf("want j/%d", a+1) {
-			t.Fatalf("attempt %d: %q", a+1, got)
+	a := int64(0)
+	fails := func(lasts time.Duration, wants ...time.Duration) {
+		t.Helper()
+		for _, want := range wants {
+			a++
+			if got := m.run(t, a, lasts, exited(a, 0, Crash)); got != want*time.Second {
+				t.Fatalf("after attempt %d it waits for %v; want %v", a, got, want*time.Second)
+			}
 		}
 	}
+	fails(0, 1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30)
+	fails(goodWhile, 1, 1)
+	fails(goodWhile-1, 2, 4)
+	a++
+	if got := m.run(t, a, 0, gone(a, 0)); got != 0 {
+		t.Errorf("a lost node is waited for: %v", got)
+	}
+	fails(0, 8) // it was in between
+	a++
+	m.Step(at(m.now, placed(a, "n1")))
+	m.Step(at(m.now, drain(a, 0)))
+	if got := text(m.Step(at(m.now, exited(a, 0, Crash)))); !strings.HasSuffix(got, fmt.Sprintf("want j/%d not [n1]", a+1)) {
+		t.Errorf("a drained node is waited for: %s", got)
+	}
+	fails(0, 16)
 	if _, ok := m.Deadline(); ok {
 		t.Error("a tick is due, and nothing waits for it")
 	}
 	for i, id := range []string{"x", "y", "z"} { // of several the first
-		m.Step(Event{Kind: Submit, At: m.now, Spec: Spec{ID: id, Members: make([]place.Member, 1)}})
+		m.Step(Event{Kind: Submit, At: m.now, Spec: Spec{ID: id, Members: make([]place.Member, 1), Budgets: Budgets{Crash: 1}}})
 		m.Step(Event{Kind: Placed, At: m.now, Job: id, Demand: Demand(id, 1), Placed: []place.Placement{{Node: "n1"}}})
-		m.Step(Event{Kind: Gone, At: m.now + time.Duration(i)*time.Millisecond, Process: Process{id, 1, 0}})
+		m.Step(Event{Kind: Exited, At: m.now + time.Duration(i)*time.Millisecond, Process: Process{id, 1, 0}, Class: Crash})
 	}
 	if at, ok := m.Deadline(); !ok || at != m.now-3*time.Millisecond+time.Second {
 		t.Errorf("%v is due, %v; now is %v", at, ok, m.now)
+	}
+}
+
+// What ends by exit code 75 goes on elsewhere, and fails where that was of no use ten times in a row. An attempt that got on begins the row anew; a head that starts again goes on with it.
+func TestApart(t *testing.T) {
+	var m Machine
+	m.Step(submit(of(1, Budgets{})))
+	a := int64(0)
+	again := func(lasts time.Duration, times int) {
+		t.Helper()
+		for range times {
+			a++
+			if got := m.run(t, a, lasts, exited(a, 0, Preemption)); got < firstDelay {
+				t.Fatalf("after attempt %d it waits for %v: %+v", a, got, m.jobs["j"].Record)
+			}
+		}
+	}
+	again(goodWhile, 2*mostApart)
+	again(goodWhile-1, mostApart-1)
+	again(goodWhile, 1)
+	again(0, mostApart-1)
+	r, _ := m.Record("j")
+	if r.Apart != mostApart-1 || r.Failures[Preemption] != a || len(r.Avoid) != 1 {
+		t.Errorf("%+v", r)
+	}
+	next := Machine{}
+	next.Step(Event{Kind: Load, Spec: of(1, Budgets{}), Record: r})
+	m = next
+	a++
+	if got := m.run(t, a, 0, exited(a, 0, Preemption)); got != -1 {
+		t.Errorf("after attempt %d it waits for %v", a, got)
+	}
+	if r, _ := m.Record("j"); r.State != Failed || r.Why != "10 attempts in a row ended with exit code 75, on other nodes where there were any, and none ran for 2m0s: preemption: text" || r.Code != 75 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -16,6 +16,14 @@ const (
 	mostDelay  = 30 * time.Second
 	// endGrace is what the other processes of an attempt get to end in, when one has failed.
 	endGrace = 10 * time.Second
+	// goodWhile is how long all processes of an attempt run before it counts as one that got on: what ended before it is nothing to wait for, or to give up for.
+	goodWhile = 2 * time.Minute
+	// mostApart attempts in a row end by exit code 75 without such a while: then the job failed.
+	mostApart = 10
+	// mostAvoid nodes are avoided.
+	mostAvoid = 256
+	// exitAgain is the exit code of a process that wants to be started again: EX_TEMPFAIL.
+	exitAgain = 75
 )
 
 // Machine is the state. The zero value has no jobs.
@@ -31,14 +39,20 @@ type job struct {
 	Record
 	procs   map[int]*proc // of the attempt, that have not ended
 	started int
-	ending  bool          // an end of the attempt was asked for
-	failed  time.Duration // when the process ended that Why is of; unknown: it was before this machine
-	again   bool          // the next attempt is due at
+	ending  bool           // an end of the attempt was asked for
+	nodes   []place.NodeID // of the attempt
+	whole   time.Duration  // since when all processes of the attempt run; unset: they did not yet
+	failed  time.Duration  // when the process ended that Why is of; unknown: it was before this machine
+	heard   time.Duration  // when that was heard, and the others were told to end; unknown as failed
+	again   bool           // the next attempt is due at
 	at      time.Duration
 }
 
 // unknown is before everything: nothing that is heard comes before it.
 const unknown = math.MinInt64
+
+// unset is after everything.
+const unset = math.MaxInt64
 
 type proc struct {
 	place.Placement
@@ -163,7 +177,7 @@ func (m *Machine) want(j *job) {
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
 func (m *Machine) load(s Spec, r Record) {
-	j := &job{Spec: s, Record: r, failed: unknown}
+	j := &job{Spec: s, Record: r, failed: unknown, heard: unknown, whole: unset}
 	j.Record = j.copy()
 	m.jobs[j.ID] = j
 	switch {
@@ -172,6 +186,10 @@ func (m *Machine) load(s Spec, r Record) {
 		j.procs, j.started = map[int]*proc{}, len(s.Members)-len(r.Placed)
 		for _, p := range r.Placed {
 			j.procs[p.Member] = &proc{Placement: p}
+			j.nodes = append(j.nodes, p.Node)
+		}
+		if r.State == Running {
+			j.whole = m.now - goodWhile // nobody knows any more: it got on
 		}
 		j.ending = r.State == Restarting || r.State == Stopping
 	case r.Stop:
@@ -183,11 +201,12 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
-	j.State, j.Cause, j.Placed = Starting, None, slices.Clone(placed)
-	j.procs, j.started, j.ending = map[int]*proc{}, 0, false
+	j.State, j.Cause, j.Drained, j.Placed = Starting, None, false, slices.Clone(placed)
+	j.procs, j.started, j.ending, j.nodes, j.whole = map[int]*proc{}, 0, false, nil, unset
 	m.save(j)
 	for _, p := range placed {
 		j.procs[p.Member] = &proc{Placement: p}
+		j.nodes = append(j.nodes, p.Node)
 		m.do(Action{Do: Start, Job: j.ID, Process: Process{j.ID, j.Attempt, p.Member}, Placement: p})
 	}
 }
@@ -199,7 +218,7 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 		if !p.runs {
 			p.runs = true
 			if j.started++; j.started == len(j.Members) && j.State == Starting {
-				j.State = Running
+				j.State, j.whole = Running, m.now
 				m.save(j)
 			}
 		}
@@ -215,15 +234,16 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 			class = Lost
 			e.Text = fmt.Sprintf("node %s was lost, or its agent was", p.Node)
 		}
-		if (class == Crash || class == User || class == Preemption) && p.drained {
+		drained := (class == Crash || class == User || class == Preemption) && p.drained
+		if drained {
 			class = Preemption // it ended as it was asked to
 			e.Text = strings.TrimSuffix(fmt.Sprintf("node %s drained\n%s", p.Node, e.Text), "\n")
 		}
 		delete(j.procs, e.Process.Member)
 		j.Placed = slices.DeleteFunc(j.Placed, func(x place.Placement) bool { return x.Member == e.Process.Member })
-		fails := class != None && (!j.ending || j.Cause != None && j.first(e))
+		fails := class != None && (!j.ending || j.Cause != None && j.first(class, drained, e))
 		if fails {
-			j.fails(p, class, e)
+			j.fails(p, class, drained, e)
 		}
 		if len(j.procs) == 0 {
 			m.ended(j)
@@ -246,20 +266,36 @@ func (m *Machine) reminds(j *job, p *proc, e Event) {
 	}
 }
 
-// first says that a process that was heard of after the cause of an attempt's end is the real one: it ended earlier, and what was taken for the cause had only lost it; or its node was lost, which is heard when its lease is over. What failed by the
-// loss of a node may be heard later still: it takes no lost node's place.
-func (j *job) first(e Event) bool {
-	return j.Cause != Lost && (e.Kind == Gone || e.At-e.Ago < j.failed)
+// first says that the end of a process that was heard of after the cause of its attempt's end is the real one. A lost node is: it is heard when its lease is over, and what failed for it may be heard later still. An end by exit code 75
+// tells of another one, so it takes no other's place, and gives way to a process that failed before it was told to end, or whose node drained. Of others the earlier one counts.
+func (j *job) first(class Class, drained bool, e Event) bool {
+	switch at := e.At - e.Ago; {
+	case j.Cause == Lost:
+		return false
+	case e.Kind == Gone:
+		return true
+	case class == Preemption && !drained && e.Code == exitAgain:
+		return false
+	case j.apart() && drained:
+		return true
+	case j.apart() && class != Preemption:
+		return at <= j.heard
+	default:
+		return at < j.failed
+	}
 }
 
 // fails: the end of a process is why its attempt ends. The others are to end.
-func (j *job) fails(p *proc, class Class, e Event) {
+func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 	if j.Cause != None {
 		if j.Failures[j.Cause]--; j.Failures[j.Cause] == 0 {
 			delete(j.Failures, j.Cause)
 		}
 	}
-	j.ending, j.Cause, j.failed = true, class, e.At-e.Ago
+	if !j.ending {
+		j.heard = e.At
+	}
+	j.ending, j.Cause, j.Drained, j.failed = true, class, drained, e.At-e.Ago
 	j.Code = e.Code
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
@@ -269,16 +305,21 @@ func (j *job) fails(p *proc, class Class, e Event) {
 		j.Failures = map[Class]int64{}
 	}
 	j.Failures[class]++
-	if (class == Unfit || class == Lost) && !slices.Contains(j.Avoid, p.Node) {
-		j.Avoid = append(j.Avoid, p.Node)
-		if len(j.Avoid) > 16 {
-			j.Avoid = j.Avoid[1:]
-		}
+	if class == Unfit || class == Lost {
+		j.avoid(p.Node)
 	}
 	j.State = Restarting
 	if !j.may(class) {
 		j.State = Stopping // until the others have ended
 	}
+}
+
+// avoid has the next attempts prefer other nodes, and of all that were avoided those that were so longest ago.
+func (j *job) avoid(nodes ...place.NodeID) {
+	for _, n := range nodes {
+		j.Avoid = append(slices.DeleteFunc(j.Avoid, func(id place.NodeID) bool { return id == n }), n)
+	}
+	j.Avoid = j.Avoid[max(len(j.Avoid)-mostAvoid, 0):]
 }
 
 // may reports whether a failure of this class is within the budget.
@@ -312,14 +353,39 @@ func (m *Machine) ended(j *job) {
 		m.over(j, Failed)
 	default:
 		j.State = Restarting
-		m.save(j)
-		var n int64
-		for _, k := range j.Failures {
-			n += k
+		wait := m.count(j)
+		if j.Apart >= mostApart {
+			j.Why = fmt.Sprintf("%d attempts in a row ended with exit code %d, on other nodes where there were any, and none ran for %v: %s", j.Apart, exitAgain, goodWhile, j.Why)
+			m.over(j, Failed)
+			return
 		}
-		j.again, j.at = true, m.now+min(firstDelay<<min(n-1, 10), mostDelay)
+		m.save(j)
+		j.again, j.at = true, m.now+wait
 		m.due[j.ID] = j
 	}
+}
+
+// count takes up how an attempt ended, and says how long the next one waits: not for a lost or drained node, else longer with each failure without a good while between. Who lost whom is not known where one says so: the next attempt
+// takes others before any of its nodes, as far as there are some, and leaves out another one each time.
+func (m *Machine) count(j *job) time.Duration {
+	if j.whole <= m.now-goodWhile {
+		j.Row, j.Apart = 0, 0
+	}
+	row := int64(1)
+	switch {
+	case j.Cause == Lost, j.Cause == Preemption && j.Drained:
+		return 0
+	case j.apart():
+		if j.whole > m.now-goodWhile {
+			j.Apart++
+		}
+		j.avoid(j.nodes...)
+		row = max(j.Apart, 1)
+	case j.Cause != None && j.Cause != Preemption:
+		j.Row++
+		row = j.Row
+	}
+	return min(firstDelay<<min(row-1, 10), mostDelay)
 }
 
 func (m *Machine) over(j *job, s State) {

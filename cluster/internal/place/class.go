@@ -23,6 +23,9 @@ func (m *Machine) classify(n *node) {
 	if n.class != nil && n.class.key == string(m.key) {
 		return
 	}
+	for _, s := range m.shelves {
+		s.put(n)
+	}
 	m.unclassify(n)
 	c := m.byKey[string(m.key)]
 	if c == nil {

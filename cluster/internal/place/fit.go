@@ -8,19 +8,18 @@ import (
 
 // try says where the members of d go now; nil: they do not fit. later keeps off what is reserved.
 func (m *Machine) try(d *demand, later bool) []Placement {
-	offer := func(n *node) Resources { return n.free }
-	if later {
-		offer = func(n *node) Resources {
-			if n.kept.zero() {
-				return n.free
-			}
-			left := n.free
-			left.Named = maps.Clone(n.free.Named)
-			left.take(n.kept, -1)
-			return left
-		}
+	var placed []Placement
+	found := false
+	if later || m.first == nil { // else what is reserved is its own
+		placed, found = m.ready(d)
 	}
-	placed := m.fit(d, m.classes, func(n *node) bool { return n.is == up }, offer, nil)
+	if !found {
+		offer := func(n *node) Resources { return n.free }
+		if later {
+			offer = (*node).offers
+		}
+		placed = m.fit(d, m.classes, func(n *node) bool { return n.is == up }, offer, nil)
+	}
 	taken := map[string]bool{} // of the last node
 	for i := range placed {
 		p := &placed[i]
@@ -48,12 +47,27 @@ func (m *Machine) try(d *demand, later bool) []Placement {
 	return placed
 }
 
+// offers is what is free of a node beside what is reserved.
+func (n *node) offers() Resources {
+	if n.kept.zero() {
+		return n.free
+	}
+	left := n.free
+	left.Named = maps.Clone(n.free.Named)
+	left.take(n.kept, -1)
+	return left
+}
+
 // fit finds usable nodes of classes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
 // own, the one with the least room), then the one of the lowest id. All three are the same for nodes of a class.
 func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
 	var left map[NodeID]Resources // after the groups before
 	if len(d.groups) > 1 {
 		left = map[NodeID]Resources{}
+	}
+	bad := map[NodeID]int{}
+	for i, id := range d.Avoid {
+		bad[id] = i + 1
 	}
 	placed := make([]Placement, 0, len(d.Members))
 	for _, g := range d.groups {
@@ -64,7 +78,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 			if c == 0 {
 				return false
 			}
-			r := room{n: n, c: min(c, d.most()), bad: slices.Contains(d.Avoid, n.ID), waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
+			r := room{n: n, c: min(c, d.most()), bad: bad[n.ID], waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
 			switch {
 			case prefer != nil:
 				r.prefer = prefer(n)
@@ -83,7 +97,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 			}
 			has, taken := offer(like), 0
 			for n := range m.of(c) {
-				if slices.Contains(d.Avoid, n.ID) || in(left, n.ID) {
+				if bad[n.ID] > 0 || in(left, n.ID) {
 					continue
 				}
 				if !add(n, has) {
@@ -94,8 +108,8 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 				}
 			}
 		}
-		for i, id := range d.Avoid {
-			if n := m.nodes[id]; n != nil && fits(n) && !in(left, id) && !slices.Contains(d.Avoid[:i], id) {
+		for id := range bad {
+			if n := m.nodes[id]; n != nil && fits(n) && !in(left, id) {
 				add(n, offer(n))
 			}
 		}
@@ -141,10 +155,11 @@ const plenty = 1 << 30
 
 // room is how many members of a group fit on a node, and how many go there.
 type room struct {
-	n          *node
-	c, take    int64
-	bad, waste bool
-	prefer     int64
+	n       *node
+	c, take int64
+	bad     int // from 1 on, where the demand failed: the later, the more
+	waste   bool
+	prefer  int64
 }
 
 // share deals n members to rooms, which have room for them, and puts the rooms in order.
@@ -184,12 +199,12 @@ func share(rooms []room, n int64, spread Spread) {
 
 // before is the order in which rooms are filled.
 func before(a, b room) int {
-	return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
+	return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
 }
 
 // one is the room of the best kind that takes all n with the least left over; -1: none does.
 func one(rooms []room, n int64) int {
-	kind := func(a, b *room) int { return cmp.Or(compare(a.bad, b.bad), compare(a.waste, b.waste)) }
+	kind := func(a, b *room) int { return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste)) }
 	best, least := -1, 0
 	for i := range rooms {
 		r := &rooms[i]

@@ -14,6 +14,8 @@ type Machine struct {
 	byKey   map[string]*class
 	key     []byte   // for a key
 	classes []*class // in no order that counts
+	shelves []*shelf
+	asked   int64 // for shelves
 	placed  map[DemandID]*demand
 	waits   map[DemandID]*demand
 	lines   map[string]*line
@@ -169,6 +171,9 @@ func (m *Machine) lose(n *node) {
 	}
 	delete(m.nodes, n.ID)
 	m.unclassify(n)
+	for _, s := range m.shelves {
+		s.drop(n)
+	}
 	m.order = slices.Delete(m.order, n.rank, n.rank+1)
 	m.rerank()
 	for _, l := range m.kinds {

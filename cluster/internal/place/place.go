@@ -3,7 +3,7 @@
 //
 // A demand is a gang of processes, placed all at once or not at all. Demands are served in order of arrival; one that does not fit now, but could, has nodes reserved for
 // it, and later ones may take only what it does not need. So a large gang is not starved by small ones. Demands that are alike (same needs, labels, size) wait in one line; an event costs the lines that wait
-// and what it changes, and a placement the kinds of nodes that there are and what it takes.
+// and what it changes, and a placement what it takes, or, of needs that nobody had lately, of unequal members and of demands that do not fit, the kinds of nodes that there are.
 //
 // Not safe for concurrent use.
 package place
@@ -51,7 +51,7 @@ type Demand struct {
 	Members  []Member
 	Spread   Spread
 	Distinct bool     // no two members on one node
-	Avoid    []NodeID // where it failed before: taken only if there is no other way
+	Avoid    []NodeID // where it failed before, the last at the end: taken only if there is no other way, and from the beginning
 }
 
 // EventKind is what happened.

@@ -99,6 +99,10 @@ func TestPlaces(t *testing.T) {
 			{want(avoiding(gang("a", 1, one), "n1")), "place a: 0@n2"},
 			{want(avoiding(gang("b", 1, one), "n2", "n1")), "place b: 0@n1"},
 		},
+		"avoid what failed last": {
+			{up1(gpus("n1", 1, 0)), ""}, {up1(gpus("n2", 1, 0)), ""}, {up1(gpus("n3", 1, 0)), ""},
+			{want(avoiding(distinct(gang("a", 2, one)), "n3", "n1", "n2")), "place a: 0@n3 1@n1"},
+		},
 		"a large gang is not starved": {
 			{up1(gpus("n1", 2, 0)), ""}, {up1(gpus("n2", 2, 0)), ""},
 			{want(gang("a", 1, one)), "place a: 0@n1"},
@@ -307,6 +311,7 @@ type world struct {
 	placed map[DemandID]map[int]Placement
 	all    map[DemandID]Demand
 	log    []string
+	ready  int // answers of shelves
 }
 
 func (w *world) step(e Event) {
@@ -449,7 +454,7 @@ func (w *world) check() {
 	}
 }
 
-// sameAlone: what is found in classes is what a look at every single node finds.
+// sameAlone: what is found in classes, and on shelves, is what a look at every single node finds.
 func (w *world) sameAlone(x Demand) {
 	var alone []*class
 	for _, n := range w.m.order {
@@ -471,6 +476,19 @@ func (w *world) sameAlone(x Demand) {
 			w.t.Fatalf("%+v goes to %v, and with a look at each node to %v", x, got, want)
 		}
 	}
+	want := w.m.fit(d, alone, func(n *node) bool { return n.is == up }, (*node).offers, nil)
+	for range 2 { // the second time there is a shelf
+		if got, ok := w.m.ready(d); ok && !reflect.DeepEqual(got, want) {
+			w.t.Fatalf("%+v goes to %v, and with a look at each node to %v", x, got, want)
+		} else if ok {
+			w.ready++
+		}
+	}
+	for _, s := range w.m.shelves {
+		if !slices.IsSortedFunc(s.slots, slot.compare) || len(s.of) != len(s.slots) {
+			w.t.Fatalf("%+v", s)
+		}
+	}
 }
 
 // Random nodes, demands and failures: nothing is booked twice, the oldest never waits for what is free, all that the nodes can take is placed in the end, and the same events give the same actions.
@@ -479,6 +497,7 @@ func TestSimulated(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
+	ready := 0
 	for seed := range seeds {
 		var logs [2][]string
 		for again := range logs {
@@ -491,10 +510,14 @@ func TestSimulated(t *testing.T) {
 				return
 			}
 			logs[again] = w.log
+			ready += w.ready
 		}
 		if !reflect.DeepEqual(logs[0], logs[1]) {
 			t.Fatalf("seed %d: the same events gave other actions", seed)
 		}
+	}
+	if ready == 0 {
+		t.Error("no shelf was asked")
 	}
 }
 
@@ -549,6 +572,7 @@ func simulate(w *world, r *rand.Rand) {
 				mixed.Members = append(slices.Clip(mixed.Members), Member{Needs: Resources{MilliCPUs: 500 * r.Int64N(8), GPUs: r.Int64N(2)}})
 			}
 			w.sameAlone(mixed)
+			w.sameAlone(d)
 			w.step(want(d))
 		case k < 14:
 			if ids := slices.Sorted(maps.Keys(w.waits)); len(ids) > 0 {

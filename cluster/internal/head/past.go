@@ -1,0 +1,129 @@
+package head
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/records"
+)
+
+const (
+	// keepFor is how long a job that is over stays beyond KeepJobs: whoever follows it asks how it ended, after as long an absence of the head as commands wait for. mostRecent such jobs stay.
+	keepFor    = 10 * time.Minute
+	mostRecent = 1000
+	// mostPast ids of submission stay when their jobs are not remembered any more.
+	mostPast = 100_000
+	// mostWhy is of the reason that stays then.
+	mostWhy = 500
+)
+
+// pastRecord is what stays of a job that was submitted with an id.
+type pastRecord struct {
+	Name      string
+	State     jobs.State
+	Why       string // its first line
+	Attempt   int64
+	Code      int64
+	Submitted time.Time
+	Started   time.Time
+	Ended     time.Time
+}
+
+// past is the submissions of jobs that are not remembered any more.
+type past struct {
+	job, id map[string]*records.Record[submissionRecord] // by job, and by id of submission
+	order   []*records.Record[submissionRecord]          // the first that ended first
+}
+
+func newPast(all []records.Record[submissionRecord]) past {
+	p := past{job: map[string]*records.Record[submissionRecord]{}, id: map[string]*records.Record[submissionRecord]{}}
+	for _, r := range all {
+		if r.Value.Past != nil {
+			p.add(r)
+		}
+	}
+	slices.SortStableFunc(p.order, func(a, b *records.Record[submissionRecord]) int {
+		return cmp.Or(a.Value.Past.Ended.Compare(b.Value.Past.Ended), compareIDs(a.Value.Job, b.Value.Job))
+	})
+	return p
+}
+
+func (p *past) add(r records.Record[submissionRecord]) {
+	p.job[r.Value.Job], p.id[r.ID] = &r, &r
+	p.order = append(p.order, &r)
+}
+
+// drop takes out the first.
+func (p *past) drop() {
+	r := p.order[0]
+	p.order[0] = nil
+	p.order = p.order[1:]
+	delete(p.job, r.Value.Job)
+	delete(p.id, r.ID)
+}
+
+// named finds one by its job, or its id; nil: there is none.
+func (p *past) named(name string) *records.Record[submissionRecord] {
+	return cmp.Or(p.job[name], p.id[name])
+}
+
+// state is what is known of such a job.
+func (v submissionRecord) state(id string) *pb.JobState {
+	x := v.Past
+	return &pb.JobState{Id: v.Job, Job: &pb.Job{Submission: id, Name: x.Name}, State: string(x.State), Why: x.Why, Attempts: x.Attempt, Code: x.Code,
+		SubmittedUnixNanos: nanos(x.Submitted), StartedUnixNanos: nanos(x.Started), EndedUnixNanos: nanos(x.Ended)}
+}
+
+// trim removes the records of jobs that have been over for longest, beyond KeepJobs; what stays of those that were submitted with an id is how they ended.
+func (h *Head) trim() {
+	for {
+		var oldest *records.Record[jobRecord]
+		over := 0
+		for _, r := range h.jobs {
+			if r.Value.Record.State.Over() {
+				over++
+				if oldest == nil || r.Value.Ended.Before(oldest.Value.Ended) {
+					oldest = r
+				}
+			}
+		}
+		if over <= h.cfg.KeepJobs || over <= h.cfg.KeepJobs+mostRecent && time.Since(oldest.Value.Ended) < keepFor {
+			return
+		}
+		ops := []records.Op{h.t.jobs.DeleteOp(oldest.ID, oldest.Revision)}
+		var ended *records.Record[submissionRecord]
+		if s := oldest.Value.Job.GetSubmission(); s != "" {
+			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
+				v := oldest.Value
+				why, _, _ := strings.Cut(v.Record.Why, "\n")
+				r.Value.Past = &pastRecord{Name: v.Job.GetName(), State: v.Record.State, Why: strings.ToValidUTF8(why[:min(len(why), mostWhy)], ""), Attempt: v.Record.Attempt, Code: v.Record.Code,
+					Submitted: v.Submitted, Started: v.Started, Ended: v.Ended}
+				ended = &r
+				ops = append(ops, h.t.submissions.PutOp(r))
+			}
+		}
+		revision, err := h.store.Txn(h.ctx, ops...)
+		if err != nil {
+			h.log.Warn("a job that is over stays on record", "job", oldest.ID, "err", err)
+			return
+		}
+		delete(h.jobs, oldest.ID)
+		h.core.Forget(oldest.ID)
+		if ended != nil {
+			ended.Revision = revision
+			h.past.add(*ended)
+		}
+		for len(h.past.order) > mostPast {
+			r := h.past.order[0]
+			if err := h.t.submissions.Delete(h.ctx, r.ID, r.Revision); err != nil {
+				h.log.Warn("an id of submission stays on record", "id", r.ID, "err", err)
+				return
+			}
+			h.past.drop()
+		}
+	}
+}
