@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/exec"
@@ -387,8 +385,7 @@ func clusterStatus(cmd *cobra.Command, p *whereabouts, watch, asJSON bool) error
 	}
 	defer client.Close()
 	out := cmd.OutOrStdout()
-	f, isFile := out.(*os.File)
-	terminal := isFile && term.IsTerminal(int(f.Fd()))
+	terminal := isTerminal(out)
 	first := true
 	return client.Watch(cmd.Context(), watch, func(s *cluster.Status) error {
 		if asJSON {
