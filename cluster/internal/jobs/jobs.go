@@ -9,6 +9,7 @@ package jobs
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +72,20 @@ type Record struct {
 	Failures map[Class]int64
 	Placed   []place.Placement // of the processes of the attempt that have not ended
 	Avoid    []place.NodeID
-	Stop     bool // somebody asked for its end
+	Memory   int64 // that each process of the attempt has, where it is more than the spec says: those before did not do with that; 0: what the spec says
+	Stop     bool  // somebody asked for its end
+}
+
+// With are the members, each with so much memory, as Record has it.
+func (s Spec) With(memory int64) []place.Member {
+	if memory == 0 {
+		return s.Members
+	}
+	ms := slices.Clone(s.Members)
+	for i := range ms {
+		ms[i].Needs.Memory = memory
+	}
+	return ms
 }
 
 // Process names a process. It is never used twice.
