@@ -6,6 +6,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // The first attempt has a child, a grandchild that SIGTERM does not end, and one in a session of its own. The second says which of them live.
@@ -58,4 +61,25 @@ func TestAgentKilled(t *testing.T) {
 	if !strings.Contains(b.String(), "processes were ended that an agent before this one") {
 		t.Errorf("the node does not say what it ended:\n%s", b)
 	}
+}
+
+// stop --all does not say that everything has ended where a node was not heard.
+func TestStopAllWithoutNode(t *testing.T) {
+	c := newTestCluster(t)
+	c.join("a", "--token", strings.TrimSpace(c.ok("token", "create")))
+	b := c.join("b", "--token", strings.TrimSpace(c.ok("token", "create")))
+	b.signal(syscall.SIGSTOP)
+	if !memtest.Poll(30*time.Second, func() bool { return strings.Contains(c.ok("status"), " lost ") }) {
+		t.Fatal("node b is not lost")
+	}
+	r := c.call("stop", "--all", "--grace", "5s")
+	if r.code != 1 || r.out != "" || !strings.Contains(r.err, "n2 (b, lost, ") || strings.Contains(r.err, "n1") || !strings.Contains(r.err, "end its penstock join (SIGTERM) on its machine") {
+		t.Errorf("%+v", r)
+	}
+	if code := c.first.code(); code != 0 {
+		t.Errorf("the head: exit %d", code)
+	}
+	b.signal(syscall.SIGCONT)
+	b.signal(syscall.SIGTERM)
+	b.code()
 }
