@@ -289,7 +289,7 @@ type JobStatus struct {
 	Why        string // what it waits for, or the first cause
 	Argv       []string
 	Size       int       // on how many nodes it runs
-	Needs      Resources // of each of its processes
+	Needs      Resources // of each of its processes: the memory is that of the last attempt, which may be more than was asked for
 	Attempts   int64
 	Nodes      []string // where the processes of the attempt are, by their number, or, of a job that is over, those of the last one were; none: it waits, or never ran
 	Code       int      // of the process that Why is of

@@ -213,7 +213,12 @@ func TestFailures(t *testing.T) {
 			j := sh(`x=$(head -c 200000000 /dev/zero | tr '\0' x); sleep 1`)
 			j.Needs.Memory = 64 << 20
 			return j
-		}(), "failed", "memory", 2},
+		}(), "failed", "memory: it passed its limit of 128 MiB; give it more with --memory; attempt 2 had 128 MiB, and the first one 64 MiB", 2},
+		"memory, twice": {func() Job {
+			j := sh(`echo $PENSTOCK_JOB_MEMORY; if [ $PENSTOCK_JOB_MEMORY -le 67108864 ]; then x=$(head -c 200000000 /dev/zero | tr '\0' x); sleep 1; fi`)
+			j.Needs.Memory = 64 << 20
+			return j
+		}(), "finished", "", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := c.submit(x.job)

@@ -222,7 +222,7 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
 	close(c.ready)
 	if cfg.Resume {
-		if _, err := launch.Sweep(cfg.Name); err != nil {
+		if _, err := launch.Sweep(wire.EnvRun, cfg.Name); err != nil {
 			c.cfg.Log.Warn("processes of an earlier controller", "run", cfg.Name, "error", err)
 		}
 		err := c.nodes.each(wait, func(ctx context.Context, n *node) error {

@@ -197,7 +197,7 @@ func (h *hand) answer(ctx context.Context, m wire.ToHand) {
 		a.Sockets = h.sockets.path
 		a.Logs, err = h.welcome(ctx, m.Welcome)
 	case m.Sweep != nil:
-		_, err = launch.Sweep(h.run.Name())
+		_, err = launch.Sweep(wire.EnvRun, h.run.Name())
 	case m.Lease != nil:
 		a.Devices, err = h.leases(ctx)
 	case m.Launch != nil:

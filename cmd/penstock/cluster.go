@@ -191,7 +191,7 @@ func startCommand() *cobra.Command {
 		Use:   "start --head",
 		Short: "Start a cluster: run its head, and the first node, on this machine",
 		Long: `Start runs the head of a cluster, and a node on the same machine, until SIGINT, SIGTERM or penstock stop --all. When it is ready it prints where it is and how to use it, and
-with --listen the command with which one other machine joins. Nodes go on with what they run while no head is there, and attach again when it is started again with the same folder.
+with --listen the command with which one other machine joins: on a terminal with its token, elsewhere (in a log) with how to make one. Nodes go on with what they run while no head is there, and attach again when it is started again with the same folder.
 
 Without --listen nothing listens on the network: the cluster is this machine, and its user reaches it by a socket in the folder of the head. With --listen :7071 nodes and people
 connect to that port, by TLS in both directions. docs/cluster.md says more, docs/security.md who may do what.
@@ -261,12 +261,17 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 // newDaemonLog is the log of a head or a node: lines that nobody sees as they come have their time.
 func newDaemonLog(w io.Writer, quiet bool) *lineLog {
 	l := newLineLog(w, quiet)
-	f, ok := w.(*os.File)
-	l.times = !ok || !term.IsTerminal(int(f.Fd()))
+	l.times = !isTerminal(w)
 	return l
 }
 
-// welcome says what a head is, how to use it and how to join it.
+// isTerminal says that somebody sees what is written, and nobody keeps it.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// welcome says what a head is, how to use it and how to join it. A token is for a terminal only: what is written elsewhere is kept, by a service manager for example.
 func welcome(cmd *cobra.Command, h *cluster.Head, cfg cluster.HeadConfig) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %s is ready; its folder is %s\n", h.ID(), cfg.Dir)
@@ -283,13 +288,17 @@ func welcome(cmd *cobra.Command, h *cluster.Head, cfg cluster.HeadConfig) error 
 	if h.Addr() == nil {
 		fmt.Fprintf(&b, "\nnothing listens on the network; start with --listen :7071 to let other machines join\n")
 	} else {
-		token, err := h.JoinToken(cmd.Context())
-		if err != nil {
-			return err
-		}
 		addr := reachable(h.Addr(), cfg)
-		fmt.Fprintf(&b, "\nlistens on %s; one other machine joins, within an hour, with\n  penstock join %s --token %s\n", h.Addr(), addr, token)
-		fmt.Fprintf(&b, "for more machines: penstock token create%s; for people elsewhere: penstock token create%s --scope submit, then on their machine\n  PENSTOCK_TOKEN=... penstock status --cluster %s\n", at, at, addr)
+		if isTerminal(cmd.OutOrStdout()) {
+			token, err := h.JoinToken(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, "\nlistens on %s; one other machine joins, within an hour, with\n  penstock join %s --token %s\nfor more machines: penstock token create%s", h.Addr(), addr, token, at)
+		} else {
+			fmt.Fprintf(&b, "\nlistens on %s; one other machine joins with the token that this prints here: penstock token create%s\n  penstock join %s --token-file FILE\nanother token for each machine", h.Addr(), at, addr)
+		}
+		fmt.Fprintf(&b, "; for people elsewhere: penstock token create%s --scope submit, then on their machine\n  PENSTOCK_TOKEN=... penstock status --cluster %s\n", at, addr)
 	}
 	_, err := fmt.Fprint(cmd.OutOrStdout(), b.String())
 	return err
@@ -338,7 +347,7 @@ func joinCommand() *cobra.Command {
 		Use:   "join HOST:PORT",
 		Short: "Make this machine a node of a cluster",
 		Long: `Join makes this machine a node of the cluster whose head is at HOST:PORT, and runs its jobs until SIGINT, SIGTERM or penstock stop. The first time it wants a join token, which is good
-for one machine and an hour (penstock start --head --listen prints one, penstock token create makes more). From then on the certificate in the folder is enough, which is renewed while the node
+for one machine and an hour (penstock start --head --listen prints one on a terminal, penstock token create makes more). From then on the certificate in the folder is enough, which is renewed while the node
 runs: after a day of absence it has ended, and the node joins with a token again. When the head is away the node goes on with what it runs.
 
 ` + clusterExits,

@@ -112,12 +112,12 @@ func (d *daemon) signal(s os.Signal) {
 
 // testCluster is a head that decides only, with nodes, as processes.
 type testCluster struct {
-	t           *testing.T
-	dir, head   string // head: its folder
-	addr, token string
-	used        string // token
-	first       *daemon
-	nodes       map[string]*daemon // by id
+	t         *testing.T
+	dir, head string // head: its folder
+	addr      string
+	used      string // token
+	first     *daemon
+	nodes     map[string]*daemon // by id
 }
 
 func newTestCluster(t *testing.T) *testCluster {
@@ -134,8 +134,7 @@ func newTestCluster(t *testing.T) *testCluster {
 func (c *testCluster) start() {
 	c.t.Helper()
 	c.first = stay(c.t, "start", "--head", "--dir", c.head, "--listen", c.addr, "--lease", "2s", "--cpus", "0")
-	f := strings.Fields(c.first.hear("  penstock join "))
-	c.addr, c.token = f[2], f[4]
+	c.addr = strings.Fields(c.first.hear("  penstock join "))[2]
 }
 
 func (c *testCluster) join(name string, more ...string) *daemon {
@@ -236,8 +235,8 @@ func fifo(t *testing.T, dir, name string) (path string, wait func() string) {
 // What a cluster is for: jobs run on nodes, survive the death of these and of the head, and everything ends when it is told to.
 func TestCluster(t *testing.T) {
 	c := newTestCluster(t)
-	c.join("a", "--token", c.token)
-	c.used = c.token
+	c.used = strings.TrimSpace(c.ok("token", "create"))
+	c.join("a", "--token", c.used)
 	second := strings.TrimSpace(c.ok("token", "create"))
 	c.join("b", "--token", second)
 

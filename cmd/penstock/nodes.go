@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/exec"
@@ -84,7 +82,8 @@ func stopCommand() *cobra.Command {
 		Use:   "stop JOB | NODE | --all",
 		Short: "End a job, a node, or the whole cluster",
 		Long: `Stop ends a job: SIGTERM, and SIGKILL after --grace. Or it ends a node with what it runs, which starts again elsewhere; the node is of the cluster no more, and joins again with a new token. Or, with --all, every
-node that is attached and then the head: jobs stay on record, and go on when the head and nodes are there again. It waits until that is done.
+node that is attached and then the head: jobs stay on record, and go on when the head and nodes are there again. It waits until that is done. Where a node is lost, or does not say that it has ended, the exit code is 1, and
+what ran there may go on.
 
 A job is called by its id (j7), the id of its submission or, while it is not over, its name; a node by its id (n2) or name. Jobs need a token of scope submit, nodes one of scope admin.
 
@@ -109,14 +108,28 @@ A job is called by its id (j7), the id of its submission or, while it is not ove
 			ctx, cancel := context.WithTimeout(cmd.Context(), grace+stopMore)
 			defer cancel()
 			if all {
-				if err := client.StopAll(ctx, grace); err != nil {
-					return err
+				var last *cluster.Status
+				var refused error
+				err := client.Watch(ctx, true, func(s *cluster.Status) error { // first: the head ends when its watchers have heard of the end
+					if last == nil {
+						refused = client.StopAll(ctx, grace)
+					}
+					last = s
+					return refused
+				})
+				if refused != nil {
+					return refused
 				}
-				err := client.Watch(ctx, true, func(*cluster.Status) error { return nil })
 				if ctx.Err() != nil {
 					return fault.New(fault.Stalled, "the cluster has not ended within %v: see the log of its head", grace+stopMore)
 				}
 				if c := fault.CodeOf(err); err != nil && c != fault.Unavailable {
+					return err
+				}
+				if last == nil {
+					return err
+				}
+				if err := notEnded(last); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "the nodes and the head have ended")
@@ -175,6 +188,20 @@ A job is called by its id (j7), the id of its submission or, while it is not ove
 	c.Flags().DurationVar(&grace, "grace", 30*time.Second, "what runs gets so long to end")
 	c.Flags().BoolVar(&all, "all", false, "all nodes, and the head")
 	return c
+}
+
+// notEnded is an error where nodes of a cluster that was stopped have not said that they ended: nobody is left who could end what runs there.
+func notEnded(s *cluster.Status) error {
+	var nodes []string
+	for _, n := range s.Nodes {
+		if n.State != "left" {
+			nodes = append(nodes, fmt.Sprintf("%s (%s, %s, heard %s ago)", n.ID, printable(n.Name), n.State, age(s.At.Sub(n.Seen))))
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "the head has ended, and not all of its nodes have said that they did: %s. What a node ran may go on there: end its penstock join (SIGTERM) on its machine, which ends that too", strings.Join(nodes, ", "))
 }
 
 // stopMore is how much longer than its grace an end may take: nodes that are not heard are waited for.
@@ -387,8 +414,7 @@ func clusterStatus(cmd *cobra.Command, p *whereabouts, watch, asJSON bool) error
 	}
 	defer client.Close()
 	out := cmd.OutOrStdout()
-	f, isFile := out.(*os.File)
-	terminal := isFile && term.IsTerminal(int(f.Fd()))
+	terminal := isTerminal(out)
 	first := true
 	return client.Watch(cmd.Context(), watch, func(s *cluster.Status) error {
 		if asJSON {

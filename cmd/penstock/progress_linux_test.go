@@ -33,14 +33,14 @@ func TestProgressLine(t *testing.T) {
 	}
 }
 
-// On a terminal a run draws its line over and over and wipes it at the end; where there is none it says nothing.
-func TestProgress(t *testing.T) {
-	const spec = "version: 1\nsource: {range: {n: 20000000000}}\nsteps: [{filter: id % 7 == 3}]\nsink: {count: {}}\n"
+// terminal makes one: what is written to tty is read from ptmx.
+func terminal(t *testing.T) (ptmx, tty *os.File) {
+	t.Helper()
 	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		memtest.Skip(t, "no terminals here: %v", err)
 	}
-	defer ptmx.Close()
+	t.Cleanup(func() { ptmx.Close() })
 	if err := unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -48,10 +48,17 @@ func TestProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ptmx, tty
+}
+
+// On a terminal a run draws its line over and over and wipes it at the end; where there is none it says nothing.
+func TestProgress(t *testing.T) {
+	const spec = "version: 1\nsource: {range: {n: 20000000000}}\nsteps: [{filter: id % 7 == 3}]\nsink: {count: {}}\n"
+	ptmx, tty := terminal(t)
 	c := command(t, "run", writeSpec(t, spec))
 	c.Stderr = tty
 	if err := c.Start(); err != nil {

@@ -80,7 +80,7 @@ var allowed = []struct {
 	{"cluster/internal/pki", "internal/fault"},
 	{"cluster/internal/packs", "internal/fault"},
 	{"cluster/internal/place", "internal/fault internal/units"},
-	{"cluster/internal/jobs", "cluster/internal/place"},
+	{"cluster/internal/jobs", "internal/units cluster/internal/place"},
 	{"cluster/internal/core", "cluster/internal/place cluster/internal/jobs"},
 	{"cluster/internal/rpc", "internal/fault cluster/internal/pb cluster/internal/pki"},
 	{"cluster/gang", "internal/fault cluster/internal/pki"},

@@ -513,7 +513,7 @@ func TestLauncherKilled(t *testing.T) {
 	g := launch(t, Options{}, sh(0, `echo $$ > `+mine+`/0.pid; exec sleep 1000`, "PENSTOCK_RUN="+run)) // of the same run, and looked after
 	alive := pids(t, mine, 1)
 	ids := pids(t, dir, 7)
-	if n, err := Sweep(run); n != 0 || err != nil {
+	if n, err := Sweep("PENSTOCK_RUN", run); n != 0 || err != nil {
 		t.Errorf("the launcher lives, %d processes were ended: %v", n, err)
 	}
 	gr := g.(*group)
@@ -534,11 +534,11 @@ func TestLauncherKilled(t *testing.T) {
 		s, ok := readStat(pid, make([]byte, 4096))
 		return !ok || s.dead
 	})
-	n, err := Sweep(run)
+	n, err := Sweep("PENSTOCK_RUN", run)
 	if err != nil || n < 4 {
 		t.Errorf("%d processes were ended: %v", n, err)
 	}
-	if n, err := Sweep(run); n != 0 || err != nil {
+	if n, err := Sweep("PENSTOCK_RUN", run); n != 0 || err != nil {
 		t.Errorf("%d processes were left: %v", n, err)
 	}
 	for _, id := range ids {

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"strings"
@@ -9,16 +8,15 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
 // sweepFor is how long processes have to be gone after SIGKILL; they get it after half of that.
 const sweepFor = 4 * time.Second
 
-// Sweep ends what a run has left behind whose controller is gone: processes with PENSTOCK_RUN=run in their environment that a launcher has started which does not live any more, and their descendants.
+// Sweep ends what was left behind by one that is gone, as the controller of a run or the agent of a node: processes with the mark name=value in their environment that a launcher has started which does not live any more, and their descendants.
 // They get SIGTERM, two seconds later SIGKILL. Nothing of a launcher that lives is touched, nor this process and those that started it, nor processes of other users or of other
 // name spaces of process ids. It returns how many processes were ended.
-func Sweep(run string) (int, error) {
+func Sweep(name, value string) (int, error) {
 	buf := make([]byte, 64<<10)
 	space := pidSpace()
 	found := map[procID]bool{}
@@ -27,7 +25,7 @@ func Sweep(run string) (int, error) {
 	for pause := busyEvery; ; pause = min(2*pause, busyAtMost) {
 		all := scan(buf)
 		alive := 0
-		for _, s := range strays(all, run, space, found) {
+		for _, s := range strays(all, name, value, space, found) {
 			found[s.id] = true
 			alive++
 			switch age := time.Since(began); {
@@ -44,21 +42,21 @@ func Sweep(run string) (int, error) {
 			return len(found), nil
 		}
 		if time.Since(began) > sweepFor {
-			return len(found) - alive, fault.New(fault.Stalled, "run %s: %d processes of an earlier controller do not end; see ps", run, alive)
+			return len(found) - alive, fault.New(fault.Stalled, "%d processes that were left with %s=%s do not end; see ps", alive, name, value)
 		}
 		time.Sleep(pause)
 	}
 }
 
-// strays are the living processes of a run that nobody looks after, and those seen before.
-func strays(all map[int]procStat, run, space string, found map[procID]bool) []procStat {
+// strays are the living processes with a mark that nobody looks after, and those seen before.
+func strays(all map[int]procStat, name, value, space string, found map[procID]bool) []procStat {
 	kept := map[int]bool{} // this process and its ancestors
 	for pid := os.Getpid(); pid > 0 && !kept[pid]; pid = all[pid].ppid {
 		kept[pid] = true
 	}
 	mark := map[int]bool{}
 	for pid, s := range all {
-		mark[pid] = !kept[pid] && (found[s.id] || stray(all, pid, run, space))
+		mark[pid] = !kept[pid] && (found[s.id] || stray(all, pid, name, value, space))
 	}
 	for changed := true; changed; { // their descendants
 		changed = false
@@ -77,10 +75,10 @@ func strays(all map[int]procStat, run, space string, found map[procID]bool) []pr
 	return out
 }
 
-// stray reports whether a process has the run's mark, and that of a launcher that is gone.
-func stray(all map[int]procStat, pid int, run, space string) bool {
+// stray reports whether a process has the mark, and that of a launcher that is gone.
+func stray(all map[int]procStat, pid int, name, value, space string) bool {
 	env := environ(pid)
-	if v, ok := envOf(env, wire.EnvRun); !ok || !bytes.Equal(v, []byte(run)) {
+	if v, ok := envOf(env, name); !ok || string(v) != value {
 		return false
 	}
 	v, ok := envOf(env, EnvLaunch)

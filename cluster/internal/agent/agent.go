@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -40,6 +39,7 @@ type Config struct {
 type agent struct {
 	Config
 	client pb.NodeClient
+	folder string // Dir, by its one path
 	packs  *packs.Store
 	ctx    context.Context // until Run ends
 	work   sync.WaitGroup
@@ -59,7 +59,9 @@ var errLeft = errors.New("the head asked the node to leave")
 
 // Run attaches to the head, again whenever the stream ends, and runs what it is told to, until ctx ends or the head asks the node to leave; then what runs is ended. It returns nil in both cases, when nothing runs any more.
 //
-// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself.
+// Before the head hears of it, what an agent of the same folder left behind that was killed is ended.
+//
+// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself. Stalled: what was left behind does not end.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -68,11 +70,13 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Grace = 10 * time.Second
 	}
 	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, more: make(chan struct{}, 1), grace: cfg.Grace}
-	// What an agent before this one left: its processes have ended with it.
-	if err := os.RemoveAll(filepath.Join(cfg.Dir, "run")); err != nil {
+	var err error
+	if a.folder, err = realPath(cfg.Dir); err != nil {
 		return err
 	}
-	var err error
+	if err := a.sweep(); err != nil {
+		return err
+	}
 	if a.packs, err = packs.OpenStore(filepath.Join(cfg.Dir, "packs"), 16<<30, packs.Limits{}); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/launch"
 )
 
 // Lock makes the node's folder, and takes it for this process. Exists: another agent has it. With unlock(false) a folder that it has made, and in which nothing was kept, is removed.
@@ -41,6 +43,30 @@ func Lock(dir string) (unlock func(keep bool), err error) {
 			f.Close()
 		}, nil
 	}
+}
+
+// envFolder marks the processes of a node, and their descendants, by its folder: whatever id the node had.
+const envFolder = "PENSTOCK_NODE_DIR"
+
+// sweep ends the processes that an agent of this folder left which was killed, and removes their files. The kernel ended those that it had started itself: their descendants may run on, and use what is booked for others.
+func (a *agent) sweep() error {
+	n, err := launch.Sweep(envFolder, a.folder)
+	if n > 0 {
+		a.Log.Warn(fmt.Sprintf("%d processes were ended that an agent before this one, which was killed, had left", n))
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(a.Dir, "run"))
+}
+
+// realPath is the one path of a folder, however it is called.
+func realPath(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
 }
 
 // isAt reports whether an open file is the one that has a path.

@@ -88,6 +88,10 @@ type Head struct {
 	meetings map[string]*meeting // of jobs on several nodes whose processes may run
 	reads    map[uint64]chan *pb.LogChunk
 	read     uint64
+	watchers int // that follow
+	stopping bool
+
+	final chan struct{} // closed when the nodes of a cluster that is stopped have ended, or had their time: watchers get that state, and no other
 }
 
 // Start starts a head: it is ready when it returns. ctx is for the start; Stop ends the head, and Done says when it has ended by itself.
@@ -123,7 +127,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
-		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}}
+		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}, final: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store
 	defer func() {
@@ -415,10 +419,15 @@ func (h *Head) step(e core.Event) error {
 		}
 	}
 	if len(acts) > 0 {
-		close(h.changed)
-		h.changed = make(chan struct{})
+		h.change()
 	}
 	return nil
+}
+
+// change wakes who waits for another state.
+func (h *Head) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 func (h *Head) act(a core.Action) error {

@@ -26,11 +26,24 @@ type controlServer struct{ h *Head }
 // watchEvery is the least time between two states that a watcher gets.
 const watchEvery = 500 * time.Millisecond
 
-// Watch gives the state of the cluster, and again when it has changed.
+// Watch gives the state of the cluster, and again when it has changed; of a cluster that is stopped also the last one.
 func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServer[pb.Cluster]) error {
 	h := c.h
 	ctx := stream.Context()
-	for {
+	if q.GetFollow() {
+		if err := h.do(ctx, func() error { h.watchers++; return nil }); err != nil {
+			return err
+		}
+		defer func() {
+			_ = h.do(context.WithoutCancel(ctx), func() error { h.watchers--; h.change(); return nil })
+		}()
+	}
+	for last := false; ; {
+		select {
+		case <-h.final:
+			last = true
+		default:
+		}
 		var now *pb.Cluster
 		var changed chan struct{}
 		if err := h.do(ctx, func() error {
@@ -42,9 +55,15 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 		if err := stream.Send(now); err != nil || !q.GetFollow() {
 			return err
 		}
+		if last {
+			return h.ends("")
+		}
 		pause := time.NewTimer(watchEvery)
 		select {
 		case <-pause.C:
+		case <-h.final:
+			pause.Stop()
+			continue
 		case <-ctx.Done():
 			pause.Stop()
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
@@ -54,6 +73,7 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 		}
 		select {
 		case <-changed:
+		case <-h.final:
 		case <-time.After(5 * time.Second): // what is measured changes without an event
 		case <-ctx.Done():
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
@@ -130,10 +150,12 @@ func (c controlServer) onNode(ctx context.Context, name string, k core.EventKind
 func (c controlServer) Shutdown(ctx context.Context, q *pb.ShutdownRequest) (*pb.Empty, error) {
 	h := c.h
 	grace := graceOf(q.GetGraceMs())
+	again := false
 	err := h.do(ctx, func() error {
 		var ids []string
 		switch {
 		case q.GetAll():
+			again, h.stopping = h.stopping, true
 			for id, s := range h.sessions {
 				if s != nil {
 					ids = append(ids, id)
@@ -165,25 +187,32 @@ func (c controlServer) Shutdown(ctx context.Context, q *pb.ShutdownRequest) (*pb
 		}
 		return nil
 	})
-	if err != nil || !q.GetAll() {
+	if err != nil || !q.GetAll() || again {
 		return &pb.Empty{}, err
 	}
-	h.work.Go(func() { // the nodes get their time, then the head ends
-		for end := time.Now().Add(grace + 10*time.Second); time.Now().Before(end) && h.ctx.Err() == nil; {
-			left := 0
-			var changed chan struct{}
-			if h.do(h.ctx, func() error { left, changed = len(h.sessions), h.changed; return nil }) != nil || left == 0 {
-				break
-			}
-			select {
-			case <-changed:
-			case <-time.After(time.Until(end)):
-			case <-h.ctx.Done():
-			}
-		}
+	h.work.Go(func() { // the nodes get their time, those who watch hear how they ended, then the head ends
+		h.until(grace+10*time.Second, func() bool { return len(h.sessions) == 0 })
+		close(h.final)
+		h.until(5*time.Second, func() bool { return h.watchers == 0 })
 		h.end(errStopped)
 	})
 	return &pb.Empty{}, nil
+}
+
+// until waits for what the loop sees to be so, the end of the head, or so long.
+func (h *Head) until(most time.Duration, ok func() bool) {
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		is := false
+		var changed chan struct{}
+		if h.do(h.ctx, func() error { is, changed = ok(), h.changed; return nil }) != nil || is {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(time.Until(end)):
+		case <-h.ctx.Done():
+		}
+	}
 }
 
 // CreateToken makes a token. It is the only time that it is shown.

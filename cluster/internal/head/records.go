@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
@@ -220,6 +222,16 @@ func (r *jobRecord) spec(id string) jobs.Spec {
 		members[i] = place.Member{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()}
 	}
 	return jobs.Spec{ID: id, Members: members, Distinct: len(members) > 1, Budgets: b}
+}
+
+// resources of each process of the attempt.
+func (r *jobRecord) resources() *pb.Resources {
+	if r.Record.Memory == 0 {
+		return r.Job.GetResources()
+	}
+	x := proto.CloneOf(r.Job.GetResources())
+	x.Memory = r.Record.Memory
+	return x
 }
 
 func nanos(t time.Time) int64 {

@@ -186,7 +186,7 @@ func (h *Head) start(a core.Action) *pb.Start {
 		env = map[string]string{}
 	}
 	maps.Copy(env, h.secrets[a.Process.Job])
-	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.Job.GetResources(), Devices: a.Devices}
+	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(), Devices: a.Devices}
 	if n := r.Value.Job.GetNodes(); n > 1 {
 		s.Members, s.Host = n, h.host(a.Node, r.Value.Record.Placed)
 	}
@@ -306,6 +306,7 @@ func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
 func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
 	v := r.Value
 	j := proto.CloneOf(v.Job)
+	j.Resources = v.resources()
 	for k := range j.Env { // values may be anything
 		j.Env[k] = ""
 	}

@@ -70,6 +70,9 @@ func text(as []Action) string {
 			parts = append(parts, s)
 		case Want:
 			s := "want " + string(a.Demand.ID)
+			if n := a.Demand.Members[0].Needs.Memory; n > 0 {
+				s += fmt.Sprintf(" of %d", n)
+			}
 			if len(a.Demand.Avoid) > 0 {
 				s += fmt.Sprint(" not ", a.Demand.Avoid)
 			}
@@ -96,12 +99,17 @@ type step struct {
 func TestSteps(t *testing.T) {
 	one := of(1, Budgets{Crash: 1, Memory: 1, Unfit: 1})
 	two := of(2, Budgets{Crash: 3})
+	hungry := of(1, Budgets{Crash: 1, Memory: 2})
+	hungry.Members[0].Needs.Memory = 100
 	begin := func(s Spec, nodes ...place.NodeID) []step {
-		starts := ""
+		starts, of := "", ""
+		if n := s.Members[0].Needs.Memory; n > 0 {
+			of = fmt.Sprintf(" of %d", n)
+		}
 		for i, n := range nodes {
 			starts += fmt.Sprintf(", start j/1/%d@%s", i, n)
 		}
-		return []step{{submit(s), "save queued, want j/1"}, {placed(1, nodes...), "save starting" + starts}}
+		return []step{{submit(s), "save queued, want j/1" + of}, {placed(1, nodes...), "save starting" + starts}}
 	}
 	for name, steps := range map[string][]step{
 		"to its end": append(begin(one, "n1"),
@@ -119,6 +127,14 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 0, Crash), "save restarting (worker: text), free j/1/0"}, step{tick(time.Second), "want j/2"}, step{placed(2, "n1"), "save starting (worker: text), start j/2/0@n1"},
 			step{exited(2, 0, Memory), "save restarting (memory: text), free j/2/0"}, step{tick(3 * time.Second), "want j/3"}, step{placed(3, "n1"), "save starting (memory: text), start j/3/0@n1"},
 			step{exited(3, 0, Memory), "save failed (memory: text), free j/3/0"}),
+		"too little memory, and twice as much": append(begin(hungry, "n1"),
+			step{exited(1, 0, Memory), "save restarting (memory: text; the next attempt gets twice as much, up to what nodes have), free j/1/0"}, step{tick(time.Second), "want j/2 of 200"},
+			step{placed(2, "n1"), "save starting (memory: text; the next attempt gets twice as much, up to what nodes have), start j/2/0@n1"},
+			step{gone(2, 0), "save restarting (node: node n1 was lost, or its agent was), free j/2/0, want j/3 of 200 not [n1]"}, // it keeps what it had
+			step{placed(3, "n2"), "save starting (node: node n1 was lost, or its agent was), start j/3/0@n2"},
+			step{exited(3, 0, Memory), "save restarting (memory: text; the next attempt gets twice as much, up to what nodes have), free j/3/0"}, step{tick(7 * time.Second), "want j/4 of 250 not [n1]"}, // all that there is
+			step{placed(4, "n2"), "save starting (memory: text; the next attempt gets twice as much, up to what nodes have), start j/4/0@n2"},
+			step{exited(4, 0, Memory), "save failed (memory: text; attempt 4 had 250 B, and the first one 100 B), free j/4/0"}),
 		"an exit code is the end":   append(begin(one, "n1"), step{exited(1, 0, User), "save failed (user: text), free j/1/0"}),
 		"what cannot start is, too": append(begin(of(1, Budgets{Crash: -1, Memory: -1, User: -1, Unfit: -1}), "n1"), step{exited(1, 0, Refused), "save failed (refused: text), free j/1/0"}),
 		"an unfit node is avoided": append(begin(one, "n1"),
@@ -198,7 +214,7 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 0, None), "save stopping, free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			var m Machine
+			m := Machine{Most: func(_ place.Demand, _, most int64) int64 { return min(most, 250) }}
 			for i, s := range steps {
 				if s.e.At == 0 {
 					s.e.At = m.now
@@ -249,6 +265,18 @@ func TestLoad(t *testing.T) {
 				}
 			}
 		})
+	}
+	hungry := of(1, Budgets{Memory: 2})
+	hungry.Members[0].Needs.Memory = 100
+	for want, r := range map[string]Record{
+		"want j/2 of 200": {State: Restarting, Cause: Memory, Attempt: 1},
+		"want j/3 of 400": {State: Restarting, Cause: Memory, Attempt: 2, Memory: 200},
+		"want j/4 of 200": {State: Restarting, Cause: Lost, Attempt: 3, Memory: 200},
+	} {
+		var m Machine
+		if got := text(m.Step(Event{Kind: Load, Spec: hungry, Record: r})); got != want {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/place"
+	"github.com/penstock-data/penstock/internal/units"
 )
 
 const (
@@ -28,6 +30,9 @@ const (
 
 // Machine is the state. The zero value has no jobs.
 type Machine struct {
+	// Most is how much memory, from least up to most, each process of a demand could have on the nodes there are. Its answer depends on events before only. nil: most.
+	Most func(d place.Demand, least, most int64) int64
+
 	jobs map[string]*job
 	due  map[string]*job // that wait for their time
 	now  time.Duration
@@ -46,6 +51,7 @@ type job struct {
 	heard   time.Duration  // when that was heard, and the others were told to end; unknown as failed
 	again   bool           // the next attempt is due at
 	at      time.Duration
+	asks    int64 // memory of the attempt that is wanted, as Record has it
 }
 
 // unknown is before everything: nothing that is heard comes before it.
@@ -171,9 +177,25 @@ func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
 func (m *Machine) save(j *job) { m.do(Action{Do: Save, Job: j.ID, Record: j.copy()}) }
 
+// want asks for the next attempt: with twice the memory, up to what nodes have, where the last one did not do with its own.
 func (m *Machine) want(j *job) {
-	m.do(Action{Do: Want, Job: j.ID, Demand: place.Demand{ID: j.demand(), Members: j.Members, Spread: j.Spread, Distinct: j.Distinct, Avoid: slices.Clone(j.Avoid)}})
+	d := place.Demand{ID: j.demand(), Members: j.With(j.Memory), Spread: j.Spread, Distinct: j.Distinct, Avoid: slices.Clone(j.Avoid)}
+	j.asks = j.Memory
+	if had := j.memory(); j.Cause == Memory && had > 0 {
+		more := had + min(had, math.MaxInt64-had)
+		if m.Most != nil {
+			more = m.Most(d, had, more)
+		}
+		if more > had {
+			j.asks = more
+			d.Members = j.With(more)
+		}
+	}
+	m.do(Action{Do: Want, Job: j.ID, Demand: d})
 }
+
+// memory that each process of the attempt has; 0: as much as it takes.
+func (j *job) memory() int64 { return cmp.Or(j.Memory, j.Members[0].Needs.Memory) }
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
 func (m *Machine) load(s Spec, r Record) {
@@ -201,7 +223,7 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
-	j.State, j.Cause, j.Drained, j.Placed = Starting, None, false, slices.Clone(placed)
+	j.State, j.Cause, j.Drained, j.Placed, j.Memory = Starting, None, false, slices.Clone(placed), j.asks
 	j.procs, j.started, j.ending, j.nodes, j.whole = map[int]*proc{}, 0, false, nil, unset
 	m.save(j)
 	for _, p := range placed {
@@ -311,6 +333,16 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 	j.State = Restarting
 	if !j.may(class) {
 		j.State = Stopping // until the others have ended
+	}
+	if class == Memory && j.memory() > 0 {
+		first, rest, _ := strings.Cut(j.Why, "\n")
+		switch {
+		case j.State == Restarting:
+			first += "; the next attempt gets twice as much, up to what nodes have"
+		case j.Memory > 0:
+			first += fmt.Sprintf("; attempt %d had %s, and the first one %s", j.Attempt, units.Bytes(j.Memory), units.Bytes(j.Members[0].Needs.Memory))
+		}
+		j.Why = strings.TrimSuffix(first+"\n"+rest, "\n")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"sort"
 )
 
 // Machine is the state. The zero value has no nodes and no demands.
@@ -392,6 +393,32 @@ func (m *Machine) keep(l *line) {
 // ever says where d would go if nothing else ran, on the freest of nodes that are alike; nil: the nodes there are could never take it. One that is suspect may be back.
 func (m *Machine) ever(d *demand) []Placement {
 	return m.fit(d, m.classes, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
+}
+
+// Most is the most memory, from least up to most, that each member of a demand could have on the nodes there are, if nothing else ran; least, where that is too much already.
+func (m *Machine) Most(x Demand, least, most int64) int64 {
+	fits := func(memory int64) bool {
+		d := &demand{Demand: x}
+		d.Members = slices.Clone(x.Members)
+		for i := range d.Members {
+			d.Members[i].Needs.Memory = memory
+		}
+		d.groups = groups(d.Members)
+		return m.ever(d) != nil
+	}
+	if fits(most) {
+		return most
+	}
+	have := []int64{least} // what it can come to is all of a node's
+	for _, n := range m.order {
+		if c := n.Capacity.Memory; c > least && c < most {
+			have = append(have, c)
+		}
+	}
+	slices.Sort(have)
+	have = slices.Compact(have)
+	i := sort.Search(len(have)-1, func(i int) bool { return !fits(have[i+1]) })
+	return have[i]
 }
 
 func (l *line) mayFit() bool {
