@@ -16,6 +16,8 @@ const (
 	mostDelay  = 30 * time.Second
 	// endGrace is what the other processes of an attempt get to end in, when one has failed.
 	endGrace = 10 * time.Second
+	// poison is how many ends of processes in a row, all at one place of the data and no other, end the job.
+	poison = 3
 )
 
 // Machine is the state. The zero value has no jobs.
@@ -141,6 +143,7 @@ func (j *job) copy() Record {
 	r.Failures = maps.Clone(r.Failures)
 	r.Placed = slices.Clone(r.Placed)
 	r.Avoid = slices.Clone(r.Avoid)
+	r.At, r.Suspects = slices.Clone(r.At), slices.Clone(r.Suspects)
 	return r
 }
 
@@ -183,7 +186,8 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
-	j.State, j.Cause, j.Placed = Starting, None, slices.Clone(placed)
+	j.Suspects, j.Ends = j.suspects()
+	j.State, j.Cause, j.At, j.Placed = Starting, None, nil, slices.Clone(placed)
 	j.procs, j.started, j.ending = map[int]*proc{}, 0, false
 	m.save(j)
 	for _, p := range placed {
@@ -260,7 +264,7 @@ func (j *job) fails(p *proc, class Class, e Event) {
 		}
 	}
 	j.ending, j.Cause, j.failed = true, class, e.At-e.Ago
-	j.Code = e.Code
+	j.Code, j.At = e.Code, e.Places
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
 		j.Why = fmt.Sprintf("node %d of the job (%s), %s", e.Process.Member, p.Node, j.Why)
@@ -276,9 +280,30 @@ func (j *job) fails(p *proc, class Class, e Event) {
 		}
 	}
 	j.State = Restarting
-	if !j.may(class) {
+	at, ends := j.suspects()
+	isPoison := ends >= poison && len(at) == 1
+	if isPoison {
+		j.Why = fmt.Sprintf("%s ended %d processes that read it: %s", at[0], ends, j.Why)
+	}
+	if isPoison || !j.may(class) {
 		j.State = Stopping // until the others have ended
 	}
+}
+
+// suspects are Suspects and Ends, this attempt with them: an end that says nothing about data, the loss of a node say, leaves them as they are, and one in which none of the suspects was at work begins anew.
+func (j *job) suspects() (at []string, ends int64) {
+	switch {
+	case j.Cause == None || j.Cause == Lost || j.Cause == Preemption || j.Cause == Unfit:
+		return j.Suspects, j.Ends
+	case j.Ends > 0:
+		if at = slices.DeleteFunc(slices.Clone(j.Suspects), func(s string) bool { return !slices.Contains(j.At, s) }); len(at) > 0 {
+			return at, j.Ends + 1
+		}
+	}
+	if len(j.At) == 0 {
+		return nil, 0
+	}
+	return j.At, 1
 }
 
 // may reports whether a failure of this class is within the budget.
@@ -323,7 +348,7 @@ func (m *Machine) ended(j *job) {
 }
 
 func (m *Machine) over(j *job, s State) {
-	j.State, j.Avoid = s, nil
+	j.State, j.Avoid, j.At, j.Suspects, j.Ends = s, nil, nil, nil, 0
 	delete(m.due, j.ID)
 	j.again = false
 	m.save(j)
