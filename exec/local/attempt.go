@@ -300,7 +300,9 @@ func (a *attempt) runSplit() error {
 func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 	s, i := a.stage, p.split
 	a.setOrigin(s.origin(i))
-	defer whereabouts.Begin(func() string { return splitPlace(a.origin).String() })()
+	if !a.r.opt.Spans { // what waits in a split for a trainer says little about an end
+		defer whereabouts.Begin(func() string { return splitPlace(a.origin).String() })()
+	}
 	c, err := a.newChain(out)
 	if err != nil {
 		return err

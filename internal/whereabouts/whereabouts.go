@@ -12,13 +12,12 @@ import (
 	"unicode"
 )
 
-// Env names a folder. A process that has it in its environment, and each of its children, keeps a file there.
+// Env names a folder. A process that has it in its environment, and each of its children, keeps a file of its own there.
 const Env = "PENSTOCK_WHEREABOUTS"
 
 const (
 	slotBytes = 512 // divides a page: a write is there as a whole, or not at all
 	slots     = 64
-	mostFiles = 64 // that Read looks at
 )
 
 // places are the slots of a file. One is a line: what a task is at; empty: none has it.
@@ -83,15 +82,15 @@ func line(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// Read is what the processes that kept files in a folder were at when they ended, each once, sorted. What is no such file is passed over.
-func Read(dir string) []string {
+// Read is what a process that kept a file in a folder was at when it ended, each place once, sorted; of its children, which may have ended long before it, nothing. What is no such file is passed over.
+func Read(dir string, pid int) []string {
 	in, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
 	}
 	var all []string
-	for _, e := range in[:min(len(in), mostFiles)] {
-		if !e.Type().IsRegular() {
+	for _, e := range in {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), fmt.Sprintf("%d-", pid)) {
 			continue
 		}
 		f, err := os.Open(filepath.Join(dir, e.Name()))

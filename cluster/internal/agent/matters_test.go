@@ -66,7 +66,7 @@ func TestPlacesIn(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "1-1"), []byte("/run/j1-1-0/work/data/a.parquet, row group 3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := placesIn(dir, "/run/j1-1-0/work"); !slices.Equal(got, []string{"data/a.parquet, row group 3"}) {
+	if got := placesIn(dir, "/run/j1-1-0/work", 1); !slices.Equal(got, []string{"data/a.parquet, row group 3"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -212,7 +212,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	exit := <-group.Exits()
 	p.ended = exit.At // it comes when the output was read, up to two seconds later
 	group.Stop(0)     // what it left behind
-	return ended(exit, w.Memory, placesIn(at, work))
+	return ended(exit, w.Memory, placesIn(at, work, exit.PID))
 }
 
 // lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
@@ -227,8 +227,8 @@ const (
 )
 
 // placesIn is what the tasks of a process were at, by the folder that it had for that. Files of its working directory have the same names in another attempt.
-func placesIn(dir, work string) []string {
-	all := whereabouts.Read(dir)
+func placesIn(dir, work string, pid int) []string {
+	all := whereabouts.Read(dir, pid)
 	for i, s := range all {
 		all[i] = strings.TrimPrefix(s, work+"/")
 	}
