@@ -23,7 +23,7 @@ import (
 
 // Kinds of jobs.
 const (
-	scanJob    = "scan"    // Parquet, a filter, a step in child processes, Parquet
+	scanJob    = "scan"    // Parquet, a filter, a step that skips rows, one in child processes, Parquet
 	shardJob   = "shards"  // a training run of the workers of worker_test.go: a filter, windows, 4 workers, 2 epochs of 20 steps, saved after every 5
 	torchJob   = "pytorch" // the same of kill.py: DDP over gloo
 	chaosRanks = 4
@@ -46,6 +46,8 @@ type reference struct {
 	ok     bool
 	data   string            // scan: what is read
 	rows   []string          // scan: of the output, in order
+	dead   []string          // scan: of the dead letter, in order
+	counts map[string]any    // scan: of the line of --json
 	steps  map[string]string // shards: epoch, step and digest by number of the step and rank
 	ledger map[string]int64  // training runs
 	torch  pytorch
@@ -69,10 +71,11 @@ name: scan
 source: {parquet: {paths: [%q], path_column: path, row_column: row}}
 steps:
   - filter: delay > 15
+  - with_columns: {near: 9223372036854775712 + row %% 97}
   - exec: {command: [%q], env: [PENSTOCK_TEST_MAIN=slow, %q, CHAOS_WORK=%v, %s, PENSTOCK_JOB_ATTEMPT], workers: 1, batch_rows: 128}
 sink: {parquet: {path: %q, compression: zstd, target_size: 32KiB}}
-run: {memory: 64MiB}
-`, r.data, self, "CHAOS_DIR="+notes, work, chaosEnv, storage)
+run: {memory: 64MiB, on_error: {policy: skip, dead_letter: %q}}
+`, r.data, self, "CHAOS_DIR="+notes, work, chaosEnv, storage, filepath.Join(notes, "dead"))
 	case torchJob:
 		return r.torch.text(notes, storage, "sync", chaosRanks, 4, fmt.Sprintf("step: %v, dir: %q, holdat: %d", work.Seconds(), notes, holdAt))
 	}
@@ -116,7 +119,7 @@ func referenceOf(t *testing.T, kind string) *reference {
 		notes, storage := t.TempDir(), t.TempDir()
 		command, args := "train", []string{"--name", "run"}
 		if kind == scanJob {
-			command, args = "run", nil
+			command, args = "run", []string{"--json"}
 		}
 		c := startWith(t, []string{chaosEnv + "=none/none", "PENSTOCK_JOB_ATTEMPT="}, append([]string{command, writeSpec(t, r.text(t, kind, notes, storage, 0, 0))}, args...)...)
 		if err := c.Wait(); err != nil {
@@ -124,8 +127,9 @@ func referenceOf(t *testing.T, kind string) *reference {
 		}
 		switch kind {
 		case scanJob:
-			r.rows = rowsOf(t, storage)
-			r.ok = len(r.rows) > 1000 && len(slices.Compact(slices.Clone(r.rows))) == len(r.rows)
+			r.rows, r.dead, r.counts = rowsOf(t, storage), rowsOf(t, filepath.Join(notes, "dead")), countsOf(t, c.out.String())
+			r.ok = len(r.rows) > 1000 && len(slices.Compact(slices.Sorted(slices.Values(r.rows)))) == len(r.rows) &&
+				len(r.dead) > 10 && r.counts["rows_out"] == float64(len(r.rows)) && r.counts["skipped_rows"] == float64(len(r.dead))
 		case shardJob:
 			r.steps = map[string]string{}
 			for rank := range chaosRanks {
@@ -146,7 +150,7 @@ func referenceOf(t *testing.T, kind string) *reference {
 		}
 	})
 	if !r.ok {
-		t.Fatalf("there is nothing to compare a job with: %d rows, %d steps, %d samples, ledger %v", len(r.rows), len(r.steps), len(r.had), r.ledger)
+		t.Fatalf("there is nothing to compare a job with: %d rows, %d skipped, counts %v, %d steps, %d samples, ledger %v", len(r.rows), len(r.dead), r.counts, len(r.steps), len(r.had), r.ledger)
 	}
 	return r
 }
@@ -182,7 +186,7 @@ func (j *chaosJob) submit() {
 	j.t.Helper()
 	args := []string{"train", j.spec, "--name", "run"}
 	if j.kind == scanJob {
-		args = []string{"run", j.spec}
+		args = []string{"run", j.spec, "--json"}
 	}
 	j.job = j.start("-job", nil, nil, append(args, "--cluster", filepath.Join(j.dir, "head"), "--working-dir", filepath.Dir(j.spec), "--nodes", "2", "--id", j.submission)...)
 }
@@ -306,8 +310,16 @@ func (j *chaosJob) finish(want wants) {
 	}
 	switch j.kind {
 	case scanJob:
-		if rows := rowsOf(j.t, j.storage); !slices.Equal(rows, j.ref.rows) {
-			j.t.Errorf("%d rows, want %d: %s", len(rows), len(j.ref.rows), difference(rows, j.ref.rows))
+		for what, of := range map[string]struct {
+			dir  string
+			want []string
+		}{"rows": {j.storage, j.ref.rows}, "dead letters": {filepath.Join(j.notes, "dead"), j.ref.dead}} {
+			if got := rowsOf(j.t, of.dir); !slices.Equal(got, of.want) {
+				j.t.Errorf("%d %s, want %d: %s", len(got), what, len(of.want), difference(got, of.want))
+			}
+		}
+		if counts := countsOf(j.t, j.job.String()); !maps.Equal(counts, j.ref.counts) {
+			j.t.Errorf("the line of --json has %v, want %v", counts, j.ref.counts)
 		}
 	case shardJob:
 		j.run(want)
@@ -426,12 +438,31 @@ func rowsOf(t *testing.T, dir string) (rows []string) {
 			rows = append(rows, row.String())
 		}
 	}
-	slices.Sort(rows)
 	return rows
 }
 
-// difference is how two sorted lists differ.
+// countsOf are the numbers of rows in the last line of --json of an output.
+func countsOf(t *testing.T, out string) map[string]any {
+	t.Helper()
+	var all map[string]any
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "{") {
+			all = nil
+			if err := json.Unmarshal([]byte(line), &all); err != nil {
+				t.Errorf("%v: %s", err, line)
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(k string, _ any) bool { return k != "rows_in" && k != "rows_out" && k != "skipped_rows" })
+	return all
+}
+
+// difference is how two lists differ.
 func difference(got, want []string) string {
+	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
+	if slices.Equal(got, want) {
+		return "they come in another order"
+	}
 	var lost, more []string
 	for len(got) > 0 || len(want) > 0 {
 		switch {

@@ -113,6 +113,14 @@ func TestRunOnNodesOfACluster(t *testing.T) {
 	if a, b := visible(t, one), visible(t, two); a == "" || a != b {
 		t.Errorf("other files:\n%s\nthan those of one process:\n%s", b, a)
 	}
+	count := []string{"run", file, "--json", "--set", "sink={count: {}}"}
+	want := summaryOf(t, penstock(t, count...))
+	for _, nodes := range []string{"1", "2"} {
+		r := c.call(append(count, "--working-dir", work, "--nodes", nodes)...)
+		if got := summaryOf(t, r); r.code != 0 || got["rows_out"] != want["rows_out"] {
+			t.Errorf("on %s nodes: %+v, want rows_out %v", nodes, r, want["rows_out"])
+		}
+	}
 }
 
 func read(t *testing.T, file string) string {

@@ -46,6 +46,7 @@ type remote struct {
 	nodes        int
 	retries      int64
 	detach       bool
+	summary      bool // the last line of what the job prints is one
 	submitted    bool // the job's processes speak now
 }
 
@@ -210,6 +211,7 @@ func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSO
 	}
 	if asJSON {
 		j.Argv = append(j.Argv, "--json")
+		r.summary = true
 	}
 	return r.submit(cmd, j, quiet)
 }
@@ -309,7 +311,7 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 		return err
 	}
 	r.submitted = true
-	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet}
+	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet, summary: r.summary}
 	if r.detach {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
 			return err
@@ -333,6 +335,7 @@ type follower struct {
 	job      string
 	out, log io.Writer
 	quiet    bool
+	summary  bool // its last line is one, of run --json
 	said     string
 }
 
@@ -394,12 +397,6 @@ func (f *follower) follow(asked context.Context) error {
 		fmt.Fprintf(f.log, "penstock: warning: what job %s printed last has not come\n", f.job)
 	}
 	return outcome(&last)
-}
-
-// logs writes what the job prints.
-func (f *follower) logs(ctx context.Context) error {
-	var at cluster.LogPosition
-	return away(ctx, func(string, ...any) {}, func() error { return f.client.LogsFrom(ctx, f.job, true, 0, &at, f.out) })
 }
 
 // state says where a job is that is not over.

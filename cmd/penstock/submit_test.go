@@ -7,14 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 
 	library "github.com/penstock-data/penstock"
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/io/parquetio"
+	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer"
 )
@@ -30,12 +34,32 @@ func init() {
 	}
 }
 
-// program is one of a user: "write PATHS OUT SCRIPT" passes rows through a shell and writes them, "closure PATHS" cannot run on several nodes, "train STORAGE" is a training run, and is killed in the first attempt.
+var dies = ops.RegisterMap("dies", "1", func([]byte) (ops.MapFunc, error) {
+	return func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+		if slices.Contains(in.Column(0).(*array.Int64).Int64Values(), 4321) {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // until it is felt
+		}
+		in.Retain()
+		return in, nil
+	}, nil
+})
+
+// program is one of a user: "write PATHS OUT SCRIPT" passes rows through a shell and writes them, "closure PATHS" cannot run on several nodes, "train STORAGE" is a training run, and is killed in the first attempt,
+// "poisoned PATHS" kills itself where it meets the row with id 4321.
 func program(p *library.Process, args []string) error {
 	if args[0] == "train" {
 		return trains(p, args[1])
 	}
 	ctx, ds := context.Background(), dataset.ReadParquet(args[1])
+	if args[0] == "poisoned" {
+		f, err := dies.Func(nil)
+		if err != nil {
+			return err
+		}
+		_, err = ds.Apply(f, nil).Count(ctx, p.Run(nil))
+		return err
+	}
 	if args[0] == "closure" {
 		_, err := ds.MapBatches(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			in.Retain()
@@ -212,6 +236,31 @@ func TestSubmit(t *testing.T) {
 		}
 		if a, b := visible(t, alone), visible(t, out); a == "" || a != b {
 			t.Errorf("other files:\n%s\nthan those of one process:\n%s", b, a)
+		}
+	})
+
+	t.Run("a row group kills who reads it", func(t *testing.T) {
+		dir := t.TempDir()
+		enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{RowGroupRows: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dataset.Range(10_000).Write(t.Context(), dir, enc, nil); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%v, %v", files, err)
+		}
+		for _, nodes := range []string{"1", "3"} {
+			id := "poisoned" + nodes
+			d := c.submit([]string{"--nodes", nodes, "--id", id}, "poisoned", files[0])
+			code := d.code()
+			j := c.until(id, func(j jobJSON) bool { return j.State == "failed" })
+			where := files[0] + ", row group 4"
+			if named := where + " ended 3 processes that read it: "; code != exitFailed || j.Failures["worker"] != 3 || !strings.HasPrefix(j.Why, named) || !strings.Contains(d.String(), named) || !strings.Contains(j.Why, "; it was at "+where+"\n") {
+				t.Errorf("on %s nodes: exit %d: %d attempts: %s\n%s", nodes, code, j.Attempts, j.Why, d)
+			}
 		}
 	})
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -167,15 +168,20 @@ func (a *attempt) placed(err error) error {
 }
 
 func placeOf(o exec.Origin, attempt int, err error) error {
-	p := fault.Place{File: o.File, Attempt: attempt}
-	switch c := fault.CodeOf(err); {
-	case p.File == "":
-		p.File = o.Split
-	case c == fault.NotFound || c == fault.Denied: // the whole file
-	default:
-		p.RowGroup = fault.N(o.Index)
+	p := splitPlace(o)
+	p.Attempt = attempt
+	if c := fault.CodeOf(err); c == fault.NotFound || c == fault.Denied { // the whole file
+		p.RowGroup = 0
 	}
 	return fault.Wrap(err, p)
+}
+
+// splitPlace is where a split is.
+func splitPlace(o exec.Origin) fault.Place {
+	if o.File == "" {
+		return fault.Place{File: o.Split}
+	}
+	return fault.Place{File: o.File, RowGroup: fault.N(o.Index)}
 }
 
 // safely turns a panic into an error: a *fault.Error that was thrown keeps its
@@ -294,6 +300,9 @@ func (a *attempt) runSplit() error {
 func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 	s, i := a.stage, p.split
 	a.setOrigin(s.origin(i))
+	if !a.r.opt.Spans { // what waits in a split for a trainer says little about an end
+		defer whereabouts.Begin(func() string { return splitPlace(a.origin).String() })()
+	}
 	c, err := a.newChain(out)
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +34,7 @@ const (
 	poisonID = 4321
 )
 
-// child is what such a process does: "write DIR", "run" or "poison".
+// child is what such a process does: "write DIR", "run", "poison", "empty", "scan DIR", or "lead DIR", which leads a write and kills itself in its midst, as "lead" does with a run.
 func child(what string) error {
 	if f := os.Getenv("PENSTOCK_REMOTE_PROFILE"); f != "" {
 		out, err := os.Create(f + strconv.Itoa(os.Getpid()))
@@ -48,7 +50,12 @@ func child(what string) error {
 	if dir, ok := strings.CutPrefix(what, "scan "); ok {
 		return scan(dir)
 	}
-	g, err := gang.Aide()
+	what, dir, _ := strings.Cut(what, " ")
+	place := gang.Aide
+	if what == "lead" {
+		place = gang.Join
+	}
+	g, err := place()
 	if err != nil {
 		return err
 	}
@@ -59,8 +66,19 @@ func child(what string) error {
 	}
 	defer r.Close()
 	ctx, o := context.Background(), &plan.Options{CPUs: 2}
-	what, dir, _ := strings.Cut(what, " ")
 	switch what {
+	case "lead":
+		var finished atomic.Int64
+		o.Events = &plan.Events{TaskFinished: func(plan.TaskInfo, error) {
+			if finished.Add(1) == leaderEnds {
+				killSelf()
+			}
+		}}
+		if dir != "" {
+			_, err = r.Write(ctx, killGraph(), files(dir, "job"), o)
+		} else {
+			err = run(r, killGraph(), *o).err
+		}
 	case "write":
 		_, err = r.Write(ctx, killGraph(), files(dir, "job"), o)
 	case "run":
@@ -74,6 +92,23 @@ func child(what string) error {
 		return nil
 	}
 	return err
+}
+
+// leaderEnds is how many tasks are over when a leader kills itself that is to.
+const leaderEnds = 3
+
+func killSelf() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // until it is felt
+}
+
+// killed waits for the end of a process, and fails the test if it was not a SIGKILL.
+func killed(t testing.TB, c *exec.Cmd) {
+	t.Helper()
+	err := c.Wait()
+	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); !ok || !s.Signaled() || s.Signal() != syscall.SIGKILL {
+		t.Errorf("a process that was to be killed has ended otherwise: %v", err)
+	}
 }
 
 // scan reads a folder of Parquet in batches, as a member of a gang if it is one, and says how long that took.
@@ -154,7 +189,8 @@ func start(t testing.TB, dir, what string) *exec.Cmd {
 	return c
 }
 
-func leader(t testing.TB, g *gang.Gang) *remote.Runner {
+// runner is that of a member.
+func runner(t testing.TB, g *gang.Gang) *remote.Runner {
 	t.Helper()
 	r, err := remote.New(g, &remote.Options{Log: logTo(t)})
 	if err != nil {
@@ -164,14 +200,18 @@ func leader(t testing.TB, g *gang.Gang) *remote.Runner {
 	return r
 }
 
-// TestKilled: a node that is killed at any moment loses nothing and doubles nothing, of what is written and of what is delivered.
+// TestKilled: a node that is killed at any moment loses nothing and doubles nothing, of what is written and of what is delivered. The moment is that at which the leader starts its nth task.
 func TestKilled(t *testing.T) {
 	one := t.TempDir()
-	if _, err := local.New(nil).Write(t.Context(), killGraph(), files(one, "job"), nil); err != nil {
+	var tasks atomic.Int64
+	counts := plan.Options{CPUs: 1, Events: &plan.Events{TaskStarted: func(plan.TaskInfo) { tasks.Add(1) }}}
+	if _, err := local.New(nil).Write(t.Context(), killGraph(), files(one, "job"), &counts); err != nil {
 		t.Fatal(err)
 	}
 	want := digests(t, one)
-	rows := run(local.New(nil), killGraph(), plan.Options{})
+	parts := tasks.Swap(0)
+	rows := run(local.New(nil), killGraph(), counts)
+	splits := tasks.Load()
 	rounds := 6
 	if testing.Short() {
 		rounds = 2
@@ -181,37 +221,36 @@ func TestKilled(t *testing.T) {
 	d := rand.New(rand.NewPCG(seed, 1))
 	for i := range rounds {
 		gs, dirs := gangtest.WithFolders(t, 3)
-		two, what := t.TempDir(), "run"
+		two, what, most := t.TempDir(), "run", splits
 		if i%2 == 0 {
-			what = "write " + two
+			what, most = "write "+two, parts
 		}
 		kids := []*exec.Cmd{start(t, dirs[1], what), start(t, dirs[2], what)}
-		r := leader(t, gs[0])
-		after := time.Duration(d.Int64N(int64(250 * time.Millisecond)))
-		began := make(chan struct{})
-		killed := make(chan struct{})
-		go func() {
-			defer close(killed)
-			<-began
-			<-time.After(after)
-			kids[d.IntN(2)].Process.Kill()
-		}()
-		o := plan.Options{CPUs: 1, Observe: func(func() plan.Stats) { close(began) }}
+		r := runner(t, gs[0])
+		victim, at := kids[d.IntN(2)], 1+d.Int64N(most)
+		var started atomic.Int64
+		o := plan.Options{CPUs: 1, Events: &plan.Events{TaskStarted: func(plan.TaskInfo) {
+			if started.Add(1) == at {
+				if err := victim.Process.Kill(); err != nil {
+					t.Error(err)
+				}
+			}
+		}}}
 		if i%2 == 0 {
 			_, err := r.Write(t.Context(), killGraph(), files(two, "job"), &o)
 			if err != nil {
-				t.Fatalf("killed after %v: %v", after, err)
+				t.Fatalf("killed at task %d of %d: %v", at, most, err)
 			}
 			if got := digests(t, two); !sameFiles(want, got) {
-				t.Errorf("killed after %v: other files: %v, want %v", after, got, want)
+				t.Errorf("killed at task %d of %d: other files: %v, want %v", at, most, got, want)
 			}
 		} else {
 			got := run(r, killGraph(), o)
 			if got.err != nil || fmt.Sprint(got.ids) != fmt.Sprint(rows.ids) {
-				t.Errorf("killed after %v: %d rows, want %d: %v", after, len(got.ids), len(rows.ids), got.err)
+				t.Errorf("killed at task %d of %d: %d rows, want %d: %v", at, most, len(got.ids), len(rows.ids), got.err)
 			}
 		}
-		<-killed
+		killed(t, victim)
 	}
 }
 
@@ -238,18 +277,57 @@ func TestPoison(t *testing.T) {
 	}
 	// Where the leader itself has the split, a child process of a step is lost instead.
 	g := poisonGraph(func() error { return fault.New(fault.WorkerLost, "a child died") })
-	res := run(leader(t, gs[0]), g, plan.Options{CPUs: 1})
+	res := run(runner(t, gs[0]), g, plan.Options{CPUs: 1})
 	if res.err == nil || fault.CodeOf(res.err) != fault.WorkerLost || !strings.Contains(res.err.Error(), "gave up after losing 3 workers") ||
 		!strings.Contains(res.err.Error(), "mem, row group 4") {
 		t.Fatalf("%v", res.err)
 	}
 }
 
-// TestLeaderKilled: nodes whose leader is gone end soon, with an error that says so.
+// TestLeaderKilled: nodes whose leader is killed in the midst of a run end, with an error that says so; what it began to write is what another run goes on with.
 func TestLeaderKilled(t *testing.T) {
-	if os.Getenv("PENSTOCK_REMOTE_LEAD") != "" {
-		t.Skip("a child")
+	one := t.TempDir()
+	if _, err := local.New(nil).Write(t.Context(), killGraph(), files(one, "job"), nil); err != nil {
+		t.Fatal(err)
 	}
+	for _, writes := range []bool{false, true} {
+		gs, dirs := gangtest.WithFolders(t, 2)
+		dir, what := t.TempDir(), "lead"
+		if writes {
+			what += " " + dir
+		}
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), childVar+"="+what)
+		gangtest.Place(t, c, gs[0], dirs[0])
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Process.Kill() })
+		r := runner(t, gs[1])
+		var err error
+		if writes {
+			_, err = r.Write(t.Context(), killGraph(), files(dir, "job"), nil)
+		} else {
+			_, err = r.Run(t.Context(), killGraph(), nil)
+		}
+		if !errors.Is(err, remote.ErrLost) {
+			t.Errorf("writes %v: %v", writes, err)
+		}
+		killed(t, c)
+		if !writes {
+			continue
+		}
+		if _, err := local.New(nil).Write(t.Context(), killGraph(), files(dir, "job"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := digests(t, dir), digests(t, one); !sameFiles(want, got) {
+			t.Errorf("other files: %v, want %v", got, want)
+		}
+	}
+}
+
+// TestLeaderCanceled: nodes whose leader was told to end do so, too, and have not served.
+func TestLeaderCanceled(t *testing.T) {
 	gs := gangtest.New(t, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := all(t, gs, func(node int, r *remote.Runner) error {

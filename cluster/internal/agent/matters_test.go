@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,9 +30,43 @@ func TestMatters(t *testing.T) {
 		{launch.Exit{Code: -1, Detail: "SIGKILL has no effect"}, "user", "process (pid 7) did not end: SIGKILL has no effect"},
 	} {
 		c.e.Name, c.e.PID = "process", 7
-		x := ended(c.e, 2<<30)
+		x := ended(c.e, 2<<30, nil)
 		if all := append([]string{c.want, c.e.String()}, c.e.Tail...); x.GetClass() != c.class || x.GetText() != strings.Join(all, "\n") {
 			t.Errorf("%+v: %s: %q", c.e, x.GetClass(), x.GetText())
 		}
+	}
+}
+
+// What a process was at is in the first line of its end, four places at most; of one that is to start again it says nothing.
+func TestPlaces(t *testing.T) {
+	killed := launch.Exit{Signal: syscall.SIGKILL, Code: -1, Name: "process", PID: 7}
+	for _, c := range []struct {
+		e    launch.Exit
+		at   string
+		want string
+	}{
+		{killed, "a.parquet, row group 3", "signal 9 (SIGKILL); it was at a.parquet, row group 3"},
+		{killed, "a|b", "signal 9 (SIGKILL); it was at a, and at b"},
+		{killed, "a|b|c|d|e|f", "signal 9 (SIGKILL); it was at a, and at b, and at c, and at d, and at 2 more"},
+		{launch.Exit{Memory: true, OverLimit: true, Signal: syscall.SIGKILL}, "a", "it passed its limit of 2 GiB; give it more with --memory; it was at a"},
+		{launch.Exit{Code: 2, Tail: []string{"panic: boom"}}, "a", "exit code 2: panic: boom; it was at a"},
+		{launch.Exit{Code: 75}, "a", "exit code 75"},
+		{launch.Exit{}, "a", ""},
+	} {
+		x := ended(c.e, 2<<30, strings.Split(c.at, "|"))
+		if got := firstLine(x.GetText()); got != c.want || strings.Contains(c.want, " at ") != (len(x.GetAt()) > 0) {
+			t.Errorf("%q at %q, want %q", got, x.GetAt(), c.want)
+		}
+	}
+}
+
+// A file of the working directory, of which every attempt has a copy elsewhere, is named by its path in that.
+func TestPlacesIn(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "1-1"), []byte("/run/j1-1-0/work/data/a.parquet, row group 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := placesIn(dir, "/run/j1-1-0/work", 1); !slices.Equal(got, []string{"data/a.parquet, row group 3"}) {
+		t.Errorf("%q", got)
 	}
 }

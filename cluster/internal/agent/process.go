@@ -22,6 +22,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/units"
+	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/trainer/launch"
 )
 
@@ -170,7 +171,11 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	if argv[0] == "penstock" {
 		argv[0] = a.Binary
 	}
-	env := p.env(tmp)
+	at := filepath.Join(dir, "at")
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
+	}
+	env := append(p.env(tmp), whereabouts.Env+"="+at)
 	var m *member
 	if s.GetMembers() > 1 {
 		var err error
@@ -207,7 +212,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	exit := <-group.Exits()
 	p.ended = exit.At // it comes when the output was read, up to two seconds later
 	group.Stop(0)     // what it left behind
-	return ended(exit, w.Memory)
+	return ended(exit, w.Memory, placesIn(at, work, exit.PID))
 }
 
 // lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
@@ -215,8 +220,23 @@ func lacks(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// ended is what the head is told of the exit of a process that has a limit of memory (0: none): what people need to know in the first line, and then all.
-func ended(e launch.Exit, limit int64) *pb.Exited {
+// mostAt is how many places of an end the head is told of, and sayAt how many its text names.
+const (
+	mostAt = 64
+	sayAt  = 4
+)
+
+// placesIn is what the tasks of a process were at, by the folder that it had for that. Files of its working directory have the same names in another attempt.
+func placesIn(dir, work string, pid int) []string {
+	all := whereabouts.Read(dir, pid)
+	for i, s := range all {
+		all[i] = strings.TrimPrefix(s, work+"/")
+	}
+	return all[:min(len(all), mostAt)]
+}
+
+// ended is what the head is told of the exit of a process that has a limit of memory (0: none), and was at some places of its data: what people need to know in the first line, and then all.
+func ended(e launch.Exit, limit int64, at []string) *pb.Exited {
 	x := &pb.Exited{Code: int64(e.Code)}
 	if e.Signal != 0 {
 		x.Code = -1
@@ -233,7 +253,15 @@ func ended(e launch.Exit, limit int64) *pb.Exited {
 	default:
 		x.Class = "user"
 	}
-	lines := append([]string{matters(e, limit), e.String()}, e.Tail[max(0, len(e.Tail)-10):]...)
+	first := matters(e, limit)
+	if len(at) > 0 && x.Class != "preemption" {
+		x.At = at
+		first += "; it was at " + strings.Join(at[:min(len(at), sayAt)], ", and at ")
+		if len(at) > sayAt {
+			first += fmt.Sprintf(", and at %d more", len(at)-sayAt)
+		}
+	}
+	lines := append([]string{first, e.String()}, e.Tail[max(0, len(e.Tail)-10):]...)
 	x.Text = strings.Join(lines, "\n")
 	return x
 }

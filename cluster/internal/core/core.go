@@ -67,6 +67,7 @@ type End struct {
 	Class   jobs.Class
 	Code    int64
 	Text    string
+	At      []string      // what it was at
 	Ago     time.Duration // how long ago it ended
 }
 
@@ -290,7 +291,7 @@ func (m *Machine) attach(e Event) {
 func (m *Machine) exited(id place.NodeID, ends []End) {
 	for _, x := range ends {
 		if m.on(x.Process, id) {
-			m.job(jobs.Event{Kind: jobs.Exited, Process: x.Process, Class: x.Class, Code: x.Code, Text: x.Text, Ago: x.Ago})
+			m.job(jobs.Event{Kind: jobs.Exited, Process: x.Process, Class: x.Class, Code: x.Code, Text: x.Text, Places: x.At, Ago: x.Ago})
 		}
 		m.out = append(m.out, Action{Do: Heard, Node: id, Process: x.Process})
 	}

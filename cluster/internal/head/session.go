@@ -403,6 +403,9 @@ func (h *Head) leaseOver(id string, revision int64) error {
 // mostAgo is the most that counts of how long ago a process ended.
 const mostAgo = 24 * time.Hour
 
+// mostAt is how many places count at which a process ended.
+const mostAt = 64
+
 // endOf reads how a process ended, which was heard a while ago.
 func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 	p, ok := jobs.ParseProcess(x.GetProcess())
@@ -413,7 +416,12 @@ func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 		class = jobs.Crash
 	}
 	text := x.GetText()
-	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)], Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
+	at := x.GetAt()
+	at = at[:min(len(at), mostAt)]
+	for i, s := range at {
+		at[i] = s[:min(len(s), 1<<10)]
+	}
+	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)], At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
 }
 
 var nodeID = regexp.MustCompile(`^n[0-9]+$`)

@@ -71,6 +71,9 @@ type Record struct {
 	Attempt  int64  // 1 is the first; 0: none was placed yet
 	Code     int64  // of the process that Why is of, or 0
 	Failures map[Class]int64
+	At       []string // what the process was at that Why is of; of an attempt that goes on: none
+	Suspects []string // what all of the last Ends were at, each in an attempt of its own before this one
+	Ends     int64
 	Placed   []place.Placement // of the processes of the attempt that have not ended
 	Avoid    []place.NodeID    // the last at the end
 	Row      int64             // attempts one after another, the last one included, that ended by a failure and none of which ran for goodWhile
@@ -155,6 +158,7 @@ type Event struct {
 	Class   Class
 	Code    int64
 	Text    string
+	Places  []string      // Exited: what it was at
 	Ago     time.Duration // Exited: before At, it ended
 	Grace   time.Duration
 }

@@ -43,8 +43,9 @@ func exited(attempt int64, member int, c Class) Event {
 	}
 	return e
 }
-func at(t time.Duration, e Event) Event  { e.At = t; return e }
-func ago(e Event, d time.Duration) Event { e.Ago = d; return e }
+func at(t time.Duration, e Event) Event       { e.At = t; return e }
+func reading(e Event, places ...string) Event { e.Places = places; return e }
+func ago(e Event, d time.Duration) Event      { e.Ago = d; return e }
 func drain(attempt int64, member int) Event {
 	e := happens(Drain, attempt, member)
 	e.Grace = time.Minute
@@ -508,5 +509,64 @@ func TestRandom(t *testing.T) {
 		if rec, _ := m.Record("j"); rec.State.Over() != over || over && len(runs) > 0 {
 			t.Fatalf("seed %d: %+v, %v", seed, rec, runs)
 		}
+	}
+}
+
+// A place of the data that is the only one at which three processes in a row ended is poison, and is named; what says nothing of data does not count, also for a head that starts again.
+func TestPoison(t *testing.T) {
+	crash := func(attempt int64, places ...string) Event { return reading(exited(attempt, 0, Crash), places...) }
+	for name, c := range map[string]struct {
+		ends []Event // of attempts, from the first on
+		want string  // why it failed; "": it goes on
+	}{
+		"three at one place":           {[]Event{crash(1, "a"), crash(2, "a"), crash(3, "a")}, "a ended 3 processes that read it: worker: text"},
+		"two":                          {[]Event{crash(1, "a"), crash(2, "a")}, ""},
+		"among others":                 {[]Event{crash(1, "a", "b"), crash(2, "b", "c"), crash(3, "b", "a")}, "b ended 3 processes that read it: worker: text"},
+		"not alone":                    {[]Event{crash(1, "a", "b"), crash(2, "a", "b"), crash(3, "a", "b")}, ""},
+		"alone in the fourth":          {[]Event{crash(1, "a", "b"), crash(2, "a", "b"), crash(3, "a", "b"), crash(4, "a")}, "a ended 4 processes that read it: worker: text"},
+		"another between":              {[]Event{crash(1, "a"), crash(2, "b"), crash(3, "a")}, ""},
+		"none between":                 {[]Event{crash(1, "a"), crash(2), crash(3, "a")}, ""},
+		"another before":               {[]Event{crash(1, "b"), crash(2, "a"), crash(3, "a"), crash(4, "a")}, "a ended 3 processes that read it: worker: text"},
+		"a node is lost between":       {[]Event{crash(1, "a"), gone(2, 0), crash(3, "a"), crash(4, "a")}, "a ended 3 processes that read it: worker: text"},
+		"a node is lost after":         {[]Event{crash(1, "a"), crash(2, "a"), gone(3, 0)}, ""},
+		"an exit code between":         {[]Event{crash(1, "a"), reading(exited(2, 0, User), "a"), crash(3, "a")}, ""}, // it is counted for itself
+		"for its memory, then crashes": {[]Event{reading(exited(1, 0, Memory), "a"), crash(2, "a"), crash(3, "a")}, "a ended 3 processes that read it: worker: text"},
+	} {
+		for _, reload := range []bool{false, true} {
+			m := &Machine{}
+			spec := of(1, Budgets{Crash: 10, Memory: 1, User: 1})
+			m.Step(submit(spec))
+			for i, e := range c.ends {
+				n := int64(i + 1)
+				m.Step(tick(time.Duration(n) * time.Hour))
+				m.Step(placed(n, "n1"))
+				if reload {
+					r, _ := m.Record("j")
+					m = &Machine{}
+					m.Step(Event{Kind: Load, Spec: spec, Record: r})
+				}
+				e.At = time.Duration(n) * time.Hour
+				m.Step(e)
+			}
+			r, _ := m.Record("j")
+			if (r.State == Failed) != (c.want != "") || c.want != "" && r.Why != c.want {
+				t.Errorf("%s: %+v, want %q", name, r, c.want)
+			}
+		}
+	}
+	// What is heard later, and was earlier, counts instead.
+	m := &Machine{}
+	m.Step(submit(of(2, Budgets{Crash: 10})))
+	for n := int64(1); n <= 3; n++ {
+		m.Step(tick(time.Duration(n) * time.Hour))
+		m.Step(placed(n, "n1", "n2"))
+		for member, place := range []string{"b", "a"} {
+			e := ago(reading(exited(n, member, Crash), place), time.Duration(member)*time.Second)
+			e.At = time.Duration(n) * time.Hour
+			m.Step(e)
+		}
+	}
+	if r, _ := m.Record("j"); r.State != Failed || !strings.HasPrefix(r.Why, "a ended 3 processes that read it: node 1 of the job (n2), worker: ") {
+		t.Errorf("%+v", r)
 	}
 }

@@ -26,6 +26,8 @@ const (
 	mostAvoid = 256
 	// exitAgain is the exit code of a process that wants to be started again: EX_TEMPFAIL.
 	exitAgain = 75
+	// poison is how many ends of processes in a row, all at one place of the data and no other, end the job.
+	poison = 3
 )
 
 // Machine is the state. The zero value has no jobs.
@@ -161,6 +163,7 @@ func (j *job) copy() Record {
 	r.Failures = maps.Clone(r.Failures)
 	r.Placed = slices.Clone(r.Placed)
 	r.Avoid = slices.Clone(r.Avoid)
+	r.At, r.Suspects = slices.Clone(r.At), slices.Clone(r.Suspects)
 	return r
 }
 
@@ -223,7 +226,8 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
-	j.State, j.Cause, j.Drained, j.Placed, j.Memory = Starting, None, false, slices.Clone(placed), j.asks
+	j.Suspects, j.Ends = j.suspects()
+	j.State, j.Cause, j.Drained, j.At, j.Placed, j.Memory = Starting, None, false, nil, slices.Clone(placed), j.asks
 	j.procs, j.started, j.ending, j.nodes, j.whole = map[int]*proc{}, 0, false, nil, unset
 	m.save(j)
 	for _, p := range placed {
@@ -318,7 +322,7 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 		j.heard = e.At
 	}
 	j.ending, j.Cause, j.Drained, j.failed = true, class, drained, e.At-e.Ago
-	j.Code = e.Code
+	j.Code, j.At = e.Code, e.Places
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
 		j.Why = fmt.Sprintf("node %d of the job (%s), %s", e.Process.Member, p.Node, j.Why)
@@ -331,7 +335,12 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 		j.avoid(p.Node)
 	}
 	j.State = Restarting
-	if !j.may(class) {
+	at, ends := j.suspects()
+	isPoison := ends >= poison && len(at) == 1
+	if isPoison {
+		j.Why = fmt.Sprintf("%s ended %d processes that read it: %s", at[0], ends, j.Why)
+	}
+	if isPoison || !j.may(class) {
 		j.State = Stopping // until the others have ended
 	}
 	if class == Memory && j.memory() > 0 {
@@ -352,6 +361,22 @@ func (j *job) avoid(nodes ...place.NodeID) {
 		j.Avoid = append(slices.DeleteFunc(j.Avoid, func(id place.NodeID) bool { return id == n }), n)
 	}
 	j.Avoid = j.Avoid[max(len(j.Avoid)-mostAvoid, 0):]
+}
+
+// suspects are Suspects and Ends, this attempt with them: an end that says nothing about data, the loss of a node say, or an exit code, leaves them as they are, and one in which none of the suspects was at work begins anew.
+func (j *job) suspects() (at []string, ends int64) {
+	switch {
+	case j.Cause != Crash && j.Cause != Memory:
+		return j.Suspects, j.Ends
+	case j.Ends > 0:
+		if at = slices.DeleteFunc(slices.Clone(j.Suspects), func(s string) bool { return !slices.Contains(j.At, s) }); len(at) > 0 {
+			return at, j.Ends + 1
+		}
+	}
+	if len(j.At) == 0 {
+		return nil, 0
+	}
+	return j.At, 1
 }
 
 // may reports whether a failure of this class is within the budget.
@@ -421,7 +446,7 @@ func (m *Machine) count(j *job) time.Duration {
 }
 
 func (m *Machine) over(j *job, s State) {
-	j.State, j.Avoid = s, nil
+	j.State, j.Avoid, j.At, j.Suspects, j.Ends = s, nil, nil, nil, 0
 	delete(m.due, j.ID)
 	j.again = false
 	m.save(j)

@@ -1251,6 +1251,7 @@ type Exited struct {
 	Class         string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`               // "", "worker", "memory", "user", "preemption", "unfit" (this node cannot run it), "refused" (none can)
 	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`                 // how it ended, and its last lines; or why it could not be started
 	AgoMs         int64                  `protobuf:"varint,5,opt,name=ago_ms,json=agoMs,proto3" json:"ago_ms,omitempty"` // how long ago it ended
+	At            []string               `protobuf:"bytes,6,rep,name=at,proto3" json:"at,omitempty"`                     // what its tasks were at, where it ended in their midst: files, row groups
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1318,6 +1319,13 @@ func (x *Exited) GetAgoMs() int64 {
 		return x.AgoMs
 	}
 	return 0
+}
+
+func (x *Exited) GetAt() []string {
+	if x != nil {
+		return x.At
+	}
+	return nil
 }
 
 // Leave ends what runs, then the agent.
@@ -2976,13 +2984,14 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\";\n" +
 	"\x04Stop\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x19\n" +
-	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"w\n" +
+	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"\x87\x01\n" +
 	"\x06Exited\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x03R\x04code\x12\x14\n" +
 	"\x05class\x18\x03 \x01(\tR\x05class\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x15\n" +
-	"\x06ago_ms\x18\x05 \x01(\x03R\x05agoMs\"\"\n" +
+	"\x06ago_ms\x18\x05 \x01(\x03R\x05agoMs\x12\x0e\n" +
+	"\x02at\x18\x06 \x03(\tR\x02at\"\"\n" +
 	"\x05Leave\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\x03R\agraceMs\"\x86\x01\n" +
 	"\aReadLog\x12\x18\n" +
