@@ -15,10 +15,10 @@ import (
 	"github.com/penstock-data/penstock/cluster"
 )
 
-var perEvent = regexp.MustCompile(`(?m)^Benchmark(\w+)/nodes=(\d+)(?:-\d+)?\s.*?([0-9.e+]+) ns/event`)
+var perEvent = regexp.MustCompile(`(?m)^Benchmark(\w+)/nodes=(\d+)(/kinds=\w+)?(?:-\d+)?\s.*?([0-9.e+]+) ns/event`)
 
 // placement is what an event costs the machine that decides which process goes where, by its own benchmarks (package internal to cluster): a process ends and one comes while others wait, which
-// is decided without a look at the nodes; and a demand is placed and ends, where a placement is a pass over the nodes.
+// is decided without a look at the nodes; and a demand is placed and ends, on nodes that are alike, and on nodes of which each has another size.
 func placement(b *bench) error {
 	nodes := []string{"10", "100", "1000"}
 	args := []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Place)$", "-benchtime", "200ms", "-count", "5"}
@@ -33,17 +33,21 @@ func placement(b *bench) error {
 	}
 	got := map[string][]float64{}
 	for _, m := range perEvent.FindAllStringSubmatch(string(out), -1) {
-		ns, err := strconv.ParseFloat(m[3], 64)
+		ns, err := strconv.ParseFloat(m[4], 64)
 		if err != nil {
 			return err
 		}
-		got[m[1]+m[2]] = append(got[m[1]+m[2]], ns)
+		got[m[1]+m[2]+m[3]] = append(got[m[1]+m[2]+m[3]], ns)
 	}
-	for _, x := range []struct{ name, what string }{{"Step", "an end and a demand that waits behind another"}, {"Place", "a demand that is placed, and its end"}} {
+	for _, x := range []struct{ name, kinds, what string }{
+		{"Step", "", "an end and a demand that waits behind another"},
+		{"Place", "/kinds=one", "nodes that are alike, a demand that is placed, and its end"},
+		{"Place", "/kinds=all", "no two nodes alike, a demand that is placed, and its end"},
+	} {
 		for _, n := range nodes {
-			ns := got[x.name+n]
+			ns := got[x.name+n+x.kinds]
 			if len(ns) == 0 {
-				return fmt.Errorf("no figure of %s at %s nodes in\n%s", x.name, n, out)
+				return fmt.Errorf("no figure of %s%s at %s nodes in\n%s", x.name, x.kinds, n, out)
 			}
 			b.Add(fmt.Sprintf("placement, %s nodes: %s, per event", n, x.what), "<= 2 us, flat", "%s", kit.Spread("%.0f", " ns", ns))
 		}
