@@ -121,6 +121,12 @@ func TestRunOnNodesOfACluster(t *testing.T) {
 			t.Errorf("on %s nodes: %+v, want rows_out %v", nodes, r, want["rows_out"])
 		}
 	}
+	// The command prints the line of a process that had no time to.
+	kills := writeSpec(t, `{version: 1, source: {range: {n: 9}}, steps: [{exec: {command: [sh, -c, "kill -9 $PPID; sleep 9"], workers: 1}}], sink: {count: {}}}`)
+	r = c.call("run", kills, "--json", "--working-dir", filepath.Dir(kills))
+	if got := summaryOf(t, r); r.code != 1 || len(got) != 3 || got["status"] != "failed" || !strings.Contains(fmt.Sprint(got["error"]), "ended 3 processes that read it") || got["code"] == nil {
+		t.Errorf("%+v: %v", r, got)
+	}
 }
 
 func read(t *testing.T, file string) string {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,8 +47,9 @@ type remote struct {
 	nodes        int
 	retries      int64
 	detach       bool
-	summary      bool // the last line of what the job prints is one
-	submitted    bool // the job's processes speak now
+	summary      bool        // the last line of what the job prints is one
+	submitted    bool        // there is a job, whose processes speak now
+	summed       func() bool // they have printed a summary
 }
 
 func (r *remote) flags(c *cobra.Command) {
@@ -312,6 +314,7 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 	}
 	r.submitted = true
 	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet, summary: r.summary}
+	r.summed = func() bool { return f.summed.Load() || r.detach }
 	if r.detach {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
 			return err
@@ -335,7 +338,8 @@ type follower struct {
 	job      string
 	out, log io.Writer
 	quiet    bool
-	summary  bool // its last line is one, of run --json
+	summary  bool        // its last line is one, of run --json
+	summed   atomic.Bool // it was written
 	said     string
 }
 

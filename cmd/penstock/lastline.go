@@ -20,7 +20,9 @@ func (f *follower) logs(ctx context.Context) error {
 		return to(f.out)
 	}
 	last := &lastLine{out: f.out}
-	return errors.Join(to(last), last.end())
+	err := to(last)
+	f.summed.Store(last.held != nil)
+	return errors.Join(err, last.end())
 }
 
 // lastLine has the summary of run --json, which a job prints among other things, come last and as it is on one machine: without the node's number. All else goes through as it comes, line by line.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -57,7 +58,8 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
 				if err == nil {
 					err = r.run(cmd, a[0], name, sets, asJSON, quiet)
-					sum.silent = r.submitted // the job prints it
+					sum.elsewhere = r.submitted
+					sum.silent = r.submitted && r.summed() // the job printed it
 				}
 				return err
 			}
@@ -151,10 +153,12 @@ func serve(ctx context.Context, place *library.Process, s *spec.Spec, ds *datase
 // summary is what a run says of itself at its end.
 type summary struct {
 	start  time.Time
-	silent bool                 // another process prints the line of --json
-	result *dataset.WriteResult // nil: none
-	stats  exec.Stats           // of a run that failed
-	cache  *blobcache.Stats     // nil: none
+	silent bool // another process prints the line of --json
+	// elsewhere: another process was to print it, and did not: of its numbers nothing is known.
+	elsewhere bool
+	result    *dataset.WriteResult // nil: none
+	stats     exec.Stats           // of a run that failed
+	cache     *blobcache.Stats     // nil: none
 }
 
 // write is for people.
@@ -195,6 +199,9 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 	case r.Already:
 		out["status"] = "already_done"
 	}
+	if s.elsewhere {
+		return s.line(cmd, out, err)
+	}
 	rows := st.RowsOut
 	if r != nil && err == nil {
 		st, rows = r.Stats, r.Rows
@@ -213,6 +220,10 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 		out["cache_hit_bytes"], out["cache_miss_bytes"], out["cache_stored_bytes"] = c.HitBytes, c.MissBytes, c.Stored
 		out["cache_corrupt_blocks"] = c.Corrupt
 	}
+	return s.line(cmd, out, err)
+}
+
+func (s *summary) line(cmd *cobra.Command, out map[string]any, err error) error {
 	b, jerr := json.Marshal(out)
 	if jerr == nil {
 		_, jerr = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
@@ -220,8 +231,16 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 	return cmp.Or(err, jerr)
 }
 
-// peakRSS is the most memory that the process had resident.
+// peakRSS is the most memory that the process had resident, where the system tells: what getrusage says begins with that of the process that started this one.
 func peakRSS() int64 {
+	if text, err := os.ReadFile("/proc/self/status"); err == nil {
+		if _, rest, ok := strings.Cut(string(text), "\nVmHWM:"); ok {
+			var kb int64
+			if n, _ := fmt.Sscan(rest, &kb); n == 1 {
+				return kb * 1024
+			}
+		}
+	}
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

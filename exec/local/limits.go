@@ -78,10 +78,10 @@ func (p *policy) earlier(n int64) string {
 	return fmt.Sprintf(" (%d of them by an earlier run of this job)", n)
 }
 
-// advice says how a job goes on that an earlier run has begun.
+// advice says how a job goes on.
 func (p *policy) advice(what string) string {
 	if p.taken == 0 {
-		return ""
+		return ": " + what + ", or mend the data"
 	}
 	return ": " + what + " to go on from its finished parts, or mend the data"
 }

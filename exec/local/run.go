@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -201,13 +202,13 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 		r.skipped.Add(1)
 		r.policyOf(fault.PlaceOf(s.Err).Step).skipped++
 		r.rowsSeen = before + min(max(s.Row-b.Row+1, 0), b.Span)
-		if err := r.judge(tooMany); err != nil {
-			return err
+		err := r.judge(tooMany)
+		if err == nil && r.sink == nil {
+			err = r.judge(r.tooLarge)
 		}
-		if r.sink == nil {
-			if err := r.judge(r.tooLarge); err != nil {
-				return err
-			}
+		if err != nil {
+			cause, _, _ := strings.Cut(s.Err.Error(), "\n")
+			return fault.New(fault.Exhausted, "%w; the last one: %s", err, cause)
 		}
 		r.log.Debug("a row is skipped", "split", s.Origin.Split, "row", s.Row, "error", s.Err)
 		if f := r.opt.Events.RowSkipped; f != nil {

@@ -57,6 +57,9 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 			return nil, s.ofStep(at)(fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)}))
 		}
 		if st.OnError != nil {
+			if st.OnError.DeadLetter != "" {
+				return nil, s.at(at+".on_error.dead_letter", fault.New(fault.Invalid, "a run has one dead letter, for all its steps: give run.on_error.dead_letter"))
+			}
 			ds = ds.OnError(*st.OnError.policy())
 		}
 		ds = ds.WrapErrors(s.ofStep(at))

@@ -112,6 +112,9 @@ func (o *Options) Validate() error {
 			bad("partition_types: column %q: %w", c, err)
 		}
 	}
+	if o.Columns != nil && len(o.Columns) == 0 {
+		bad("columns: there are none: leave them out for all")
+	}
 	for i, c := range o.Columns {
 		if slices.Contains(o.Columns[:i], c) {
 			bad("columns: %q is there twice", c)
