@@ -98,3 +98,36 @@ func TestBudgetOfAJob(t *testing.T) {
 		}
 	}
 }
+
+// Branches of a union have steps of the same name, each with a budget of its own; and who skipped too much is not tried again.
+func TestBudgetOfBranches(t *testing.T) {
+	skip := func(rows int64) ops.OnError { return ops.OnError{Policy: "skip", MaxRows: rows} }
+	branch := func(bad int, on *ops.OnError) *dataset.Dataset {
+		d := badCSV(t, 0, 0, 0).WithColumns(fmt.Sprintf(`v = int(id < %d ? "x" : "1")`, bad))
+		if on != nil {
+			d = d.OnError(*on)
+		}
+		return d
+	}
+	small, large := skip(5), skip(1000)
+	for name, c := range map[string]struct {
+		first, second *ops.OnError
+		run           *ops.OnError
+		fails         bool
+	}{
+		"a small one of its own":    {&small, &large, nil, true},
+		"the run's is the small":    {nil, &large, &small, true},
+		"the other one's is":        {&large, &small, nil, false},
+		"each has what it needs":    {&large, nil, nil, false},
+		"the run's is large enough": {nil, &small, &large, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			skipped := 0
+			ds := branch(50, c.first).Union(branch(0, c.second)).Limit(1e9)
+			_, err := ds.WriteCSV(t.Context(), t.TempDir(), &dataset.WriteOptions{RunOptions: dataset.RunOptions{OnError: c.run, CPUs: 1, Events: &exec.Events{RowSkipped: func(*exec.Skipped) { skipped++ }}}})
+			if c.fails && (fault.CodeOf(err) != fault.Exhausted || skipped > 6) || !c.fails && (err != nil || skipped == 0) {
+				t.Errorf("%v, after %d skipped rows", err, skipped)
+			}
+		})
+	}
+}

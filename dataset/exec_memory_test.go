@@ -30,3 +30,14 @@ func TestExecFewChildren(t *testing.T) {
 		})
 	}
 }
+
+// TestExecAnswersEarly: cat answers a batch while it reads it, of more than pipes take.
+func TestExecAnswersEarly(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ds := dataset.Range(100_000).WithColumns(`s = "a rather long text that takes place, number " + string(id)`).
+		Exec(dataset.ExecOptions{Command: []string{"cat"}, BatchRows: 20_000})
+	if n, err := ds.Count(ctx, nil); err != nil || n != 100_000 {
+		t.Errorf("%d rows, %v", n, err)
+	}
+}

@@ -1,7 +1,10 @@
 package exec
 
 import (
+	"strconv"
+
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 // Origin names the split that rows come from.
@@ -44,6 +47,12 @@ type Skipped struct {
 	Row    int64
 	Record arrow.RecordBatch // the row as the step saw it, one row; may be nil; owned by the Block
 }
+
+// By says which step left the row out: branches of a union have steps of the same name, but other sources.
+func (s *Skipped) By() string { return ByStep(s.Origin.Source, fault.PlaceOf(s.Err).Step) }
+
+// ByStep is [Skipped.By] of rows of a source and a step.
+func ByStep(source int, step string) string { return strconv.Itoa(source) + " " + step }
 
 // RowAt returns the split position of row i.
 func (b *Block) RowAt(i int) int64 {

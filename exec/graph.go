@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -197,7 +196,7 @@ type PartRange struct {
 type Tally struct {
 	Read    int64            `json:"read"`              // rows read from sources; -1: unknown
 	Span    int64            `json:"span"`              // rows of the splits, also those that were not read: what OnError.MaxRate is a share of
-	Skipped map[string]int64 `json:"skipped,omitempty"` // rows left out, by the step that could not process them
+	Skipped map[string]int64 `json:"skipped,omitempty"` // rows left out, by Skipped.By
 }
 
 // Skip counts rows that were left out.
@@ -206,7 +205,7 @@ func (t *Tally) Skip(all []Skipped) {
 		if t.Skipped == nil {
 			t.Skipped = map[string]int64{}
 		}
-		t.Skipped[fault.PlaceOf(all[i].Err).Step]++
+		t.Skipped[all[i].By()]++
 	}
 }
 

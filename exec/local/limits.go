@@ -13,15 +13,24 @@ import (
 // run. A job that is written part by part may have finished some of them in an earlier run: those count where they lie in that order.
 // What lies inside of such a part is not known any more, so that the share of skipped rows is judged where parts end, in all runs of the job.
 
-func (r *run) policyOf(step string) *policy {
-	if p := r.policies[step]; p != nil {
+// policyOf is that of exec.Skipped.By. "": nobody knows which step it was, in a part that an older version finished: none is judged by it.
+func (r *run) policyOf(by string) *policy {
+	if by == "" {
+		return &policy{}
+	}
+	if p := r.policies[by]; p != nil {
 		return p
 	}
 	return r.runPolicy
 }
 
-// judge gives the first error that f has of a policy; name says whose it is.
-func (r *run) judge(f func(name string, p *policy) error) error {
+// judge gives the first error that f has of a policy; name says whose it is. Such an error is not for another attempt.
+func (r *run) judge(f func(name string, p *policy) error) (err error) {
+	defer func() {
+		if err != nil {
+			r.judged.Store(true)
+		}
+	}()
 	if err := f("", r.runPolicy); err != nil {
 		return err
 	}
@@ -43,7 +52,7 @@ func tooMany(name string, p *policy) error {
 	if p.MaxRows == 0 || n <= p.MaxRows {
 		return nil
 	}
-	return fault.New(fault.Exhausted, "on_error: %d rows skipped%s%s, more than max_rows %d%s", n, name, p.earlier(p.taken), p.MaxRows, p.advice("raise max_rows"))
+	return fault.New(fault.Exhausted, "on_error: %d rows skipped%s%s, more than max_rows %d%s", n, name, p.earlier(p.taken), p.MaxRows, p.advice(name, "raise max_rows"))
 }
 
 // tooLarge compares with MaxRate, once there are enough rows to tell.
@@ -59,7 +68,7 @@ func (r *run) share(name string, p *policy) error {
 	if p.MaxRate == 0 || float64(n) <= p.MaxRate*float64(r.rowsSeen) {
 		return nil
 	}
-	return fault.New(fault.Exhausted, "on_error: %d of %d rows skipped%s%s, more than max_rate %v%s", n, r.rowsSeen, name, p.earlier(p.passed), p.MaxRate, p.advice("raise max_rate"))
+	return fault.New(fault.Exhausted, "on_error: %d of %d rows skipped%s%s, more than max_rate %v%s", n, r.rowsSeen, name, p.earlier(p.passed), p.MaxRate, p.advice(name, "raise max_rate"))
 }
 
 // forbidden: under Fail nobody has skipped anything.
@@ -67,7 +76,7 @@ func forbidden(name string, p *policy) error {
 	if p.Policy != exec.Fail || p.taken == 0 {
 		return nil
 	}
-	return fault.New(fault.Exhausted, "on_error: policy fail, and an earlier run of this job has skipped %d rows%s in parts that it finished%s", p.taken, name, p.advice("set policy skip"))
+	return fault.New(fault.Exhausted, "on_error: policy fail, and an earlier run of this job has skipped %d rows%s in parts that it finished%s", p.taken, name, p.advice(name, "set policy skip"))
 }
 
 // earlier says how many rows an earlier run of the job skipped.
@@ -79,8 +88,8 @@ func (p *policy) earlier(n int64) string {
 }
 
 // advice says how a job goes on.
-func (p *policy) advice(what string) string {
-	if p.taken == 0 {
+func (p *policy) advice(name, what string) string {
+	if p.taken == 0 || name != "" { // another policy of a step is another job
 		return ": " + what + ", or mend the data"
 	}
 	return ": " + what + " to go on from its finished parts, or mend the data"

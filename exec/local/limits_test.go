@@ -31,7 +31,7 @@ func TestLimitsOfDoneParts(t *testing.T) {
 	if err != nil || st.Skipped != 36 || st.RowsIn != 2400 || st.RowsOut != 2364 {
 		t.Fatalf("%d rows, %+v, %v", len(want), st, err)
 	}
-	if got := all.Tallies[0]; got.Read != 400 || got.Span != 400 || !maps.Equal(got.Skipped, map[string]int64{"step (fail rows)": 10}) {
+	if got := all.Tallies[0]; got.Read != 400 || got.Span != 400 || !maps.Equal(got.Skipped, map[string]int64{"0 step (fail rows)": 10}) {
 		t.Fatalf("%+v", got)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -81,14 +81,15 @@ func TestLimitsAtOnce(t *testing.T) {
 		o     exec.OnError
 		want  string
 	}{
-		{false, []int{3}, exec.Tally{Span: 200, Skipped: map[string]int64{"": 6}}, skip(5, 0), "6 rows skipped (6 of them by an earlier run of this job), more than max_rows 5: raise max_rows to go on from its finished parts, or mend the data"},
-		{false, []int{0, 1}, exec.Tally{Span: 500, Skipped: map[string]int64{"": 6}}, skip(0, 0.01), "12 of 1000 rows skipped (12 of them by an earlier run of this job), more than max_rate 0.01: raise max_rate to go on from its finished parts, or mend the data"},
-		{false, []int{2}, exec.Tally{Span: 200, Skipped: map[string]int64{"x": 6}}, exec.OnError{}, "policy fail, and an earlier run of this job has skipped 6 rows in parts that it finished: set policy skip to go on"},
-		{false, []int{0}, exec.Tally{Span: 200, Skipped: map[string]int64{"": 5}}, skip(5, 0.03), ""},
-		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"": 6}}, skip(5, 0), "6 rows skipped (6 of them"},
-		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"": 6}}, skip(0, 0.001), "6 of 900 rows skipped (6 of them"},
-		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"": 6}}, exec.OnError{}, "policy fail, and"},
-		{true, []int{0}, exec.Tally{Read: 7, Span: 900, Skipped: map[string]int64{"": 6}}, skip(6, 0.1), ""},
+		{false, []int{3}, exec.Tally{Span: 200, Skipped: map[string]int64{"0 ": 6}}, skip(5, 0), "6 rows skipped (6 of them by an earlier run of this job), more than max_rows 5: raise max_rows to go on from its finished parts, or mend the data"},
+		{false, []int{0, 1}, exec.Tally{Span: 500, Skipped: map[string]int64{"0 ": 6}}, skip(0, 0.01), "12 of 1000 rows skipped (12 of them by an earlier run of this job), more than max_rate 0.01: raise max_rate to go on from its finished parts, or mend the data"},
+		{false, []int{2}, exec.Tally{Span: 200, Skipped: map[string]int64{"0 x": 6}}, exec.OnError{}, "policy fail, and an earlier run of this job has skipped 6 rows in parts that it finished: set policy skip to go on"},
+		{false, []int{0}, exec.Tally{Span: 200, Skipped: map[string]int64{"0 ": 5}}, skip(5, 0.03), ""},
+		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(5, 0), "6 rows skipped (6 of them"},
+		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(0, 0.001), "6 of 900 rows skipped (6 of them"},
+		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, exec.OnError{}, "policy fail, and"},
+		{false, []int{2}, exec.Tally{Span: 200, Skipped: map[string]int64{"": 6}}, exec.OnError{}, ""}, // of a version that did not say by whom: as it judged it
+		{true, []int{0}, exec.Tally{Read: 7, Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(6, 0.1), ""},
 	} {
 		tb := exectest.NewTable(4, 200)
 		g := exectest.Scan(tb)

@@ -37,10 +37,11 @@ type run struct {
 
 	ops       []*opStats
 	consumer  *opStats
-	policies  map[string]*policy // of steps with their own, by step
+	policies  map[string]*policy // of steps with their own, by exec.ByStep of every source whose rows they see
 	runPolicy *policy
-	rowsSeen  int64 // spans delivered, or passed; consumer only
-	passed    int   // parts before it are judged, where earlier runs have finished them; consumer only
+	rowsSeen  int64       // spans delivered, or passed; consumer only
+	judged    atomic.Bool // too many rows were skipped
+	passed    int         // parts before it are judged, where earlier runs have finished them; consumer only
 	rowsIn    atomic.Int64
 	rowsOut   atomic.Int64
 	skipped   atomic.Int64
@@ -200,7 +201,7 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 	for i := range b.Skipped {
 		s := &b.Skipped[i]
 		r.skipped.Add(1)
-		r.policyOf(fault.PlaceOf(s.Err).Step).skipped++
+		r.policyOf(s.By()).skipped++
 		r.rowsSeen = before + min(max(s.Row-b.Row+1, 0), b.Span)
 		err := r.judge(tooMany)
 		if err == nil && r.sink == nil {

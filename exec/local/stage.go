@@ -17,6 +17,7 @@ import (
 // stage is what all tasks of a stage share.
 type stage struct {
 	id       int
+	sources  []int // whose rows it sees
 	scan     *exec.Scan
 	splits   []driver.Split
 	pieces   []piece // by task; nil: a task is a split
@@ -73,7 +74,6 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 			ops[i] = stageOp{Fused: f, track: need, policy: r.runPolicy}
 			if f.OnError != nil {
 				ops[i].policy = &policy{OnError: *f.OnError}
-				r.policies[f.Step()] = ops[i].policy
 			}
 			if t, ok := f.Operator.(exec.Tracks); ok && t.NeedsRows() || ops[i].policy.Policy == exec.Skip {
 				need = true
@@ -118,6 +118,19 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 			s.schema = st.Ops[n-1].Schema()
 		}
 		s.none = sync.OnceValue(func() arrow.RecordBatch { return emptyBatch(s.schema) })
+		if st.Scan != nil {
+			s.sources = []int{st.Scan.Source}
+		}
+		for _, in := range c.Inputs {
+			s.sources = append(s.sources, r.stages[in].sources...)
+		}
+		for i := range ops {
+			for _, source := range s.sources {
+				if p := ops[i].policy; p != r.runPolicy {
+					r.policies[exec.ByStep(source, ops[i].Step())] = p
+				}
+			}
+		}
 		s.id = len(r.stages)
 		r.stages = append(r.stages, s)
 		stages = append(stages, c)

@@ -271,7 +271,8 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 		stats.Retries += int64(attempt - 1)
 		c := classOf(fault.CodeOf(err))
 		fails[c]++
-		if err == nil || fails[c] > budget[c] || ctx.Err() != nil {
+		r := current.Load()
+		if err == nil || fails[c] > budget[c] || ctx.Err() != nil || r != nil && r.judged.Load() {
 			return stats, err
 		}
 		t := time.NewTimer(backoff(attempt + 1))

@@ -18,6 +18,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcmeta"
 	"github.com/penstock-data/penstock/internal/mem"
@@ -176,14 +177,55 @@ type errAnswer struct{ error }
 
 func (e errAnswer) Unwrap() error { return e.error }
 
+// pipeBytes fit a pipe, and what else is sent with them: a child that reads them later does not keep who writes them.
+const pipeBytes = 32 << 10
+
 func (c *child) exchange(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+	if exec.SizeOf(rec) <= pipeBytes {
+		if err := c.send(rec); err != nil {
+			return nil, err
+		}
+		return c.answer()
+	}
+	sent := make(chan error, 1) // a child may answer while it reads, as cat does
+	go func() { sent <- c.send(rec) }()
+	answered := false
+	defer func() {
+		if !answered { // there was no memory
+			c.stdin.SetWriteDeadline(time.Unix(1, 0))
+			<-sent
+		}
+	}()
+	out, err := c.answer()
+	answered = true
+	given := err != nil && !isRefused(err)
+	if given {
+		c.stdin.SetWriteDeadline(time.Unix(1, 0))
+	}
+	serr := <-sent
+	if given || serr == nil {
+		return out, err
+	}
+	if err == nil {
+		out.Release()
+	}
+	return nil, serr
+}
+
+func (c *child) send(rec arrow.RecordBatch) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *fault.Error: // of the allocator
+			err = p
+		default:
+			err = fault.New(fault.Internal, "a batch for %s: %v", c.cmd.program, p)
+		}
+	}()
 	if err := c.w.Write(rec); err != nil {
-		return nil, err
+		return err
 	}
-	if err := c.out.Flush(); err != nil {
-		return nil, err
-	}
-	return c.answer()
+	return c.out.Flush()
 }
 
 // answer reads one batch, which the caller releases.

@@ -68,7 +68,7 @@ func TestFinishedTally(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, p := range plan.Parts {
-		if p.Done != (i < 2) || p.Done && (p.Rows != 891 || p.Tally.Read != 900 || p.Tally.Span != 900 || p.Tally.Skipped["step 1 (test)"] != 9) {
+		if p.Done != (i < 2) || p.Done && (p.Rows != 891 || p.Tally.Read != 900 || p.Tally.Span != 900 || p.Tally.Skipped["0 step 1 (test)"] != 9) {
 			t.Errorf("part %d: %+v", i, p)
 		}
 	}

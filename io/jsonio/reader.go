@@ -291,10 +291,14 @@ func (l *lines) tell(e *driver.Error, line []byte) *driver.Error {
 
 // count moves counted to a later offset.
 func (l *lines) count(to int) {
-	if l.number > 0 {
+	switch {
+	case l.number == 0 || to == l.counted:
+	case l.c.Long(): // one line, in which escapes may have been undone where they were
+		l.number += int64(to / len(l.chunk))
+	default:
 		l.number += int64(bytes.Count(l.chunk[l.counted:to], []byte{'\n'}))
-		l.counted = to
 	}
+	l.counted = to
 }
 
 const tellBytes = 1000
