@@ -97,7 +97,7 @@ a=$dir/taxi/part0 b=$dir/taxi/part1
 	for part in part0 part1; do # the same files under 25 names: seconds of work without an end between
 		[ -d "$dir/many-$part" ] || {
 			mkdir -p "$dir/many-$part"
-			for i in $(seq 25); do for f in "$dir/taxi/$part"/*; do ln "$f" "$dir/many-$part/$i-${f##*/}"; done; done
+			for i in $(seq 25); do for f in "$dir/taxi/$part"/*.parquet; do ln "$f" "$dir/many-$part/$i-${f##*/}"; done; done
 		}
 	done
 	ma=$dir/many-part0 mb=$dir/many-part1
