@@ -650,3 +650,19 @@ func TestMost(t *testing.T) {
 		}
 	}
 }
+
+// Of the needs that were asked for, those of the last ones stay, and only the one asked for longest ago goes.
+func TestShelves(t *testing.T) {
+	m := &Machine{}
+	ask := func(cpus int64) *shelf { return m.shelf(Member{Needs: Resources{MilliCPUs: cpus}}) }
+	for i := range int64(mostShelves) {
+		ask(i + 1)
+	}
+	for i := range int64(mostShelves - 2) {
+		ask(i + 2)
+	}
+	ask(100) // the first goes, and the last, which is the oldest then, does not
+	if len(m.shelves) != mostShelves || ask(mostShelves) == nil || ask(2) == nil || ask(100) == nil || ask(1) != nil {
+		t.Errorf("%d are kept", len(m.shelves))
+	}
+}

@@ -36,9 +36,9 @@ func (m *Machine) shelf(x Member) *shelf {
 	i := slices.IndexFunc(m.shelves, func(s *shelf) bool { return s.key == string(m.key) })
 	if i < 0 {
 		if len(m.shelves) == mostShelves {
-			m.shelves = slices.DeleteFunc(m.shelves, func(s *shelf) bool {
-				return s == slices.MinFunc(m.shelves, func(a, b *shelf) int { return cmp.Compare(a.used, b.used) })
-			})
+			oldest := slices.MinFunc(m.shelves, func(a, b *shelf) int { return cmp.Compare(a.used, b.used) })
+			at := slices.Index(m.shelves, oldest)
+			m.shelves = slices.Delete(m.shelves, at, at+1)
 		}
 		m.shelves = append(m.shelves, &shelf{Member: x, key: string(m.key), used: m.asked})
 		return nil
