@@ -61,8 +61,8 @@ type receipt struct {
 	Tally *exec.Tally `json:"tally,omitempty"` // nil in version 1
 }
 
-// tally says what the part's rows came from. Of a part that version 1 wrote it is a guess: that no row was
-// filtered, and that the run's policy skipped them.
+// tally says what the part's rows came from. Of a part that version 1 wrote it is a guess that no row was filtered, and
+// not known which step skipped rows: "".
 func (r *receipt) tally() exec.Tally {
 	if r.Tally != nil {
 		return *r.Tally

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/internal/mem"
+	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -64,7 +65,7 @@ func LongRow(t *testing.T, name string, file []byte, column string, values []str
 			alloc := &counting{Pool: mem.New(1 << 30)}
 			defer alloc.Close()
 			if !alloc.OffHeap() {
-				t.Skip("no memory outside the Go heap here")
+				memtest.Skip(t, "no memory outside the Go heap here")
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
