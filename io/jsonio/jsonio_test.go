@@ -494,7 +494,7 @@ func TestBadRowLine(t *testing.T) {
 		want       []string
 	}{
 		{"x.jsonl", text, []string{`(line 3 of the file: "{\"v\": \"` + long[:993] + `"...)`, `(line 5 of the file: "{\"v\":")`}},
-		{"y.jsonl", "{\"v\": 1}\n{\"t\": \"" + strings.Repeat(`word\n`, 400_000) + "\"}\n{\"v\": \"z\"}\n", []string{"(line 3 of the file: "}}, // escapes of a long line are undone where it lies
+		{"y.jsonl", "{\"v\": 1, \"t\": \"s\"}\n{\"v\": 2, \"t\": \"" + strings.Repeat(`word\n`, 400_000) + "\"}\n{\"v\": \"z\"}\n", []string{"(line 3 of the file: "}}, // escapes of a long line are undone where it lies
 		{"x.json", `[{"v": 1}, {"v": "z"}]`, []string{`(the element is "{\"v\": \"z\"}")`}},
 	} {
 		o := paths(save(t, c.name, []byte(c.text)))
