@@ -184,6 +184,11 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 // there reports whether a node is of the cluster, and not lost.
 func (r *nodeRecord) there() bool { return r.State != core.Gone && r.State != core.Left }
 
+// comes reports whether a node joined just now and has not attached yet: its name is taken already.
+func (h *Head) comes(r *nodeRecord) bool {
+	return r.State == core.Gone && r.Epoch == 0 && time.Since(r.Joined) < h.cfg.Lease
+}
+
 // nameIsFree refuses a second node of a name: what people say would have two meanings. A node that is there already keeps the name that it has; node "" is a new one.
 func (h *Head) nameIsFree(node, name string) error {
 	flag := "--name"
@@ -196,7 +201,7 @@ func (h *Head) nameIsFree(node, name string) error {
 		}
 	}
 	for _, id := range sortedIDs(h.nodes) {
-		if n := h.nodes[id]; id != node && n.Value.there() && n.Value.Inventory.GetName() == name {
+		if n := h.nodes[id]; id != node && (n.Value.there() || h.comes(&n.Value)) && n.Value.Inventory.GetName() == name {
 			return fault.New(fault.Exists, "node %s is called %s: give this one another name with %s", id, name, flag)
 		}
 	}

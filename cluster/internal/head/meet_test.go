@@ -147,6 +147,31 @@ func shortDir(t *testing.T) string {
 	return filepath.Join(dir, "head")
 }
 
+// A node that joined keeps its name until it attaches, or its lease would have ended: of two that join at once under one name, one is told so before its token is used.
+func TestNameOfWhoJoins(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	if err := h.do(t.Context(), func() error {
+		id, err := h.newNode(t.Context(), &pb.Inventory{Name: "vm"}, "", false, nil, "")
+		if err != nil {
+			return err
+		}
+		if err := h.nameIsFree("", "vm"); fault.CodeOf(err) != fault.Exists {
+			t.Errorf("a second one joins: %v", err)
+		}
+		if err := h.nameIsFree(id, "vm"); err != nil {
+			t.Errorf("it attaches: %v", err)
+		}
+		r := &h.nodes[id].Value
+		r.Joined = r.Joined.Add(-h.cfg.Lease)
+		if err := h.nameIsFree("", "vm"); err != nil {
+			t.Errorf("it never came: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A node that two are called cannot be meant by its name; those that have one name on record, both there, keep it.
 func TestOneName(t *testing.T) {
 	h := startHead(t, shortDir(t))
