@@ -3,6 +3,7 @@ package drivertest
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,7 +41,7 @@ func (c *counting) Reallocate(n int, b []byte) []byte {
 	return p
 }
 
-// LongRow checks that a text format holds a long row in memory of the allocator, and little else in Go memory, from Resolve on: the file,
+// LongRow checks that a text format holds a long row in memory of the allocator, and little else in Go memory, from Resolve on, and gives it back where there is none for more: the file,
 // plain and compressed, is head, row of a long value, and tail, which are rows as well. source reads the file at a path, in one
 // split. values are those of column that the file has: short ones, the long one at place long. times is how often the long row may be in memory at once.
 func LongRow(t *testing.T, name string, file []byte, column string, values []string, times float64, source func(path string) driver.Source) {
@@ -114,6 +115,9 @@ func LongRow(t *testing.T, name string, file []byte, column string, values []str
 			if n := alloc.Live(); n != 0 {
 				t.Errorf("%d bytes were not given back", n)
 			}
+			if ext == "" {
+				outOfMemory(t, tab)
+			}
 		})
 	}
 }
@@ -123,6 +127,70 @@ func check(t *testing.T, c *array.String) {
 	bufs := c.Data().Buffers()
 	if o := arrow.Int32Traits.CastFromBytes(bufs[1].Bytes()); c.Len() > 0 && (c.Data().Offset() == 0 && o[0] != 0 || int(o[c.Data().Offset()+c.Len()]) > bufs[2].Len()) {
 		t.Errorf("offsets %v of %d bytes", o, bufs[2].Len())
+	}
+}
+
+// errNoMemory is what short panics with.
+var errNoMemory = errors.New("no memory")
+
+// short is a pool whose large allocation number left fails, as the budget's do when the run that waits for memory is given up.
+type short struct {
+	*mem.Pool
+	left int
+}
+
+func (s *short) Allocate(n int) []byte {
+	if n >= 8<<20 {
+		if s.left--; s.left == 0 {
+			panic(errNoMemory)
+		}
+	}
+	return s.Pool.Allocate(n)
+}
+
+func (s *short) Reallocate(n int, b []byte) []byte {
+	p := s.Allocate(n)
+	copy(p, b)
+	s.Free(b)
+	return p
+}
+
+// outOfMemory reads a split, for which there is no memory at one place after another: nothing stays allocated.
+func outOfMemory(t *testing.T, tab driver.Table) {
+	for failed := 1; failed <= 5; failed++ {
+		alloc := &short{Pool: mem.New(1 << 30), left: failed}
+		r, err := tab.Open(t.Context(), 0, &driver.ScanOptions{Alloc: alloc})
+		if err != nil {
+			t.Fatal(err)
+		}
+		through := func() (through bool) {
+			defer func() {
+				if p := recover(); p != nil && p != any(errNoMemory) {
+					panic(p)
+				}
+			}()
+			for {
+				b, err := r.Next(t.Context())
+				if err == io.EOF {
+					return true
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Record.Release()
+			}
+		}()
+		r.Close()
+		if n := alloc.Live(); n != 0 {
+			t.Errorf("%d bytes were not given back after allocation %d failed", n, failed)
+		}
+		alloc.Close()
+		if through {
+			if failed < 3 {
+				t.Errorf("only %d large allocations", failed-1)
+			}
+			return
+		}
 	}
 }
 

@@ -522,9 +522,9 @@ func (a *elements) fill(ctx context.Context) error {
 		if left >= fileset.MaxLine {
 			return driver.Errorf(driver.Corrupt, "the element at byte %d is larger than %d bytes", a.off, fileset.MaxLine)
 		}
-		a.long = memory.NewResizableBuffer(a.alloc)
-		a.long.ResizeNoShrink(2 * left)
-		a.buf = a.long.Buf()[:2*left]
+		larger := memory.NewResizableBuffer(a.alloc)
+		larger.ResizeNoShrink(2 * left) // panics where the run gives up while it waits for memory: a.long is still what close releases
+		a.long, a.buf = larger, larger.Buf()[:2*left]
 		copy(a.buf, rest)
 		if old != nil {
 			old.Release()
