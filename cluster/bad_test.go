@@ -371,3 +371,17 @@ func TestEven(t *testing.T) {
 		}
 	}
 }
+
+// What is submitted when a node has joined can run there at once.
+func TestJoinedIsThere(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	for i := range 8 {
+		n := c.join(fmt.Sprint("node", i), Resources{CPUs: 1})
+		s, err := c.client.Status(c.ctx())
+		must(t, err)
+		if len(s.Nodes) != i+1 || s.Nodes[i].ID != n.ID() || s.Nodes[i].State != "alive" {
+			t.Fatalf("after %d joined: %+v", i+1, s.Nodes)
+		}
+	}
+}

@@ -102,8 +102,11 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 		var conn *rpc.Conn
 		if conn, n.id, err = h.Local(ctx, n.inventory); err == nil {
 			n.run(conn, h.Pin())
-			out.node = n
-			return out, nil
+			if err = n.arrived(ctx); err == nil {
+				out.node = n
+				return out, nil
+			}
+			_ = n.stop() // which says the same
 		}
 		n.free(false)
 	}
@@ -158,6 +161,7 @@ type Node struct {
 	lease     *device.Lease
 	unlock    func(keep bool) // of the folder
 	end       context.CancelFunc
+	attached  chan struct{} // closed at the first welcome
 	done      chan struct{}
 	err       error
 	conn      *rpc.Conn
@@ -178,7 +182,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if err := cfg.plain(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, done: make(chan struct{})}
+	n := &Node{cfg: cfg, attached: make(chan struct{}), done: make(chan struct{})}
 	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol}
 	var err error
 	if inv.Name == "" {
@@ -247,7 +251,7 @@ func (n *Node) devices(ctx context.Context, inv *pb.Inventory, want int) error {
 }
 
 // Join makes this machine a node of the cluster whose head is at addr, for the first time with a join token; later the certificate in Dir is enough, and token is looked at only where it is of another cluster, or this
-// node is not of the cluster any more. It returns when the node has joined; it is attached soon after.
+// node is not of the cluster any more. The first time it returns when the head has welcomed the node: what is submitted next can run there. A node that was of the cluster before waits for no welcome, as the head may be away.
 func Join(ctx context.Context, addr, token string, cfg NodeConfig) (*Node, error) {
 	n, err := newNode(ctx, cfg)
 	if err != nil {
@@ -311,7 +315,29 @@ func (n *Node) joinAt(ctx context.Context, addr, token string) error {
 		n.run(conn, pin)
 		end := n.end
 		n.end = func() { cancel(); end() }
+		if loaded {
+			return nil
+		}
+		if err := n.arrived(ctx); err != nil {
+			_ = n.stop() // which says the same
+			return err
+		}
 		return nil
+	}
+}
+
+// arrived waits until the head has welcomed the node.
+func (n *Node) arrived(ctx context.Context) error {
+	select {
+	case <-n.attached:
+		return nil
+	case <-n.done:
+		if n.err != nil {
+			return n.err
+		}
+		return fault.New(fault.Canceled, "somebody stopped node %s as it came", n.id)
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "node %s joined, and the head does not welcome it: %w", n.id, context.Cause(ctx))
 	}
 }
 
@@ -401,9 +427,10 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 func (n *Node) run(conn *rpc.Conn, pin pki.Pin) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.end, n.conn = cancel, conn
+	first := sync.OnceFunc(func() { close(n.attached) })
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Log: n.cfg.Log})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Log: n.cfg.Log, Attached: first})
 	}()
 }
 
@@ -425,12 +452,16 @@ func (n *Node) Err() error {
 
 // Close ends what the node runs, and the node. The cluster takes it for lost when its lease has ended; it can attach again with Join.
 func (n *Node) Close() error {
+	err := n.stop()
+	n.free(true)
+	return err
+}
+
+func (n *Node) stop() error {
 	n.end()
 	<-n.done
 	n.keep.Wait()
-	err := errors.Join(n.err, n.conn.Close())
-	n.free(true)
-	return err
+	return errors.Join(n.err, n.conn.Close())
 }
 
 // String is for people: what a node offers.

@@ -33,6 +33,7 @@ type Config struct {
 	Binary    string        // what runs where argv says "penstock"
 	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
 	Log       *slog.Logger  // nil: none
+	Attached  func()        // is called whenever the head has welcomed the node; may be nil
 }
 
 // agent is an agent that runs.
@@ -192,6 +193,9 @@ func (a *agent) attach(ctx context.Context) error {
 	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
 	a.keepName()
 	a.keep(w.GetKeep())
+	if a.Attached != nil {
+		a.Attached()
+	}
 	trim()
 	lease := max(time.Duration(w.GetLeaseMs())*time.Millisecond, time.Second)
 	a.wait = min(mostWait, lease/3) // a head that starts again gives its nodes a lease to come back in
