@@ -17,7 +17,7 @@ import (
 // ExplainOptions of Explain; nil means defaults.
 type ExplainOptions struct {
 	RunOptions
-	// Analyze runs the plan, throws its rows away, and adds what was measured.
+	// Analyze runs the plan, throws its rows away, and adds what was measured; where the run fails, up to there, beside the error.
 	Analyze bool
 }
 
@@ -57,11 +57,15 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	b.WriteString(o.costs())
 	if o.Analyze {
 		st, err := d.Drain(ctx, &o.RunOptions)
-		if err != nil {
-			return b.String(), err
+		switch {
+		case err == nil:
+			b.WriteString("measured\n")
+			WriteStats(&b, st)
+		case len(st.Ops) > 0: // it began
+			b.WriteString("measured, until it failed\n")
+			WriteStats(&b, st)
 		}
-		b.WriteString("measured\n")
-		WriteStats(&b, st)
+		return b.String(), err
 	}
 	return b.String(), nil
 }

@@ -87,31 +87,44 @@ func formatOf(name string) string {
 	return ""
 }
 
-// guess finds the format by the extension of the paths, or of the first file that they give.
+// guess finds the one format of the paths, by their extensions, or those of the files that they give.
 func guess(cmd *cobra.Command, paths []string) (string, error) {
-	path, _, _ := strings.Cut(paths[0], "?")
-	if f := formatOf(path); f != "" {
-		return f, nil
+	found, of := "", ""
+	is := func(format, path string) error {
+		if format != "" && found != "" && format != found {
+			return usageError{fault.New(fault.Invalid, "files of several formats, %s (%s) and %s (%s) among them: give --format, or a glob", found, of, format, path)}
+		}
+		if found == "" {
+			found, of = format, path
+		}
+		return nil
 	}
-	set, err := fileset.List(cmd.Context(), &fileset.Options{Paths: paths[:1], Extensions: []string{""}}, nil, nil)
-	if err != nil {
-		return "", err
-	}
-	defer set.Close()
-	found := ""
-	for _, file := range set.Files {
-		switch f := formatOf(file.Rel); {
-		case f == "" || f == found:
-		case found != "":
-			return "", usageError{fault.New(fault.Invalid, "%s holds files of several formats, %s and %s among them: give --format, or a glob", paths[0], found, f)}
-		default:
-			found = f
+	for _, path := range paths {
+		name, _, _ := strings.Cut(path, "?")
+		if f := formatOf(name); f != "" {
+			if err := is(f, path); err != nil {
+				return "", err
+			}
+			continue
+		}
+		set, err := fileset.List(cmd.Context(), &fileset.Options{Paths: []string{path}, Extensions: []string{""}}, nil, nil)
+		if err != nil {
+			return "", err
+		}
+		for _, file := range set.Files {
+			if err = is(formatOf(file.Rel), file.Path); err != nil {
+				break
+			}
+		}
+		set.Close()
+		if err != nil {
+			return "", err
 		}
 	}
-	if found != "" {
-		return found, nil
+	if found == "" {
+		return "", usageError{fault.New(fault.Invalid, "%s: the extension does not tell the format: give --format parquet, csv, json, ipc, text or binary", paths[0])}
 	}
-	return "", usageError{fault.New(fault.Invalid, "%s: the extension does not tell the format: give --format parquet, csv, json, ipc, text or binary", paths[0])}
+	return found, nil
 }
 
 func showCommand() *cobra.Command {

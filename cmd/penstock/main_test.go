@@ -186,7 +186,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"validate", level}, 2, "level"},
 		{[]string{"validate", rate}, 2, "max_rate"},
 		{[]string{"validate", split}, 2, "sum at most 1"},
-		{[]string{"count", mixed}, 2, "several formats, csv and json"},
+		{[]string{"count", mixed}, 2, "several formats, csv ("},
+		{[]string{"show", "examples/data/flights/", filepath.Join(mixed, "a.csv")}, 2, "several formats, parquet (examples/data/flights/"},
 		{[]string{"run"}, 2, "penstock: run: SPEC is missing; for example: penstock run examples/flights.yaml\n"},
 		{[]string{"replay"}, 2, "penstock: replay: SPEC is missing; for example: penstock replay examples/shards.yaml --epoch 0 --step 17\n"},
 		{[]string{"show"}, 2, "penstock: show: SPEC or PATH is missing; for example: penstock show examples/data/flights/\n"},
@@ -242,6 +243,9 @@ func TestDeadLetterOfCount(t *testing.T) {
 	}
 	ok(t, "show", s)
 	ok(t, "explain", "--analyze", s)
+	if r := penstock(t, "explain", "--analyze", "--set", "run.on_error.max_rows=30", s); r.code != 1 || !strings.Contains(r.out, "measured, until it failed\n") || !strings.Contains(r.out, "range") {
+		t.Errorf("a run that fails: %+v", r)
+	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("looking wrote: %v", err)
 	}
