@@ -188,6 +188,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"validate", split}, 2, "sum at most 1"},
 		{[]string{"count", mixed}, 2, "several formats, csv ("},
 		{[]string{"show", "examples/data/flights/", filepath.Join(mixed, "a.csv")}, 2, "several formats, parquet (examples/data/flights/"},
+		{[]string{"run", rate}, 2, ":4:"},
+		{[]string{"run", "--json=maybe", rate}, 2, "for \"--json\" flag: want true or false"},
 		{[]string{"run"}, 2, "penstock: run: SPEC is missing; for example: penstock run examples/flights.yaml\n"},
 		{[]string{"replay"}, 2, "penstock: replay: SPEC is missing; for example: penstock replay examples/shards.yaml --epoch 0 --step 17\n"},
 		{[]string{"show"}, 2, "penstock: show: SPEC or PATH is missing; for example: penstock show examples/data/flights/\n"},

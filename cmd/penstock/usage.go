@@ -68,6 +68,8 @@ func flagError(cmd *cobra.Command, err error) error {
 			text += ": it is too large"
 		case number.Func == "ParseUint":
 			text += ": want a whole number, not negative"
+		case number.Func == "ParseBool":
+			text += ": want true or false"
 		default:
 			text += ": want a whole number"
 		}

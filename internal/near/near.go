@@ -4,10 +4,10 @@ package near
 import "strings"
 
 // Name is the name closest to s by edit distance (Levenshtein), whatever the case; "" if none is
-// close or s is long.
+// close, or s is long or one letter.
 func Name(s string, names []string) string {
 	best, at := "", max(1, len(s)/3)+1
-	if len(s) > 64 {
+	if len(s) > 64 || len(s) < 2 {
 		return ""
 	}
 	for _, n := range names {

@@ -25,8 +25,11 @@ import (
 	"github.com/penstock-data/penstock/ops"
 )
 
-// Dataset builds the plan: source and steps. No I/O.
+// Dataset builds the plan: source and steps, and looks at the policy of the run, which is that of steps without one. No I/O.
 func (s *Spec) Dataset() (*dataset.Dataset, error) {
+	if err := s.Run.OnError.policy().Check(); err != nil {
+		return nil, s.at("run.on_error", fault.Wrap(err, fault.Place{Step: "run.on_error"}))
+	}
 	ds, err := s.build("", s.Source, s.Steps)
 	if err != nil {
 		return nil, err
@@ -187,12 +190,8 @@ func (s *Spec) Options() dataset.RunOptions {
 	return o
 }
 
-// Check reports what is wrong with the run's options, and with the sink and the shards for
-// rows of this schema.
+// Check reports what is wrong with the sink and the shards for rows of this schema.
 func (s *Spec) Check(schema *arrow.Schema) error {
-	if err := s.Run.OnError.policy().Check(); err != nil {
-		return s.at("run.on_error", fault.Wrap(err, fault.Place{Step: "run.on_error"}))
-	}
 	if err := driver.CheckReadable(schema, nil); err != nil {
 		return s.at("source", err)
 	}

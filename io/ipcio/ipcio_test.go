@@ -3,9 +3,11 @@ package ipcio_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -352,6 +354,20 @@ func TestUnsupported(t *testing.T) {
 		_, err := source(false)(path).Resolve(t.Context(), nil)
 		if fault.CodeOf(err) != fault.Unsupported || fault.PlaceOf(err).Column != "odd" {
 			t.Errorf("%v gives %v", typ, err)
+		}
+	}
+}
+
+// A file of another format is said to be one, with its first bytes.
+func TestOtherFormat(t *testing.T) {
+	for _, text := range []string{"a,b\n1,2\n", "PAR1 and so on", strings.Repeat("some text\n", 1000)} {
+		path := filepath.Join(t.TempDir(), "x.arrow")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := source(false)(path).Resolve(t.Context(), nil)
+		if want := fmt.Sprintf("not an Arrow file or stream: it begins with %q", text[:8]); fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -180,6 +180,9 @@ func learn(ctx context.Context, r *raw, limit int) (f *file, err error) {
 			f, err = footer(ctx, r, limit)
 			return err
 		}
+		if n := u32(head, 0); len(head) == 8 && n != 0xFFFFFFFF && int64(n) > r.size { // no message: it would be longer than the file
+			return driver.Errorf(driver.Corrupt, "not an Arrow file or stream: it begins with %q", head)
+		}
 		f, err = stream(ctx, r)
 		return err
 	})
