@@ -254,6 +254,9 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 			c.add(k, path, "unknown key %q%s", k.Value, suggest(k.Value, names))
 			continue
 		}
+		if v.Line < 0 && v.Kind == yaml.ScalarNode && v.Tag == "!!null" && !oneof && !f.required && f.typ.Kind() != reflect.Interface { // --set key=null
+			continue
+		}
 		if _, twice := out[k.Value]; twice {
 			c.add(k, path, "key %q appears twice", k.Value)
 		}

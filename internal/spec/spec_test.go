@@ -269,6 +269,20 @@ func TestSetMistakes(t *testing.T) {
 	}
 }
 
+// null leaves out what the spec says; the value of a map of the user's is null.
+func TestSetNull(t *testing.T) {
+	s, err := Parse("x", []byte("version: 1\nname: a\nsource: {range: {n: 1}}\nrun: {cpus: 3, memory: 1GiB, seed: 5, on_error: skip}\nsink: {count: {}}\n"),
+		[]string{"run.cpus=null", "run.memory=null", "run.on_error=null", "name=~", "sink.count=null"})
+	if err != nil || s.Run.CPUs != 0 || s.Run.Memory != 0 || s.Run.OnError != nil || s.Name != "" || s.Run.Seed != 5 || s.Sink.Count == nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, set := range []string{"version=null", "source=null", "run={cpus: 3, cpu: null}"} {
+		if _, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{set}); fault.CodeOf(err) != fault.Invalid {
+			t.Errorf("--set %s: %v", set, err)
+		}
+	}
+}
+
 // An item of a list that the spec does not have cannot be set.
 func TestSetItemOfNoList(t *testing.T) {
 	_, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{"steps.0.filter=id > 1"})
