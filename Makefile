@@ -88,7 +88,7 @@ soak: tools ## the long tests: more seeds, Azurite, kill loops, PyTorch's too (n
 	@mkdir -p $(TOOLS)
 	test -d $(TOOLS)/node_modules/azurite || npm install --no-fund --no-audit --prefix $(TOOLS) azurite@3.37.0
 	$(if $(PYTHON),,python/venv.sh $(BIN)/venv)
-	PENSTOCK_SOAK=1 PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 120m -count 1 $(PKGS)
+	PENSTOCK_SOAK=1 PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 180m -count 1 $(PKGS)
 
 clean: ## remove what make built
 	rm -rf $(BIN)
