@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/etcdtest"
+	"github.com/penstock-data/penstock/internal/hosttest"
 )
 
 // role is what a process of a test is: heads and nodes are processes of their own here, that can be killed.
@@ -539,6 +540,7 @@ func TestRandomKills(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			hosttest.Alone(t)
 			r := rand.New(rand.NewPCG(uint64(seed), 3))
 			c := newChaos(t, "127.0.0.1:0")
 			names := []string{"a", "b", "c"}
@@ -550,15 +552,15 @@ func TestRandomKills(t *testing.T) {
 			defer x.close()
 			c.work(8, 20+r.IntN(30))
 			gang := c.gang(2 + r.IntN(2))
-			for range 4 {
+			for kills := 0; kills < 4; kills++ {
 				x.wait(1+r.IntN(5), 3*time.Second) // jobs that begin and end
 				switch n := names[r.IntN(3)]; r.IntN(4) {
 				case 0:
 					c.h.kill()
 					c.startHead()
 				case 1:
-					if _, pids := c.ran(r.IntN(8)); len(pids) > 0 {
-						_ = syscall.Kill(pids[len(pids)-1], syscall.SIGKILL)
+					if _, pids := c.ran(r.IntN(8)); len(pids) == 0 || syscall.Kill(pids[len(pids)-1], syscall.SIGKILL) != nil {
+						kills-- // it has not begun, or has ended
 					}
 				case 2:
 					c.nodes[n].kill()

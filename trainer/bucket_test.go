@@ -46,4 +46,8 @@ func TestBucket(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 	sameBook(t, &want, &got)
+	t.Logf("%d requests: %d errors, %d resets, %d truncated", p.Requests.Load(), p.Errors.Load(), p.Resets.Load(), p.Truncated.Load())
+	if p.Errors.Load()+p.Resets.Load()+p.Truncated.Load() == 0 {
+		t.Error("the bucket never failed")
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec/sink"
+	"github.com/penstock-data/penstock/internal/hosttest"
 	"github.com/penstock-data/penstock/internal/testserver"
 )
 
@@ -69,6 +70,7 @@ func TestBucket(t *testing.T) {
 // A run that is killed at any moment and run again ends with the rows of an undisturbed one: in the files that its manifest lists, and
 // in those that lie in the folder.
 func TestKilledRun(t *testing.T) {
+	hosttest.Alone(t)
 	kills := 6
 	if os.Getenv("PENSTOCK_SOAK") != "" {
 		kills = 50

@@ -200,6 +200,28 @@ var troubles = []trouble{
 		}
 		return wants{}
 	}},
+	{name: "links lose packets", quick: true, o: worldOptions{wire: true}, free: true, alone: true, do: func(j *chaosJob) wants {
+		for _, n := range []string{"a", "b"} {
+			j.join(n)
+			j.wire.Lossy(n, 3)
+		}
+		j.happened("of a hundred packets each cable loses 3")
+		j.submit()
+		j.until("the end of the job", j.job.over)
+		j.wire.Heal()
+		return wants{}
+	}},
+	{name: "links are late", o: worldOptions{wire: true}, free: true, alone: true, do: func(j *chaosJob) wants {
+		for _, n := range []string{"a", "b"} {
+			j.join(n)
+			j.wire.Delay(n, 10*time.Millisecond, 10*time.Millisecond) // each way: an answer of the other node takes 40 to 80
+		}
+		j.happened("what comes through a cable is late")
+		j.submit()
+		j.until("the end of the job", j.job.over)
+		j.wire.Heal()
+		return wants{}
+	}},
 	{name: "the store is away", o: worldOptions{etcd: true}, do: func(j *chaosJob) wants {
 		const away = 30 * time.Second
 		j.midst(1)
@@ -220,12 +242,9 @@ func (j *chaosJob) fullOutput() wants {
 	j.midst(1)
 	free := j.fill(j.storage)
 	j.letGo()
-	j.until("a job that says why", func() bool { return strings.Contains(j.job.String(), "no space left") || j.job.over() })
+	j.before("a job that says why", func() bool { return strings.Contains(j.job.String(), "no space left") })
 	free()
 	if j.until("the end of the job", j.job.over); j.status().State == "failed" {
-		if !strings.Contains(j.job.String(), "no space left") {
-			j.t.Errorf("it does not say why it failed: %s", j.job)
-		}
 		j.submission = "again"
 		j.submit()
 		j.until("the end of the job", j.job.over)
@@ -265,10 +284,7 @@ func TestChaos(t *testing.T) {
 					s3.CreateBucket(t, bucket)
 					storage = s3.URL(bucket)
 				}
-				t.Run(f.name, func(t *testing.T) {
-					t.Parallel()
-					f.run(t, kind, storage)
-				})
+				t.Run(f.name, func(t *testing.T) { f.run(t, kind, storage) })
 			}
 		})
 	}
@@ -318,10 +334,7 @@ func TestChaosKills(t *testing.T) {
 		for i := range n {
 			kind := []string{shardJob, scanJob}[i%2]
 			seed := chaosSeed(t)
-			t.Run(fmt.Sprintf("%d %s", seed, kind), func(t *testing.T) {
-				t.Parallel()
-				killSchedule(t, kind, seed)
-			})
+			t.Run(fmt.Sprintf("%d %s", seed, kind), func(t *testing.T) { killSchedule(t, kind, seed) })
 		}
 	})
 	t.Logf("%d schedules, %v each", n, (time.Since(began) / time.Duration(n)).Round(100*time.Millisecond))

@@ -181,6 +181,9 @@ func (w *world) freeze(node string) {
 			}
 		}
 	}
+	if len(stopped) == 0 {
+		w.t.Errorf("nothing of node %s lives", node)
+	}
 	w.happened("node %s was frozen: %d processes", node, len(stopped))
 }
 

@@ -60,6 +60,8 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	if o.wire {
 		wire = hosttest.New(t)
 		addr = wire.At(1) + ":0"
+	} else {
+		hosttest.Alone(t)
 	}
 	dir, err := os.MkdirTemp("", "pc") // short: sockets are in it
 	if err != nil {

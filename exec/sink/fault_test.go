@@ -218,10 +218,14 @@ func TestS3(t *testing.T) {
 		}
 		p.Set(testserver.Faults{})
 		t.Logf("%d runs, %d errors, %d resets, %d truncated of %d requests", runs, p.Errors.Load(), p.Resets.Load(), p.Truncated.Load(), p.Requests.Load())
+		if p.Errors.Load()+p.Resets.Load()+p.Truncated.Load() == 0 {
+			t.Error("the bucket never failed")
+		}
 		exact(t, o.Path, d)
 		exactDead(t, o.DeadLetter, d)
 	})
 	t.Run("kill", func(t *testing.T) {
+		killed := 0
 		for i := range 4 {
 			rnd := rand.New(rand.NewPCG(uint64(i), 3))
 			c := childConfig{O: Options{Path: below(url, fmt.Sprintf("kill%d/out", i)), DeadLetter: below(url, fmt.Sprintf("kill%d/bad", i)), Job: "killed", TargetBytes: 2 << 20},
@@ -229,10 +233,14 @@ func TestS3(t *testing.T) {
 			if i%2 == 0 {
 				c.O.PartitionBy, c.DieAt = []string{"p"}, 1+rnd.Int64N(120)
 			}
-			_, wait := c.start(t)
-			wait()
+			if _, wait := c.start(t); !wait() {
+				killed++
+			}
 			midway(t, c, nil, []data{c.Spec.Data})
 			c.finish(t, rnd, []data{c.Spec.Data})
+		}
+		if killed == 0 {
+			t.Error("nothing was killed")
 		}
 	})
 }

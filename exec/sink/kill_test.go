@@ -22,6 +22,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/hosttest"
 )
 
 // childConfig is what a child process does: one run, which kills itself at step
@@ -246,11 +247,17 @@ func TestKillAtEveryStep(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			stride, at := 4, 1+rand.IntN(4) // another quarter of them every time
+			var killed, all atomic.Int64
+			t.Cleanup(func() { // when the parallel ones are over
+				if killed.Load() < all.Load()/2 {
+					t.Errorf("of %d processes that were to kill themselves %d did", all.Load(), killed.Load())
+				}
+			})
+			stride, first := 4, 1+rand.IntN(4) // another quarter of them every time
 			if os.Getenv("PENSTOCK_SOAK") == "1" {
-				stride, at = 1, 1
+				stride, first = 1, 1
 			}
-			for ; at <= len(steps); at += stride {
+			for at := first; at <= len(steps); at += stride {
 				// Many files are staged and published alike: a few of them will do.
 				if s := steps[at-1]; stride == 1 && (s == "stage" || s == "publish") && at > 3 && steps[at-2] == s && at%7 != 0 {
 					continue
@@ -260,9 +267,11 @@ func TestKillAtEveryStep(t *testing.T) {
 					rnd := rand.New(rand.NewPCG(uint64(at), 1))
 					c, before, after := k.prepare(t)
 					c.DieAt = int64(at)
+					all.Add(1)
 					if _, wait := c.start(t); wait() {
 						return // the order of steps differs from run to run, their number a little
 					}
+					killed.Add(1)
 					midway(t, c, before, after)
 					if rnd.IntN(2) == 0 { // and once more
 						c.DieAt = 1 + rnd.Int64N(20)
@@ -279,12 +288,19 @@ func TestKillAtEveryStep(t *testing.T) {
 
 // Killed from outside at random moments, again and again until it is through.
 func TestKillAtRandom(t *testing.T) {
+	hosttest.Alone(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	n := 50
 	if testing.Short() {
 		n = 10
 	}
+	var killed atomic.Int64
+	t.Cleanup(func() { // when the parallel ones are over
+		if t.Logf("%d kills", killed.Load()); killed.Load() == 0 {
+			t.Error("nothing was killed")
+		}
+	})
 	for i := range n {
 		k := killCases[i%len(killCases)]
 		t.Run(fmt.Sprintf("%d %s", i, k.name), func(t *testing.T) {
@@ -298,6 +314,9 @@ func TestKillAtRandom(t *testing.T) {
 				timer := time.AfterFunc(time.Duration(20+rnd.IntN(250))*time.Millisecond, kill)
 				finished := wait()
 				timer.Stop()
+				if !finished {
+					killed.Add(1)
+				}
 				midway(t, c, before, after)
 				if finished || rnd.IntN(3) == 0 {
 					break

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package hosttest makes of this machine what tests need of several: networks of nodes in namespaces, whose packets are dropped, whose cables are out or slow, and file systems that are full.
+// Package hosttest makes of this machine what tests need of several: networks of nodes in namespaces, whose packets are lost or late, whose cables are out or slow, and file systems that are full.
 // Root may make them. Where nobody may, the test is skipped; where only a program is missing it fails when CI=true.
 package hosttest
 
@@ -24,11 +24,13 @@ import (
 // Wire is a network of this machine: a bridge, at whose host side the head is, and nodes in network namespaces of their own behind it. Everything of it is named after the process, so that several tests
 // can run at once, and what a killed one left is found and removed by the next. A wire is one goroutine's. What fails ends the test.
 type Wire struct {
-	t     testing.TB
-	id    string // of process and network
-	base  net.IP // of its 14 addresses; the first is the head's
-	order []string
-	cuts  []string // namespaces of nodes where packets are dropped
+	t      testing.TB
+	id     string // of process and network
+	base   net.IP // of its 14 addresses; the first is the head's
+	order  []string
+	broken bool     // something stands that [Wire.Heal] ends
+	cuts   []string // namespaces of nodes where packets are dropped
+	late   []*delay
 }
 
 var (
@@ -67,6 +69,11 @@ func New(t testing.TB) *Wire {
 	if _, err := command("nft", fmt.Sprintf("add table inet %[1]s; add chain inet %[1]s in { type filter hook input priority 0; }; add chain inet %[1]s out { type filter hook output priority 0; }", w.table())); err != nil {
 		lacks(t, err, "packets cannot be dropped here")
 	}
+	t.Cleanup(func() {
+		if w.broken {
+			w.Heal()
+		}
+	})
 	return w
 }
 
@@ -196,25 +203,42 @@ func (w *Wire) In(node string) []string { return []string{"ip", "netns", "exec",
 // ToHead drops what a node says to the head.
 func (w *Wire) ToHead(node string) {
 	w.t.Helper()
+	w.broken = true
 	w.run("nft", "add rule inet "+w.table()+" in ip saddr "+w.Addr(node)+" counter drop")
 }
 
 // ToNode drops what the head says to a node.
 func (w *Wire) ToNode(node string) {
 	w.t.Helper()
+	w.broken = true
 	w.run("nft", "add rule inet "+w.table()+" out ip daddr "+w.Addr(node)+" counter drop")
 }
 
 // Between drops what a node says to another.
 func (w *Wire) Between(from, to string) {
 	w.t.Helper()
-	w.run(append(w.In(to), "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in ip saddr "+w.Addr(from)+" counter drop")...)
-	if !slices.Contains(w.cuts, to) {
-		w.cuts = append(w.cuts, to)
+	w.cut(to, "in", "input", "ip saddr "+w.Addr(from))
+}
+
+// Lossy loses so many of a hundred packets, at most 99, on a node's cable, each way, whoever they are from or for.
+func (w *Wire) Lossy(node string, percent int) {
+	w.t.Helper()
+	lost := fmt.Sprintf("meta protocol ip numgen random mod 100 < %d", percent) // not what a network says to itself by IPv6: it would count as a fault
+	w.cut(node, "lost", "ingress device eth0", lost)
+	w.run("nft", fmt.Sprintf("add chain inet %[1]s %[2]s { type filter hook ingress device %[2]s priority 0; }; add rule inet %[1]s %[2]s %[3]s counter drop", w.table(), w.link(node), lost))
+}
+
+// cut drops what a rule says in the namespace of a node.
+func (w *Wire) cut(node, chain, hook, what string) {
+	w.t.Helper()
+	w.broken = true
+	w.run(append(w.In(node), "nft", fmt.Sprintf("add table inet cut; add chain inet cut %[1]s { type filter hook %[2]s priority 0; }; add rule inet cut %[1]s %[3]s counter drop", chain, hook, what))...)
+	if !slices.Contains(w.cuts, node) {
+		w.cuts = append(w.cuts, node)
 	}
 }
 
-// Heal lets everything through again that [Wire.ToHead], [Wire.ToNode] and [Wire.Between] drop. What dropped nothing was no fault, and fails the test.
+// Heal ends what [Wire.ToHead], [Wire.ToNode], [Wire.Between], [Wire.Lossy] and [Wire.Delay] do. What dropped or delayed nothing was no fault, and fails the test. What still stands when the test ends is healed then.
 func (w *Wire) Heal() {
 	w.t.Helper()
 	rules := w.run("nft", "list", "table", "inet", w.table())
@@ -223,10 +247,13 @@ func (w *Wire) Heal() {
 		rules += w.run(append(w.In(node), "nft", "list", "table", "inet", "cut")...)
 		w.run(append(w.In(node), "nft", "delete", "table", "inet", "cut")...)
 	}
-	w.cuts = nil
-	if !strings.Contains(rules, "counter packets ") || strings.Contains(rules, "counter packets 0 ") {
+	if !w.broken || strings.Contains(rules, "counter packets 0 ") {
 		w.t.Errorf("nothing was dropped: %s", rules)
 	}
+	for _, d := range w.late {
+		w.inTime(d)
+	}
+	w.broken, w.cuts, w.late = false, nil, nil
 }
 
 // Cable takes a node's cable away ("down"), of which nobody on the node is told, or brings it back ("up").

@@ -35,7 +35,7 @@ var allowed = []struct {
 	{"internal/procs", ""},
 	{"internal/whereabouts", ""},
 	{"internal/testserver", "internal/fault"},
-	{"internal/killtest", "internal/testserver"},
+	{"internal/killtest", "internal/testserver internal/hosttest"},
 	{"internal/hosttest", "internal/memtest"},
 	{"internal/etcdtest", ""},
 	{"internal/spec", "internal/fault internal/near internal/typename dataset io/... ops ops/expr exec exec/sink shard"},

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/penstock-data/penstock/internal/hosttest"
 )
 
 // Victims.
@@ -128,9 +130,10 @@ type kill struct {
 	misses         int           // moments that were over when the delay was
 }
 
-// Finish starts controllers until one ends well, kills what the case says, and returns what was killed. It fails the test where a controller ends otherwise, a kill never came (but for Any), or something is left.
+// Finish starts controllers until one ends well, kills what the case says, and returns what was killed. It fails the test where a controller ends otherwise, a kill never came (but for Any), or something is left. It makes the test [hosttest.Alone].
 func (r *Run) Finish(t testing.TB) []Kill {
 	t.Helper()
+	hosttest.Alone(t)
 	r.t, r.rnd, r.last = t, rand.New(rand.NewPCG(r.Case.Seed, 2)), map[int]line{}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -48,4 +48,7 @@ func TestCopy(t *testing.T) {
 			}
 		})
 	}
+	if p.Errors.Load() == 0 {
+		t.Error("the server never failed")
+	}
 }

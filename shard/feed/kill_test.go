@@ -26,6 +26,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/hosttest"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/parquetio"
 	"github.com/penstock-data/penstock/shard"
@@ -400,6 +401,7 @@ func undisturbed(t *testing.T, data string, ranks int, arrowForm bool) map[strin
 // Consumers and the data process are killed at random and started again from the last committed
 // state, on another number of ranks: what is committed is the sequence of an undisturbed run.
 func TestKill(t *testing.T) {
+	hosttest.Alone(t)
 	schedules := 20
 	if os.Getenv("PENSTOCK_SOAK") != "" {
 		schedules = 200

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/hosttest"
 )
 
 // commitChild goes on with the run x: it sweeps, then commits and prunes until it is killed, and says so for each: files have sizes and contents that follow from the report.
@@ -69,6 +70,7 @@ func killFiles(report int64) map[string]string {
 // Killed at 50 random moments, one after another in the same run: at any time there are only whole checkpoints, the newest acknowledged one (or one after it) is the latest, and what the next one does not
 // use it clears.
 func TestKill(t *testing.T) {
+	hosttest.Alone(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
