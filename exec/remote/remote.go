@@ -563,7 +563,7 @@ func greet(ctx context.Context, node int, c net.Conn, said []byte, inline int64,
 	if err != nil {
 		l.close()
 		if cause := context.Cause(ctx); cause != nil {
-			err = cause
+			err = fault.WithCode(fault.Canceled, cause)
 		}
 		return nil, err
 	}
