@@ -54,9 +54,8 @@ type world struct {
 	counts  map[string]int
 	out     *output
 	current []*machine
-	living  int // machines of all attempts
-	over    bool
-	calm    time.Time // nothing goes wrong any more since
+	living  int  // machines of all attempts
+	calm    bool // nothing goes wrong any more
 	failed  []string
 }
 
@@ -271,6 +270,7 @@ func (w *world) attempt() bool {
 	}
 	w.mu.Lock()
 	w.current = ms
+	calm := w.calm
 	if w.living > 0 {
 		w.counts["attempt beside a node of the one before"]++
 	}
@@ -309,6 +309,7 @@ func (w *world) attempt() bool {
 	w.current = nil
 	w.mu.Unlock()
 	err := w.ended(ms[0])
+	w.check(!calm || err == nil && !lost, "nothing goes wrong any more, and an attempt fails, or loses a node: %v", err)
 	if err != nil {
 		w.count("attempt failed")
 		if !w.write && !w.o.Unordered {
@@ -388,7 +389,7 @@ func (w *world) run() {
 	w.lives.Go(func() { w.trouble(r, over) })
 	for n := 1; !w.attempt(); n++ {
 		w.mu.Lock()
-		stop := w.over || len(w.failed) > 0
+		stop := len(w.failed) > 0
 		w.mu.Unlock()
 		if stop {
 			break
