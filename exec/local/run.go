@@ -117,7 +117,7 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 		r.budget, r.ownBudget = exec.NewBudget(opt.Memory), true
 	}
 	r.sched = sched.New(r.cfg)
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // fail ends it, with a code
 	r.lastReturn = r.started
 	r.unwatch = context.AfterFunc(ctx, func() {
 		r.fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))

@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -158,5 +159,31 @@ func TestObserve(t *testing.T) {
 		if last.Name != "write" || last.RowsIn != 400 {
 			t.Errorf("one part %v: %+v", one, last)
 		}
+	}
+}
+
+// TestCanceledForAReason: a run whose caller gives up was canceled, whatever the caller's reason is and whoever of the run notices first.
+func TestCanceledForAReason(t *testing.T) {
+	why := errors.New("somebody wants the machine")
+	block := exectest.Block(func(id int64) bool { return id == 5 }, nil)
+	for name, g := range map[string]*exec.Graph{
+		"parts": exectest.Scan(exectest.NewTable(3, 10), block),
+		"one":   exectest.Graph(exectest.Cut(-1, []*exec.Stage{exectest.ScanStage(0, exectest.NewTable(3, 10))})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				s := &exectest.Sink{FailWrite: func(int, int) error { // of "one"; in "parts" it is the step that notices
+					cancel(why)
+					synctest.Wait()
+					return why
+				}}
+				time.AfterFunc(time.Second, func() { cancel(why) })
+				if _, err := local.New(nil).Write(ctx, g, s, &exec.Options{CPUs: 1}); fault.CodeOf(err) != fault.Canceled || !errors.Is(err, why) {
+					t.Errorf("%v: %v", fault.CodeOf(err), err)
+				}
+			})
+		})
 	}
 }

@@ -302,3 +302,29 @@ func TestGather(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestStoppedInGreeting: a leader that is told to stop while a node has not answered yet was canceled, whatever the reason.
+func TestStoppedInGreeting(t *testing.T) {
+	gs := gangtest.New(t, 2)
+	r, err := remote.New(gs[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c, err := gs[1].Dial(t.Context(), 0, "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	why := errors.New("somebody wants the machines")
+	go func() {
+		_, _ = c.Read(make([]byte, 1)) // of the hello
+		cancel(why)
+	}()
+	g, _ := graph(2, 2)
+	if _, err := r.Run(ctx, g, nil); fault.CodeOf(err) != fault.Canceled || !errors.Is(err, why) {
+		t.Errorf("%v: %v", fault.CodeOf(err), err)
+	}
+}

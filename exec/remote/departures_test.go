@@ -66,7 +66,8 @@ func TestDepartures(t *testing.T) {
 
 // All that have ended in order say so to each other without waiting.
 func TestAllLeave(t *testing.T) {
-	rs := leaving(t, gangtest.New(t, 3))
+	gs := gangtest.New(t, 3)
+	rs := leaving(t, gs)
 	first, second, third := write(t, rs[0]), write(t, rs[1]), write(t, rs[2])
 	for i, c := range []<-chan error{first, second, third} {
 		if err := <-c; i == 0 && err != nil || i > 0 && !errors.Is(err, exec.ErrServed) {
@@ -79,7 +80,7 @@ func TestAllLeave(t *testing.T) {
 		if d := time.Since(begin); d > goodbye/2 {
 			t.Errorf("node %d: it took %v to leave", i, d)
 		}
-		rs[i].g.Close()
+		gs[i].Close()
 	}
 }
 

@@ -29,15 +29,18 @@ type result struct {
 	err     error
 }
 
-func run(r exec.Runner, g *exec.Graph, o exec.Options) (res result) {
-	o.DeadLetter = func(_ context.Context, s *exec.Skipped) error {
-		text := "-"
-		if s.Record != nil {
-			text = fmt.Sprint(s.Record)
-		}
-		res.letters = append(res.letters, fmt.Sprint(s.Origin, s.Row, fault.CodeOf(s.Err), plain(s.Err), text))
-		return nil
+// letter is an exec.Options.DeadLetter.
+func (res *result) letter(_ context.Context, s *exec.Skipped) error {
+	text := "-"
+	if s.Record != nil {
+		text = fmt.Sprint(s.Record)
 	}
+	res.letters = append(res.letters, fmt.Sprint(s.Origin, s.Row, fault.CodeOf(s.Err), plain(s.Err), text))
+	return nil
+}
+
+func run(r exec.Runner, g *exec.Graph, o exec.Options) (res result) {
+	o.DeadLetter = res.letter
 	s, err := r.Run(context.Background(), g, &o)
 	if err != nil {
 		res.err = err

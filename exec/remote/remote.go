@@ -59,9 +59,9 @@ type Options struct {
 
 // Runner runs graphs on the nodes of a gang. One run at a time: a second one is refused until the stream of the first is closed. Close it; the gang stays the caller's.
 type Runner struct {
-	g    *gang.Gang
+	g    members
 	o    Options
-	l    *gang.Listener // of the leader
+	l    listener // of the leader
 	busy atomic.Bool
 	// Of who is busy:
 	runs  int    // so far
@@ -70,9 +70,34 @@ type Runner struct {
 
 var _ exec.Runner = (*Runner)(nil)
 
+// members is what a Runner needs of a *gang.Gang.
+type members interface {
+	Node() int
+	Nodes() int
+	Dial(ctx context.Context, node int, service string) (net.Conn, error)
+}
+
+// listener is what it needs of a *gang.Listener.
+type listener interface {
+	Accept(ctx context.Context) (c net.Conn, node int, err error)
+	Close() error
+}
+
 // New makes the Runner of this process's member.
 func New(g *gang.Gang, o *Options) (*Runner, error) {
-	r := &Runner{g: g}
+	if g.Node() > 0 {
+		return newRunner(g, nil, o), nil
+	}
+	l, err := g.Listen(service)
+	if err != nil {
+		return nil, err
+	}
+	return newRunner(g, l, o), nil
+}
+
+// newRunner makes the Runner of a member; l is of the leader.
+func newRunner(g members, l listener, o *Options) *Runner {
+	r := &Runner{g: g, l: l}
 	if o != nil {
 		r.o = *o
 	}
@@ -83,13 +108,7 @@ func New(g *gang.Gang, o *Options) (*Runner, error) {
 		r.o.Gather = 10 * time.Minute
 	}
 	r.o.Version += " " + version()
-	if g.Node() == 0 {
-		var err error
-		if r.l, err = g.Listen(service); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
+	return r
 }
 
 // Leads reports whether results are this process's.
@@ -544,7 +563,7 @@ func greet(ctx context.Context, node int, c net.Conn, said []byte, inline int64,
 	if err != nil {
 		l.close()
 		if cause := context.Cause(ctx); cause != nil {
-			err = cause
+			err = fault.WithCode(fault.Canceled, cause)
 		}
 		return nil, err
 	}

@@ -344,9 +344,11 @@ func (s *server) run(k *task) (next *task) {
 	if len(s.tasks) == 0 {
 		s.news() // all that was done is counted before it is said to be done
 	}
-	if err != nil {
+	switch {
+	case err != nil && s.ctx.Err() != nil: // it was stopped because the connection ends, which says so: perhaps the leader still hears this node
+	case err != nil:
 		s.l.say(kindFail, func(b []byte) []byte { return putError(putUint(b, k.id), err) })
-	} else {
+	default:
 		s.l.say(kindDone, func(b []byte) []byte {
 			b = putUint(putUint(b, k.id), max(res.Rows, 0))
 			return putBytes(putUint(putUint(b, max(res.Ratio, 0)), k.job.Read()), res.Report)

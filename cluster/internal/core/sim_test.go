@@ -32,7 +32,12 @@ type sim struct {
 	leases map[place.NodeID]time.Duration // when they end
 	agents []*agent
 	dies   int // actions until the head dies; < 0: not now
+	acts   []Action
+	saving bool    // the head waits for its store, and does nothing else
+	inbox  []Event // meanwhile
 	tick   time.Duration
+	slows  bool            // the disk of the store is slow at times
+	slept  int             // writes that took their time
 	first  int             // nodes at the beginning: so many are there again in the end
 	apart  [2]place.NodeID // do not reach each other, to the end
 }
@@ -97,35 +102,6 @@ func (s *sim) upTo(d time.Duration) time.Duration { return time.Duration(s.r.Int
 
 const lease = 15 * time.Second
 
-// step gives the head an event and does what it says, as far as it lives.
-func (s *sim) step(e Event) {
-	if s.head == nil {
-		return
-	}
-	e.At = s.now
-	acts := slices.Clone(s.head.Step(e))
-	for _, a := range acts {
-		if s.dies == 0 {
-			s.kill()
-			return
-		}
-		if s.dies > 0 {
-			s.dies--
-		}
-		s.act(a)
-	}
-	if at, ok := s.head.Deadline(); ok && at != s.tick {
-		s.tick = at
-		life := s.life
-		s.after(max(at-s.now, 0), func() {
-			if s.life == life {
-				s.tick = 0
-				s.step(Event{Kind: Tick})
-			}
-		})
-	}
-}
-
 func (s *sim) act(a Action) {
 	switch a.Do {
 	case SaveJob:
@@ -178,38 +154,6 @@ func (s *sim) moves(j *submitted, placed []place.Placement) {
 	for _, g := range s.agents {
 		if state, _, _ := s.head.Node(g.ID); state == Alive && !j.on[g.ID] && len(s.head.On(g.ID)) == 0 {
 			s.t.Fatalf("attempt %d of job %s is on %v again, and %s is free: %+v", j.record.Attempt+1, j.spec.ID, placed, g.ID, j.record)
-		}
-	}
-}
-
-// kill ends the head; another starts soon, with what the store has.
-func (s *sim) kill() {
-	s.head, s.dies = nil, -1
-	s.life++
-	s.tick = 0
-	for _, g := range s.agents {
-		g.stream = 0
-		s.dial(g)
-	}
-	s.after(s.upTo(20*time.Second), s.start)
-}
-
-func (s *sim) start() {
-	s.head = &Machine{}
-	s.dies = -1
-	if !s.calm && s.r.IntN(2) == 0 {
-		s.dies = s.r.IntN(60)
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.nodes)) {
-		n := s.nodes[id]
-		s.step(Event{Kind: LoadNode, Node: n.node, State: n.state, Drained: n.drained, Epoch: n.epoch})
-		if n.state != Gone && n.state != Left {
-			s.renew(id, s.epochs[id]) // etcd gives leases their full time again, also that of a session that is not on record
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
-		if j := s.jobs[id]; j.saved && s.head != nil {
-			s.step(Event{Kind: LoadJob, Spec: j.spec, Record: j.record})
 		}
 	}
 }
@@ -480,9 +424,14 @@ func (s *sim) join() {
 }
 
 func (s *sim) run() {
-	for s.first = 3 + s.r.IntN(6); len(s.agents) < s.first; {
+	s.first = 3 + s.r.IntN(6)
+	if s.r.IntN(10) == 0 {
+		s.first = 3 + s.r.IntN(18)
+	}
+	for len(s.agents) < s.first {
 		s.join()
 	}
+	s.slows = s.r.IntN(2) == 0
 	if s.r.IntN(2) == 0 {
 		s.apart = [2]place.NodeID{s.agents[0].ID, s.agents[1+s.r.IntN(len(s.agents)-1)].ID}
 	}
@@ -568,11 +517,20 @@ func TestSimulated(t *testing.T) {
 	case testing.Short():
 		seeds = 100
 	}
+	slept, large := 0, 0
 	for seed := range seeds {
 		s := &sim{t: t, r: rand.New(rand.NewPCG(seed, 7)), epochs: map[place.NodeID]uint64{}, nodes: map[place.NodeID]*loaded{}, jobs: map[string]*submitted{}, leases: map[place.NodeID]time.Duration{}, dies: -1}
 		s.run()
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
+		slept += s.slept
+		if s.first > 8 {
+			large++
+		}
+	}
+	t.Logf("%d slow writes; %d of %d seeds with 9 to 20 nodes", slept, large, seeds)
+	if slept == 0 || large == 0 {
+		t.Error("no write was slow, or no cluster large")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run this seed alone, with a trace")
-	simSeeds = flag.Uint64("sim.seeds", 6000, "how many seeds to run")
+	simSeeds = flag.Uint64("sim.seeds", 6000, "how many seeds to run; with PENSTOCK_SOAK=1 100,000 at least")
 )
 
 // failed once; kept.
@@ -33,7 +34,11 @@ func TestSimulate(t *testing.T) {
 	}
 	ends := map[string]int{}
 	seeds := slices.Clone(seedsThatFailed)
-	for s := range *simSeeds {
+	n := *simSeeds
+	if os.Getenv("PENSTOCK_SOAK") != "" {
+		n = max(n, 100_000)
+	}
+	for s := range n {
 		seeds = append(seeds, s+1)
 	}
 	for _, s := range seeds {
@@ -45,7 +50,7 @@ func TestSimulate(t *testing.T) {
 	}
 	t.Log(ends)
 	for _, how := range []string{"end", "aborted", "poison", "stopped"} {
-		if ends[how] == 0 && *simSeeds > 1000 {
+		if ends[how] == 0 && n > 1000 {
 			t.Errorf("no run was %s", how)
 		}
 	}
