@@ -173,7 +173,8 @@ func (s *Sched) room(t *task) bool {
 
 // enough is how much may be queued ahead.
 func (s *Sched) enough() int64 {
-	return min(s.cfg.AheadBytes, max(s.cfg.EnoughBytes, 4*s.block*int64(s.most)))
+	most := int64(s.most)
+	return min(s.cfg.AheadBytes, max(s.cfg.EnoughBytes, 4*s.block*most, min(s.out*most, 4*s.cfg.EnoughBytes)))
 }
 
 // ahead is what tasks other than the head have queued.

@@ -31,9 +31,10 @@ type Config struct {
 	Unordered bool
 	// OwnBytes of the head's output may wait for the consumer; one block always may.
 	OwnBytes int64
-	// AheadBytes may be queued by all tasks but the head (in an unordered run: by all), and AheadTasks
-	// started of a stage from the first unfinished on. EnoughBytes of it, or 4 blocks for every task that can be at work
-	// if that is more, are not passed: more keeps no CPU busier, but is out of the caches when it is wanted.
+	// AheadBytes may be queued by all tasks but the head (in an unordered run: by all), and AheadTasks started of a stage from the
+	// first unfinished on. Less is enough, and more would be out of the caches when it is wanted: EnoughBytes, or what is more of
+	// 4 blocks for every task that can be at work, and all that a task makes for each of them, up to 4 times EnoughBytes. So those
+	// behind the head are through with theirs, and begin the next, while the head is at work.
 	AheadBytes  int64
 	EnoughBytes int64
 	AheadTasks  int
@@ -144,6 +145,7 @@ type task struct {
 	made    []Meta // blocks of all attempts, to check a later one
 	queue   []Meta
 	bytes   int64 // queued
+	out     int64 // bytes of made
 	fails   [NumClasses]int
 	last    Class  // of the last failure
 	why     Reason // where Failed
@@ -173,6 +175,7 @@ type Sched struct {
 	failed  int
 	queued  int64
 	block   int64 // bytes of the largest that was queued
+	out     int64 // bytes of the task that made most
 	most    int   // tasks that can be at work
 	pull    bool
 	over    bool

@@ -64,6 +64,8 @@ func (s *Sched) emit(e Event) {
 	t.made = append(t.made, e.Block)
 	t.queue = append(t.queue, e.Block)
 	t.bytes += e.Block.Bytes
+	t.out += e.Block.Bytes
+	s.out = max(s.out, t.out)
 	s.queued += e.Block.Bytes
 	s.block = max(s.block, e.Block.Bytes)
 	s.act(Action{Kind: Queue, Task: t.Task, Attempt: t.attempt})
