@@ -11,7 +11,7 @@ import (
 // Values that are in the file as they are in an array take no more copies than they must. Pages of local files that are not
 // compressed are read into the batch (direct); out of decompressed ones batches get slices (lend), unless they would keep
 // much more in memory than they hold. Compressed pages come through one buffer for all columns (staged), which stays in the
-// second cache; to map a page of the file takes as long as to copy it.
+// second cache.
 
 const (
 	maxStage  = 1 << 20  // bytes of the compressed pages that are staged: they and what becomes of them are in the caches
@@ -26,7 +26,7 @@ func (c *column) plain() bool {
 
 // staged reports whether the compressed page at pos is to be read beside the window.
 func (c *column) staged(pos, size int64) bool {
-	return c.win.f.local != nil && size >= minMap && size <= maxStage && c.d.keep >= maxKept && !c.win.has(pos, size)
+	return c.win.f.local != nil && size >= minBeside && size <= maxStage && c.d.keep >= maxKept && !c.win.has(pos, size)
 }
 
 // readStage reads [off, off+n) of w's file; what it returns is valid until the next call for whatever window.
@@ -44,7 +44,7 @@ func (d *decoder) readStage(ctx context.Context, w *window, off, n int64) ([]byt
 func (c *column) direct() bool {
 	h := &c.hdr
 	return c.win.f.local != nil && c.plain() && c.pw > 0 && !h.hasCRC && h.comp == h.raw && (c.c.codec == codecNone || h.typ == pageV2 && h.plainBody) &&
-		int64(h.comp) >= minMap && !c.win.has(c.page.pos, int64(c.head)+int64(h.comp))
+		int64(h.comp) >= minBeside && !c.win.has(c.page.pos, int64(c.head)+int64(h.comp))
 }
 
 // loadDirect reads the levels of the open page; false if there are too many of them.

@@ -270,8 +270,12 @@ func (w *window) fill(ctx context.Context, p []byte, off int64) error {
 	return readFull(ctx, w.f, p, off)
 }
 
-// minMap is the least that is mapped: less is copied faster. A variable for tests.
-var minMap int64 = 256 << 10
+// minMap is the least that is mapped. Mapping saves memory of the size of a page, and no time: to make a mapping and end it stops
+// the other threads of the process for a moment, each time. minBeside is the least that is read beside the window. Variables for tests.
+var (
+	minMap    int64 = 4 << 20
+	minBeside int64 = 256 << 10
+)
 
 // mapAt makes buf a view of n bytes at off, in place of what was mapped before; false if it must be read.
 func (w *window) mapAt(ctx context.Context, off, n int64) (bool, error) {

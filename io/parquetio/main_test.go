@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	minMap = 1 // small files are mapped, too
+	minMap, minBeside = 1, 1 // of small files, too
 	goleak.VerifyTestMain(m)
 }
 

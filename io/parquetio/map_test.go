@@ -22,11 +22,11 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// mapFrom sets minMap for a test.
+// mapFrom sets minMap for a test, and minBeside as far as it is not more.
 func mapFrom(t *testing.T, n int64) {
-	old := minMap
-	minMap = n
-	t.Cleanup(func() { minMap = old })
+	m, b := minMap, minBeside
+	minMap, minBeside = n, min(n, 256<<10)
+	t.Cleanup(func() { minMap, minBeside = m, b })
 }
 
 // mapCases are what of local files is mapped: all, large pieces, nothing.
