@@ -400,7 +400,7 @@ func nameOf(id string) string { return string(rune('a' + id[1] - '1')) }
 
 // A node is killed in the middle of its jobs: they run elsewhere; it comes back as the node it was.
 func TestNodeKilled(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	c.work(4, 60)
@@ -418,7 +418,7 @@ func TestNodeKilled(t *testing.T) {
 
 // The head is killed in the middle: jobs run on, none runs twice.
 func TestHeadKilled(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	c.work(6, 60) // two of them wait
@@ -434,7 +434,7 @@ func TestHeadKilled(t *testing.T) {
 
 // The head stands still for longer than the leases: nodes are not taken for lost.
 func TestHeadFrozen(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	c.work(4, 80)
@@ -449,7 +449,7 @@ func TestHeadFrozen(t *testing.T) {
 
 // A node stands still for longer than its lease, and comes back: what it still runs is ended, the job has run elsewhere.
 func TestNodeFrozen(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.work(1, 100)
 	node, pid := c.begun(0)
@@ -465,7 +465,7 @@ func TestNodeFrozen(t *testing.T) {
 
 // A process of a job is killed: it is counted as a crash, and starts again.
 func TestWorkerKilled(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.work(1, 60)
 	_, pid := c.begun(0)
@@ -480,7 +480,7 @@ func TestWorkerKilled(t *testing.T) {
 
 // A job that crashes more often than its budget fails with its cause; the cluster goes on.
 func TestExhausted(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	j := sh("echo poison; kill -9 $$")
 	j.Crashes = 1
@@ -494,7 +494,7 @@ func TestExhausted(t *testing.T) {
 
 // All nodes are killed: jobs wait, and say why; another node takes them.
 func TestAllKilled(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	c.work(3, 40)
@@ -515,7 +515,7 @@ func TestAllKilled(t *testing.T) {
 func TestStoreAway(t *testing.T) {
 	dir := shortDir(t)
 	etcd := act(t, role{Etcd: dir})
-	c := newChaos(t, "127.0.0.1:0", etcd.ready)
+	c := newChaos(t, free(t), etcd.ready)
 	c.start("a")
 	c.start("b")
 	away := 5 * time.Second // it takes so long until the head says it, of which leases have ended
@@ -542,7 +542,7 @@ func TestRandomKills(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			hosttest.Alone(t)
 			r := rand.New(rand.NewPCG(uint64(seed), 3))
-			c := newChaos(t, "127.0.0.1:0")
+			c := newChaos(t, free(t))
 			names := []string{"a", "b", "c"}
 			for _, n := range names {
 				c.start(n)

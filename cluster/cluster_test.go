@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/freeport"
 )
 
 // testCluster is a head on this machine, with nodes in this process.
@@ -33,10 +34,18 @@ func logTo(t *testing.T) *slog.Logger {
 
 func newCluster(t *testing.T) *testCluster {
 	c := &testCluster{t: t, dir: shortDir(t)}
-	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: "127.0.0.1:0", Lease: 2 * time.Second, Log: logTo(t)}
+	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: free(t), Lease: 2 * time.Second, Log: logTo(t)}
 	c.start()
 	t.Cleanup(func() { c.stop() })
 	return c
+}
+
+// free is an address at which a head can start, and again later.
+func free(t *testing.T) string {
+	t.Helper()
+	a, err := freeport.Address()
+	must(t, err)
+	return a
 }
 
 // shortDir is a folder whose sockets have names that are short enough.

@@ -84,7 +84,7 @@ func TestFullHead(t *testing.T) {
 	c.t, c.dir = t, shortDir(t)
 	dir := filepath.Join(c.dir, "head")
 	hosttest.Small(t, dir, "160m")
-	c.cfg = HeadConfig{Dir: dir, Listen: "127.0.0.1:0", Lease: 2 * time.Second}
+	c.cfg = HeadConfig{Dir: dir, Listen: free(t), Lease: 2 * time.Second}
 	c.startHead()
 	c.start("a")
 	runs := c.submit(sh("while [ ! -e " + c.results + "/go ]; do sleep 0.05; done"))

@@ -225,7 +225,7 @@ func (c *chaos) letGo() {
 
 // A job on three nodes is a process on each, which meet and talk; its log says which node a line is of. A job on one node has nothing of that.
 func TestGang(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	id := c.gang(3)
@@ -267,7 +267,7 @@ func TestGang(t *testing.T) {
 
 // A node is killed: the others are ended, and the next attempt is on other nodes, with certificates of its own.
 func TestGangNodeKilled(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	for _, n := range []string{"a", "b", "c"} {
 		c.start(n)
 	}
@@ -292,7 +292,7 @@ func TestGangNodeKilled(t *testing.T) {
 func TestGangFailsForLost(t *testing.T) {
 	for name, again := range map[string]bool{"one head": false, "another head": true} {
 		t.Run(name, func(t *testing.T) {
-			c := leased(t, time.Hour, "127.0.0.1:0") // the node is lost when it says so itself
+			c := leased(t, time.Hour, free(t)) // the node is lost when it says so itself
 			for _, n := range []string{"a", "b", "c"} {
 				c.start(n)
 			}
@@ -321,7 +321,7 @@ func TestGangFailsForLost(t *testing.T) {
 
 // The head is killed when one node has said where its process is, and the other has not: the next head hears it of both, and the attempt goes on.
 func TestGangHeadKilledBefore(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	b, id := c.waiting()
 	c.h.kill()
 	b.signal(syscall.SIGCONT)
@@ -333,7 +333,7 @@ func TestGangHeadKilledBefore(t *testing.T) {
 
 // The head is away while a gang works: it goes on to its end.
 func TestGangHeadAway(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	c.start("a")
 	c.start("b")
 	id := c.gang(2)
@@ -347,7 +347,7 @@ func TestGangHeadAway(t *testing.T) {
 
 // A node of a gang drains: all of it starts elsewhere, which is no failure.
 func TestGangDrained(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	for _, n := range []string{"a", "b", "c"} {
 		c.start(n)
 	}
@@ -367,7 +367,7 @@ func TestGangDrained(t *testing.T) {
 
 // A node is lost before its process has said where it is: the other one, which waits, is ended, and the next attempt meets.
 func TestGangNodeLostBefore(t *testing.T) {
-	c := newChaos(t, "127.0.0.1:0")
+	c := newChaos(t, free(t))
 	b, id := c.waiting()
 	c.nodeIs("b", "lost")
 	s := c.until(id, func(s *JobStatus) bool { return strings.Contains(s.Why, "there would be room on 1") })
@@ -392,7 +392,7 @@ func TestGangNodeLostBefore(t *testing.T) {
 func TestGangWithHead(t *testing.T) {
 	c := &testCluster{t: t, dir: shortDir(t)}
 	own := c.node("own", Resources{CPUs: 1})
-	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: "127.0.0.1:0", Lease: 2 * time.Second, Node: &own, Log: logTo(t)}
+	c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: free(t), Lease: 2 * time.Second, Node: &own, Log: logTo(t)}
 	c.start()
 	t.Cleanup(c.stop)
 	c.join("a", Resources{CPUs: 1})

@@ -26,7 +26,7 @@ func TestStoreByTLS(t *testing.T) {
 	var ids []string
 	for _, prefix := range []string{"/a/", "/b/"} {
 		c := &testCluster{t: t, dir: shortDir(t)}
-		c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: "127.0.0.1:0", Lease: 2 * time.Second, Log: logTo(t),
+		c.cfg = HeadConfig{Dir: filepath.Join(c.dir, "head"), Listen: free(t), Lease: 2 * time.Second, Log: logTo(t),
 			Store: StoreConfig{Address: etcd.ready, CA: cert, Cert: cert, Key: key, Prefix: prefix}}
 		c.start()
 		t.Cleanup(c.stop)
@@ -93,7 +93,7 @@ func copied(t *testing.T, dir string) string {
 // Two heads on one etcd: the second is refused while the first is there, starts when the first was killed or stood still for its lease, and the first one writes no more when it wakes up.
 func TestTwoHeads(t *testing.T) {
 	etcd := act(t, role{Etcd: shortDir(t)})
-	c := newChaos(t, "127.0.0.1:0", etcd.ready)
+	c := newChaos(t, free(t), etcd.ready)
 	waits := c.submit(sh("exit 0")) // there is no node
 	other := c.cfg
 	other.Dir, other.Listen, other.Log = copied(t, c.cfg.Dir), "127.0.0.1:0", logTo(t)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/freeport"
 )
 
 // role is what a process of this program is: a head or a node.
@@ -133,12 +133,8 @@ func (b *bench) group(cfg cluster.HeadConfig, binary string) (g *group, err erro
 	if g.dir, err = os.MkdirTemp(b.Dir, "g"); err != nil {
 		return g, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return g, err
-	}
-	g.cfg.Dir, g.cfg.Listen = filepath.Join(g.dir, "h"), l.Addr().String()
-	if err := l.Close(); err != nil {
+	g.cfg.Dir = filepath.Join(g.dir, "h")
+	if g.cfg.Listen, err = freeport.Address(); err != nil {
 		return g, err
 	}
 	if err := g.startHead(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/freeport"
 	"github.com/penstock-data/penstock/internal/hosttest"
 	"github.com/penstock-data/penstock/internal/memtest"
 )
@@ -56,7 +57,11 @@ type worldOptions struct {
 
 func newWorld(t *testing.T, o worldOptions) *world {
 	t.Helper()
-	addr, wire := "127.0.0.1:0", (*hosttest.Wire)(nil)
+	addr, err := freeport.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire *hosttest.Wire
 	if o.wire {
 		wire = hosttest.New(t)
 		addr = wire.At(1) + ":0"

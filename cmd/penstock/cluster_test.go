@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/freeport"
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
@@ -125,7 +126,11 @@ func newTestCluster(t *testing.T) *testCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{t: t, dir: dir, head: filepath.Join(dir, "head"), addr: "127.0.0.1:0", nodes: map[string]*daemon{}}
+	addr, err := freeport.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{t: t, dir: dir, head: filepath.Join(dir, "head"), addr: addr, nodes: map[string]*daemon{}}
 	t.Cleanup(func() { os.RemoveAll(dir) }) // after all daemons have ended
 	c.start()
 	return c

@@ -33,6 +33,7 @@ var allowed = []struct {
 	{"internal/gather", "internal/fault"},
 	{"internal/sift", ""},
 	{"internal/procs", ""},
+	{"internal/freeport", ""},
 	{"internal/whereabouts", ""},
 	{"internal/testserver", "internal/fault"},
 	{"internal/killtest", "internal/testserver internal/hosttest"},

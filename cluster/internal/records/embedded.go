@@ -16,6 +16,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/grpc"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -36,6 +37,7 @@ type embedded struct {
 
 	mu    sync.Mutex
 	etcd  *embed.Etcd // nil: it has not started yet
+	rpc   *grpc.Server
 	cause error
 }
 
@@ -191,6 +193,11 @@ func (e *embedded) config(opts Options) *embed.Config {
 	cfg.QuotaBackendBytes = opts.Quota
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	cfg.EnableGRPCGateway = false
+	cfg.ServiceRegister = func(s *grpc.Server) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.rpc = s
+	}
 	cfg.BootstrapDefragThresholdMegabytes = 64
 	return cfg
 }
@@ -277,6 +284,12 @@ func (e *embedded) stop() {
 		return
 	}
 	e.stopping.Store(true)
+	e.mu.Lock()
+	rpc := e.rpc
+	e.mu.Unlock()
+	if rpc != nil {
+		rpc.Stop() // watches of others: etcd may wait seconds for them to end by themselves
+	}
 	e.etcd.Close()
 	<-e.monitored
 	e.release()
