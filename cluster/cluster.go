@@ -337,7 +337,7 @@ func (n *Node) arrived(ctx context.Context) error {
 		}
 		return fault.New(fault.Canceled, "somebody stopped node %s as it came", n.id)
 	case <-ctx.Done():
-		return fault.New(fault.Unavailable, "node %s joined, and the head does not welcome it: %w", n.id, context.Cause(ctx))
+		return fault.New(fault.Unavailable, "node %s joined, and the head does not welcome it (the log says why); it can join again without a token: %w", n.id, context.Cause(ctx))
 	}
 }
 

@@ -78,7 +78,7 @@ func everyNode(t testing.TB) ops.Node {
 	check(ops.NewMap(ctx, n, fn("flat"), 0, ops.Meta{Pos: 8, Verb: "flat_map"}))
 	check(ops.NewFilterFunc(n, fn("nothing"), ops.Meta{Pos: 9, Verb: "filter"}))
 	check(ops.NewExec(n, &ops.ExecSpec{Command: []string{"python", "-c", "x y"}, Env: []string{"A", "B=c"}, Program: "/usr/bin/python", Local: []string{"C", "D=e"}, Workers: 3, BatchRows: 5, TimeoutMS: 100, Flat: true,
-		Out: n.Schema()}, ops.Meta{Pos: 10, Verb: "exec", OnError: &ops.OnError{Policy: "retry", Retries: 2, MaxRows: 5, MaxRate: 0.25}}))
+		Out: n.Schema()}, ops.Meta{Pos: 10, Verb: "exec", OnError: &ops.OnError{Policy: "skip", Retries: 2, MaxRows: 5, MaxRate: 0.25}}))
 	check(ops.NewUnion([]ops.Node{n, must(t, "read u: id int")}, ops.Meta{Pos: 11, Verb: "union"}))
 	return n
 }

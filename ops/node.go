@@ -60,10 +60,16 @@ func (o *OnError) Check() error {
 		return nil
 	case o.Policy != "" && o.Policy != "fail" && o.Policy != "skip" && o.Policy != "retry":
 		return fault.New(fault.Invalid, "on_error policy %q; have fail, skip, retry", o.Policy)
-	case o.Retries < 0 || o.MaxRows < 0:
-		return fault.New(fault.Invalid, "on_error: retries and max_rows must not be negative")
+	case o.Retries < 0:
+		return fault.New(fault.Invalid, "on_error: retries must not be negative")
+	case o.MaxRows < 0:
+		return fault.New(fault.Invalid, "on_error: max_rows must not be negative")
 	case !(o.MaxRate >= 0 && o.MaxRate <= 1):
 		return fault.New(fault.Invalid, "on_error: max_rate must be between 0 and 1, have %v", o.MaxRate)
+	case o.Policy != "skip" && o.MaxRows > 0:
+		return fault.New(fault.Invalid, "on_error: max_rows is for policy skip: no row is skipped without it")
+	case o.Policy != "skip" && o.MaxRate > 0:
+		return fault.New(fault.Invalid, "on_error: max_rate is for policy skip: no row is skipped without it")
 	}
 	return nil
 }

@@ -21,6 +21,9 @@ import (
 // load reads a spec. A budget that the machine does not have is warned of.
 func load(cmd *cobra.Command, path string, sets []string) (*spec.Spec, error) {
 	s, err := spec.Load(path, sets)
+	if f := formatOf(path); err != nil && f != "" && f != "json" && f != "text" {
+		return nil, usageError{fault.New(fault.Invalid, "%s is data, and no spec: penstock show prints its first rows", path)}
+	}
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -111,10 +114,17 @@ func guess(cmd *cobra.Command, paths []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		text := "" // a README beside the data, unless there is nothing else
 		for _, file := range set.Files {
-			if err = is(formatOf(file.Rel), file.Path); err != nil {
+			f := formatOf(file.Rel)
+			if f == "text" {
+				text = file.Path
+			} else if err = is(f, file.Path); err != nil {
 				break
 			}
+		}
+		if found == "" && text != "" {
+			err = is("text", text)
 		}
 		set.Close()
 		if err != nil {

@@ -137,6 +137,9 @@ func (n *Runner) newRun(ctx context.Context, g *exec.Graph, o *exec.Options, par
 	if opt.Observe != nil {
 		opt.Observe(r.Stats)
 	}
+	if ctx.Err() != nil { // at once: nothing begins
+		r.fail(fault.WithCode(fault.Canceled, context.Cause(ctx)))
+	}
 	return r, nil
 }
 

@@ -155,6 +155,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 		tasks = max(tasks, st.Max)
 	}
 	r.cfg.EnoughBytes = int64(tasks) * enoughBytes
+	r.cfg.WholeBytes = 4 * r.cfg.EnoughBytes
 	if len(r.nodes) > 0 {
 		r.spread()
 	}

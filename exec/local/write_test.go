@@ -162,7 +162,24 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestCanceledForAReason: a run whose caller gives up was canceled, whatever the caller's reason is and whoever of the run notices first.
+// TestCanceledBefore: a run whose caller has given up already begins nothing.
+func TestCanceledBefore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		tables := []*exectest.Table{exectest.NewTable(3, 10), exectest.NewTable(3, 10)}
+		for i, g := range []*exec.Graph{exectest.Scan(tables[0]), exectest.Graph(exectest.Cut(-1, []*exec.Stage{exectest.ScanStage(0, tables[1])}))} {
+			if _, err := local.New(nil).Write(ctx, g, &exectest.Sink{}, &exec.Options{CPUs: 2}); fault.CodeOf(err) != fault.Canceled {
+				t.Error(err)
+			}
+			if n := tables[i].Opens(); slices.Max(n) > 0 {
+				t.Fatalf("splits were opened: %v", n)
+			}
+		}
+	}
+}
+
+// TestCanceledForAReason: a run whose caller gives up was canceled, whatever the caller's reason is (one with a code keeps it) and whoever of the run notices first.
 func TestCanceledForAReason(t *testing.T) {
 	why := errors.New("somebody wants the machine")
 	block := exectest.Block(func(id int64) bool { return id == 5 }, nil)

@@ -49,6 +49,7 @@ func New(t testing.TB) *Wire {
 			memtest.Skip(t, "nodes in network namespaces need the program %s (of iproute2, nftables)", tool)
 		}
 	}
+	Alone(t)
 	sweep()
 	n := wires.Add(1)
 	w := &Wire{t: t, id: fmt.Sprintf("%dx%d", os.Getpid(), n)}

@@ -86,6 +86,19 @@ func TestNoFault(t *testing.T) {
 	w.Lossy("a", 99) // and the test ends
 }
 
+// Who has a network has the machine.
+func TestNewAlone(t *testing.T) {
+	New(t)
+	f, err := os.Open(aloneFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK {
+		t.Errorf("another test can have the machine: %v", err)
+	}
+}
+
 // Of the packets of a lossy cable some come, and some do not; when it is healed all come.
 func TestLossy(t *testing.T) {
 	w := New(t)

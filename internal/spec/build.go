@@ -27,14 +27,37 @@ import (
 
 // Dataset builds the plan: source and steps, and looks at the policy of the run, which is that of steps without one. No I/O.
 func (s *Spec) Dataset() (*dataset.Dataset, error) {
-	if err := s.Run.OnError.policy().Check(); err != nil {
-		return nil, s.at("run.on_error", fault.Wrap(err, fault.Place{Step: "run.on_error"}))
+	if err := s.checkOnError(); err != nil {
+		return nil, err
 	}
 	ds, err := s.build("", s.Source, s.Steps)
 	if err != nil {
 		return nil, err
 	}
 	return ds, ds.Err()
+}
+
+// checkOnError looks at the run's policy, and at whether anything can come to its dead letter.
+func (s *Spec) checkOnError() error {
+	o, at := s.Run.OnError, "run.on_error"
+	if o == nil {
+		return nil
+	}
+	err := o.policy().Check()
+	skips := o.Policy == "skip" || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.OnError != nil && st.OnError.Policy == "skip" })
+	if err == nil && o.DeadLetter != "" && !skips {
+		err = fault.New(fault.Invalid, "on_error: dead_letter is for rows that are skipped: give policy: skip, or take it out")
+	}
+	if err == nil {
+		return nil
+	}
+	for _, key := range []string{"retries", "max_rows", "max_rate", "dead_letter"} {
+		if strings.Contains(err.Error(), key) && s.has(at+"."+key) {
+			at += "." + key
+			break
+		}
+	}
+	return s.at(at, err)
 }
 
 // build makes the dataset of a source and steps, which are written below path: "" or ending in a point.
@@ -250,7 +273,7 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	}
 	out, enc, err := s.Sink.encoding()
 	if err != nil {
-		return nil, err
+		return nil, s.at("sink", fault.Wrap(err, fault.Place{Step: "sink"}))
 	}
 	r, err := ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
 		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})

@@ -254,7 +254,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 			c.add(k, path, "unknown key %q%s", k.Value, suggest(k.Value, names))
 			continue
 		}
-		if v.Line < 0 && v.Kind == yaml.ScalarNode && v.Tag == "!!null" && !oneof && !f.required && f.typ.Kind() != reflect.Interface { // --set key=null
+		if v.Line < 0 && v.Kind == yaml.ScalarNode && v.Tag == "!!null" && (!oneof || f.name == "on_error") && !f.required && f.typ.Kind() != reflect.Interface { // --set key=null
 			continue
 		}
 		if _, twice := out[k.Value]; twice {
@@ -268,7 +268,11 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 		out[f.name] = c.decode(v, f.typ, sub)
 		if f.enum != "" && v.Kind == yaml.ScalarNode && len(c.problems) == had {
 			if opts := strings.Split(f.enum, "|"); !contains(opts, v.Value) {
-				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, suggest(v.Value, opts))
+				meant := ""
+				if near.Name(v.Value, opts) != "" {
+					meant = suggest(v.Value, opts)
+				}
+				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, meant)
 			}
 		}
 		if x, ok := out[f.name].(int64); ok && f.min != nil && x < *f.min && len(c.problems) == had {

@@ -46,7 +46,7 @@ func TestLines(t *testing.T) {
 		{"sink:", "shards: {global_batch: 4, columns: {half: float32, text: auto}}\nsink:", nil, `s.yaml:12:58: shards, column "text"`},
 		{"- filter: id > 3", "- {filter: id > 3, on_error: {policy: skip, dead_letter: bad}}", nil, `s.yaml:4:60: a run has one dead letter, for all its steps: give run.on_error.dead_letter`},
 		{"{range: {n: 100}}", "{csv: {paths: [x.csv], columns: []}}", nil, `s.yaml:2:9: source (csv): columns: there are none`},
-		{"sink:", "run: {on_error: {max_rate: 3}}\nsink:", nil, `s.yaml:12:17: run.on_error: on_error: max_rate`},
+		{"sink:", "run: {on_error: {max_rate: 3}}\nsink:", nil, `s.yaml:12:28: on_error: max_rate`},
 	} {
 		s, err := Parse("s.yaml", []byte(strings.Replace(numbers, c.from, c.to, 1)), c.sets)
 		if err == nil {

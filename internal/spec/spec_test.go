@@ -269,11 +269,36 @@ func TestSetMistakes(t *testing.T) {
 	}
 }
 
+// What can never come about is refused where it stands.
+func TestIdleOnError(t *testing.T) {
+	const text = "version: 1\nsource: {range: {n: 1}}\nsteps: [{filter: id > 0, on_error: STEP}]\nrun: {on_error: RUN}\n"
+	for _, c := range []struct{ step, run, want string }{
+		{"fail", "{dead_letter: bad/}", "x:4:31: on_error: dead_letter is for rows that are skipped"},
+		{"skip", "{dead_letter: bad/}", ""},
+		{"fail", "{policy: skip, dead_letter: bad/, max_rows: 3}", ""},
+		{"skip", "{max_rows: 3}", "x:4:28: on_error: max_rows is for policy skip"},
+		{"skip", "{policy: retry, max_rate: 0.1}", "x:4:43: on_error: max_rate is for policy skip"},
+		{"fail", "{retries: -1}", "x:4:27: on_error: retries must not be negative"},
+	} {
+		s, err := Parse("x", []byte(strings.NewReplacer("STEP", c.step, "RUN", c.run).Replace(text)), nil)
+		if err == nil {
+			_, err = s.Dataset()
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("step %s, run %s: %v, want %q", c.step, c.run, err, c.want)
+		}
+	}
+}
+
 // null leaves out what the spec says; the value of a map of the user's is null.
 func TestSetNull(t *testing.T) {
 	s, err := Parse("x", []byte("version: 1\nname: a\nsource: {range: {n: 1}}\nrun: {cpus: 3, memory: 1GiB, seed: 5, on_error: skip}\nsink: {count: {}}\n"),
 		[]string{"run.cpus=null", "run.memory=null", "run.on_error=null", "name=~", "sink.count=null"})
 	if err != nil || s.Run.CPUs != 0 || s.Run.Memory != 0 || s.Run.OnError != nil || s.Name != "" || s.Run.Seed != 5 || s.Sink.Count == nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	s, err = Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{filter: id > 0, on_error: fail}]\n"), []string{"steps.0.on_error=null"})
+	if err != nil || s.Steps[0].OnError != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, set := range []string{"version=null", "source=null", "run={cpus: 3, cpu: null}"} {

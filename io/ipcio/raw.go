@@ -180,7 +180,10 @@ func learn(ctx context.Context, r *raw, limit int) (f *file, err error) {
 			f, err = footer(ctx, r, limit)
 			return err
 		}
-		if n := u32(head, 0); len(head) == 8 && n != 0xFFFFFFFF && int64(n) > r.size { // no message: it would be longer than the file
+		if bytes.HasPrefix(head, []byte{0x1f, 0x8b}) || bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+			return driver.Errorf(driver.Unsupported, "the file is compressed as a whole: Arrow files are read from any place; decompress it (the batches in it may be compressed)")
+		}
+		if len(head) < 8 || u32(head, 0) != 0xFFFFFFFF && int64(u32(head, 0)) > r.size { // no message: it would be longer than the file
 			return driver.Errorf(driver.Corrupt, "not an Arrow file or stream: it begins with %q", head)
 		}
 		f, err = stream(ctx, r)

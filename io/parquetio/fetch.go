@@ -270,8 +270,9 @@ func (w *window) fill(ctx context.Context, p []byte, off int64) error {
 	return readFull(ctx, w.f, p, off)
 }
 
-// minMap is the least that is mapped. Mapping saves memory of the size of a page, and no time: to make a mapping and end it stops
-// the other threads of the process for a moment, each time. minBeside is the least that is read beside the window. Variables for tests.
+// minMap is the least that is mapped though a window may hold it (window.keep). Mapping saves memory of the size of a page, and no
+// time: the end of a mapping stops the other threads of the process for a moment. What is less than minBeside is never mapped, nor
+// read beside the window. Variables for tests.
 var (
 	minMap    int64 = 4 << 20
 	minBeside int64 = 256 << 10
@@ -286,7 +287,7 @@ func (w *window) mapAt(ctx context.Context, off, n int64) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if w.f.noMap || n < minMap {
+	if w.f.noMap || n < minBeside || n < minMap && n <= w.keep {
 		return false, nil
 	}
 	fresh := n

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,6 +46,8 @@ type agent struct {
 	ctx    context.Context // until Run ends
 	work   sync.WaitGroup
 	wait   time.Duration // the most between two sessions
+
+	welcomed atomic.Bool // once
 
 	mu      sync.Mutex
 	procs   map[string]*process
@@ -87,6 +90,10 @@ func Run(ctx context.Context, cfg Config) error {
 	// The head hears how everything ends, where it can be reached.
 	stop := context.AfterFunc(ctx, func() {
 		a.leave(cfg.Grace)
+		if !a.welcomed.Load() { // it was told nothing, and has nothing to tell
+			cancel(errLeft)
+			return
+		}
 		time.AfterFunc(cfg.Grace+farewell, func() { cancel(errLeft) })
 	})
 	defer stop()
@@ -191,6 +198,7 @@ func (a *agent) attach(ctx context.Context) error {
 		return fault.New(fault.Internal, "the head does not welcome the node")
 	}
 	a.Log.Info(fmt.Sprintf("attached to the head as node %s", a.Node), "epoch", w.GetEpoch())
+	a.welcomed.Store(true)
 	a.keepName()
 	a.keep(w.GetKeep())
 	if a.Attached != nil {

@@ -174,7 +174,7 @@ func (s *Sched) room(t *task) bool {
 // enough is how much may be queued ahead.
 func (s *Sched) enough() int64 {
 	most := int64(s.most)
-	return min(s.cfg.AheadBytes, max(s.cfg.EnoughBytes, 4*s.block*most, min(s.out*most, 4*s.cfg.EnoughBytes)))
+	return min(s.cfg.AheadBytes, max(s.cfg.EnoughBytes, 4*s.block*most, min(s.out*most, s.cfg.WholeBytes, s.cfg.AheadBytes/2)))
 }
 
 // ahead is what tasks other than the head have queued.

@@ -33,10 +33,12 @@ type Config struct {
 	OwnBytes int64
 	// AheadBytes may be queued by all tasks but the head (in an unordered run: by all), and AheadTasks started of a stage from the
 	// first unfinished on. Less is enough, and more would be out of the caches when it is wanted: EnoughBytes, or what is more of
-	// 4 blocks for every task that can be at work, and all that a task makes for each of them, up to 4 times EnoughBytes. So those
-	// behind the head are through with theirs, and begin the next, while the head is at work.
+	// 4 blocks for every task that can be at work, and all that a task makes for each of them, up to WholeBytes and half of AheadBytes
+	// (the head, too, holds what it made before it was the head). So those behind the head are through with theirs, and begin the
+	// next, while the head is at work.
 	AheadBytes  int64
 	EnoughBytes int64
+	WholeBytes  int64
 	AheadTasks  int
 	// Retry is how many failures of each class a task survives.
 	Retry [NumClasses]int

@@ -44,6 +44,7 @@ func TestTranscripts(t *testing.T) {
 				num("own", &cfg.OwnBytes)
 				num("ahead", &cfg.AheadBytes)
 				num("enough", &cfg.EnoughBytes)
+				cfg.WholeBytes = 4 * cfg.EnoughBytes
 				for line := range strings.Lines(d.Input) {
 					cfg.Stages = append(cfg.Stages, stageOf(t, line))
 				}

@@ -152,6 +152,7 @@ func newWorld(seed uint64) *world {
 	w.cfg.OwnBytes = 1 + r.Int64N(8)
 	w.cfg.AheadBytes = 1 + r.Int64N(20)
 	w.cfg.EnoughBytes = 1 + rand.New(rand.NewPCG(seed, 8)).Int64N(20)
+	w.cfg.WholeBytes = 4 * w.cfg.EnoughBytes
 	w.cfg.AheadTasks = 1 + r.IntN(6)
 	for c := range w.cfg.Retry {
 		w.cfg.Retry[c] = r.IntN(3)
