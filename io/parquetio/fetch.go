@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"runtime/debug"
 	"slices"
 
@@ -270,12 +271,12 @@ func (w *window) fill(ctx context.Context, p []byte, off int64) error {
 	return readFull(ctx, w.f, p, off)
 }
 
-// minMap is the least that is mapped though a window may hold it (window.keep). Mapping saves memory of the size of a page, and no
-// time: the end of a mapping stops the other threads of the process for a moment. What is less than minBeside is never mapped, nor
-// read beside the window. Variables for tests.
+// minBeside is the least that is mapped, or read beside the window. What the window may keep (window.keep) is read: mapping saves
+// memory of the size of a page, and no time, as the end of a mapping stops the other threads of the process for a moment. From
+// minMap on it is mapped all the same. Variables for tests.
 var (
-	minMap    int64 = 4 << 20
 	minBeside int64 = 256 << 10
+	minMap    int64 = math.MaxInt64
 )
 
 // mapAt makes buf a view of n bytes at off, in place of what was mapped before; false if it must be read.
