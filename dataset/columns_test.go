@@ -33,13 +33,13 @@ func TestColumnsOption(t *testing.T) {
 		close string // to a column
 	}{
 		{"parquet", func(d string) error { _, err := ds.WriteParquet(ctx, d, parts); return err },
-			func(o fileset.Options) driver.Source { return parquetio.New(parquetio.Options{Options: o}) }, "file day b", "c"},
+			func(o fileset.Options) driver.Source { return parquetio.New(parquetio.Options{Options: o}) }, "file day b", "fil"},
 		{"csv", func(d string) error { _, err := ds.WriteCSV(ctx, d, parts); return err },
-			func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }, "file day b", "c"},
+			func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }, "file day b", "fil"},
 		{"json", func(d string) error { _, err := ds.WriteJSON(ctx, d, parts); return err },
-			func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }, "file day b", "c"},
+			func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }, "file day b", "fil"},
 		{"ipc", func(d string) error { _, err := ds.WriteIPC(ctx, d, parts); return err },
-			func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }, "file day b", "c"},
+			func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }, "file day b", "fil"},
 		{"text", func(d string) error { return writeFile(filepath.Join(d, "day=0", "x.txt"), "one\ntwo\n") },
 			func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o}) }, "file day text", "tex"},
 		{"binary", func(d string) error { return writeFile(filepath.Join(d, "day=0", "x.bin"), "one") },

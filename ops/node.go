@@ -66,10 +66,10 @@ func (o *OnError) Check() error {
 		return fault.New(fault.Invalid, "on_error: max_rows must not be negative")
 	case !(o.MaxRate >= 0 && o.MaxRate <= 1):
 		return fault.New(fault.Invalid, "on_error: max_rate must be between 0 and 1, have %v", o.MaxRate)
-	case o.Policy != "skip" && o.MaxRows > 0:
-		return fault.New(fault.Invalid, "on_error: max_rows is for policy skip: no row is skipped without it")
-	case o.Policy != "skip" && o.MaxRate > 0:
-		return fault.New(fault.Invalid, "on_error: max_rate is for policy skip: no row is skipped without it")
+	case o.Policy == "" && o.MaxRows > 0:
+		return fault.New(fault.Invalid, "on_error: max_rows is for policy skip, and no policy is given")
+	case o.Policy == "" && o.MaxRate > 0:
+		return fault.New(fault.Invalid, "on_error: max_rate is for policy skip, and no policy is given")
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ func (s *Spec) checkOnError() error {
 		return nil
 	}
 	err := o.policy().Check()
-	skips := o.Policy == "skip" || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.OnError != nil && st.OnError.Policy == "skip" })
+	skips := o.Policy != "" || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.OnError != nil && st.OnError.Policy == "skip" })
 	if err == nil && o.DeadLetter != "" && !skips {
-		err = fault.New(fault.Invalid, "on_error: dead_letter is for rows that are skipped: give policy: skip, or take it out")
+		err = fault.New(fault.Invalid, "on_error: dead_letter is for rows that are skipped, and no policy is given: policy: skip, or take it out")
 	}
 	if err == nil {
 		return nil

@@ -277,7 +277,8 @@ func TestIdleOnError(t *testing.T) {
 		{"skip", "{dead_letter: bad/}", ""},
 		{"fail", "{policy: skip, dead_letter: bad/, max_rows: 3}", ""},
 		{"skip", "{max_rows: 3}", "x:4:28: on_error: max_rows is for policy skip"},
-		{"skip", "{policy: retry, max_rate: 0.1}", "x:4:43: on_error: max_rate is for policy skip"},
+		{"fail", "{policy: fail, max_rate: 0.1, dead_letter: bad/}", ""}, // as --set run.on_error.policy=fail makes it
+		{"skip", "{max_rate: 0.1}", "x:4:28: on_error: max_rate is for policy skip"},
 		{"fail", "{retries: -1}", "x:4:27: on_error: retries must not be negative"},
 	} {
 		s, err := Parse("x", []byte(strings.NewReplacer("STEP", c.step, "RUN", c.run).Replace(text)), nil)
