@@ -111,7 +111,7 @@ func TestResumeTakeOver(t *testing.T) {
 		}
 	}
 	elsewhere(run+"/checkpoints/000000.json", nil)
-	elsewhere(run+"/status.json", map[string]any{"state": store.Running, "updated": time.Now()})
+	elsewhere(run+"/status/000001.json", map[string]any{"state": store.Running, "updated": time.Now()})
 	r := penstock(t, "resume", run)
 	if r.code != exitUsage && r.code != exitFailed || !strings.Contains(r.err, `on host "elsewhere" was heard of`) || !strings.Contains(r.err, "--take-over") {
 		t.Errorf("%+v", r)

@@ -42,7 +42,7 @@ class Net(L.LightningModule):
         if [me.attempt, me.rank, *at] == config.get("notice"):
             self.told = True
             os.kill(os.getppid(), signal.SIGTERM)
-            while '"preempting"' not in Path("penstock-runs/a/status.json").read_text():
+            while '"preempting"' not in "".join(p.read_text() for p in Path("penstock-runs/a/status").glob("*.json")):
                 time.sleep(0.001)
         self.log("loss", loss)
         return loss

@@ -66,7 +66,7 @@ while shard.epoch < 2:
             time.sleep(0.2)
         if [me.attempt, me.rank, shard.epoch, shard.step] == config.get("notice"):
             os.kill(os.getppid(), signal.SIGTERM)
-            while '"preempting"' not in Path("penstock-runs/a/status.json").read_text():
+            while '"preempting"' not in "".join(p.read_text() for p in Path("penstock-runs/a/status").glob("*.json")):
                 time.sleep(0.001)
             told = True
 """

@@ -322,7 +322,7 @@ func TestFull(t *testing.T) {
 	}
 	_, err = r.Commit(t.Context(), Commit{Report: 3, World: 1, Parts: []Part{{0, tree(t, map[string]string{"f": "x"})}}})
 	wantErr(t, err, fault.Denied, dir, "read-only")
-	wantErr(t, r.SetStatus(t.Context(), Status{State: Running}), fault.Denied, "status.json", "read-only")
+	wantErr(t, r.SetStatus(t.Context(), Status{State: Running}), fault.Denied, "status/000001.json", "read-only")
 	wantErr(t, r.Prune(t.Context(), Policy{KeepLast: 1}), fault.Denied, "read-only")
 	_, err = Create(t.Context(), dir, Record{Name: "y", Workers: 1})
 	wantErr(t, err, fault.Denied, "read-only")

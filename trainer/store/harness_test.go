@@ -182,7 +182,7 @@ func checkClean(t testing.TB, r *Run) {
 		known[entryName(s.Number)] = true
 	}
 	for _, key := range objects(t, r) {
-		if !known[key] && key != runFile && key != statusFile && !strings.HasPrefix(key, metricsDir) {
+		if !known[key] && key != runFile && !strings.HasPrefix(key, statusDir) && !strings.HasPrefix(key, metricsDir) {
 			t.Errorf("%s is left", key)
 		}
 	}

@@ -217,7 +217,7 @@ func (r *Run) sweepLocal() {
 	if !ok {
 		return
 	}
-	for _, sub := range []string{"", checkpointsDir, metricsDir} {
+	for _, sub := range []string{"", checkpointsDir, metricsDir, statusDir} {
 		tmp, _ := filepath.Glob(filepath.Join(dir, sub, ".penstock-tmp-*")) // the pattern is right
 		for _, f := range tmp {
 			if st, err := os.Stat(f); err == nil && time.Since(st.ModTime()) > abandoned {

@@ -203,6 +203,34 @@ func TestStatusList(t *testing.T) {
 	})
 }
 
+// A controller that stood still as it wrote, and goes on when another one has finished the run, does not take that back.
+func TestLateStatus(t *testing.T) {
+	dir := t.TempDir()
+	r := newRun(t, dir, "x")
+	begin(t, r)
+	r.hook = func(step, _ string) {
+		if step != "status" {
+			return
+		}
+		die(r)
+		next := openRun(t, dir, "x")
+		begin(t, next)
+		if err := next.SetStatus(t.Context(), Status{State: Finished}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.SetStatus(t.Context(), Status{State: Running}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := r.Status(t.Context()); err != nil || s.State != Finished || s.Attempt != 2 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	r.hook = nil
+	if err := r.SetStatus(t.Context(), Status{State: Failed}); !errors.Is(err, ErrSuperseded) {
+		t.Error(err)
+	}
+}
+
 // A damaged status is told with what to do about it, and that helps: the next controller goes on from the newest checkpoint.
 func TestDamagedStatus(t *testing.T) {
 	dir := t.TempDir()
@@ -213,7 +241,7 @@ func TestDamagedStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	die(r)
-	file := filepath.Join(dir, "x", statusFile)
+	file := filepath.Join(dir, "x", statusDir, "000001.json")
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -76,7 +79,7 @@ func (s *Status) Show(now time.Time) string {
 	return s.State
 }
 
-// SetStatus replaces the status. Only a controller that has begun may; one that was replaced gets ErrSuperseded.
+// SetStatus replaces the status of the attempt. Only a controller that has begun may; one that was replaced gets ErrSuperseded, or writes what nobody reads: each attempt has a status of its own, and the last one's counts.
 func (r *Run) SetStatus(ctx context.Context, s Status) error {
 	if err := r.stat.lock(ctx); err != nil {
 		return err
@@ -88,19 +91,44 @@ func (r *Run) SetStatus(ctx context.Context, s Status) error {
 	r.mu.Lock()
 	s.Attempt, s.Process, s.Job = r.own.attempt, r.own.process, r.own.job
 	r.mu.Unlock()
+	rel := statusDir + numbered(s.Attempt) + ".json"
 	s.Updated = time.Now().UTC().Round(0)
 	data, err := encode("status", s)
 	if err != nil {
 		return err
 	}
-	r.at("status", statusFile)
-	return r.b.Put(ctx, r.prefix+statusFile, data, nil)
+	r.at("status", rel)
+	return r.b.Put(ctx, r.prefix+rel, data, nil)
 }
 
-// Status is where the run stands: a NotFound error where it never began. A damaged one is Corrupt, and stops whoever would go on: only it knows whether the run had finished.
+// statuses are the names of those of all attempts, the last one's last.
+func (r *Run) statuses(ctx context.Context) ([]string, error) {
+	var names []string
+	for info, err := range r.b.ListDir(ctx, r.prefix+statusDir) {
+		if err != nil {
+			return nil, err
+		}
+		if name := path.Base(info.Key); !info.Dir && statusRE.MatchString(name) {
+			names = append(names, statusDir+name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	return names, nil
+}
+
+var statusRE = regexp.MustCompile(`^[0-9]{6,10}\.json$`)
+
+// Status is where the last attempt that has said so stands: a NotFound error where it never began. A damaged one is Corrupt, and stops whoever would go on: only it knows whether the run had finished.
 func (r *Run) Status(ctx context.Context) (Status, error) {
 	var s Status
-	err := r.read(ctx, statusFile, "status", maxRecord, &s)
+	names, err := r.statuses(ctx)
+	switch {
+	case err != nil:
+		return s, err
+	case len(names) == 0:
+		return s, fault.New(fault.NotFound, "the run has no status yet").At(r.place(statusDir))
+	}
+	err = r.read(ctx, names[len(names)-1], "status", maxRecord, &s)
 	if fault.CodeOf(err) == fault.Corrupt {
 		err = fault.Wrap(fmt.Errorf("%w; where the run stood is lost, its checkpoints are not: remove this file to go on from the newest one", err), fault.Place{})
 	}

@@ -39,11 +39,11 @@ var ErrSuperseded = errors.New("another controller goes on with this run")
 
 const (
 	runFile        = "run.json"
-	statusFile     = "status.json"
+	statusDir      = "status/"
 	checkpointsDir = "checkpoints/"
 	metricsDir     = "metrics/"
 
-	maxRecord   = 64 << 20  // bytes of run.json and status.json
+	maxRecord   = 64 << 20  // bytes of run.json and of a status
 	maxManifest = 256 << 20 // bytes
 	inFlight    = 16        // parallel requests for small objects
 	maxName     = 100       // bytes
@@ -455,7 +455,11 @@ func (r *Run) Discard(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone := []string{statusFile, runFile} // from the second on nobody can open it
+	gone, err := r.statuses(ctx)
+	if err != nil {
+		return err
+	}
+	gone = append(gone, runFile) // from here on nobody can open it
 	for _, e := range entries {
 		if e.ckpt != nil {
 			return fault.New(fault.Invalid, "run %q has checkpoints: it is not discarded", r.rec.Name).At(r.place(""))
@@ -472,7 +476,7 @@ func (r *Run) Discard(ctx context.Context) error {
 		}
 	}
 	if dir, ok := r.Local(); ok {
-		for _, sub := range []string{checkpointsDir, metricsDir, ""} {
+		for _, sub := range []string{checkpointsDir, metricsDir, statusDir, ""} {
 			_ = os.Remove(path.Join(dir, sub)) // not where there is something in it
 		}
 	}
