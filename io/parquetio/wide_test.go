@@ -2,7 +2,6 @@ package parquetio
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -17,36 +16,10 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// mostHeld knows the most that was allocated at once.
-type mostHeld struct {
-	memory.Allocator
-	now, most int64
-}
-
-func (m *mostHeld) Allocate(n int) []byte {
-	m.now += int64(n)
-	m.most = max(m.most, m.now)
-	return m.Allocator.Allocate(n)
-}
-
-func (m *mostHeld) Free(b []byte) {
-	m.now -= int64(len(b))
-	m.Allocator.Free(b)
-}
-
-func (m *mostHeld) Reallocate(n int, b []byte) []byte {
-	p := m.Allocate(n)
-	copy(p, b)
-	m.Free(b)
-	return p
-}
-
 // Memory is not in proportion to the number of columns times the size of their pages.
 func TestWidePages(t *testing.T) {
 	const columns, rows, each, page = 60, 2000, 1500, 2000 * 1500
-	m, b := minMap, minBeside
-	minMap, minBeside = math.MaxInt64, 256<<10 // as they are for users
-	defer func() { minMap, minBeside = m, b }()
+	mapFrom(t, math.MaxInt64) // as for users
 	var fs []arrow.Field
 	for i := range columns {
 		fs = append(fs, arrow.Field{Name: fmt.Sprint("c", i), Type: arrow.BinaryTypes.String})
@@ -60,25 +33,11 @@ func TestWidePages(t *testing.T) {
 	defer rec.Release()
 	path := filepath.Join(t.TempDir(), "wide.parquet")
 	writeWith(t, path, rec, parquet.WithDictionaryDefault(false), parquet.WithDataPageSize(64<<20))
-	alloc := &mostHeld{Allocator: memory.DefaultAllocator}
-	r, err := mustOpen(t, nil, path).Open(t.Context(), 0, &driver.ScanOptions{Alloc: alloc, BatchRows: 16})
-	if err != nil {
+	alloc := &peak{Allocator: memory.DefaultAllocator}
+	if err := readAll(t.Context(), mustOpen(t, nil, path), 0, &driver.ScanOptions{Alloc: alloc, BatchRows: 16}, nil); err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	got := int64(0)
-	for {
-		b, err := r.Next(t.Context())
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		got += b.Record.NumRows()
-		b.Record.Release()
-	}
-	if t.Logf("at most %d MiB", alloc.most>>20); got != rows || alloc.most > columns*page/4 {
-		t.Errorf("%d rows, with %d of %d bytes in memory at once", got, alloc.most, columns*page)
+	if t.Logf("at most %d MiB", alloc.most>>20); alloc.most > columns*page/4 || alloc.now != 0 {
+		t.Errorf("%d of %d bytes in memory at once, %d left", alloc.most, columns*page, alloc.now)
 	}
 }
