@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -21,7 +22,7 @@ import (
 // load reads a spec. A budget that the machine does not have is warned of.
 func load(cmd *cobra.Command, path string, sets []string) (*spec.Spec, error) {
 	s, err := spec.Load(path, sets)
-	if f := formatOf(path); err != nil && f != "" && f != "json" && f != "text" {
+	if f := formatOf(path); err != nil && !errors.Is(err, os.ErrNotExist) && f != "" && f != "json" && f != "text" {
 		return nil, usageError{fault.New(fault.Invalid, "%s is data, and no spec: penstock show prints its first rows", path)}
 	}
 	if err != nil {

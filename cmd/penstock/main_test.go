@@ -189,6 +189,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"count", mixed}, 2, "several formats, csv ("},
 		{[]string{"show", "examples/data/flights/", filepath.Join(mixed, "a.csv")}, 2, "several formats, parquet (examples/data/flights/"},
 		{[]string{"run", rate}, 2, ":4:"},
+		{[]string{"run", "examples/data/flights/month=1/flights.parquet"}, 2, "is data, and no spec: penstock show prints"},
+		{[]string{"run", "no-such.parquet"}, 2, "no such file"},
 		{[]string{"run", "--json=maybe", rate}, 2, "for \"--json\" flag: want true or false"},
 		{[]string{"run"}, 2, "penstock: run: SPEC is missing; for example: penstock run examples/flights.yaml\n"},
 		{[]string{"replay"}, 2, "penstock: replay: SPEC is missing; for example: penstock replay examples/shards.yaml --epoch 0 --step 17\n"},
