@@ -44,8 +44,7 @@ func (s *Spec) checkOnError() error {
 		return nil
 	}
 	err := o.policy().Check()
-	skips := o.Policy != "" || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.OnError != nil && st.OnError.Policy == "skip" })
-	if err == nil && o.DeadLetter != "" && !skips {
+	if err == nil && o.DeadLetter != "" && o.Policy == "" && !skips(s.Steps) {
 		err = fault.New(fault.Invalid, "on_error: dead_letter is for rows that are skipped, and no policy is given: policy: skip, or take it out")
 	}
 	if err == nil {
@@ -58,6 +57,13 @@ func (s *Spec) checkOnError() error {
 		}
 	}
 	return s.at(at, err)
+}
+
+// skips reports whether a step, also of a union, leaves out rows that it cannot process.
+func skips(steps []Step) bool {
+	return slices.ContainsFunc(steps, func(st Step) bool {
+		return st.OnError != nil && st.OnError.Policy == "skip" || slices.ContainsFunc(st.Union, func(b Branch) bool { return skips(b.Steps) })
+	})
 }
 
 // build makes the dataset of a source and steps, which are written below path: "" or ending in a point.

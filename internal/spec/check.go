@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -268,11 +269,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 		out[f.name] = c.decode(v, f.typ, sub)
 		if f.enum != "" && v.Kind == yaml.ScalarNode && len(c.problems) == had {
 			if opts := strings.Split(f.enum, "|"); !contains(opts, v.Value) {
-				meant := ""
-				if near.Name(v.Value, opts) != "" {
-					meant = suggest(v.Value, opts)
-				}
-				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, meant)
+				c.add(v, sub, "want one of %s, not %q%s", strings.Join(opts, ", "), v.Value, meant(v.Value, opts))
 			}
 		}
 		if x, ok := out[f.name].(int64); ok && f.min != nil && x < *f.min && len(c.problems) == had {
@@ -359,12 +356,18 @@ func show(n *yaml.Node) string {
 	return strconv.Quote(v)
 }
 
-// suggest names the nearest key, if one is near.
+// suggest names the nearest key, or all if none is near.
 func suggest(got string, have []string) string {
-	if n := near.Name(got, have); n != "" {
-		return fmt.Sprintf(": did you mean %q?", n)
+	return cmp.Or(meant(got, have), "; have "+strings.Join(have, ", "))
+}
+
+// meant names the nearest key; "" if none is near.
+func meant(got string, have []string) string {
+	n := near.Name(got, have)
+	if n == "" {
+		return ""
 	}
-	return "; have " + strings.Join(have, ", ")
+	return fmt.Sprintf(": did you mean %q?", n)
 }
 
 // units are what may follow the number of a size, in upper case.

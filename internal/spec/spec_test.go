@@ -291,6 +291,17 @@ func TestIdleOnError(t *testing.T) {
 	}
 }
 
+// A step of a union skips, too.
+func TestDeadLetterOfUnion(t *testing.T) {
+	s, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{union: [{source: {range: {n: 1}}, steps: [{filter: id > 0, on_error: skip}]}]}]\nrun: {on_error: {dead_letter: bad/}}\n"), nil)
+	if err == nil {
+		_, err = s.Dataset()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // null leaves out what the spec says; the value of a map of the user's is null.
 func TestSetNull(t *testing.T) {
 	s, err := Parse("x", []byte("version: 1\nname: a\nsource: {range: {n: 1}}\nrun: {cpus: 3, memory: 1GiB, seed: 5, on_error: skip}\nsink: {count: {}}\n"),
