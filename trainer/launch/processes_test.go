@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -468,10 +469,17 @@ time.sleep(1000)`
 func TestUsage(t *testing.T) {
 	loop := "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
 	burn := "sh -c '" + loop + "'"
-	seen := filepath.Join(t.TempDir(), "seen") // what nobody sees alive is nobody's where it leaves its session
-	left := "(setsid sh -c '" + loop + "; while [ ! -e " + seen + " ]; do sleep 0.02; done' &) ; exec sleep 1000"
+	dir := t.TempDir()
+	pid, seen := filepath.Join(dir, "pid"), filepath.Join(dir, "seen") // what nobody sees alive is nobody's where it leaves its session
+	left := "(setsid sh -c '" + loop + "; echo $$ > " + pid + ".new; mv " + pid + ".new " + pid + "; while [ ! -e " + seen + " ]; do sleep 0.02; done' &) ; exec sleep 1000"
 	g := launch(t, Options{}, again(t, 3, "hog", "LAUNCH_BYTES=50000000"), sh(5, burn+"; exec sleep 1000"), sh(6, burn), sh(7, left))
-	until(t, "a process of rank 7 with a session of its own", func() bool { return g.Usage()[3].Processes > 1 })
+	until(t, "the process of rank 7 with a session of its own", func() bool {
+		text, err := os.ReadFile(pid)
+		gr := g.(*group)
+		gr.mu.Lock()
+		defer gr.mu.Unlock()
+		return err == nil && slices.ContainsFunc(gr.members, func(m member) bool { return strconv.Itoa(m.id.pid) == strings.TrimSpace(string(text)) && m.worker == 3 })
+	})
 	if err := os.WriteFile(seen, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
