@@ -30,7 +30,7 @@ type RunOptions struct {
 	Runner exec.Runner
 	// Seed and Epoch key random().
 	Seed, Epoch uint64
-	// Unordered gives rows as they are ready instead of in canonical order.
+	// Unordered gives rows as they are ready instead of in canonical order; which of them pass a limit is open then. An output without a limit is the same.
 	Unordered bool
 	// OnError is the policy of the source and of steps without their own; nil: fail.
 	OnError *ops.OnError

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -16,6 +17,21 @@ type Graph struct {
 	// Words are what decides the rows of the graph, by name: the plan, its data. Processes that run it together
 	// compare them. An Unsupported error says which step is known to this process only; so does a nil function.
 	Words func(ctx context.Context) ([][2]string, error)
+}
+
+// InParts reports whether every row comes from a split by itself: the graph is a scan, or a union of scans. Such graphs are written part by part (Sink).
+func (g *Graph) InParts() bool {
+	if g == nil || g.Root == nil {
+		return false
+	}
+	var of func(s *Stage) bool
+	of = func(s *Stage) bool {
+		if s.Scan != nil {
+			return true
+		}
+		return s.Limit < 0 && len(s.Ops) == 0 && !slices.ContainsFunc(s.Inputs, func(in *Stage) bool { return !of(in) })
+	}
+	return of(g.Root)
 }
 
 // Stage is either a scan (Scan set) or a cut (Inputs set): the place where the
@@ -80,7 +96,7 @@ type Options struct {
 	Budget *Budget
 	// CPUs is how many tasks compute at once; 0 means GOMAXPROCS.
 	CPUs int
-	// Unordered lets blocks of a Stream come as they are ready.
+	// Unordered lets blocks come as they are ready. Parts of a graph that is InParts are the same.
 	Unordered bool
 	// Spans gives the consumer every block of a graph without cuts, also one that only covers rows of which
 	// nothing is left, and ends each task that runs with a block that has End set. Rows and Ords of blocks are tracked.
@@ -139,10 +155,10 @@ type Runner interface {
 
 // Sink takes the rows of a run, part by part. A part is a run of neighbouring
 // splits, written by one task in canonical order; parts are written in any
-// order. Behind a cut there is one part.
+// order. A graph that is not InParts has one part.
 type Sink interface {
 	// Begin is called once, first. splits are the plan's, in canonical order (one
-	// pseudo split where the root is a cut). It returns how they are grouped.
+	// pseudo split where the graph is not InParts). It returns how they are grouped.
 	Begin(ctx context.Context, schema *arrow.Schema, splits []SinkSplit) (*SinkPlan, error)
 	// NewPart starts an attempt at a part. Safe for concurrent use. Attempts at the same part
 	// never overlap.

@@ -83,7 +83,11 @@ func TestKilledRun(t *testing.T) {
 	const rows = 200_000
 	ok(t, "run", writeSpec(t, fmt.Sprintf("version: 1\nsource: {range: {n: %d}}\nsteps: [{with_columns: {x: random(), s: 'concat(\"row \", string(id))'}}]\nsink: {parquet: {path: %s, target_size: 256KiB}}\n", rows, in)))
 	for i, by := range []string{"", ", partition_by: [k]"} {
-		spec := writeSpec(t, "version: 1\nsource: {parquet: {paths: ["+in+"]}}\nsteps:\n  - filter: id % 10 != 3\n  - with_columns: {y: log1p(x), k: id % 4}\nsink: {parquet: {path: out, target_size: 256KiB, compression: zstd"+by+"}}\n"+
+		union := ""
+		if i == 0 {
+			union = fmt.Sprintf("  - filter: id < %d\n  - union: [{source: {parquet: {paths: [%s]}}, steps: [{filter: id >= %[1]d}]}]\n", rows/2, in)
+		}
+		spec := writeSpec(t, "version: 1\nsource: {parquet: {paths: ["+in+"]}}\nsteps:\n"+union+"  - filter: id % 10 != 3\n  - with_columns: {y: log1p(x), k: id % 4}\nsink: {parquet: {path: out, target_size: 256KiB, compression: zstd"+by+"}}\n"+
 			"run: {cpus: 2, memory: 64MiB}\n")
 		run := func(out string, kill time.Duration) (killed bool) {
 			c := command(t, "run", spec, "--set", "sink.parquet.path="+out)

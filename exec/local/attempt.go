@@ -20,8 +20,8 @@ type attempt struct {
 	r      *run
 	id     uint64
 	work   *work
-	stage  *stage
-	n      int // 1 is the first
+	stage  *stage // of the split being read
+	n      int    // 1 is the first
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	acct   *exec.Account
@@ -60,9 +60,7 @@ func (r *run) newAttempt(w *work, n int) *attempt {
 	case w.input != nil:
 		a.origin = w.input.Origin
 	case w.isPart:
-		if w.first < len(s.splits) {
-			a.origin = s.origin(w.first)
-		}
+		a.origin = r.originOf(w.first)
 	default:
 		a.origin = s.origin(w.piece.split)
 	}
@@ -82,7 +80,7 @@ func (s *stage) origin(split int) exec.Origin {
 }
 
 func (a *attempt) info() exec.TaskInfo {
-	return exec.TaskInfo{Stage: a.stage.id, Task: a.work.N, Attempt: a.n, Origin: *a.where.Load()}
+	return exec.TaskInfo{Stage: a.work.Stage, Task: a.work.N, Attempt: a.n, Origin: *a.where.Load()}
 }
 
 // attempt runs a, from start to finish; the body of its goroutine.
@@ -245,7 +243,7 @@ func (a *attempt) limit(op *opStats) time.Duration {
 	switch {
 	case op == nil:
 		return 0
-	case a.r.opt.CallTimeout == 0 && op == a.stage.scanOp:
+	case a.r.opt.CallTimeout == 0 && op.reads:
 		return readTimeout
 	}
 	return max(a.r.opt.CallTimeout, 0)
@@ -411,7 +409,7 @@ func (a *attempt) describe() string {
 		return "waiting for room in its queue"
 	case op == nil:
 		return "running"
-	case op == a.stage.scanOp:
+	case op.reads:
 		return "reading"
 	default:
 		return op.name

@@ -98,10 +98,9 @@ func (p *policy) advice(name, what string) string {
 // takeOver counts the parts that earlier runs of the job have finished, and judges what is certain: how many rows they skipped, and
 // their share in those with nothing before them that is still to be done.
 func (r *run) takeOver() error {
-	s := r.stages[0]
 	next := math.MaxInt
-	for i := range s.parts {
-		p := &s.parts[i]
+	for i := range r.parts {
+		p := &r.parts[i]
 		if !p.Done {
 			next = min(next, p.First)
 			continue
@@ -111,7 +110,7 @@ func (r *run) takeOver() error {
 		}
 		r.splits.Add(int64(p.End - p.First))
 	}
-	st := doneStats(s.parts)
+	st := doneStats(r.parts)
 	r.rowsIn.Add(st.RowsIn)
 	r.rowsOut.Add(st.RowsOut)
 	r.skipped.Add(st.Skipped)
@@ -153,9 +152,8 @@ func doneStats(parts []exec.PartRange) (s exec.Stats) {
 
 // pass judges the finished parts of earlier runs that lie before split.
 func (r *run) pass(split int) error {
-	s := r.stages[0]
-	for ; r.passed < len(s.parts) && s.parts[r.passed].End <= split; r.passed++ {
-		p := &s.parts[r.passed]
+	for ; r.passed < len(r.parts) && r.parts[r.passed].End <= split; r.passed++ {
+		p := &r.parts[r.passed]
 		if !p.Done {
 			continue
 		}
@@ -181,10 +179,11 @@ func (r *run) judgeEnd() error {
 }
 
 // endsPart reports whether split is the last one of its part that is read.
-func (s *stage) endsPart(split int) bool {
-	i := sort.Search(len(s.parts), func(i int) bool { return s.parts[i].End > split })
-	for j := split + 1; j < s.parts[i].End; j++ {
-		if k := s.scan.Keep; k == nil || k[j] {
+func (r *run) endsPart(split int) bool {
+	i := sort.Search(len(r.parts), func(i int) bool { return r.parts[i].End > split })
+	for j := split + 1; j < r.parts[i].End; j++ {
+		s, at := r.scanOf(j)
+		if k := s.scan.Keep; k == nil || k[at] {
 			return false
 		}
 	}

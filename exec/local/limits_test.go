@@ -94,7 +94,7 @@ func TestLimitsAtOnce(t *testing.T) {
 		tb := exectest.NewTable(4, 200)
 		g := exectest.Scan(tb)
 		if c.one {
-			g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+			g = exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{g.Root}))
 		}
 		s := &exectest.Sink{Done: c.done, Tallies: map[int]exec.Tally{}}
 		for _, d := range c.done {

@@ -143,12 +143,15 @@ func (a *attempt) runElsewhere() error {
 	r, s, w := a.r, a.stage, a.work
 	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio}
 	if w.isPart {
-		p := s.parts[w.part]
-		t.Part, t.Split, t.End = w.part, p.First, p.End
+		t.Part, t.Split, t.End = w.part, w.first, w.end
 	}
 	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()
-		b.Origin = s.origin(b.Origin.Task)
+		if w.isPart {
+			b.Origin = r.originOf(b.Origin.Task)
+		} else {
+			b.Origin = s.origin(b.Origin.Task)
+		}
 		for i := range b.Skipped {
 			b.Skipped[i].Origin = b.Origin
 		}
@@ -173,7 +176,7 @@ func (a *attempt) runElsewhere() error {
 	if err := joint.Adopt(a.ctx, w.part, res.Report); err != nil {
 		return a.sinkErr(err)
 	}
-	r.wrotePart(s, w.part, res.Rows)
+	r.wrotePart(w.part, res.Rows)
 	return nil
 }
 

@@ -30,7 +30,10 @@ type run struct {
 	ownBudget bool
 	batches   *exec.Account // of the consumer
 	sink      exec.Sink
-	ctx       context.Context // of all attempts
+	inParts   bool             // Graph.InParts
+	parts     []exec.PartRange // of sink
+	partOf    []int            // task -> part
+	ctx       context.Context  // of all attempts
 	cancel    context.CancelCauseFunc
 	unwatch   func() bool
 	started   time.Time
@@ -224,7 +227,7 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 			}
 		}
 	}
-	if r.sink != nil && r.stages[0].endsPart(b.Origin.Task) {
+	if r.sink != nil && r.endsPart(b.Origin.Task) {
 		r.rowsSeen = before + b.Span
 		return r.judge(r.tooLarge)
 	}
@@ -445,9 +448,9 @@ func (r *run) start(a sched.Action) {
 		w = &work{Task: a.Task, stage: r.stages[a.Task.Stage]}
 		w.ratio = w.stage.inflated.Load()
 		switch s := w.stage; {
-		case s.parts != nil:
-			w.isPart, w.part = true, s.partOf[w.N]
-			w.first, w.end = s.parts[w.part].First, s.parts[w.part].End
+		case r.sink != nil:
+			w.isPart, w.part = true, r.partOf[w.N]
+			w.first, w.end = r.parts[w.part].First, r.parts[w.part].End
 		case s.scan != nil:
 			w.piece = s.piece(w.N)
 		}

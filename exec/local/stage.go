@@ -22,14 +22,11 @@ type stage struct {
 	splits   []driver.Split
 	pieces   []piece // by task; nil: a task is a split
 	scanOp   *opStats
-	sinkOp   *opStats // of parts
 	scanned  driver.ScanStats
 	ops      []stageOp
 	schema   *arrow.Schema // of what comes out
-	parts    []exec.PartRange
-	partOf   []int        // task -> part, parts only
-	inflated atomic.Int64 // bytes out per 1024 bytes in, as last seen; 0 unknown
-	heap     atomic.Int64 // of those, allocated on the Go heap
+	inflated atomic.Int64  // bytes out per 1024 bytes in, as last seen; 0 unknown
+	heap     atomic.Int64  // of those, allocated on the Go heap
 
 	none func() arrow.RecordBatch // a batch of schema without rows, borrowed
 }
@@ -58,6 +55,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 	if g == nil || g.Root == nil {
 		return fault.New(fault.Invalid, "run: the graph has no stage")
 	}
+	r.inParts = g.InParts()
 	r.runPolicy = &policy{OnError: r.opt.OnError}
 	r.policies = map[string]*policy{}
 	var stages []sched.Stage
@@ -169,6 +167,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 				}
 			}
 			s.scanOp = r.addOp(name, s.scan.Step)
+			s.scanOp.reads = true
 		}
 	}
 	for _, s := range r.stages {

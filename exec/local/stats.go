@@ -17,6 +17,7 @@ import (
 // opStats counts one operator over all its tasks; per batch, never per row.
 type opStats struct {
 	name, step               string
+	reads                    bool // it is a scan
 	rowsIn, rowsOut          atomic.Int64
 	bytesOut, batches, tasks atomic.Int64
 	busy, waitIn             atomic.Int64 // ns
@@ -88,7 +89,7 @@ func (r *run) Stats() exec.Stats {
 		s.BytesRead += st.scanned.BytesRead.Load()
 		s.StorageRetries += st.scanned.Retries.Load()
 		s.Splits += len(st.splits)
-		if st.parts == nil {
+		if r.sink == nil {
 			done := r.sched.Finished(st.id)
 			if st.pieces != nil { // all only once all are done
 				done = done * len(st.splits) / len(st.pieces)

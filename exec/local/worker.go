@@ -54,7 +54,7 @@ func (n *Runner) Worker(ctx context.Context, g *exec.Graph, sink exec.Joint, o *
 // Join has the sink join that of the leader.
 func (w *Worker) Join(ctx context.Context, sink exec.Joint) error {
 	r := w.r
-	return safely(func() error { return sink.Join(ctx, r.schema, r.stages[len(r.stages)-1].sinkSplits()) })
+	return safely(func() error { return sink.Join(ctx, r.schema, r.sinkSplits()) })
 }
 
 // CPUs is how many tasks compute at once.
@@ -85,12 +85,12 @@ func (w *Worker) Prepare(t *Task, emit func(b *exec.Block, read int64) error) (*
 		return nil, fault.New(fault.Corrupt, "there is no scan %d", t.Stage)
 	}
 	s := r.stages[t.Stage]
-	n := len(s.splits)
 	bad := t.Split < 0 || t.From < 0 || t.Attempt < 1 || t.Ratio < 0 || (t.Part >= 0) != (r.sink != nil)
 	if t.Part >= 0 {
-		bad = bad || t.End <= t.Split || t.End > n
+		last, _ := r.scanOf(t.End - 1)
+		bad = bad || t.End <= t.Split || last == nil
 	} else {
-		bad = bad || t.Split >= n || t.To >= 0 && t.To < t.From || t.From > math.MaxInt64/2
+		bad = bad || t.Split >= len(s.splits) || t.To >= 0 && t.To < t.From || t.From > math.MaxInt64/2
 	}
 	if bad {
 		return nil, fault.New(fault.Corrupt, "there is no such task: %+v", *t)

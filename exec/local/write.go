@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
@@ -31,8 +32,7 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 	if err := probe.layout(g, false); err != nil {
 		return exec.Stats{}, err
 	}
-	root := probe.stages[len(probe.stages)-1]
-	splits := root.sinkSplits()
+	splits := probe.sinkSplits()
 	var plan *exec.SinkPlan
 	err = safely(func() (err error) {
 		plan, err = sink.Begin(ctx, probe.schema, splits)
@@ -47,7 +47,7 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 		return stats, nil
 	}
 	stats, err := exec.Stats{}, error(nil)
-	if root.scan != nil {
+	if g.InParts() {
 		stats, err = n.writeParts(ctx, g, o, &partition{sink, plan.Parts})
 	} else {
 		stats, err = n.writeStream(ctx, g, o, sink, plan.Parts, probe)
@@ -64,25 +64,44 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 	return stats, nil
 }
 
-// partition replaces the scan's splits by parts as the tasks of the run.
+// partition replaces the splits of all scans by parts as the tasks of the run: for the scheduler they are one scan.
 func (r *run) partition(p *partition) {
-	s := r.stages[0]
-	r.sink = p.sink
-	if p.parts == nil {
-		p.parts = []exec.PartRange{}
-	}
-	s.parts = p.parts
-	s.sinkOp = r.addOp("write", "")
-	r.consumer = s.sinkOp
-	c := &r.cfg.Stages[0]
+	r.sink, r.parts = p.sink, p.parts
+	r.consumer = r.addOp("write", "")
 	for i, pt := range p.parts {
 		if !pt.Done {
-			s.partOf = append(s.partOf, i)
+			r.partOf = append(r.partOf, i)
 		}
 	}
-	c.Tasks, c.Empty = len(s.partOf), nil
+	c := sched.Stage{Limit: -1, Tasks: len(r.partOf)}
+	for _, s := range r.cfg.Stages {
+		c.Max = max(c.Max, s.Max)
+	}
+	r.cfg.Stages = []sched.Stage{c}
 	r.cfg.AheadTasks = max(c.Tasks, 1) // nothing is queued but skipped rows
 	r.cfg.Unordered = false            // they are judged in order
+}
+
+// scanOf gives the scan of a split, and its number there. Splits are counted through all scans, as a sink counts them.
+func (r *run) scanOf(split int) (*stage, int) {
+	for _, s := range r.stages {
+		if split < len(s.splits) {
+			return s, split
+		}
+		split -= len(s.splits)
+	}
+	return nil, 0
+}
+
+// originOf is that of a split that is written, whose Task is its number through all scans.
+func (r *run) originOf(split int) exec.Origin {
+	s, i := r.scanOf(split)
+	if s == nil {
+		return exec.Origin{}
+	}
+	o := s.origin(i)
+	o.Task = split
+	return o
 }
 
 func (n *Runner) writeParts(ctx context.Context, g *exec.Graph, o *exec.Options, p *partition) (exec.Stats, error) {
@@ -108,14 +127,14 @@ func (n *Runner) writeParts(ctx context.Context, g *exec.Graph, o *exec.Options,
 
 // writePart reads the splits of the task's part and writes what comes out.
 func (a *attempt) writePart() (err error) {
-	r, s := a.r, a.stage
+	r := a.r
 	part := a.work.part
 	env := &exec.Env{
 		Alloc: a.acct, Seed: r.opt.Seed, Epoch: r.opt.Epoch, Origin: a.origin,
 		Attempt: a.n, TrackRows: r.opt.trackAll, Log: r.log,
 	}
-	a.enter(s.sinkOp)
-	s.sinkOp.tasks.Add(1)
+	a.enter(r.consumer)
+	r.consumer.tasks.Add(1)
 	pw, err := r.sink.NewPart(a.ctx, part, env)
 	if err != nil {
 		return a.sinkErr(err)
@@ -133,13 +152,15 @@ func (a *attempt) writePart() (err error) {
 	defer func() { release(done) }()
 	var rows int64
 	for i := a.work.first; i < a.work.end; i++ {
-		if k := s.scan.Keep; k != nil && !k[i] {
+		s, split := r.scanOf(i)
+		if k := s.scan.Keep; k != nil && !k[split] {
 			continue
 		}
+		a.stage = s
 		s.none().Retain()
-		seen := &exec.Block{Batch: s.none(), Origin: s.origin(i)}
+		seen := &exec.Block{Batch: s.none(), Origin: r.originOf(i)}
 		done = append(done, seen)
-		err := a.readSplit(whole(i), func(b *exec.Block) error {
+		err := a.readSplit(whole(split), func(b *exec.Block) error {
 			defer func() {
 				seen.Skipped = append(seen.Skipped, b.Skipped...)
 				b.Skipped = nil
@@ -150,9 +171,9 @@ func (a *attempt) writePart() (err error) {
 			if n == 0 && len(b.Skipped) == 0 {
 				return nil
 			}
-			before := a.enter(s.sinkOp)
-			s.sinkOp.rowsIn.Add(n)
-			s.sinkOp.batches.Add(1)
+			before := a.enter(r.consumer)
+			r.consumer.rowsIn.Add(n)
+			r.consumer.batches.Add(1)
 			err := pw.Write(a.ctx, b)
 			a.enter(before)
 			rows += n
@@ -162,7 +183,7 @@ func (a *attempt) writePart() (err error) {
 			return err
 		}
 	}
-	a.enter(s.sinkOp)
+	a.enter(r.consumer)
 	open = false
 	t := exec.Tally{Read: a.read}
 	for _, b := range done {
@@ -172,10 +193,10 @@ func (a *attempt) writePart() (err error) {
 	if err := pw.Finish(a.ctx, t); err != nil {
 		return a.sinkErr(err)
 	}
-	s.sinkOp.rowsOut.Add(rows)
+	r.consumer.rowsOut.Add(rows)
 	a.rows = rows
 	if a.job == nil {
-		r.wrotePart(s, part, rows)
+		r.wrotePart(part, rows)
 	}
 	for len(done) > 0 {
 		b := done[0]
@@ -188,9 +209,9 @@ func (a *attempt) writePart() (err error) {
 }
 
 // wrotePart counts a part that is finished.
-func (r *run) wrotePart(s *stage, part int, rows int64) {
+func (r *run) wrotePart(part int, rows int64) {
 	r.rowsOut.Add(rows)
-	r.splits.Add(int64(s.parts[part].End - s.parts[part].First))
+	r.splits.Add(int64(r.parts[part].End - r.parts[part].First))
 }
 
 func (a *attempt) sinkErr(err error) error {
@@ -200,17 +221,22 @@ func (a *attempt) sinkErr(err error) error {
 	return err
 }
 
-// sinkSplits are the splits of a root as a sink sees them.
-func (s *stage) sinkSplits() []exec.SinkSplit {
-	if s.scan == nil {
+// sinkSplits are the splits as a sink sees them.
+func (r *run) sinkSplits() []exec.SinkSplit {
+	if !r.inParts {
 		return []exec.SinkSplit{{ID: "all", Rows: -1}}
 	}
-	splits := make([]exec.SinkSplit, len(s.splits))
-	for i, p := range s.splits {
-		if k := s.scan.Keep; k != nil && !k[i] {
-			p.Rows = 0
+	splits := []exec.SinkSplit{}
+	for _, s := range r.stages {
+		for i, p := range s.splits {
+			if k := s.scan.Keep; k != nil && !k[i] {
+				p.Rows = 0
+			}
+			if len(r.stages) > 1 { // inputs of a union may have the same ones
+				p.ID = fmt.Sprintf("%d:%s", s.scan.Source, p.ID)
+			}
+			splits = append(splits, exec.SinkSplit{ID: p.ID, Rows: p.Rows, Bytes: s.expect(i)})
 		}
-		splits[i] = exec.SinkSplit{ID: p.ID, Rows: p.Rows, Bytes: s.expect(i)}
 	}
 	return splits
 }
@@ -226,7 +252,7 @@ func (s *stage) expect(i int) int64 {
 	return 0
 }
 
-// writeStream writes the one part of a run whose root is a cut, fed by the
+// writeStream writes the one part of a run that is not in parts, fed by the
 // ordered stream. A part that fails for a transient reason is written again
 // from the start of the run. probe has the run's policies.
 func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options, sink exec.Sink, parts []exec.PartRange, probe *run) (exec.Stats, error) {
@@ -255,7 +281,6 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 			return send(ctx, s)
 		}
 	}
-	opt.Unordered = false
 	var current atomic.Pointer[run] // the attempt at work
 	if show := opt.Observe; show != nil {
 		opt.Observe = func(func() exec.Stats) {
@@ -272,7 +297,7 @@ func (n *Runner) writeStream(ctx context.Context, g *exec.Graph, o *exec.Options
 		c := classOf(fault.CodeOf(err))
 		fails[c]++
 		r := current.Load()
-		if err == nil || fails[c] > budget[c] || ctx.Err() != nil || r != nil && r.judged.Load() {
+		if err == nil || fails[c] > budget[c] || ctx.Err() != nil || r != nil && r.judged.Load() || opt.Unordered && reported > 0 { // others may be skipped the next time
 			return stats, err
 		}
 		t := time.NewTimer(backoff(attempt + 1))

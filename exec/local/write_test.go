@@ -3,6 +3,7 @@ package local_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -83,13 +84,87 @@ func TestWriteDoneParts(t *testing.T) {
 	}
 }
 
+// TestWriteUnion: the inputs of a union are written part by part, too, and a part may have splits of two of them.
+func TestWriteUnion(t *testing.T) {
+	union := func(ops ...exec.Operator) (*exec.Graph, []*exectest.Table) {
+		tables := []*exectest.Table{exectest.NewTable(4, 10), exectest.NewTable(0, 0), exectest.NewTable(5, 20)}
+		var in []*exec.Stage
+		for i, tb := range tables {
+			in = append(in, exectest.ScanStage(i, tb, ops...))
+		}
+		in[2].Scan.Keep = []bool{true, true, false, true, true}
+		return exectest.Graph(exectest.Cut(-1, []*exec.Stage{exectest.Cut(-1, in[:2]), in[2]})), tables
+	}
+	last := slices.Concat(count(40), count(100)[60:])
+	for _, c := range []struct {
+		done []int
+		want []int64
+		open [2][]int
+	}{
+		{nil, slices.Concat(count(40), last), [2][]int{{1, 1, 1, 1}, {1, 1, 0, 1, 1}}},
+		{[]int{1}, slices.Concat(count(30), last[40:]), [2][]int{{1, 1, 1, 0}, {0, 0, 0, 1, 1}}},
+		{[]int{0, 2}, slices.Concat(count(40)[30:], count(40)), [2][]int{{0, 0, 0, 1}, {1, 1, 0, 0, 0}}},
+	} {
+		g, tables := union(exectest.Pass())
+		ids, st, err := write(t, g, &exectest.Sink{PerPart: 3, Done: c.done}, exec.Options{CPUs: 3, BatchRows: 7})
+		if err != nil || !slices.Equal(ids, c.want) || st.Splits != 9 || st.SplitsDone != 9 || st.RowsOut != int64(len(c.want)) {
+			t.Errorf("%v done: %v %v %+v", c.done, ids, err, st)
+		}
+		if a, b := tables[0].Opens(), tables[2].Opens(); !slices.Equal(a, c.open[0]) || !slices.Equal(b, c.open[1]) {
+			t.Errorf("%v done: opened %v %v", c.done, a, b)
+		}
+	}
+
+	g, _ := union(exectest.FailRows(fault.RowError, func(id int64) bool { return id%10 == 7 }))
+	var letters []string
+	o := exec.Options{CPUs: 3, OnError: exec.OnError{Policy: exec.Skip, MaxRows: 12, MaxRate: 0.1}, DeadLetter: func(_ context.Context, s *exec.Skipped) error {
+		letters = append(letters, fmt.Sprintf("%d %d:%d", s.Origin.Source, s.Origin.Index, s.Row))
+		return nil
+	}}
+	ids, st, err := write(t, g, &exectest.Sink{PerPart: 3}, o)
+	if err != nil || len(ids) != 120-12 || st.Skipped != 12 ||
+		strings.Join(letters, ", ") != "0 0:7, 0 1:7, 0 2:7, 0 3:7, 2 0:7, 2 0:17, 2 1:7, 2 1:17, 2 3:7, 2 3:17, 2 4:7, 2 4:17" {
+		t.Errorf("%d rows, %d skipped, %q: %v", len(ids), st.Skipped, letters, err)
+	}
+	o.OnError.MaxRows = 11
+	if _, _, err = write(t, g, &exectest.Sink{PerPart: 3}, o); fault.CodeOf(err) != fault.Exhausted {
+		t.Errorf("too many rows: %v", err)
+	}
+}
+
+// TestWriteUnordered: behind a limit no row waits for those before it.
+func TestWriteUnordered(t *testing.T) {
+	slow := exectest.Block(func(id int64) bool { return id/10 == 1 }, nil)
+	g := exectest.Graph(exectest.Cut(25, []*exec.Stage{exectest.Scan(exectest.NewTable(4, 10), slow).Root}))
+	ids, _, err := write(t, g, &exectest.Sink{}, exec.Options{CPUs: 2, Unordered: true})
+	if err != nil || len(ids) != 25 || slices.ContainsFunc(ids, func(id int64) bool { return id/10 == 1 }) {
+		t.Errorf("%v %v", ids, err)
+	}
+
+	tries, letters := 0, 0
+	flaky := &exectest.Sink{FailWrite: func(int, int) error {
+		if tries++; tries == 2 {
+			return fault.New(fault.Unavailable, "flaky")
+		}
+		return nil
+	}}
+	g = exectest.Graph(exectest.Cut(25, []*exec.Stage{exectest.Scan(exectest.NewTable(4, 10), exectest.FailRows(fault.RowError, func(id int64) bool { return id%10 == 0 })).Root}))
+	_, _, err = write(t, g, flaky, exec.Options{CPUs: 2, Unordered: true, OnError: exec.OnError{Policy: exec.Skip}, DeadLetter: func(context.Context, *exec.Skipped) error {
+		letters++
+		return nil
+	}})
+	if fault.CodeOf(err) != fault.Unavailable || tries != 2 || letters == 0 { // another attempt might leave out other rows
+		t.Errorf("%d tries, %d letters: %v", tries, letters, err)
+	}
+}
+
 // TestWriteSkips: dead letters come once and in order, whatever is written again.
 func TestWriteSkips(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		tb := exectest.NewTable(12, 100)
 		g := exectest.Scan(tb, exectest.FailRows(fault.RowError, func(id int64) bool { return id%50 == 7 }))
 		if one {
-			g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+			g = exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{g.Root}))
 		}
 		var letters []int64
 		var fails atomic.Int64
@@ -122,7 +197,7 @@ func TestWriteStuck(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := exectest.Scan(exectest.NewTable(4, 100))
 			if one {
-				g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+				g = exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{g.Root}))
 			}
 			release := make(chan struct{})
 			s := &exectest.Sink{FailWrite: func(part, attempt int) error {
@@ -147,7 +222,7 @@ func TestObserve(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		g := exectest.Scan(exectest.NewTable(4, 100))
 		if one {
-			g = exectest.Graph(exectest.Cut(-1, []*exec.Stage{g.Root}))
+			g = exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{g.Root}))
 		}
 		calls := 0
 		var stats func() exec.Stats
@@ -168,7 +243,7 @@ func TestCanceledBefore(t *testing.T) {
 	cancel()
 	for range 100 {
 		tables := []*exectest.Table{exectest.NewTable(3, 10), exectest.NewTable(3, 10)}
-		for i, g := range []*exec.Graph{exectest.Scan(tables[0]), exectest.Graph(exectest.Cut(-1, []*exec.Stage{exectest.ScanStage(0, tables[1])}))} {
+		for i, g := range []*exec.Graph{exectest.Scan(tables[0]), exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{exectest.ScanStage(0, tables[1])}))} {
 			if _, err := local.New(nil).Write(ctx, g, &exectest.Sink{}, &exec.Options{CPUs: 2}); fault.CodeOf(err) != fault.Canceled {
 				t.Error(err)
 			}
@@ -185,7 +260,7 @@ func TestCanceledForAReason(t *testing.T) {
 	block := exectest.Block(func(id int64) bool { return id == 5 }, nil)
 	for name, g := range map[string]*exec.Graph{
 		"parts": exectest.Scan(exectest.NewTable(3, 10), block),
-		"one":   exectest.Graph(exectest.Cut(-1, []*exec.Stage{exectest.ScanStage(0, exectest.NewTable(3, 10))})),
+		"one":   exectest.Graph(exectest.Cut(1<<40, []*exec.Stage{exectest.ScanStage(0, exectest.NewTable(3, 10))})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

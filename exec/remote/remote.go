@@ -182,7 +182,7 @@ func (r *Runner) run(ctx context.Context, g *exec.Graph, o *exec.Options) (exec.
 // Write implements exec.Runner. Unsupported where the sink is none that several processes can write (exec.Joint).
 func (r *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *exec.Options) (exec.Stats, error) {
 	joint, ok := sink.(exec.Joint)
-	if !ok && g.Root.Scan != nil {
+	if !ok && g.InParts() {
 		return exec.Stats{}, fault.New(fault.Unsupported, "a sink of type %T cannot be written by several nodes: it must be an exec.Joint", sink)
 	}
 	if err := r.take(); err != nil {
@@ -196,7 +196,7 @@ func (r *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 	if err != nil {
 		return exec.Stats{}, err
 	}
-	if g.Root.Scan != nil {
+	if g.InParts() {
 		sink = begin{joint, s}
 	}
 	st, err := s.runner.Write(ctx, g, sink, o)
@@ -313,7 +313,7 @@ func (r *Runner) words(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 		return h, err
 	}
 	h.Inline = inlineOf(memory, r.g.Nodes()-1)
-	h.Parts = joint != nil && g.Root != nil && g.Root.Scan != nil
+	h.Parts = joint != nil && g.InParts()
 	h.Words = [][2]string{{"protocol", "1"}, {"program", r.o.Version}, {"number of runs before", fmt.Sprint(r.runs)}}
 	r.runs++
 	if g.Words == nil {

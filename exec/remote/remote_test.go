@@ -125,28 +125,39 @@ func graph(splits, rows int) (*exec.Graph, *exectest.Table) {
 }
 
 func TestWrite(t *testing.T) {
-	g, _ := graph(40, 3000)
-	one, two := t.TempDir(), t.TempDir()
-	want, err := local.New(nil).Write(t.Context(), g, files(one, "job"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got exec.Stats
-	served(t, all(t, gangtest.New(t, 2), func(node int, r *remote.Runner) error {
+	scan := func() *exec.Graph {
 		g, _ := graph(40, 3000)
-		st, err := r.Write(t.Context(), g, files(two, "job"), nil)
-		if node == 0 {
-			got = st
-		}
-		return err
-	}))
-	if a, b := digests(t, one), digests(t, two); fmt.Sprint(a) != fmt.Sprint(b) {
-		t.Errorf("the files differ:\n%v\n%v", a, b)
+		return g
 	}
-	if got.RowsIn != want.RowsIn || got.RowsOut != want.RowsOut || got.SplitsDone != want.SplitsDone || got.BytesRead != want.BytesRead {
-		t.Errorf("statistics\n%+v\n%+v", got, want)
+	for name, make := range map[string]func() *exec.Graph{"scan": scan, "union": func() *exec.Graph {
+		g, more := scan(), scan()
+		more.Root.Scan.Source = 1
+		g.Root = exectest.Cut(-1, []*exec.Stage{g.Root, more.Root})
+		return g
+	}} {
+		t.Run(name, func(t *testing.T) {
+			one, two := t.TempDir(), t.TempDir()
+			want, err := local.New(nil).Write(t.Context(), make(), files(one, "job"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got exec.Stats
+			served(t, all(t, gangtest.New(t, 2), func(node int, r *remote.Runner) error {
+				st, err := r.Write(t.Context(), make(), files(two, "job"), nil)
+				if node == 0 {
+					got = st
+				}
+				return err
+			}))
+			if a, b := digests(t, one), digests(t, two); fmt.Sprint(a) != fmt.Sprint(b) {
+				t.Errorf("the files differ:\n%v\n%v", a, b)
+			}
+			if got.RowsIn != want.RowsIn || got.RowsOut != want.RowsOut || got.SplitsDone != want.SplitsDone || got.BytesRead != want.BytesRead {
+				t.Errorf("statistics\n%+v\n%+v", got, want)
+			}
+			t.Logf("%+v", got)
+		})
 	}
-	t.Logf("%+v", got)
 }
 
 func TestRun(t *testing.T) {

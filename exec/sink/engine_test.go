@@ -80,7 +80,7 @@ func TestWithEngine(t *testing.T) {
 			}
 			stage := exectest.ScanStage(0, table, exectest.FailRows(fault.RowError, bad))
 			if cut {
-				stage = exectest.Cut(-1, []*exec.Stage{stage})
+				stage = exectest.Cut(1<<40, []*exec.Stage{stage})
 			}
 			s, err := sink.New(sink.Options{Path: filepath.Join(dir, "out"), DeadLetter: filepath.Join(dir, "bad"), Encoding: enc, Job: "engine", TargetBytes: 64 << 20})
 			if err != nil {

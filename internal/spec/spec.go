@@ -176,7 +176,7 @@ type Run struct {
 	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
 	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`
 	Epoch        uint64   `json:"epoch,omitempty" doc:"keys random() too"`
-	Ordered      *bool    `json:"ordered,omitempty" doc:"false: rows as they are ready (plain output only); default true"`
+	Ordered      *bool    `json:"ordered,omitempty" doc:"false: rows as they are ready, and any of them pass a limit (outputs without one are the same); default true"`
 	StallTimeout Duration `json:"stall_timeout,omitempty" doc:"a run in which nothing moves for so long fails; default 5m"`
 	CallTimeout  Duration `json:"call_timeout,omitempty" doc:"bounds one call of a step; default none"`
 	OnError      *OnError `json:"on_error,omitempty" doc:"for rows that cannot be read, and for steps without their own"`
