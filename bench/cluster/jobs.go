@@ -15,18 +15,22 @@ import (
 	"github.com/penstock-data/penstock/cluster"
 )
 
-var perEvent = regexp.MustCompile(`(?m)^Benchmark(\w+)/nodes=(\d+)(/kinds=\w+)?(?:-\d+)?\s.*?([0-9.e+]+) ns/event`)
+var perEvent = regexp.MustCompile(`(?m)^Benchmark(\w+)/nodes=(\d+)(/\w+=[\w,]+)?(?:-\d+)?\s.*?([0-9.e+]+) ns/event`)
 
 // placement is what an event costs the machine that decides which process goes where, by its own benchmarks (package internal to cluster): a process ends and one comes while others wait, which
-// is decided without a look at the nodes; and a demand is placed and ends, on nodes that are alike, and on nodes of which each has another size.
+// is decided without a look at the nodes; and a demand is placed and ends, on nodes that are alike, and on nodes of which each has another size. And what it costs the leader of a plan on so many nodes
+// of 2 CPUs: to decide what runs, with little or much that waits for the consumer, and where.
 func placement(b *bench) error {
 	nodes := []string{"10", "100", "1000"}
-	args := []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Place)$", "-benchtime", "200ms", "-count", "5"}
+	args := []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Places?)$", "-benchtime", "200ms", "-count", "5"}
 	if b.Quick {
 		nodes = nodes[:1]
-		args = []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Place)$/nodes=10$", "-benchtime", "10x", "-count", "2"}
+		args = []string{"test", "-run", "^$", "-bench", "^Benchmark(Step|Places?)$/nodes=10$", "-benchtime", "10x", "-count", "2"}
 	}
-	cmd := exec.CommandContext(b.Ctx, "go", append(args, "github.com/penstock-data/penstock/cluster/internal/place")...)
+	for _, p := range []string{"cluster/internal/place", "exec/internal/sched", "exec/local"} {
+		args = append(args, "github.com/penstock-data/penstock/"+p)
+	}
+	cmd := exec.CommandContext(b.Ctx, "go", args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
@@ -39,17 +43,21 @@ func placement(b *bench) error {
 		}
 		got[m[1]+m[2]+m[3]] = append(got[m[1]+m[2]+m[3]], ns)
 	}
-	for _, x := range []struct{ name, kinds, what string }{
-		{"Step", "", "an end and a demand that waits behind another"},
-		{"Place", "/kinds=one", "nodes that are alike, a demand that is placed, and its end"},
-		{"Place", "/kinds=all", "no two nodes alike, a demand that is placed, and its end"},
+	for _, x := range []struct{ name, kind, of, what string }{
+		{"Step", "", "placement", "an end and a demand that waits behind another"},
+		{"Place", "/kinds=one", "placement", "nodes that are alike, a demand that is placed, and its end"},
+		{"Place", "/kinds=all", "placement", "no two nodes alike, a demand that is placed, and its end"},
+		{"Step", "/consumer=fast", "scheduler of a plan", "the consumer keeps up"},
+		{"Step", "/consumer=slow", "scheduler of a plan", "tasks wait for the consumer"},
+		{"Step", "/consumer=slow,unordered", "scheduler of a plan", "tasks wait for the consumer, in any order"},
+		{"Places", "", "places of a plan's tasks", "one ends, one begins, a node wants more"},
 	} {
 		for _, n := range nodes {
-			ns := got[x.name+n+x.kinds]
+			ns := got[x.name+n+x.kind]
 			if len(ns) == 0 {
-				return fmt.Errorf("no figure of %s%s at %s nodes in\n%s", x.name, x.kinds, n, out)
+				return fmt.Errorf("no figure of %s%s at %s nodes in\n%s", x.name, x.kind, n, out)
 			}
-			b.Add(fmt.Sprintf("placement, %s nodes: %s, per event", n, x.what), "<= 2 us, flat", "%s", kit.Spread("%.0f", " ns", ns))
+			b.Add(fmt.Sprintf("%s, %s nodes: %s, per event", x.of, n, x.what), "<= 2 us, flat", "%s", kit.Spread("%.0f", " ns", ns))
 		}
 	}
 	return nil

@@ -67,22 +67,26 @@ func (s *Sched) take(st *stage) (ref, bool) {
 	if !st.owns() {
 		return s.takeInput(st)
 	}
-	for _, t := range st.tasks {
-		if t != nil && len(t.queue) > 0 {
-			m := t.queue[0]
-			t.queue = t.queue[1:]
-			t.bytes -= m.Bytes
-			s.queued -= m.Bytes
-			if t.state == Done && len(t.queue) == 0 {
-				s.drained(t)
-			}
-			return ref{from: t.Task, take: m.Rows}, true
+	t := st.get(st.base)
+	if s.cfg.Unordered {
+		t = st.lowest(&st.full, (*task).hasBlock)
+	}
+	if t == nil || len(t.queue) == 0 {
+		return ref{}, false
+	}
+	m := t.queue[0]
+	t.queue = t.queue[1:]
+	t.bytes -= m.Bytes
+	s.queued -= m.Bytes
+	if len(t.queue) == 0 {
+		if s.cfg.Unordered {
+			st.full.pop()
 		}
-		if t != nil && !s.cfg.Unordered {
-			break
+		if t.state == Done {
+			s.drained(t)
 		}
 	}
-	return ref{}, false
+	return ref{from: t.Task, take: m.Rows}, true
 }
 
 // takeInput removes the next block of the inputs of st, as far as its limit goes.
@@ -140,8 +144,8 @@ func (s *Sched) frontier(st *stage) *task {
 	if st.closed {
 		return nil
 	}
-	for _, t := range st.tasks {
-		if t != nil && t.state != Done && t.state != Canceled {
+	for st.first = max(st.first, st.base); st.first < st.next(); st.first++ { // a task that is finished stays so
+		if t := st.get(st.first); t != nil && t.state != Done && t.state != Canceled {
 			return t
 		}
 	}
@@ -162,11 +166,19 @@ func (s *Sched) frontier(st *stage) *task {
 
 // room reports whether t may go on emitting.
 func (s *Sched) room(t *task) bool {
-	if s.cfg.Unordered {
-		return s.queued < s.enough() || t.bytes == 0 && t == s.frontier(s.root)
+	switch {
+	case t != s.frontier(s.root):
+		return s.roomBehind()
+	case s.cfg.Unordered:
+		return t.bytes == 0 || s.queued < s.enough()
 	}
-	if h := s.frontier(s.root); h == t {
-		return t.bytes < s.cfg.OwnBytes || s.queued < s.enough()
+	return t.bytes < s.cfg.OwnBytes || s.queued < s.enough()
+}
+
+// roomBehind is room for any task but the head.
+func (s *Sched) roomBehind() bool {
+	if s.cfg.Unordered {
+		return s.queued < s.enough()
 	}
 	return s.ahead() < s.enough()
 }
@@ -190,24 +202,37 @@ func (s *Sched) cpu(st *stage) bool {
 	return s.running < max(s.cfg.CPUs, st.Max) && (st.Most == 0 || st.running < st.Most)
 }
 
-// mayRun is cpu for a task that exists. The head always may: those that hold the
-// CPUs may be waiting for memory that only its progress frees. So each stage may
-// have one task more at work than there are CPUs; a cut two, see startCut.
-func (s *Sched) mayRun(st *stage, t *task) bool { return s.cpu(st) || t == s.frontier(s.root) }
-
 // resume lets tasks go on for whose output there is room again, those nearest
-// to the consumer first.
+// to the consumer first. The head, which is the first of its stage, needs no CPU:
+// those that hold the CPUs may be waiting for memory that only its progress frees.
+// So each stage may have one task more at work than there are CPUs; a cut two, see
+// startCut. For the others of a stage there is room, or for none.
 func (s *Sched) resume() bool {
 	did := false
 	for i := len(s.stages) - 1; i >= 0 && s.parked > 0; i-- {
 		st := s.stages[i]
-		for _, t := range st.tasks {
-			if t != nil && t.state == Parked && s.mayRun(st, t) && s.room(t) {
-				s.parked--
-				s.work(st, t)
-				s.act(Action{Kind: Resume, Task: t.Task, Attempt: t.attempt})
-				did = true
+		var waits *task // the head
+		for {
+			t := st.lowest(&st.parked, (*task).isParked)
+			if t == nil {
+				break
 			}
+			head := t == s.frontier(s.root)
+			if !head && !(s.cpu(st) && s.roomBehind()) {
+				break
+			}
+			st.parked.pop()
+			if head && !s.room(t) {
+				waits = t
+				continue
+			}
+			s.parked--
+			s.work(st, t)
+			s.act(Action{Kind: Resume, Task: t.Task, Attempt: t.attempt})
+			did = true
+		}
+		if waits != nil {
+			st.parked.push(waits.N)
 		}
 	}
 	return did
@@ -229,13 +254,17 @@ func (s *Sched) start() bool {
 	}
 	for i := len(s.stages) - 1; i >= 0 && s.ready > 0; i-- {
 		st := s.stages[i]
-		for _, t := range st.tasks {
-			if t == nil || t.state != Ready || !s.mayRun(st, t) || t.last == Exhausted && t != s.frontier(s.root) {
-				continue
+		if h := s.frontier(s.root); h != nil && h.Stage == st.id && h.state == Ready { // needs no CPU, as in resume
+			s.again(st, h)
+			did = true
+		}
+		for {
+			t := st.lowest(&st.ready, (*task).isReady)
+			if t == nil || !s.cpu(st) {
+				break
 			}
-			s.ready--
-			s.work(st, t)
-			s.act(Action{Kind: Start, Task: t.Task, Attempt: t.attempt, From: t.Task})
+			st.ready.pop()
+			s.again(st, t)
 			did = true
 		}
 	}
@@ -249,6 +278,13 @@ func (s *Sched) start() bool {
 		}
 	}
 	return did
+}
+
+// again starts another attempt.
+func (s *Sched) again(st *stage, t *task) {
+	s.ready--
+	s.work(st, t)
+	s.act(Action{Kind: Start, Task: t.Task, Attempt: t.attempt, From: t.Task})
 }
 
 func (s *Sched) startCut(st *stage) bool {

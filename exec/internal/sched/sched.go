@@ -1,7 +1,8 @@
 // Package sched decides what a run does next. [Sched.Step] is pure: it takes an
 // event and returns actions; no goroutine, clock, randomness or map order. It
 // knows blocks by their size and place alone; the shell (exec/local) holds them,
-// runs the actions in order and feeds what happens back.
+// runs the actions in order and feeds what happens back. An event costs the stages
+// and, for each task that it changes, the logarithm of those that are open.
 //
 // A run is a tree of stages. A scan has tasks; a cut joins its inputs one after
 // another, takes at most Limit rows of them, and either passes blocks on or, if
@@ -158,6 +159,10 @@ type stage struct {
 	id      int
 	tasks   []*task // open tasks from number base on; nil: done and drained
 	base    int
+	first   int  // no task before it is unfinished
+	parked  heap // tasks that are Parked
+	ready   heap // that are Ready, and may start without being the head
+	full    heap // of an unordered run: that have blocks queued
 	done    int
 	running int
 	left    int64 // of Limit

@@ -21,8 +21,7 @@ func (s *Sched) Step(e Event) []Action {
 		s.fail(e)
 	case Timer:
 		if t := s.find(e); t != nil && t.state == Asleep {
-			t.state = Ready
-			s.ready++
+			s.await(t)
 		}
 	case Room:
 		s.cfg.CPUs = e.CPUs
@@ -62,6 +61,9 @@ func (s *Sched) emit(e Event) {
 		return
 	}
 	t.made = append(t.made, e.Block)
+	if s.cfg.Unordered && len(t.queue) == 0 {
+		s.stages[t.Stage].full.push(t.N)
+	}
 	t.queue = append(t.queue, e.Block)
 	t.bytes += e.Block.Bytes
 	t.out += e.Block.Bytes
@@ -73,6 +75,7 @@ func (s *Sched) emit(e Event) {
 	if t.state == Running && !s.room(t) {
 		s.idle(t, Parked)
 		s.parked++
+		s.stages[t.Stage].parked.push(t.N)
 		s.act(Action{Kind: Park, Task: t.Task, Attempt: t.attempt})
 	}
 }
@@ -116,10 +119,9 @@ func (s *Sched) fail(e Event) {
 		return
 	}
 	if e.Class == Moved {
-		t.state = Ready
-		s.ready++
 		t.attempt++
 		t.seen = 0
+		s.await(t)
 		return
 	}
 	t.state = Asleep
@@ -137,6 +139,15 @@ func (s *Sched) fail(e Event) {
 		t.attempt++
 		t.seen = 0
 		s.act(Action{Kind: Sleep, Task: t.Task, Attempt: t.attempt})
+	}
+}
+
+// await has a task wait for its turn to start again.
+func (s *Sched) await(t *task) {
+	t.state = Ready
+	s.ready++
+	if t.isReady() {
+		s.stages[t.Stage].ready.push(t.N)
 	}
 }
 
@@ -181,7 +192,7 @@ func (s *Sched) stop() {
 
 // close gives up a stage and all that is queued in it.
 func (s *Sched) close(st *stage) {
-	if st.closed && len(st.tasks) == 0 {
+	if st.closed {
 		return
 	}
 	st.closed = true
