@@ -26,6 +26,7 @@ type problem struct {
 type checker struct {
 	document
 	problems []problem
+	referred map[*yaml.Node]bool // values that references gave
 }
 
 func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
@@ -67,6 +68,16 @@ func listHint(n *yaml.Node) string {
 	return ""
 }
 
+// typed is a scalar with the type of its value: what a reference gave is no text because it had quotes in the spec.
+func (c *checker) typed(n *yaml.Node) *yaml.Node {
+	if !c.referred[n] {
+		return n
+	}
+	v := &yaml.Node{Kind: yaml.ScalarNode, Value: n.Value}
+	v.Tag = v.ShortTag()
+	return v
+}
+
 // decode checks n against t and returns it as something that encoding/json can
 // unmarshal into t.
 func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
@@ -90,7 +101,7 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		return int64(v)
 	case allOrType:
 		var v bool
-		if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" && n.Decode(&v) == nil {
+		if n := c.typed(n); n.Kind == yaml.ScalarNode && n.Tag == "!!bool" && n.Decode(&v) == nil {
 			return v
 		}
 		if n.Kind != yaml.SequenceNode {
@@ -151,13 +162,13 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		return n.Value
 	case reflect.Bool:
 		var v bool
-		if n.Tag != "!!bool" || n.Decode(&v) != nil {
+		if n := c.typed(n); n.Tag != "!!bool" || n.Decode(&v) != nil {
 			c.add(n, path, "want true or false, not %s", show(n))
 		}
 		return v
 	case reflect.Float32, reflect.Float64:
 		var v float64
-		if err := n.Decode(&v); err != nil || n.Tag == "!!str" || math.IsNaN(v) || math.IsInf(v, 0) {
+		if n := c.typed(n); n.Tag != "!!int" && n.Tag != "!!float" || n.Decode(&v) != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 			c.add(n, path, "want a number, not %s", show(n))
 			return 0
 		}
@@ -303,7 +314,7 @@ func (c *checker) ordered(n *yaml.Node, path string) any {
 		c.add(n, path, "want a mapping, not %s", show(n))
 		return nil
 	}
-	out := []map[string]string{}
+	out := []map[string]any{}
 	seen := map[string]bool{}
 	for i := 0; i < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
@@ -311,11 +322,7 @@ func (c *checker) ordered(n *yaml.Node, path string) any {
 			c.add(k, path, "key %q appears twice", k.Value)
 		}
 		seen[k.Value] = true
-		if v.Kind != yaml.ScalarNode {
-			c.add(v, path+"."+k.Value, "want text, not %s", show(v))
-			continue
-		}
-		out = append(out, map[string]string{"Key": k.Value, "Value": v.Value})
+		out = append(out, map[string]any{"Key": k.Value, "Value": c.decode(v, reflect.TypeFor[string](), path+"."+k.Value)})
 	}
 	return out
 }

@@ -25,7 +25,7 @@ func TestDictionary(t *testing.T) {
 		{"{a: b}", false, nil, "want true or a list of columns, not a mapping"},
 		{"[[a]]", false, nil, "source.parquet.dictionary[0]: want text, not a list"},
 	} {
-		s, err := Parse("s", []byte("version: 1\nsource: {parquet: {paths: [x], dictionary: "+c.value+"}}\n"), nil)
+		s, err := parse(t, "s", []byte("version: 1\nsource: {parquet: {paths: [x], dictionary: "+c.value+"}}\n"), nil)
 		if c.err != "" {
 			if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v, want %s", c.value, err, c.err)
@@ -43,7 +43,7 @@ func TestDictionary(t *testing.T) {
 			t.Errorf("%s: %v", c.value, err)
 		}
 	}
-	s, err := Parse("s", []byte("version: 1\nsource: {parquet: {paths: [x]}}\n"), []string{"source.parquet.dictionary=[a, b]"})
+	s, err := parse(t, "s", []byte("version: 1\nsource: {parquet: {paths: [x]}}\n"), []string{"source.parquet.dictionary=[a, b]"})
 	if err != nil || !slices.Equal(s.Source.Parquet.Dictionary.Columns, []string{"a", "b"}) {
 		t.Errorf("--set: %+v, %v", s, err)
 	}

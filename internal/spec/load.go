@@ -50,7 +50,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
 	}
 	root := doc.Content[0]
-	c := &checker{document: document{file: file, root: root}}
+	c := &checker{document: document{file: file, root: root}, referred: map[*yaml.Node]bool{}}
 	count := 0
 	if !c.bounded(root, 0, &count) {
 		return nil, c.err()
@@ -253,4 +253,5 @@ func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 		rest = tail
 	}
 	n.Value = b.String()
+	c.referred[n] = true
 }

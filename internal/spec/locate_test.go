@@ -48,7 +48,7 @@ func TestLines(t *testing.T) {
 		{"{range: {n: 100}}", "{csv: {paths: [x.csv], columns: []}}", nil, `s.yaml:2:9: source (csv): columns: there are none`},
 		{"sink:", "run: {on_error: {max_rate: 3}}\nsink:", nil, `s.yaml:12:28: on_error: max_rate`},
 	} {
-		s, err := Parse("s.yaml", []byte(strings.Replace(numbers, c.from, c.to, 1)), c.sets)
+		s, err := parse(t, "s.yaml", []byte(strings.Replace(numbers, c.from, c.to, 1)), c.sets)
 		if err == nil {
 			err = check(t, s)
 		}
@@ -74,7 +74,7 @@ func check(t *testing.T, s *Spec) error {
 // What is wrong with the shards only when they are laid out has the line of the key that it is about.
 func TestAtShards(t *testing.T) {
 	const text = "version: 1\nsource: {range: {n: 5}}\nshards:\n  global_batch: 2\n  shuffle:\n    window_rows: 7\n    lanes: 3\n  columns: {id: auto}\nrun: {on_error: {policy: skip, dead_letter: bad/}}\n"
-	s, err := Parse("s.yaml", []byte(text), nil)
+	s, err := parse(t, "s.yaml", []byte(text), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestAtShards(t *testing.T) {
 
 // Every size takes every form, also in the options of formats.
 func TestSizesEverywhere(t *testing.T) {
-	s, err := Parse("s", []byte(`version: 1
+	s, err := parse(t, "s", []byte(`version: 1
 source: {csv: {paths: [x], split_bytes: 64KiB, sample_bytes: 1.5MB}}
 sink: {parquet: {path: y, row_group_bytes: 8MiB, page_bytes: 65536, target_size: 1g}}
 `), nil)

@@ -17,7 +17,7 @@ func TestPython(t *testing.T) {
 	const text = "version: 1\nsource: {range: {n: 5}}\nsteps: [{python: {function: my.module:Tokenizer.run, workers: 1, schema: {id: int64, tokens: list<int32>}, batch_rows: 7, flat: true, env: [A=b]}}]\n"
 	options := func(file string, sets ...string) []string {
 		t.Helper()
-		s, err := Parse(file, []byte(text), sets)
+		s, err := parse(t, file, []byte(text), sets)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestPython(t *testing.T) {
 		{"list<int32>", "lists", `s.yaml:3:18: step 1, column "tokens"`},
 		{"workers: 1", "workers: -1", "step 1 (python): workers, batch_rows and timeout must not be negative"},
 	} {
-		s, err := Parse("s.yaml", []byte(strings.Replace(text, c.from, c.to, 1)), nil)
+		s, err := parse(t, "s.yaml", []byte(strings.Replace(text, c.from, c.to, 1)), nil)
 		if err == nil {
 			err = check(t, s)
 		}

@@ -25,16 +25,32 @@ func JSONSchema() []byte {
 
 type generator struct{ defs map[string]any }
 
+// reference is a pattern of text whose value is known only when the spec is read.
+const reference = `\$\{(env|file):`
+
+// scalar is a value of the given types, or of text of the pattern; "" is none but a reference.
+func scalar(pattern string, types ...string) map[string]any {
+	if pattern != "" {
+		pattern += "|"
+	}
+	return map[string]any{"type": append(types, "string"), "pattern": pattern + reference}
+}
+
+// of describes what checker.decode takes for t: all of it, and little else.
 func (g *generator) of(t reflect.Type) any {
 	switch t {
 	case orderedType:
-		return map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
+		return map[string]any{"type": "object", "additionalProperties": g.of(reflect.TypeFor[string]())}
 	case sizeType:
-		return map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9][0-9._]* *([KkMmGgTt]([Ii]?[Bb]|[Ii])?|[Bb])?$`}
+		s := scalar(`^[0-9._]+\s*([KkMmGgTt]([Ii]?[Bb]|[Ii])?|[Bb])?\s*$`, "integer")
+		s["minimum"] = 0
+		return s
 	case durationType:
-		return map[string]any{"type": "string", "pattern": `^([0-9.]+(ns|us|ms|s|m|h))+$`}
+		s := scalar(`^[-+]?(0|([0-9.]+(ns|us|µs|μs|ms|s|m|h))+)$`, "integer")
+		s["minimum"], s["maximum"] = 0, 0 // the one that needs no unit
+		return s
 	case allOrType:
-		return map[string]any{"anyOf": []any{map[string]any{"type": "boolean"}, g.of(reflect.TypeFor[[]string]())}}
+		return map[string]any{"anyOf": []any{g.of(reflect.TypeFor[bool]()), g.of(reflect.TypeFor[[]string]())}}
 	case rawType:
 		return map[string]any{}
 	}
@@ -50,13 +66,15 @@ func (g *generator) of(t reflect.Type) any {
 	case reflect.String:
 		return map[string]any{"type": []string{"string", "number", "boolean"}}
 	case reflect.Bool:
-		return map[string]any{"type": "boolean"}
+		return scalar("", "boolean")
 	case reflect.Float32, reflect.Float64:
-		return map[string]any{"type": "number"}
+		return scalar("", "number")
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return map[string]any{"type": "integer", "minimum": 0}
+		s := scalar(`^[0-9][0-9a-fA-FxXoO_]*$`, "integer")
+		s["minimum"] = 0
+		return s
 	}
-	return map[string]any{"type": "integer"}
+	return scalar(`^[-+]?[0-9][0-9a-fA-FxXoO_]*$`, "integer")
 }
 
 func (g *generator) object(t reflect.Type) any {
@@ -65,7 +83,7 @@ func (g *generator) object(t reflect.Type) any {
 		name = pkg[strings.LastIndex(pkg, "/")+1:] + "." + name
 	}
 	if name == "" {
-		return map[string]any{"type": "object", "additionalProperties": false}
+		return map[string]any{"type": []string{"object", "null"}, "additionalProperties": false}
 	}
 	ref := map[string]any{"$ref": "#/$defs/" + name}
 	if _, ok := g.defs[name]; ok {
@@ -88,13 +106,13 @@ func (g *generator) object(t reflect.Type) any {
 		}
 		if f.enum != "" {
 			delete(p, "type")
-			p["enum"] = strings.Split(f.enum, "|")
+			p["anyOf"] = []any{map[string]any{"enum": strings.Split(f.enum, "|")}, scalar("")}
 		}
 		if f.min != nil {
 			p["minimum"] = *f.min
 		}
 		if f.name == scalarKey(t) {
-			short = map[string]any{"enum": p["enum"], "description": f.doc}
+			short = map[string]any{"anyOf": p["anyOf"], "description": f.doc}
 		}
 		props[f.name] = p
 		if f.required {
@@ -110,6 +128,9 @@ func (g *generator) object(t reflect.Type) any {
 		def["anyOf"] = []any{short, full}
 	}
 	full["type"] = "object"
+	if required == nil && !oneof {
+		full["type"] = []string{"object", "null"}
+	}
 	full["properties"] = props
 	full["additionalProperties"] = false
 	if required != nil {

@@ -31,7 +31,7 @@ run: {memory: 512MiB, cpus: 2, seed: 7, stall_timeout: 90s, on_error: {policy: s
 `
 
 func TestParse(t *testing.T) {
-	s, err := Parse("taxi.yaml", []byte(taxi), []string{"run.memory=1GiB", "steps.0.filter=fare_amount > 5", "sink.parquet.mode=append", "run.id=abc", "steps.1.on_error=skip"})
+	s, err := parse(t, "taxi.yaml", []byte(taxi), []string{"run.memory=1GiB", "steps.0.filter=fare_amount > 5", "sink.parquet.mode=append", "run.id=abc", "steps.1.on_error=skip"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestMistakes(t *testing.T) {
 		if text == taxi {
 			t.Fatalf("%q is not in the spec", c.from)
 		}
-		_, err := Parse("taxi.yaml", []byte(text), nil)
+		_, err := parse(t, "taxi.yaml", []byte(text), nil)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%q: %v", c.to, err)
@@ -131,7 +131,7 @@ run: {seed: 5}
 `
 
 func TestShards(t *testing.T) {
-	s, err := Parse("s", []byte(dealt), []string{"shards.ranks=4", "shards.shuffle.lanes=2"})
+	s, err := parse(t, "s", []byte(dealt), []string{"shards.ranks=4", "shards.shuffle.lanes=2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestShards(t *testing.T) {
 		t.Errorf("%v: %+v", err, m)
 	}
 	for mode, want := range map[string]*shard.Shuffle{"blocks": {Mode: shard.ModeBlocks}, "none": {Mode: shard.ModeNone}, "{mode: window}": {Mode: shard.ModeWindow}, "": {}} {
-		s, err := Parse("s", []byte("version: 1\nsource: {range: {n: 5}}\nrun: {seed: 5}\nshards:\n  batch_per_rank: 2\n  shuffle: "+mode), nil)
+		s, err := parse(t, "s", []byte("version: 1\nsource: {range: {n: 5}}\nrun: {seed: 5}\nshards:\n  batch_per_rank: 2\n  shuffle: "+mode), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestShardMistakes(t *testing.T) {
 		{"filter: id > 3", "filter: id >", `source "web" of the mix: s:5:76: step 1 (filter)`},
 	} {
 		text := strings.Replace(dealt, c.from, c.to, 1)
-		s, err := Parse("s", []byte(text), nil)
+		s, err := parse(t, "s", []byte(text), nil)
 		if err == nil {
 			_, err = s.Dataset()
 		}
@@ -210,11 +210,11 @@ func TestShardMistakes(t *testing.T) {
 	}
 	// A limit is fine as the last step of a plan in order.
 	const limit = "version: 1\nsource: {range: {n: 5}}\nsteps: [{limit: 3}]\nshards: {global_batch: 2, shuffle: none}"
-	if _, err := Parse("s", []byte(limit), nil); err != nil {
+	if _, err := parse(t, "s", []byte(limit), nil); err != nil {
 		t.Error(err)
 	}
 	for _, set := range []string{"shards.shuffle=blocks", "steps=[{limit: 3}, {filter: id > 1}]", "steps=[{union: [{source: {range: {n: 1}}, steps: [{limit: 1}]}]}]"} {
-		if _, err := Parse("s", []byte(limit), []string{set}); err == nil || !strings.Contains(err.Error(), "limit: with shards only") {
+		if _, err := parse(t, "s", []byte(limit), []string{set}); err == nil || !strings.Contains(err.Error(), "limit: with shards only") {
 			t.Errorf("--set %s: %v", set, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestCheckShards(t *testing.T) {
 		"columns: {v: {stack: [id, s]}}":            "a stack takes one number of each column",
 		"columns: {id: {dtype: auto, offset: 2.5}}": "",
 	} {
-		s, err := Parse("s", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 2, "+shards+"}"), nil)
+		s, err := parse(t, "s", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 2, "+shards+"}"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestReferences(t *testing.T) {
 	if err := os.WriteFile(f, []byte("quiet\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Parse("x", []byte(strings.Replace(taxi, "name: taxi", "name: a-${env:PENSTOCK_TEST_SECRET}-${file:"+f+"}-$${x}", 1)), nil)
+	s, err := parse(t, "x", []byte(strings.Replace(taxi, "name: taxi", "name: a-${env:PENSTOCK_TEST_SECRET}-${file:"+f+"}-$${x}", 1)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestReferences(t *testing.T) {
 
 func TestSetMistakes(t *testing.T) {
 	for _, set := range []string{"x", "=1", "run.memory.x=1", "steps.9.filter=x", "steps.x=1", "run.memroy=1GiB", "run.cpus=many"} {
-		if _, err := Parse("x", []byte(taxi), []string{set}); fault.CodeOf(err) != fault.Invalid {
+		if _, err := parse(t, "x", []byte(taxi), []string{set}); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("--set %s: %v", set, err)
 		}
 	}
@@ -281,7 +281,7 @@ func TestIdleOnError(t *testing.T) {
 		{"skip", "{max_rate: 0.1}", "x:4:28: on_error: max_rate is for policy skip"},
 		{"fail", "{retries: -1}", "x:4:27: on_error: retries must not be negative"},
 	} {
-		s, err := Parse("x", []byte(strings.NewReplacer("STEP", c.step, "RUN", c.run).Replace(text)), nil)
+		s, err := parse(t, "x", []byte(strings.NewReplacer("STEP", c.step, "RUN", c.run).Replace(text)), nil)
 		if err == nil {
 			_, err = s.Dataset()
 		}
@@ -293,7 +293,7 @@ func TestIdleOnError(t *testing.T) {
 
 // A step of a union skips, too.
 func TestDeadLetterOfUnion(t *testing.T) {
-	s, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{union: [{source: {range: {n: 1}}, steps: [{filter: id > 0, on_error: skip}]}]}]\nrun: {on_error: {dead_letter: bad/}}\n"), nil)
+	s, err := parse(t, "x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{union: [{source: {range: {n: 1}}, steps: [{filter: id > 0, on_error: skip}]}]}]\nrun: {on_error: {dead_letter: bad/}}\n"), nil)
 	if err == nil {
 		_, err = s.Dataset()
 	}
@@ -304,17 +304,17 @@ func TestDeadLetterOfUnion(t *testing.T) {
 
 // null leaves out what the spec says; the value of a map of the user's is null.
 func TestSetNull(t *testing.T) {
-	s, err := Parse("x", []byte("version: 1\nname: a\nsource: {range: {n: 1}}\nrun: {cpus: 3, memory: 1GiB, seed: 5, on_error: skip}\nsink: {count: {}}\n"),
+	s, err := parse(t, "x", []byte("version: 1\nname: a\nsource: {range: {n: 1}}\nrun: {cpus: 3, memory: 1GiB, seed: 5, on_error: skip}\nsink: {count: {}}\n"),
 		[]string{"run.cpus=null", "run.memory=null", "run.on_error=null", "name=~", "sink.count=null"})
 	if err != nil || s.Run.CPUs != 0 || s.Run.Memory != 0 || s.Run.OnError != nil || s.Name != "" || s.Run.Seed != 5 || s.Sink.Count == nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	s, err = Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{filter: id > 0, on_error: fail}]\n"), []string{"steps.0.on_error=null"})
+	s, err = parse(t, "x", []byte("version: 1\nsource: {range: {n: 1}}\nsteps: [{filter: id > 0, on_error: fail}]\n"), []string{"steps.0.on_error=null"})
 	if err != nil || s.Steps[0].OnError != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, set := range []string{"version=null", "source=null", "run={cpus: 3, cpu: null}"} {
-		if _, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{set}); fault.CodeOf(err) != fault.Invalid {
+		if _, err := parse(t, "x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{set}); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("--set %s: %v", set, err)
 		}
 	}
@@ -322,7 +322,7 @@ func TestSetNull(t *testing.T) {
 
 // An item of a list that the spec does not have cannot be set.
 func TestSetItemOfNoList(t *testing.T) {
-	_, err := Parse("x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{"steps.0.filter=id > 1"})
+	_, err := parse(t, "x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{"steps.0.filter=id > 1"})
 	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "--set steps.0.filter: steps: want a list, not a mapping: the spec has none whose items could be set") {
 		t.Error(err)
 	}
@@ -335,15 +335,15 @@ func TestAliasBomb(t *testing.T) {
 	for i := 1; i < 10; i++ {
 		b.WriteString(strings.NewReplacer("N", string(rune('0'+i)), "P", string(rune('0'+i-1))).Replace("aN: &aN [*aP,*aP,*aP,*aP,*aP,*aP,*aP,*aP,*aP,*aP]\n"))
 	}
-	if _, err := Parse("x", []byte(b.String()), nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "too large") {
+	if _, err := parse(t, "x", []byte(b.String()), nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("error %v", err)
 	}
 	deep := strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
-	if _, err := Parse("x", []byte("version: "+deep), nil); fault.CodeOf(err) != fault.Invalid {
+	if _, err := parse(t, "x", []byte("version: "+deep), nil); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("deep: %v", err)
 	}
 	big := strings.Repeat("# x\n", 1<<20)
-	if _, err := Parse("x", []byte(big), nil); fault.CodeOf(err) != fault.Invalid {
+	if _, err := parse(t, "x", []byte(big), nil); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("long: %v", err)
 	}
 }
@@ -448,7 +448,7 @@ source: {mix: {sources: [
   {name: e, weight: 1, source: {text: {paths: [y]}}}, {name: f, weight: 1, source: {binary: {paths: [y]}}}]}}
 `
 	parse := func(text string) *Spec {
-		s, err := Parse("s", []byte(text), nil)
+		s, err := parse(t, "s", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ train:
 `
 
 func TestTrain(t *testing.T) {
-	s, err := Parse("t.yaml", []byte(trained), []string{"train.config.lr=0.5", "train.config.deep.er=false", "train.workers=3"})
+	s, err := parse(t, "t.yaml", []byte(trained), []string{"train.config.lr=0.5", "train.config.deep.er=false", "train.workers=3"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestTrain(t *testing.T) {
 			t.Errorf("config.%s is %s, want %s", key, got, want)
 		}
 	}
-	if s, err := Parse("t.yaml", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 1}\ntrain:\n"), nil); err != nil || s.Train == nil && s.Shards == nil {
+	if s, err := parse(t, "t.yaml", []byte("version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 1}\ntrain:\n"), nil); err != nil || s.Train == nil && s.Shards == nil {
 		t.Error(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestTrainMistakes(t *testing.T) {
 		if text == trained {
 			t.Fatalf("%q is not in the spec", c.from)
 		}
-		_, err := Parse("t.yaml", []byte(text), nil)
+		_, err := parse(t, "t.yaml", []byte(text), nil)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%q: %v", c.to, err)

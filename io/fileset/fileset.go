@@ -46,7 +46,7 @@ type Options struct {
 	// (string) and the row's number in its file (int64; where splits of unknown
 	// rows precede it, an Unsupported error at plan time).
 	PathColumn string `json:"path_column,omitempty" doc:"name of an extra column: the file's path"`
-	RowColumn  string `json:"row_column,omitempty" doc:"name of an extra column: the row's number in its file"`
+	RowColumn  string `json:"row_column,omitempty" doc:"name of an extra column: the row's number in its file. Refused for a CSV, JSON lines or text file of more than split_bytes, whose rows are not counted: raise that"`
 	// Hidden includes files and folders that begin with '_' or '.'. Otherwise only
 	// those are read that a path or a part of a glob names with its first byte;
 	// "_key=value" folders are never hidden.

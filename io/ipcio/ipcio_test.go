@@ -425,3 +425,57 @@ func TestEncodeAllNull(t *testing.T) {
 		}
 	}
 }
+
+// The row column counts through the record batches of a file, and begins anew in the next, wherever reading begins.
+func TestRowColumn(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{{Name: "v", Type: arrow.PrimitiveTypes.Int64}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	var recs []arrow.RecordBatch
+	for _, n := range []int64{3, 0, 2} {
+		for i := range n {
+			b.Field(0).(*array.Int64Builder).Append(i)
+		}
+		rec := b.NewRecordBatch()
+		defer rec.Release()
+		recs = append(recs, rec)
+	}
+	const all = "0 1 2 3 4 0 1 2 3 4 "
+	for layout, want := range map[string][]string{"file": {all, "1 2 4 1 2 4 "}, "stream": {all, "1 2 3 4 1 2 3 4 "}} { // from row 0 and 1 of each split
+		dir := t.TempDir()
+		for _, name := range []string{"a.arrow", "b.arrow"} {
+			writeFile(t, filepath.Join(dir, name), &ipcio.EncodingOptions{Layout: layout}, recs)
+		}
+		tab, err := ipcio.New(ipcio.Options{Options: fileset.Options{Paths: []string{dir}, RowColumn: "row"}}).Resolve(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tab.Close()
+		for from, want := range want {
+			got := ""
+			for i := range tab.Splits() {
+				r, err := tab.Open(t.Context(), i, &driver.ScanOptions{Alloc: memtest.New(t), BatchRows: 2, FromRow: int64(from)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				for {
+					b, err := r.Next(t.Context())
+					if err == io.EOF {
+						break
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, row := range b.Record.Column(1).(*array.Int64).Int64Values() {
+						got += fmt.Sprint(row, " ")
+					}
+					b.Record.Release()
+				}
+			}
+			if got != want {
+				t.Errorf("%s, from row %d: %q, want %q", layout, from, got, want)
+			}
+		}
+	}
+}

@@ -561,3 +561,29 @@ func TestEncoding(t *testing.T) {
 	}
 	enc.Abort()
 }
+
+// The row column counts what the file holds, bad rows too; over several splits it is refused with what to do.
+func TestRowColumn(t *testing.T) {
+	lines := strings.Repeat("{\"v\": 1}\n\n", 3) + "{\"v\": \"z\"}\n{\"v\": 2}\n"
+	elements := `[{"v": 1}, {"v": 1}, {"v": 1}, {"v": "z"}, {"v": 2}]`
+	for name, text := range map[string]string{"x.jsonl": lines, "x.json": elements} {
+		o := paths(save(t, name, []byte(text)))
+		o.Types, o.RowColumn = map[string]string{"v": "int"}, "row"
+		for _, batch := range []int{0, 1, 2} {
+			rec, err := readAll(t, o, &driver.ScanOptions{BatchRows: batch, OnBadRow: func(error) error { return nil }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(rec.Column(int(rec.NumCols()) - 1)); got != "[0 1 2 4]" {
+				t.Errorf("%s, batches of %d: rows %s", name, batch, got)
+			}
+			rec.Release()
+		}
+		o.SplitBytes = 10
+		_, err := readAll(t, o, &driver.ScanOptions{OnBadRow: func(error) error { return nil }})
+		want := fmt.Sprintf("x.jsonl: row_column \"row\": rows of a text file of %d splits are not known before it is read; set split_bytes to %d or more to read it as one", (len(lines)+9)/10, len(lines))
+		if name == "x.json" && err != nil || name == "x.jsonl" && (fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s in splits: %v, want %s", name, err, want)
+		}
+	}
+}

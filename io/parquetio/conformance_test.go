@@ -179,12 +179,6 @@ var refused = map[string]struct {
 	"large_string_map.brotli.parquet":                {fault.Unsupported, "one page has more than 1 GiB"},
 }
 
-// deviates are the files that are read otherwise than pyarrow does.
-var deviates = map[string]struct{ hash, why string }{
-	"old_list_structure.parquet": {"ee82cd0de22f506fc42417a2d04be8ea",
-		"arrow-go takes the repeated group of a two-level list of lists for a struct of one field"},
-}
-
 func TestConformance(t *testing.T) {
 	var golden map[string]struct {
 		Rows  int64
@@ -233,9 +227,6 @@ func TestConformance(t *testing.T) {
 					for _, v := range cols[c] {
 						fmt.Fprintln(h, v)
 					}
-				}
-				if d, ok := deviates[rel]; ok {
-					want.Hash = d.hash
 				}
 				if got := hex.EncodeToString(h.Sum(nil))[:32]; rows != want.Rows || got != want.Hash {
 					for c := range cols {

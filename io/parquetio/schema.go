@@ -86,18 +86,22 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
-	man, err := pqarrow.NewSchemaManifest(md.Schema, nil, nil)
+	sc, err := ruled(raw)
+	if err != nil {
+		return nil, err
+	}
+	man, err := pqarrow.NewSchemaManifest(sc, nil, nil)
 	var odd map[int]*driver.Unreadable
 	if err == nil && stored != "" {
 		var kv metadata.KeyValueMetadata
 		if kv, odd, err = plainSchema(stored, man.Fields); err != nil {
 			return nil, err
 		}
-		man, err = pqarrow.NewSchemaManifest(md.Schema, kv, nil)
+		man, err = pqarrow.NewSchemaManifest(sc, kv, nil)
 	}
 	if err != nil {
 		return nil, fault.New(fault.Unsupported, "the type has no Arrow equivalent: %w; write the column as another type, where the file is made", err).
-			At(fault.Place{Column: withoutEquivalent(md.Schema)})
+			At(fault.Place{Column: withoutEquivalent(sc)})
 	}
 	md.FileMetaData.KeyValueMetadata = nil // may be large, and is used up
 	s = &fileSchema{base: md, manifest: man}
@@ -128,6 +132,79 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	}
 	s.arrow = arrow.NewSchema(fields, nil)
 	return s, nil
+}
+
+// ruled is the schema of a footer with its lists in the one shape of which arrow-go makes what the format's rules for all of them say
+// (LogicalTypes.md, "Lists", with those for files of older writers): leaves and their levels stay what they are.
+func ruled(raw []byte) (*schema.Schema, error) {
+	md, err := metadata.NewFileMetaData(raw, nil) // a copy, as its nodes get other parents
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+	}
+	root, err := withFields(md.Schema.Root(), parquet.Repetitions.Required, ruledField)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the schema is damaged: %w", err)
+	}
+	return schema.NewSchema(root), nil
+}
+
+func withFields(g *schema.GroupNode, rep parquet.Repetition, f func(schema.Node) (schema.Node, error)) (*schema.GroupNode, error) {
+	fields := make(schema.FieldList, g.NumFields())
+	for i := range fields {
+		var err error
+		if fields[i], err = f(g.Field(i)); err != nil {
+			return nil, err
+		}
+	}
+	if g.LogicalType().IsNone() {
+		return schema.NewGroupNode(g.Name(), rep, fields, g.FieldID())
+	}
+	return schema.NewGroupNodeLogical(g.Name(), rep, fields, g.LogicalType(), g.FieldID())
+}
+
+// ruledField is a column or a field of a group: one that is repeated is a list that must be there, of elements that must.
+func ruledField(n schema.Node) (schema.Node, error) {
+	g, group := n.(*schema.GroupNode)
+	repeated := n.RepetitionType() == parquet.Repetitions.Repeated
+	switch {
+	case group && (!repeated || !g.LogicalType().IsNone()):
+		return ruledGroup(g, n.RepetitionType())
+	case !repeated:
+		return n, nil
+	}
+	elem := n
+	if group {
+		var err error
+		if elem, err = ruledElement(g); err != nil {
+			return nil, err
+		}
+	}
+	return schema.NewGroupNodeLogical(n.Name(), parquet.Repetitions.Required, schema.FieldList{elem}, schema.NewListLogicalType(), n.FieldID())
+}
+
+// ruledElement is a repeated group around g, which is the type of the elements.
+func ruledElement(g *schema.GroupNode) (schema.Node, error) {
+	e, err := ruledGroup(g, parquet.Repetitions.Required)
+	if err != nil {
+		return nil, err
+	}
+	return schema.NewGroupNode("list", parquet.Repetitions.Repeated, schema.FieldList{e}, -1)
+}
+
+func ruledGroup(g *schema.GroupNode, rep parquet.Repetition) (*schema.GroupNode, error) {
+	list, isMap := g.LogicalType().Equals(schema.NewListLogicalType()), g.LogicalType().Equals(schema.MapLogicalType{})
+	return withFields(g, rep, func(n schema.Node) (schema.Node, error) {
+		r, group := n.(*schema.GroupNode)
+		switch {
+		case !list && !isMap:
+			return ruledField(n)
+		case !group || r.RepetitionType() != parquet.Repetitions.Repeated:
+			return n, nil
+		case list && (r.NumFields() != 1 || r.Field(0).RepetitionType() == parquet.Repetitions.Repeated || r.Name() == "array" || r.Name() == g.Name()+"_tuple"):
+			return ruledElement(r)
+		}
+		return withFields(r, parquet.Repetitions.Repeated, ruledField)
+	})
 }
 
 // withoutEquivalent is the first top-level column that arrow-go makes nothing of; "" if none by itself.
