@@ -86,9 +86,11 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
-	sc, err := ruled(raw)
-	if err != nil {
-		return nil, err
+	sc := md.Schema
+	if nested(sc) {
+		if sc, err = ruled(raw); err != nil {
+			return nil, err
+		}
 	}
 	man, err := pqarrow.NewSchemaManifest(sc, nil, nil)
 	var odd map[int]*driver.Unreadable
@@ -132,6 +134,16 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	}
 	s.arrow = arrow.NewSchema(fields, nil)
 	return s, nil
+}
+
+// nested reports whether a column is more than one value a row.
+func nested(s *schema.Schema) bool {
+	for i := range s.Root().NumFields() {
+		if f := s.Root().Field(i); f.Type() == schema.Group || f.RepetitionType() == parquet.Repetitions.Repeated {
+			return true
+		}
+	}
+	return false
 }
 
 // ruled is the schema of a footer with its lists in the one shape of which arrow-go makes what the format's rules for all of them say
