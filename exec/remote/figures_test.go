@@ -26,6 +26,8 @@ import (
 	plan "github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
 	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/io/memio"
+	"github.com/penstock-data/penstock/io/parquetio"
 )
 
 // TestFigures measures, where PENSTOCK_FIGURES names a file for the table (ONLY=nodes bench/run.sh). Other processes are this binary again.
@@ -278,22 +280,95 @@ func (n *narrow) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.R
 	return n.Node.Do(ctx, t, h)
 }
 
-// figureSplits plans and queues a million of them.
+// figureSplits queues a million of them: of a table that is there, and planned, by two processes that are nodes.
 func figureSplits(t *testing.T, b *strings.Builder) {
 	const n = 1_000_000
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	at := time.Now()
-	s, err := local.New(&local.Options{Nodes: []local.Node{idle{}}}).Run(t.Context(), empty(n), nil)
+	// sized gives how long a call took and the bytes for each split that what it gave holds on to.
+	sized := func(run func() (plan.Stream, error)) (took time.Duration, bytes int64) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		at := time.Now()
+		s, err := run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		took = time.Since(at)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return took, (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n
+	}
+	took, bytes := sized(func() (plan.Stream, error) {
+		return local.New(&local.Options{Nodes: []local.Node{idle{}}}).Run(t.Context(), empty(n), nil)
+	})
+	fmt.Fprintf(b, "| 1 M splits of a table in memory queued, nothing planned | %.1f s, %d bytes each | <= 10 s, <= 1 KB |\n", took.Seconds(), bytes)
+	const files = 100
+	dir := t.TempDir()
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{RowGroupRows: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(at)
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	s.Close()
-	fmt.Fprintf(b, "| 1 M splits of a table in memory queued, nothing planned | %.1f s, %d bytes each | <= 10 s, <= 1 KB |\n", took.Seconds(), (int64(after.HeapAlloc)-int64(before.HeapAlloc))/n)
+	res, err := dataset.Range(n/files).WithColumns("x = 1.0").Write(t.Context(), dir, enc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+	if err != nil || len(made) != 1 {
+		t.Fatalf("%v: %v, %v", res, made, err)
+	}
+	for i := range files - 1 {
+		if err := os.Link(made[0], filepath.Join(dir, fmt.Sprintf("copy-%d.parquet", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ what, name string }{{"range", "of a range"}, {dir, fmt.Sprintf("of %d Parquet files of %d row groups", files, n/files)}} {
+		gs, dirs := gangtest.WithFolders(t, 2)
+		other := again(t, "scan "+c.what, gang.EnvDir+"="+dirs[1])
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(gs[0], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		splits := 0
+		took, bytes := sized(func() (plan.Stream, error) {
+			return Scanned(c.what).Stream(t.Context(), &dataset.RunOptions{Runner: &noted{r, &splits}})
+		})
+		r.Close()
+		if err := other.Wait(); err != nil || splits != n {
+			t.Fatalf("%d splits: %v", splits, err)
+		}
+		fmt.Fprintf(b, "| 1 M splits %s, with a filter, listed, planned and compared by 2 nodes, and queued | %.1f s, %d bytes each in the leader | <= 10 s, <= 1 KB |\n", c.name, took.Seconds(), bytes)
+	}
+}
+
+// noted is a Runner that counts splits that are kept.
+type noted struct {
+	*Runner
+	splits *int
+}
+
+func (r *noted) Run(ctx context.Context, g *plan.Graph, o *plan.Options) (plan.Stream, error) {
+	scan := g.Root.Scan
+	*r.splits = len(scan.Table.Splits())
+	for _, k := range scan.Keep {
+		if !k {
+			*r.splits--
+		}
+	}
+	return r.Runner.Run(ctx, g, o)
+}
+
+// Scanned is what figures read and filter: the Parquet files of a folder, or of "range" as many splits as figureSplits has.
+func Scanned(what string) *dataset.Dataset {
+	if what == "range" {
+		return dataset.Range(1_000_000 * memio.SplitRows).Filter("id % 2 == 0")
+	}
+	return dataset.ReadParquet(what).Filter("x > 0.5")
 }
 
 // idle is a node that does nothing.
