@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/internal/freeport"
 )
 
 // pair is two processes that are connected in both ways: nodes of a gang, and a gRPC server and its client.
@@ -79,12 +80,16 @@ func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error
 	}
 	hosts := []string{host0, host1}
 	for k, g := range gs {
-		_, port, err := net.SplitHostPort(g.Address())
+		g.Close()
+		address, err := freeport.Address()
+		if err != nil {
+			return p, err
+		}
+		_, port, err := net.SplitHostPort(address)
 		if err != nil {
 			return p, err
 		}
 		hosts[k] = net.JoinHostPort(hosts[k], port)
-		g.Close()
 	}
 	var told start
 	for k, dir := range dirs {
