@@ -16,7 +16,7 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// perSplit is how many blocks a split has, where there are so many.
+// perSplit is how many blocks a split has; the last may have fewer.
 const perSplit = 16
 
 // plan runs a plan that reads t.Count blocks of t.Size bytes, all at node 1, and gives how long node 0 took from the meeting of both to the end of the stream.
@@ -27,7 +27,7 @@ func (n *sender) plan(t task) (took time.Duration, err error) {
 	}
 	g := &exec.Graph{
 		// The first split takes the only place of node 0 until all is there.
-		Root:   &exec.Stage{Inputs: []*exec.Stage{scan(0, &blocks{splits: 1, let: let}), scan(1, newBlocks(t))}, Limit: -1},
+		Root:   &exec.Stage{Inputs: []*exec.Stage{scan(0, &blocks{splits: []int{0}, let: let}), scan(1, newBlocks(t))}, Limit: -1},
 		Schema: blockSchema,
 		Words:  func(context.Context) ([][2]string, error) { return [][2]string{{"blocks", fmt.Sprint(t)}}, nil },
 	}
@@ -59,40 +59,43 @@ var blockSchema = arrow.NewSchema([]arrow.Field{{Name: "data", Type: arrow.Binar
 
 // blocks is a table of splits of the same record again and again.
 type blocks struct {
-	splits, each int
-	rec          arrow.RecordBatch
-	let          chan struct{} // the end of a split waits for it; nil: it does not
+	splits []int // how often
+	rec    arrow.RecordBatch
+	let    chan struct{} // the end of a split waits for it; nil: it does not
 }
 
 func newBlocks(t task) *blocks {
-	each := min(perSplit, t.Count)
 	b := array.NewBinaryBuilder(memory.DefaultAllocator, arrow.BinaryTypes.Binary)
 	data := make([]byte, t.Size)
 	rand.Read(data)
 	b.Append(data)
-	return &blocks{splits: t.Count / each, each: each, rec: array.NewRecordBatch(blockSchema, []arrow.Array{b.NewArray()}, 1)}
+	all := &blocks{rec: array.NewRecordBatch(blockSchema, []arrow.Array{b.NewArray()}, 1)}
+	for at := 0; at < t.Count; at += perSplit {
+		all.splits = append(all.splits, min(perSplit, t.Count-at))
+	}
+	return all
 }
 
 func (b *blocks) Schema() *arrow.Schema { return blockSchema }
 func (b *blocks) Splits() (all []driver.Split) {
-	for i := range b.splits {
-		all = append(all, driver.Split{ID: fmt.Sprint("block#", i), Index: int64(i), Rows: int64(b.each)})
+	for i, n := range b.splits {
+		all = append(all, driver.Split{ID: fmt.Sprint("blocks#", i), Index: int64(i), Rows: int64(n)})
 	}
 	return all
 }
 func (b *blocks) Fingerprint(context.Context) (string, error) { return "blocks", nil }
 func (b *blocks) Close() error                                { return nil }
-func (b *blocks) Open(context.Context, int, *driver.ScanOptions) (driver.Reader, error) {
-	return &blockReader{b: b}, nil
+func (b *blocks) Open(_ context.Context, split int, _ *driver.ScanOptions) (driver.Reader, error) {
+	return &blockReader{b: b, rows: b.splits[split]}, nil
 }
 
 type blockReader struct {
-	b   *blocks
-	row int
+	b         *blocks
+	row, rows int
 }
 
 func (r *blockReader) Next(ctx context.Context) (driver.Batch, error) {
-	if r.row == r.b.each {
+	if r.row == r.rows {
 		if r.b.let != nil {
 			select {
 			case <-r.b.let:
