@@ -192,8 +192,8 @@ func figurePlans(t *testing.T, b *strings.Builder, p *peer, n int) {
 		for i := range ended[1:] {
 			took = append(took, ended[i+1].Sub(ended[i]))
 		}
-		a, b := quantiles(took)
-		p50, p99, rates = append(p50, a), append(p99, b), append(rates, all/time.Duration(len(ended)))
+		mid, tail := quantiles(took)
+		p50, p99, rates = append(p50, mid), append(p99, tail), append(rates, all/time.Duration(len(ended)))
 	}
 	fmt.Fprintf(b, "| round trip of an empty task of a plan to another process, idle: from the end of one to the end of the next, one at a time, p50 | %s | <= 150 us |\n| the same, p99 | %s | <= 2 ms |\n", middle(p50), middle(p99))
 	fmt.Fprintf(b, "| the same as a rate: a plan of empty splits, one after the other | %s | |\n", perSecond(rates))
@@ -235,8 +235,8 @@ func figurePlans(t *testing.T, b *strings.Builder, p *peer, n int) {
 			}
 			took = append(took, d)
 		}
-		a, b := quantiles(took)
-		p50, p99 = append(p50, a), append(p99, b)
+		mid, tail := quantiles(took)
+		p50, p99 = append(p50, mid), append(p99, tail)
 	}
 	fmt.Fprintf(b, "| a plan of one empty split, done in another process that waits for it: from Run to the end of its stream, p50 | %s | |\n| the same, p99 | %s | |\n", middle(p50), middle(p99))
 }
