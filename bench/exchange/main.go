@@ -1,10 +1,12 @@
-// Command exchange measures the transport of samples between the nodes of a job (shard/exchange) beside plain gRPC streaming of the same bytes, with TLS 1.3 both: two processes over loopback, and over a link
+// Command exchange measures the transport of samples between the nodes of a job (shard/exchange), and that of the blocks of a plan (exec/remote), beside plain gRPC streaming of the same bytes, with TLS 1.3 both: two processes over loopback, and over a link
 // of a limited rate between two network namespaces (root, with the programs ip and tc). It prints a table, each figure beside its goal. `ONLY=exchange bench/run.sh` makes all of it and writes bench/results/exchange.md.
 //
 //	exchange [-only PART,...] [-quick] DIR
 //
-// The parts are loopback, link and trip. In each round the exchange, gRPC and the exchange again take their turns, so that a figure is beside its own noise: "A/A" is the second against the first.
+// The parts are loopback, link and trip. In each round the exchange (or a plan), gRPC and the exchange again take their turns, so that a figure is beside its own noise: "A/A" is the second against the first.
 // gRPC sends messages of one bytes field (wrapperspb.BytesValue) over one stream, with what grpc-go does by default but for the largest message. Its receiver has the bytes in a message of its own, as the exchange's has them in memory of its pool.
+// The blocks of a plan are those of a source in the memory of node 1, with nothing after it: each is asked for and granted, and comes into memory of node 0's budget. A plan begins with its nodes connected, and ends with the stream of its
+// blocks; another split, which waits, keeps node 0 from reading. gRPC sends from node 0 to node 1, blocks go from 1 to 0.
 package main
 
 import (
@@ -23,8 +25,8 @@ var parts = []kit.Part[func(*bench) error]{
 }
 
 var table = kit.Table{
-	Out: os.Stdout, Program: "exchange", Title: "Samples between nodes",
-	About: ": two processes of one machine, which share its cores, with TLS 1.3 both ways. The exchange, gRPC and the exchange again take turns: ratios are of the same round, \"median (smallest to largest, of how many)\", and A/A is the exchange's second turn against its first. Rates and times are medians.",
+	Out: os.Stdout, Program: "exchange", Title: "Samples and blocks between nodes",
+	About: ": two processes of one machine, which share its cores, with TLS 1.3 both ways. The exchange (or a plan whose blocks come from the other node), gRPC and the exchange (or the plan) again take turns: ratios are of the same round, \"median (smallest to largest, of how many)\", and A/A is its second turn against its first. Rates and times are medians.",
 	Foot:  "What is in a figure besides is said in `bench/exchange`.",
 }
 
@@ -53,7 +55,7 @@ func loopback(b *bench) error {
 	}
 	defer p.close()
 	for _, size := range []int{64 << 10, mib, 16 * mib} {
-		if err := b.throughput(p, fmt.Sprintf("loopback, messages of %d KiB", size>>10), size, b.Few(512, 32)*mib, b.Few(7, 1)); err != nil {
+		if err := b.throughput(p, "loopback", size, b.Few(512, 32)*mib, b.Few(7, 1)); err != nil {
 			return err
 		}
 	}
@@ -73,7 +75,7 @@ func link(b *bench) error {
 		}
 		p, err := b.pair(l.host(0), l.host(1), l.in(0), l.in(1))
 		if err == nil {
-			err = b.throughput(p, "a link of "+x.rate+"/s (tc tbf), messages of 1024 KiB", mib, b.Few(x.total, 8)*mib, b.Few(5, 1))
+			err = b.throughput(p, "a link of "+x.rate+"/s (tc tbf)", mib, b.Few(x.total, 8)*mib, b.Few(5, 1))
 			p.close()
 		}
 		l.remove()
@@ -84,13 +86,14 @@ func link(b *bench) error {
 	return nil
 }
 
-// rounds lets the exchange, gRPC and the exchange again do a task in turns.
+// rounds lets the kind of t, gRPC and that kind again do a task in turns.
 func (b *bench) rounds(p *pair, t task, rounds int) (x, g, again []result, err error) {
+	ours := t.Kind
 	for range rounds {
 		for _, r := range []struct {
 			kind string
 			to   *[]result
-		}{{"exchange", &x}, {"grpc", &g}, {"exchange", &again}} {
+		}{{ours, &x}, {"grpc", &g}, {ours, &again}} {
 			t.Kind = r.kind
 			got, err := p.run(t)
 			if err != nil {
@@ -102,17 +105,20 @@ func (b *bench) rounds(p *pair, t task, rounds int) (x, g, again []result, err e
 	return x, g, again, nil
 }
 
-// throughput adds the lines of a size.
-func (b *bench) throughput(p *pair, what string, size, total, rounds int) error {
-	x, g, again, err := b.rounds(p, task{Size: size, Count: total / size}, rounds)
-	if err != nil {
-		return err
-	}
+// throughput adds the lines of a size: of the exchange, and of a plan.
+func (b *bench) throughput(p *pair, where string, size, total, rounds int) error {
 	gb := float64(total) / 1e9
 	rate := func(r result) float64 { return gb / r.Wall.Seconds() }
 	cpu := func(r result) float64 { return r.both.Seconds() / gb }
-	b.compare(what+": rate against gRPC", ">= 0.8x", "GB/s", rate, x, g, again)
-	b.compare(what+": CPU of both processes per GB, against gRPC", "", "s", cpu, x, g, again)
+	for _, k := range []struct{ kind, what string }{{"exchange", "messages"}, {"plan", "blocks of a plan"}} {
+		x, g, again, err := b.rounds(p, task{Kind: k.kind, Size: size, Count: total / size}, rounds)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("%s, %s of %d KiB", where, k.what, size>>10)
+		b.compare(what+": rate against gRPC", ">= 0.8x", "GB/s", rate, x, g, again)
+		b.compare(what+": CPU of both processes per GB, against gRPC", "", "s", cpu, x, g, again)
+	}
 	return nil
 }
 
@@ -141,7 +147,7 @@ func trip(b *bench) error {
 	}
 	defer p.close()
 	count := b.Few(5000, 100)
-	x, g, again, err := b.rounds(p, task{Size: 64, Count: count, Trip: true}, b.Few(5, 1))
+	x, g, again, err := b.rounds(p, task{Kind: "exchange", Size: 64, Count: count, Trip: true}, b.Few(5, 1))
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/cluster/gang"
+	"github.com/penstock-data/penstock/exec/remote"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/exchange"
@@ -36,17 +36,18 @@ const (
 	sayAnswer = 1
 )
 
-// node is one of the two processes; it does what its input says, until that ends.
-func node(number string) error {
-	self, err := strconv.Atoi(number)
+// node is one of the two processes, at its address of the gang; it does what its input says, until that ends.
+func node(address string) error {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
-	g, err := gang.Aide()
+	g, err := gang.Open(os.Getenv(gang.EnvDir), l)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
+	self := g.Node()
 	out := json.NewEncoder(os.Stdout)
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	hello := said{Address: g.Address()}
@@ -73,7 +74,12 @@ func node(number string) error {
 	defer x.Close()
 	pool := mem.New(1 << 30)
 	defer pool.Close()
-	n := &sender{ctx: ctx, x: x, pool: pool}
+	r, err := remote.New(g, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	n := &sender{ctx: ctx, x: x, pool: pool, runner: r}
 	if self == 1 {
 		go n.echo()
 	} else if err := n.dial(s); err != nil {
@@ -104,6 +110,7 @@ type sender struct {
 	ctx    context.Context
 	x      *exchange.Exchange
 	pool   *mem.Pool
+	runner *remote.Runner
 	stream grpc.ClientStream
 }
 
@@ -124,6 +131,10 @@ func (n *sender) echo() {
 }
 
 func (n *sender) run(t task) (a answer, err error) {
+	if t.Kind == "plan" {
+		a.Wall, err = n.plan(t)
+		return a, err
+	}
 	send := n.exchange(t)
 	if t.Kind == "grpc" {
 		send = n.grpc(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/bench/internal/kit"
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/internal/freeport"
 )
 
 // pair is two processes that are connected in both ways: nodes of a gang, and a gRPC server and its client.
@@ -46,9 +47,9 @@ type said struct {
 	CA      []byte
 }
 
-// task is something to measure; node 0 does it.
+// task is something to measure; node 0 does it, a plan with node 1.
 type task struct {
-	Kind        string // exchange or grpc; cpu: nothing but that
+	Kind        string // exchange, plan or grpc; cpu: nothing but that
 	Size, Count int
 	Trip        bool // each message is answered
 }
@@ -73,14 +74,23 @@ func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error
 		}
 	}()
 	gs, dirs := gangtest.WithFolders(p.host, 2)
-	for _, g := range gs {
-		g.Close()
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return p, err
 	}
-	hosts := []string{net.JoinHostPort(host0, "1"), net.JoinHostPort(host1, "1")}
+	hosts := []string{host0, host1}
+	for k, g := range gs {
+		g.Close()
+		address, err := freeport.Address()
+		if err != nil {
+			return p, err
+		}
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return p, err
+		}
+		hosts[k] = net.JoinHostPort(hosts[k], port)
+	}
 	var told start
 	for k, dir := range dirs {
 		file := filepath.Join(dir, gang.FileName)
@@ -99,7 +109,7 @@ func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			return p, err
 		}
-		argv := append(slices.Clone([][]string{in0, in1}[k]), self, "node", strconv.Itoa(k))
+		argv := append(slices.Clone([][]string{in0, in1}[k]), self, "node", hosts[k])
 		c := &child{cmd: exec.CommandContext(b.Ctx, argv[0], argv[1:]...)}
 		c.cmd.Env = append(os.Environ(), gang.EnvDir+"="+dir)
 		c.cmd.Stderr = os.Stderr
@@ -129,7 +139,7 @@ func (b *bench) pair(host0, host1 string, in0, in1 []string) (p *pair, err error
 		}
 	}
 	// Both ways once, so that nothing is measured that is done once.
-	for _, kind := range []string{"exchange", "grpc"} {
+	for _, kind := range []string{"exchange", "plan", "grpc"} {
 		if _, err := p.run(task{Kind: kind, Size: mib, Count: 32}); err != nil {
 			return p, err
 		}
@@ -154,9 +164,14 @@ func (p *pair) close() {
 }
 
 func (c *child) ask(t task) (a answer, err error) {
-	if err = json.NewEncoder(c.in).Encode(t); err == nil {
-		err = c.out.Decode(&a)
+	if err = json.NewEncoder(c.in).Encode(t); err != nil {
+		return a, err
 	}
+	return c.answer()
+}
+
+func (c *child) answer() (a answer, err error) {
+	err = c.out.Decode(&a)
 	if err == nil && a.Error != "" {
 		err = fmt.Errorf("%s", a.Error)
 	}
@@ -171,8 +186,18 @@ func (p *pair) run(t task) (r result, err error) {
 			return r, err
 		}
 	}
+	if t.Kind == "plan" {
+		if err = json.NewEncoder(p.nodes[1].in).Encode(t); err != nil {
+			return r, err
+		}
+	}
 	if r.answer, err = p.nodes[0].ask(t); err != nil {
 		return r, err
+	}
+	if t.Kind == "plan" {
+		if _, err = p.nodes[1].answer(); err != nil {
+			return r, err
+		}
 	}
 	for k, c := range p.nodes {
 		if after[k], err = c.ask(task{Kind: "cpu"}); err != nil {

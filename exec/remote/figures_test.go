@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,8 @@ import (
 	plan "github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/exectest"
 	"github.com/penstock-data/penstock/exec/local"
+	"github.com/penstock-data/penstock/io/memio"
+	"github.com/penstock-data/penstock/io/parquetio"
 )
 
 // TestFigures measures, where PENSTOCK_FIGURES names a file for the table (ONLY=nodes bench/run.sh). Other processes are this binary again.
@@ -59,11 +62,20 @@ func empty(n int) *plan.Graph {
 	return g
 }
 
-// figureTasks sends empty tasks to another process.
+// Held is a plan of n empty splits behind one that is not read before let is closed: where that takes the only place of the leader, all others go to other processes.
+func Held(n int, let chan struct{}) *plan.Graph {
+	first := exectest.NewTable(1, 0)
+	first.Reads = []chan struct{}{let}
+	g := exectest.Graph(exectest.Cut(-1, []*plan.Stage{exectest.ScanStage(0, first), exectest.ScanStage(1, exectest.NewTable(n, 0))}))
+	g.Words = func(context.Context) ([][2]string, error) { return [][2]string{{"plan", "test"}}, nil }
+	return g
+}
+
+// figureTasks sends empty tasks to another process: as a plan does, and over its link alone.
 func figureTasks(t *testing.T, b *strings.Builder) {
 	gs, dirs := gangtest.WithFolders(t, 2)
-	const n = 64
-	c := again(t, "empty", gang.EnvDir+"="+dirs[1], "PENSTOCK_REMOTE_TASKS="+strconv.Itoa(n))
+	const n = 200_000
+	c := again(t, "held", gang.EnvDir+"="+dirs[1], "PENSTOCK_REMOTE_TASKS="+strconv.Itoa(n))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -73,20 +85,21 @@ func figureTasks(t *testing.T, b *strings.Builder) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s, ctx, err := r.lead(t.Context(), empty(n), nil, nil)
+	s, ctx, err := r.lead(t.Context(), Held(n, nil), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.cancel(nil)
 	defer s.end(nil)
 	p := s.peers[0]
+	figurePlans(t, b, p, n)
 	p.Watch(deaf{})
 	none := exectest.NewTable(1, 0)
 	hand := &local.Hand{Schema: none.Schema(), None: func() arrow.RecordBatch { return nil }, Alloc: memory.DefaultAllocator, Read: func(int64) {}, Urgent: func() bool { return false }, Charge: func(int64) func() { return func() {} }, Emit: func(*plan.Block) error { return nil }}
 	var id atomic.Uint64
 	do := func() {
 		i := id.Add(1)
-		if _, err := p.Do(ctx, &local.Task{ID: i, Split: int(i) % n, Part: -1, To: -1, Attempt: 1}, hand); err != nil {
+		if _, err := p.Do(ctx, &local.Task{ID: i, Stage: 1, Split: int(i) % n, Part: -1, To: -1, Attempt: 1}, hand); err != nil {
 			t.Error(err)
 		}
 	}
@@ -104,12 +117,12 @@ func figureTasks(t *testing.T, b *strings.Builder) {
 		slices.Sort(took)
 		p50, p99 = append(p50, took[len(took)/2]), append(p99, took[len(took)*99/100])
 	}
-	fmt.Fprintf(b, "| round trip of an empty task to another process, idle, p50 | %s | <= 150 us |\n| the same, p99 | %s | <= 2 ms |\n", middle(p50), middle(p99))
+	fmt.Fprintf(b, "| over the link alone, past the scheduler: round trip of an empty task to another process, idle, p50 | %s | <= 150 us |\n| the same, p99 | %s | <= 2 ms |\n", middle(p50), middle(p99))
 	for _, c := range []struct {
 		lanes int
 		name  string
 		goal  string
-	}{{16, "dispatch of empty tasks, one by one: 16 at a time", ">= 20,000/s"}, {512, "in batches: 512 at a time, as a node of short tasks asks for", ">= 50,000/s"}} {
+	}{{16, "over the link alone: dispatch of empty tasks, 16 at a time", ">= 20,000/s"}, {512, "over the link alone: 512 at a time, as a node of short tasks asks for", ">= 50,000/s"}} {
 		var rates []time.Duration
 		for range 5 {
 			const each = 40000
@@ -125,27 +138,237 @@ func figureTasks(t *testing.T, b *strings.Builder) {
 			all.Wait()
 			rates = append(rates, time.Since(at)/each)
 		}
-		slices.Sort(rates)
-		fmt.Fprintf(b, "| %s | %.0f/s (%.0f to %.0f) | %s |\n", c.name, 1/rates[2].Seconds(), 1/rates[4].Seconds(), 1/rates[0].Seconds(), c.goal)
+		fmt.Fprintf(b, "| %s | %s | %s |\n", c.name, perSecond(rates), c.goal)
 	}
 }
 
-// figureSplits plans and queues a million of them.
-func figureSplits(t *testing.T, b *strings.Builder) {
-	const n = 1_000_000
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+// perSecond is how many there are of what takes so long each.
+func perSecond(each []time.Duration) string {
+	slices.Sort(each)
+	last := len(each) - 1
+	return fmt.Sprintf("%.0f/s (%.0f to %.0f)", 1/each[last/2].Seconds(), 1/each[last].Seconds(), 1/each[0].Seconds())
+}
+
+// figurePlans has plans send their tasks to p, which has n of them: scheduler, attempt, link, the other process, and back.
+func figurePlans(t *testing.T, b *strings.Builder, p *peer, n int) {
+	// run takes the tasks of a plan, so many at a time, all there, and gives when each of them ended.
+	run := func(n, most int) (ended []time.Time, took time.Duration) {
+		ended = make([]time.Time, n)
+		let := make(chan struct{})
+		g := Held(n, let)
+		var over atomic.Int64
+		there := &narrow{Node: p}
+		o := &plan.Options{CPUs: 1, Events: &plan.Events{TaskStarted: func(i plan.TaskInfo) {
+			if i.Stage == 0 {
+				there.widen(most)
+			}
+		}, TaskFinished: func(i plan.TaskInfo, err error) {
+			if i.Stage == 0 {
+				return
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			k := over.Add(1)
+			if ended[k-1] = time.Now(); k == int64(n) {
+				close(let)
+			}
+		}}}
+		took = through(t, there, g, o)
+		if d := there.did.Load(); d != int64(n) {
+			t.Errorf("%d of %d tasks were sent", d, n)
+		}
+		return ended, took
+	}
+	quantiles := func(took []time.Duration) (p50, p99 time.Duration) {
+		slices.Sort(took)
+		return took[len(took)/2], took[len(took)*99/100]
+	}
+	run(2000, 1)
+	var p50, p99, rates []time.Duration
+	for range turns() {
+		ended, all := run(min(n, 20_000), 1)
+		var took []time.Duration
+		for i := range ended[1:] {
+			took = append(took, ended[i+1].Sub(ended[i]))
+		}
+		mid, tail := quantiles(took)
+		p50, p99, rates = append(p50, mid), append(p99, tail), append(rates, all/time.Duration(len(ended)))
+	}
+	fmt.Fprintf(b, "| round trip of an empty task of a plan to another process, idle: from the end of one to the end of the next, one at a time, p50 | %s | <= 150 us |\n| the same, p99 | %s | <= 2 ms |\n", middle(p50), middle(p99))
+	fmt.Fprintf(b, "| the same as a rate: a plan of empty splits, one after the other | %s | |\n", perSecond(rates))
+	for _, c := range []struct {
+		most int
+		name string
+		goal string
+	}{{16, "16 at a time", ">= 20,000/s"}, {maxOpen, "as many at a time as it asks for", ">= 50,000/s"}} {
+		rates = nil
+		for range turns() {
+			_, took := run(n, c.most)
+			rates = append(rates, took/time.Duration(n))
+		}
+		fmt.Fprintf(b, "| dispatch of a plan of %d empty splits to another process, %s | %s | %s |\n", n, c.name, perSecond(rates), c.goal)
+	}
+	// A plan without the split that holds the place of the leader.
+	free := func(n int) (took time.Duration, there int64) {
+		g := Held(n, nil)
+		g.Root.Inputs[0].Scan.Keep = []bool{false}
+		far := &narrow{Node: p}
+		far.most.Store(maxOpen)
+		took = through(t, far, g, &plan.Options{CPUs: 1})
+		return took, far.did.Load()
+	}
+	rates = nil
+	var share int64
+	for range turns() {
+		took, there := free(n)
+		rates, share = append(rates, took/time.Duration(n)), share+there
+	}
+	fmt.Fprintf(b, "| the same where the leader does tasks, too | %s, %d %% of them there | |\n", perSecond(rates), share*100/int64(n*turns()))
+	p50, p99 = nil, nil
+	for range turns() {
+		var took []time.Duration
+		for range 2000 {
+			d, there := free(1)
+			if there != 1 {
+				t.Fatal("it was not sent")
+			}
+			took = append(took, d)
+		}
+		mid, tail := quantiles(took)
+		p50, p99 = append(p50, mid), append(p99, tail)
+	}
+	fmt.Fprintf(b, "| a plan of one empty split, done in another process that waits for it: from Run to the end of its stream, p50 | %s | |\n| the same, p99 | %s | |\n", middle(p50), middle(p99))
+}
+
+// through runs g here and at a node, from Run to the end of its stream.
+func through(t *testing.T, there local.Node, g *plan.Graph, o *plan.Options) time.Duration {
 	at := time.Now()
-	s, err := local.New(&local.Options{Nodes: []local.Node{idle{}}}).Run(t.Context(), empty(n), nil)
+	s, err := local.New(&local.Options{Nodes: []local.Node{there}}).Run(t.Context(), g, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Next(t.Context()); err != io.EOF {
+		t.Fatal(err)
+	}
 	took := time.Since(at)
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	s.Close()
-	fmt.Fprintf(b, "| 1 M splits planned and queued | %.1f s, %d bytes each | <= 10 s, <= 1 KB |\n", took.Seconds(), (int64(after.HeapAlloc)-int64(before.HeapAlloc))/n)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+// narrow is a node that wants so many tasks at most: none before that is said. It counts them.
+type narrow struct {
+	local.Node
+	most, did atomic.Int64
+	watch     local.Watcher
+}
+
+func (n *narrow) widen(most int) {
+	n.most.Store(int64(most))
+	n.watch.RoomChanged()
+}
+
+func (n *narrow) Room() int { return min(n.Node.Room(), int(n.most.Load())) }
+func (n *narrow) Watch(w local.Watcher) {
+	n.watch = w
+	n.Node.Watch(w)
+}
+func (n *narrow) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Result, error) {
+	n.did.Add(1)
+	return n.Node.Do(ctx, t, h)
+}
+
+// figureSplits queues a million of them: of a table that is there, and planned, by two processes that are nodes.
+func figureSplits(t *testing.T, b *strings.Builder) {
+	const n = 1_000_000
+	// sized gives how long a call took and the bytes for each split that what it gave holds on to.
+	sized := func(run func() (plan.Stream, error)) (took time.Duration, bytes int64) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		at := time.Now()
+		s, err := run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		took = time.Since(at)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return took, (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n
+	}
+	took, bytes := sized(func() (plan.Stream, error) {
+		return local.New(&local.Options{Nodes: []local.Node{idle{}}}).Run(t.Context(), empty(n), nil)
+	})
+	fmt.Fprintf(b, "| 1 M splits of a table in memory queued, nothing planned | %.1f s, %d bytes each | <= 10 s, <= 1 KB |\n", took.Seconds(), bytes)
+	const files = 100
+	dir := t.TempDir()
+	enc, err := parquetio.NewEncoding(&parquetio.EncodingOptions{RowGroupRows: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := dataset.Range(n/files).WithColumns("x = 1.0").Write(t.Context(), dir, enc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := filepath.Glob(filepath.Join(dir, "*.parquet"))
+	if err != nil || len(made) != 1 {
+		t.Fatalf("%v: %v, %v", res, made, err)
+	}
+	for i := range files - 1 {
+		if err := os.Link(made[0], filepath.Join(dir, fmt.Sprintf("copy-%d.parquet", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ what, name string }{{"range", "of a range"}, {dir, fmt.Sprintf("of %d Parquet files of %d row groups", files, n/files)}} {
+		gs, dirs := gangtest.WithFolders(t, 2)
+		other := again(t, "scan "+c.what, gang.EnvDir+"="+dirs[1])
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(gs[0], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		splits := 0
+		took, bytes := sized(func() (plan.Stream, error) {
+			return Scanned(c.what).Stream(t.Context(), &dataset.RunOptions{Runner: &noted{r, &splits}})
+		})
+		r.Close()
+		if err := other.Wait(); err != nil || splits != n {
+			t.Fatalf("%d splits: %v", splits, err)
+		}
+		fmt.Fprintf(b, "| 1 M splits %s, with a filter, listed, planned and compared by 2 nodes, and queued | %.1f s, %d bytes each in the leader | <= 10 s, <= 1 KB |\n", c.name, took.Seconds(), bytes)
+	}
+}
+
+// noted is a Runner that counts splits that are kept.
+type noted struct {
+	*Runner
+	splits *int
+}
+
+func (r *noted) Run(ctx context.Context, g *plan.Graph, o *plan.Options) (plan.Stream, error) {
+	scan := g.Root.Scan
+	*r.splits = len(scan.Table.Splits())
+	for _, k := range scan.Keep {
+		if !k {
+			*r.splits--
+		}
+	}
+	return r.Runner.Run(ctx, g, o)
+}
+
+// Scanned is what figures read and filter: the Parquet files of a folder, or of "range" as many splits as figureSplits has.
+func Scanned(what string) *dataset.Dataset {
+	if what == "range" {
+		return dataset.Range(1_000_000 * memio.SplitRows).Filter("id % 2 == 0")
+	}
+	return dataset.ReadParquet(what).Filter("x > 0.5")
 }
 
 // idle is a node that does nothing.

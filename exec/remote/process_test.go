@@ -34,7 +34,7 @@ const (
 	poisonID = 4321
 )
 
-// child is what such a process does: "write DIR", "run", "poison", "empty", "scan DIR", or "lead DIR", which leads a write and kills itself in its midst, as "lead" does with a run.
+// child is what such a process does: "write DIR", "run", "poison", "held", "scan DIR|range", or "lead DIR", which leads a write and kills itself in its midst, as "lead" does with a run.
 func child(what string) error {
 	if f := os.Getenv("PENSTOCK_REMOTE_PROFILE"); f != "" {
 		out, err := os.Create(f + strconv.Itoa(os.Getpid()))
@@ -47,8 +47,8 @@ func child(what string) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	if dir, ok := strings.CutPrefix(what, "scan "); ok {
-		return scan(dir)
+	if of, ok := strings.CutPrefix(what, "scan "); ok {
+		return scan(of)
 	}
 	what, dir, _ := strings.Cut(what, " ")
 	place := gang.Aide
@@ -85,8 +85,9 @@ func child(what string) error {
 		_, err = r.Run(ctx, killGraph(), o)
 	case "poison":
 		_, err = r.Run(ctx, poisonGraph(func() error { os.Exit(9); return nil }), o)
-	case "empty":
-		_, err = r.Run(ctx, emptyGraph(0), o)
+	case "held":
+		n, _ := strconv.Atoi(os.Getenv("PENSTOCK_REMOTE_TASKS"))
+		_, err = r.Run(ctx, remote.Held(n, nil), o)
 	}
 	if errors.Is(err, plan.ErrServed) {
 		return nil
@@ -111,8 +112,8 @@ func killed(t testing.TB, c *exec.Cmd) {
 	}
 }
 
-// scan reads a folder of Parquet in batches, as a member of a gang if it is one, and says how long that took.
-func scan(dir string) error {
+// scan reads what a figure reads in batches, as a member of a gang if it is one, and says how long that took.
+func scan(what string) error {
 	var o dataset.BatchOptions
 	var err error
 	var g *gang.Gang
@@ -135,7 +136,7 @@ func scan(dir string) error {
 	}
 	at := time.Now()
 	rows := 0
-	for b, err := range dataset.ReadParquet(dir).Filter("x > 0.5").IterBatches(context.Background(), &o) {
+	for b, err := range remote.Scanned(what).IterBatches(context.Background(), &o) {
 		if errors.Is(err, plan.ErrServed) {
 			return nil
 		}
@@ -355,11 +356,4 @@ func TestLeaderCanceled(t *testing.T) {
 	if fault.CodeOf(errs[0]) != fault.Canceled || errs[1] == nil || errors.Is(errs[1], plan.ErrServed) {
 		t.Errorf("%v", errs)
 	}
-}
-
-func emptyGraph(n int) *plan.Graph {
-	if n == 0 {
-		n, _ = strconv.Atoi(os.Getenv("PENSTOCK_REMOTE_TASKS"))
-	}
-	return comparable(exectest.Scan(exectest.NewTable(n, 0)))
 }
