@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -33,6 +35,32 @@ func ExampleRunOptions_observe() {
 	// Output:
 	// at work: range#0 in map (closure)
 	// 0 at the end, <nil>
+}
+
+// TestWriteStats: every number of a run has its place in the table.
+func TestWriteStats(t *testing.T) {
+	st := exec.Stats{RowsIn: 10, RowsOut: 4, BytesRead: 5 << 20, PeakBytes: 6 << 20, Elapsed: 90 * time.Second, Retries: 2, Skipped: 3, Bottleneck: "filter", Ops: []exec.OpStats{
+		{Name: "scan", RowsOut: 10, BytesOut: 3 << 20, Busy: 1500 * time.Millisecond, WaitOut: 2 * time.Minute, PeakBytes: 1 << 20},
+		{Name: "filter", RowsIn: 10, RowsOut: 4, BytesOut: 1 << 19, Busy: time.Minute, WaitMem: 12 * time.Millisecond, PeakBytes: 1 << 21},
+		{Name: "consumer", RowsIn: 4, Busy: 3 * time.Microsecond, WaitIn: 89 * time.Second},
+	}}
+	var text strings.Builder
+	dataset.WriteStats(&text, st)
+	var got []string
+	for l := range strings.Lines(text.String()) {
+		got = append(got, strings.Join(strings.Fields(l), " "))
+	}
+	want := []string{
+		"operator rows in rows out MiB out busy wait in wait out wait mem peak MiB",
+		"scan 0 10 3.0 1.5s - 2m0s - 1.0",
+		"filter 10 4 0.5 1m0s - - 12ms 2.0",
+		"consumer 4 0 0.0 3µs 1m29s - - 0.0",
+		"10 rows in, 4 out, 5.0 MiB read, 1m30s, peak 6.0 MiB of the budget, 2 retries, 3 rows skipped",
+		"bottleneck: filter",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n%s", &text)
+	}
 }
 
 // What storage had to be asked again for is told, and what a task held most.

@@ -8,8 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The tests run the real program: this binary, which is penstock when asked to be, or given arguments that are not of a test: nodes start their own binary with an environment of their own.
@@ -141,7 +144,7 @@ func TestLook(t *testing.T) {
 		t.Errorf("show: %+v", r)
 	}
 	r = penstock(t, "explain", "--analyze", "examples/flights.yaml")
-	for _, want := range []string{"logical plan", "physical plan", "measured", "delay > 15", "bottleneck"} {
+	for _, want := range []string{"logical plan", "physical plan", "measured\n", "delay > 15"} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("explain has no %q: %+v", want, r)
 		}
@@ -156,6 +159,36 @@ func TestLook(t *testing.T) {
 	}
 	if r := penstock(t, "version"); r.code != 0 || !strings.HasPrefix(r.out, "penstock ") {
 		t.Errorf("version: %+v", r)
+	}
+}
+
+// TestAnalyze: explain --analyze has a row per operator with its rows, bytes and time, and names the step that takes the time.
+func TestAnalyze(t *testing.T) {
+	const slow = `matches(string(id), "^(?:[0-9]?){80}x") ? 1.5 : double(id)` // some hundreds of steps of an automaton per row
+	s := writeSpec(t, "version: 1\nsource: {range: {n: 100000}}\nsteps:\n  - filter: id % 10 == 1\n  - with_columns: {z: '"+slow+"'}\n  - filter: z < 90000.0\nsink: {count: {}}\n")
+	_, table, measured := strings.Cut(ok(t, "explain", "--analyze", s), "measured\n")
+	if !measured {
+		t.Fatal("nothing was measured")
+	}
+	lines := strings.Split(table, "\n")
+	for i, want := range [][]string{ // rows in, rows out, MiB out
+		{"scan", "0", "100000", "0.8"},
+		{"filter id % 10 == 1", "100000", "10000", "0.1"},
+		{"project id, z = " + slow, "10000", "10000", "0.2"},
+		{"filter z < 90000.0", "10000", "9000", "0.1"},
+		{"write", "9000", "9000", "0.0"},
+	} {
+		cells := regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(lines[i+1]), -1)
+		if len(cells) != 9 || !slices.Equal(cells[:4], want) || cells[8] == "0.0" {
+			t.Errorf("a row is %q, want %q", cells, want)
+			continue
+		}
+		if busy, err := time.ParseDuration(cells[4]); err != nil || busy <= 0 {
+			t.Errorf("%s: busy %s", cells[0], cells[4])
+		}
+	}
+	if !strings.Contains(table, "\n  100000 rows in, 9000 out, ") || !strings.HasSuffix(table, "\n  bottleneck: project id, z = "+slow+"\n") {
+		t.Errorf("the table is\n%s", table)
 	}
 }
 

@@ -126,6 +126,10 @@ func TestBottleneck(t *testing.T) {
 		if err != nil || st.Bottleneck != "slow" || st.Ops[2].Busy != time.Duration(st.Ops[2].Batches)*time.Second {
 			t.Errorf("%q %v: %+v", st.Bottleneck, err, st.Ops)
 		}
+		// What waits for the slow step is the consumer, all the time: nothing else takes any here.
+		if last := st.Ops[len(st.Ops)-1]; last.Name != "consumer" || last.WaitIn < 4*time.Second || last.WaitIn != st.Elapsed || last.Busy != 0 {
+			t.Errorf("in %v: %+v", st.Elapsed, last)
+		}
 		s, err := local.New(nil).Run(t.Context(), exectest.Scan(exectest.NewTable(8, 1000)), &exec.Options{CPUs: 2, Memory: 32 << 10, BatchRows: 10})
 		if err != nil {
 			t.Fatal(err)

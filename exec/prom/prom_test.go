@@ -39,12 +39,15 @@ func TestCollector(t *testing.T) {
 	rows := int64(5)
 	c.Observe("taxi")(func() exec.Stats {
 		return exec.Stats{RowsIn: rows, HeldBytes: 7, StorageRetries: 9, Inflight: make([]exec.Inflight, 2),
-			Ops: []exec.OpStats{{Name: "scan", RowsOut: 3, Busy: time.Second, PeakBytes: 8}, {Name: "scan", RowsOut: 4, PeakBytes: 6}}}
+			Ops: []exec.OpStats{{Name: "scan", RowsOut: 3, BytesOut: 30, Busy: time.Second, WaitIn: 2 * time.Second, WaitOut: 3 * time.Second, WaitMem: 4 * time.Second, PeakBytes: 8},
+				{Name: "scan", RowsOut: 4, BytesOut: 40, Busy: 10 * time.Second, WaitIn: 20 * time.Second, WaitOut: 30 * time.Second, WaitMem: 40 * time.Second, PeakBytes: 6}}}
 	})
 	got := gather(t, c)
 	for key, want := range map[string]float64{"penstock_rows_in_total,taxi": 5, "penstock_memory_held_bytes,taxi": 7,
 		"penstock_storage_retries_total,taxi": 9, "penstock_tasks_inflight,taxi": 2, "penstock_operator_peak_bytes,taxi,scan": 8,
-		"penstock_operator_rows_total,taxi,scan": 7, "penstock_operator_seconds_total,taxi,scan,busy": 1} {
+		"penstock_operator_rows_total,taxi,scan": 7, "penstock_operator_bytes_total,taxi,scan": 70,
+		"penstock_operator_seconds_total,taxi,scan,busy": 11, "penstock_operator_seconds_total,taxi,scan,wait_input": 22,
+		"penstock_operator_seconds_total,taxi,scan,wait_output": 33, "penstock_operator_seconds_total,taxi,scan,wait_memory": 44} {
 		if got[key] != want {
 			t.Errorf("%s = %v, want %v", key, got[key], want)
 		}

@@ -253,6 +253,45 @@ func TestHedgeCutsTail(t *testing.T) {
 	}
 }
 
+// TestHedgeWaits: with a request in twelve that takes 20 times the median, only those get a second one that last longer than 95 % of the recent ones, which twice the median
+// would not tell.
+func TestHedgeWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const late, stuck = 200 * time.Millisecond, 10 * time.Second
+		wait := func(i int) time.Duration {
+			if i%12 == 0 {
+				return late - time.Duration(i)*time.Microsecond // less than those before: never just when a second one is due
+			}
+			return 10 * time.Millisecond
+		}
+		const warm = 240
+		n := 0
+		d := &fakeDriver{script: func(int, int64, int64) step {
+			n++
+			if n == warm+1 {
+				return step{wait: stuck}
+			}
+			return step{wait: wait(n)}
+		}}
+		_, o, s := openFake(t, d, 1<<20, nil)
+		for i := range warm {
+			if _, err := o.ReadAt(t.Context(), make([]byte, 1000), int64(i)*100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.Hedges.Load() != 0 {
+			t.Errorf("%d of %d requests that were late as others are had a second one", s.Hedges.Load(), warm)
+		}
+		begin := time.Now()
+		if _, err := o.ReadAt(t.Context(), make([]byte, 1000), 0); err != nil || s.Hedges.Load() != 1 {
+			t.Errorf("%v, %d hedges", err, s.Hedges.Load())
+		}
+		if took := time.Since(begin); took < late || took > late+10*time.Millisecond {
+			t.Errorf("the one that was stuck took %v", took)
+		}
+	})
+}
+
 // Whichever of two requests fails, the other one's bytes are right.
 func TestHedgeOutcomes(t *testing.T) {
 	const warm = 40

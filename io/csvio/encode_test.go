@@ -2,6 +2,8 @@ package csvio
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -73,5 +75,31 @@ func TestTimeOfDayOutOfRange(t *testing.T) {
 			}
 			enc.Abort()
 		}
+	}
+}
+
+// TestCompression: a file is what its options and its name say, and a level is more than a word.
+func TestCompression(t *testing.T) {
+	rec := oneLine(testSchema(), 1, 0, 2000)
+	defer rec.Release()
+	size := map[string]int{}
+	for _, c := range []struct {
+		kind  string
+		level int
+		magic string
+	}{{"", 0, "id,"}, {"none", 0, "id,"}, {"gzip", 1, "\x1f\x8b"}, {"gzip", 9, "\x1f\x8b"}, {"zstd", 1, "\x28\xb5\x2f\xfd"}, {"zstd", 19, "\x28\xb5\x2f\xfd"}} {
+		path := filepath.Join(t.TempDir(), "x")
+		write(t, path, EncodingOptions{Compression: c.kind, Level: c.level}, rec)
+		b, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(b), c.magic) {
+			t.Errorf("%q begins with %q, %v", c.kind, b[:4], err)
+		}
+		if before := size[c.kind]; before > 0 && len(b) >= before {
+			t.Errorf("%q: %d bytes with level 1, %d with %d", c.kind, before, len(b), c.level)
+		}
+		size[c.kind] = len(b)
+	}
+	if size["gzip"] > size["none"]*9/10 || size["zstd"] > size["none"]*9/10 {
+		t.Errorf("bytes: %v", size)
 	}
 }

@@ -68,6 +68,7 @@ var flaws = map[string]flaw{
 		}
 		return b, err
 	}},
+	"pays for nothing":     {check: "alloc", open: func(o *driver.ScanOptions) { o.Alloc = nil }},
 	"batches too large":    {check: "batches", open: func(o *driver.ScanOptions) { o.BatchRows++ }},
 	"skips nothing":        {check: "from_row", open: func(o *driver.ScanOptions) { o.FromRow = 0 }},
 	"stops early":          {check: "limit", open: func(o *driver.ScanOptions) { o.Limit = (o.Limit + 1) / 2 }},

@@ -49,6 +49,7 @@ type Harness struct {
 	Prunes        bool // statistics of "id" exclude splits: some of Keep are false
 	Shortens      bool // a file cut short may be a valid file of fewer rows: text, streams
 	EmptyFile     bool // a file of no bytes is a file of no rows
+	Shares        bool // columns may be memory of a file that is mapped, or of the source, beside that of ScanOptions.Alloc
 	Dictionaries  bool // columns may be dictionaries of what Schema says; values are compared
 	// Damage writes rec to one file, one split, so that the rows bad do not parse.
 	// nil: the format has no bad rows.
@@ -84,6 +85,7 @@ func Run(t *testing.T, h Harness, seed uint64) {
 		{"offsets", s.offsets, false},
 		{"limit", s.limit, false},
 		{"predicate", s.predicate, false},
+		{"alloc", s.alloc, false},
 		{"parallel", s.parallel, false},
 		{"cancel", s.cancel, false},
 		{"contexts", s.contexts, false},

@@ -85,6 +85,7 @@ func TestConformance(t *testing.T) {
 				FileRows:  []int64{100, 1, 300},
 				KnownRows: c.o.Layout != "stream",
 				Shortens:  c.o.Layout == "stream",
+				Shares:    !c.noMap && c.o.Compression == "",
 			}, 0)
 		})
 	}
@@ -475,6 +476,29 @@ func TestRowColumn(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("%s, from row %d: %q, want %q", layout, from, got, want)
+			}
+		}
+	}
+}
+
+// TestCompression: buffers are compressed with the codec that was asked for, and with no other.
+func TestCompression(t *testing.T) {
+	rec := drivertest.Records(drivertest.Schema(), 1, 0, 2000)
+	defer rec.Release()
+	frames := map[string][]byte{"lz4": {0x04, 0x22, 0x4d, 0x18}, "zstd": {0x28, 0xb5, 0x2f, 0xfd}}
+	for _, layout := range []string{"file", "stream"} {
+		var none bytes.Buffer
+		write(t, &none, &ipcio.EncodingOptions{Layout: layout, Compression: "none"}, []arrow.RecordBatch{rec})
+		for _, codec := range []string{"", "none", "lz4", "zstd"} {
+			var b bytes.Buffer
+			write(t, &b, &ipcio.EncodingOptions{Layout: layout, Compression: codec}, []arrow.RecordBatch{rec})
+			for name, frame := range frames {
+				if n := bytes.Count(b.Bytes(), frame); n > 1 != (name == codec) { // one may be by chance
+					t.Errorf("%s, %q: %d frames of %s", layout, codec, n, name)
+				}
+			}
+			if frames[codec] != nil && b.Len() > none.Len()*9/10 {
+				t.Errorf("%s, %s: %d bytes of %d", layout, codec, b.Len(), none.Len())
 			}
 		}
 	}

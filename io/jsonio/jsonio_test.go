@@ -587,3 +587,27 @@ func TestRowColumn(t *testing.T) {
 		}
 	}
 }
+
+// TestCompression: a file is what its options and its name say, and a level is more than a word.
+func TestCompression(t *testing.T) {
+	rec := drivertest.Records(drivertest.Schema(), 1, 0, 2000)
+	defer rec.Release()
+	size := map[string]int{}
+	for _, c := range []struct {
+		kind  string
+		level int
+		magic string
+	}{{"", 0, "{\""}, {"none", 0, "{\""}, {"gzip", 1, "\x1f\x8b"}, {"gzip", 9, "\x1f\x8b"}, {"zstd", 1, "\x28\xb5\x2f\xfd"}, {"zstd", 19, "\x28\xb5\x2f\xfd"}} {
+		b := encode(t, &jsonio.EncodingOptions{NonFinite: "string", Compression: c.kind, Level: c.level}, rec)
+		if !strings.HasPrefix(string(b), c.magic) {
+			t.Errorf("%q begins with %q", c.kind, b[:4])
+		}
+		if before := size[c.kind]; before > 0 && len(b) >= before {
+			t.Errorf("%q: %d bytes with level 1, %d with %d", c.kind, before, len(b), c.level)
+		}
+		size[c.kind] = len(b)
+	}
+	if size["gzip"] > size["none"]*9/10 || size["zstd"] > size["none"]*9/10 {
+		t.Errorf("bytes: %v", size)
+	}
+}

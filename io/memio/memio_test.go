@@ -57,6 +57,7 @@ func TestConformanceRecords(t *testing.T) {
 		},
 		KnownRows:     true,
 		NoFingerprint: true,
+		Shares:        true,
 	}, 0)
 }
 
@@ -74,6 +75,7 @@ func TestConformanceRecordsSplits(t *testing.T) {
 		FileRows:      []int64{memio.SplitRows - 10, 700},
 		KnownRows:     true,
 		NoFingerprint: true,
+		Shares:        true,
 	}, 0)
 }
 
@@ -99,6 +101,7 @@ func TestConformanceGenerator(t *testing.T) {
 			},
 			KnownRows:     known,
 			NoFingerprint: true,
+			Shares:        true,
 		}, 0)
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
@@ -352,4 +355,97 @@ func TestDictionaryPolicy(t *testing.T) {
 	if bytes.Contains(raw, []byte(arrowSchemaKey)) {
 		t.Error("the Arrow schema is stored without need")
 	}
+}
+
+// TestEncodingOptions looks at footers: the codec is that of the options in every column, its level makes a difference, row groups end where their bytes do, pages are small
+// where they should be, and statistics are left out where they should be.
+func TestEncodingOptions(t *testing.T) {
+	const rows = 20_000
+	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer b.Release()
+	for i := range rows {
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		b.Field(1).(*array.StringBuilder).Append(fmt.Sprintf("a text, number %d of some: %d", i*i, i%7))
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	var recs []arrow.RecordBatch
+	for at := int64(0); at < rows; at += 500 {
+		part := rec.NewSlice(at, at+500)
+		defer part.Release()
+		recs = append(recs, part)
+	}
+	write := func(o *EncodingOptions) (f *metadata.FileMetaData, size int64, pages int) {
+		path := filepath.Join(t.TempDir(), "f.parquet")
+		writeFile(t, path, o, memtest.New(t), recs...)
+		r, err := file.OpenParquetFile(path, false) // arrow-go's: not this package, which might be wrong in the same way
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for g := range r.NumRowGroups() {
+			group, err := r.GetPageIndexReader().RowGroup(g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index, err := group.GetOffsetIndex(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages += len(index.GetPageLocations())
+		}
+		return r.MetaData(), r.MetaData().GetSourceFileSize(), pages
+	}
+	chunks := func(f *metadata.FileMetaData, check func(g, c int, chunk *metadata.ColumnChunkMetaData)) {
+		for g := range f.RowGroups {
+			for c := range schema.NumFields() {
+				chunk, err := f.RowGroup(g).ColumnChunk(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(g, c, chunk)
+			}
+		}
+	}
+	for name, codec := range map[string]compress.Compression{"": compress.Codecs.Zstd, "zstd": compress.Codecs.Zstd, "snappy": compress.Codecs.Snappy, "gzip": compress.Codecs.Gzip,
+		"lz4_raw": compress.Codecs.Lz4Raw, "none": compress.Codecs.Uncompressed} {
+		f, _, _ := write(&EncodingOptions{Compression: name})
+		chunks(f, func(g, c int, chunk *metadata.ColumnChunkMetaData) {
+			small := chunk.TotalCompressedSize() < chunk.TotalUncompressedSize()*9/10
+			if stats, err := chunk.StatsSet(); chunk.Compression() != codec || small != (name != "none") || !stats || err != nil {
+				t.Errorf("%q: column %d has the codec %v, %d bytes of %d, statistics %v, %v", name, c, chunk.Compression(), chunk.TotalCompressedSize(), chunk.TotalUncompressedSize(), stats, err)
+			}
+		})
+		if len(f.RowGroups) != 1 {
+			t.Errorf("%q: %d row groups", name, len(f.RowGroups))
+		}
+	}
+	for codec, level := range map[string]int{"zstd": 19, "gzip": 9} {
+		_, least, _ := write(&EncodingOptions{Compression: codec, Level: 1})
+		_, most, _ := write(&EncodingOptions{Compression: codec, Level: level})
+		if most >= least {
+			t.Errorf("%s: %d bytes with level 1, %d with %d", codec, least, most, level)
+		}
+	}
+	const bytes = 100_000
+	f, _, few := write(&EncodingOptions{Compression: "none", RowGroupBytes: bytes, PageBytes: 32 << 10})
+	for g := range f.RowGroups {
+		// A batch of 500 rows has some 20 kB; of each column a page waits to be encoded.
+		if n := f.RowGroup(g).TotalCompressedSize(); n < bytes && g < len(f.RowGroups)-1 || n > bytes+150_000 {
+			t.Errorf("row group %d of %d has %d bytes", g, len(f.RowGroups), n)
+		}
+	}
+	if len(f.RowGroups) < 5 {
+		t.Errorf("%d row groups", len(f.RowGroups))
+	}
+	if _, _, many := write(&EncodingOptions{Compression: "none", RowGroupBytes: bytes, PageBytes: 8 << 10}); many < 2*few {
+		t.Errorf("%d pages of 32 KiB, %d of 8 KiB", few, many)
+	}
+	f, _, _ = write(&EncodingOptions{NoStatistics: true})
+	chunks(f, func(g, c int, chunk *metadata.ColumnChunkMetaData) {
+		if stats, err := chunk.StatsSet(); stats || err != nil {
+			t.Errorf("column %d has statistics: %v, %v", c, stats, err)
+		}
+	})
 }
