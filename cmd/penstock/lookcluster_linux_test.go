@@ -51,6 +51,16 @@ func (c *testCluster) finished(ids ...string) {
 	}
 }
 
+// hears waits for such a line that is as wanted; others come meanwhile.
+func (d *daemon) hears(begin string, ok func(string) bool) {
+	d.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(d.hear(begin)); {
+		if time.Now().After(end) {
+			d.t.Fatalf("%s goes on, and says:\n%s", d.name, d)
+		}
+	}
+}
+
 // status is what status --json says, when a part of it is as wanted.
 func (c *testCluster) status(ok func(statusJSON) bool) (s statusJSON) {
 	c.t.Helper()
@@ -80,6 +90,7 @@ func TestClusterLook(t *testing.T) {
 
 func (c *testCluster) looksAtStatus(t *testing.T) {
 	closed, open := gate(t)
+	later, end := gate(t)
 	var ids []string
 	for _, x := range []struct{ flag, value, node string }{{"--labels", "zone=b", "n2"}, {"--labels", "zone=a", "n1"}, {"--resource", "tape=1", "n2"}, {"--resource", "disk=1", "n1"}} {
 		more := []string{x.flag, x.value, "--cpus", "0.25", "--memory", "64MiB"}
@@ -102,7 +113,7 @@ func (c *testCluster) looksAtStatus(t *testing.T) {
 		{"--resource", "robot=1", "it needs 0.5 CPUs, 1 robot on one node; the most that one has is 1 CPU"},
 		{"--resource", "disk=2", "it needs 1 times 0.5 CPUs, 2 disk; there is room for 0 now"},
 	} {
-		last = c.detach("true", "--cpus", "0.5", x.flag, x.value)
+		last = c.detach(later, "--cpus", "0.5", x.flag, x.value)
 		whys[last] = x.why
 	}
 	s := c.status(func(s statusJSON) bool { return s.Nodes[0].Used.Memory > 0 && s.Nodes[1].Used.Memory > 0 })
@@ -138,15 +149,17 @@ func (c *testCluster) looksAtStatus(t *testing.T) {
 		t.Error(l)
 	}
 	open()
-	for !strings.Contains(seen.hear("n1 "), " disk 0/2 ") { // that of the last one waits for both
-	}
+	seen.hears("n1 ", func(l string) bool { return strings.Contains(l, " disk 2/2 ") })
+	end()
+	seen.hears("n1 ", func(l string) bool { return strings.Contains(l, " disk 0/2 ") })
 	c.finished(append(ids, last)...)
-	for s := (statusJSON{}); len(s.Nodes) != 2 || s.Nodes[0].Processes+s.Nodes[1].Processes > 0 || s.Nodes[0].Booked.CPUs != 0 || len(s.Waiting) != len(whys)-1; {
-		s = statusJSON{}
-		if err := json.Unmarshal([]byte(parsed.hear("{")), &s); err != nil {
+	parsed.hears("{", func(l string) bool {
+		s := statusJSON{}
+		if err := json.Unmarshal([]byte(l), &s); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return len(s.Nodes) == 2 && s.Nodes[0].Processes+s.Nodes[1].Processes == 0 && s.Nodes[0].Booked.CPUs == 0 && len(s.Waiting) == len(whys)-1
+	})
 }
 
 func (c *testCluster) looksAtLogs(t *testing.T) {
