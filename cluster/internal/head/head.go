@@ -313,8 +313,10 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 	}
 	for _, r := range js {
 		h.jobs[r.ID] = &r
-		if err := h.readSecrets(r.ID, &r.Value); err != nil {
-			return 0, err
+		if len(r.Value.Secrets) == 0 || r.Value.Record.State.Over() {
+			h.dropSecrets(r.ID)
+		} else if _, err := h.secretsOf(&r); err != nil {
+			h.log.Warn(fmt.Sprintf("job %s will not start again", r.ID), "job", r.ID, "err", err)
 		}
 		if err := h.step(core.Event{Kind: core.LoadJob, Spec: r.Value.spec(r.ID), Record: r.Value.Record}); err != nil {
 			return 0, err
@@ -413,13 +415,29 @@ func (h *Head) busy() string {
 func (h *Head) step(e core.Event) error {
 	e.At = time.Since(h.began)
 	acts := append([]core.Action(nil), h.core.Step(e)...)
+	var refused []core.End
 	for _, a := range acts {
-		if err := h.act(a); err != nil {
+		if a.Do == core.Start {
+			s, err := h.start(a)
+			if err != nil {
+				refused = append(refused, core.End{Process: a.Process, Class: jobs.Refused, Text: err.Error()})
+				continue
+			}
+			h.tell(string(a.Node), &pb.FromHead{Say: &pb.FromHead_Start{Start: s}})
+		} else if err := h.act(a); err != nil {
 			return err
 		}
 	}
 	if len(acts) > 0 {
 		h.change()
+	}
+	for _, x := range refused { // when all that was decided before is done
+		if node, ok := h.core.Where(x.Process); ok {
+			_, epoch, _ := h.core.Node(node)
+			if err := h.step(core.Event{Kind: core.Exited, Node: place.Node{ID: node}, Epoch: epoch, Ended: []core.End{x}}); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -452,8 +470,6 @@ func (h *Head) act(a core.Action) error {
 			keep = append(keep, p.String())
 		}
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Welcome{Welcome: &pb.Welcome{Epoch: a.Epoch, LeaseMs: h.cfg.Lease.Milliseconds(), Keep: keep}}})
-	case core.Start:
-		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Start{Start: h.start(a)}})
 	case core.Kill:
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Stop{Stop: &pb.Stop{Process: a.Process.String(), GraceMs: a.Grace.Milliseconds()}}})
 	case core.Heard:

@@ -2,6 +2,7 @@ package head
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -102,14 +103,19 @@ func (h *Head) checkJob(j *pb.Job) error {
 	return nil
 }
 
-// digest tells one submission from another.
-func digest(j *pb.Job) (string, error) {
+// digest tells one submission from another. Its key is the cluster's, in the head's folder: who has the records alone cannot try what secrets a job may have had.
+func (h *Head) digest(j *pb.Job) (string, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(j)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(b)
-	return hexOf(sum[:]), nil
+	key, err := h.ca.Secret("digests of submissions")
+	if err != nil {
+		return "", err
+	}
+	sum := hmac.New(sha256.New, key)
+	sum.Write(b)
+	return hexOf(sum.Sum(nil)), nil
 }
 
 // Submit makes a job; again with the same id and content it is the same job.
@@ -118,7 +124,7 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 	if err := h.checkJob(q); err != nil {
 		return nil, err
 	}
-	sum, err := digest(q)
+	sum, err := h.digest(q)
 	if err != nil {
 		return nil, err
 	}
@@ -178,19 +184,23 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 	return reply, nil
 }
 
-// start is what a node is told to start.
-func (h *Head) start(a core.Action) *pb.Start {
+// start is what a node is told to start. A job whose secrets are lost is not started without them.
+func (h *Head) start(a core.Action) (*pb.Start, error) {
 	r := h.jobs[a.Process.Job]
+	secrets, err := h.secretsOf(r)
+	if err != nil {
+		return nil, err
+	}
 	env := maps.Clone(r.Value.Job.GetEnv())
 	if env == nil {
 		env = map[string]string{}
 	}
-	maps.Copy(env, h.secrets[a.Process.Job])
+	maps.Copy(env, secrets)
 	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(), Devices: a.Devices}
 	if n := r.Value.Job.GetNodes(); n > 1 {
 		s.Members, s.Host = n, h.host(a.Node, r.Value.Record.Placed)
 	}
-	return s
+	return s, nil
 }
 
 func (h *Head) secretFile(job string) string { return filepath.Join(h.cfg.Dir, "secrets", job) }
@@ -224,21 +234,21 @@ func (h *Head) writeSecrets(job string, secrets map[string]string) error {
 	return nil
 }
 
-func (h *Head) readSecrets(job string, r *jobRecord) error {
-	if len(r.Secrets) == 0 || r.Record.State.Over() {
-		h.dropSecrets(job)
-		return nil
+// secretsOf are those of a job: all that it was submitted with, or an error.
+func (h *Head) secretsOf(r *records.Record[jobRecord]) (map[string]string, error) {
+	if m := h.secrets[r.ID]; m != nil || len(r.Value.Secrets) == 0 {
+		return m, nil
 	}
-	b, err := os.ReadFile(h.secretFile(job))
-	if err == nil {
-		var m map[string]string
-		if err = json.Unmarshal(b, &m); err == nil {
-			h.secrets[job] = m
-			return nil
-		}
+	b, err := os.ReadFile(h.secretFile(r.ID))
+	var m map[string]string
+	if err == nil && (json.Unmarshal(b, &m) != nil || !slices.Equal(slices.Sorted(maps.Keys(m)), r.Value.Secrets)) { // what is wrong with it may be part of a secret
+		err = fmt.Errorf("%s is damaged", h.secretFile(r.ID))
 	}
-	h.log.Error("a job's secrets are lost: it will start without them", "job", job, "err", err)
-	return nil
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "the head has lost the job's secrets (%w), and does not start it without them: submit it again, with another --id where it has one", err)
+	}
+	h.secrets[r.ID] = m
+	return m, nil
 }
 
 func (h *Head) dropSecrets(job string) {

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -141,6 +142,15 @@ func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 
 // Pin is what tokens say about the authority.
 func (ca *CA) Pin() Pin { return PinOf(ca.cert) }
+
+// Secret is one of the cluster, the same for the same purpose for as long as the authority is: who does not have its key cannot tell it from chance.
+func (ca *CA) Secret(purpose string) ([]byte, error) {
+	key, err := ca.key.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	return hkdf.Key(sha256.New, key, nil, "penstock "+purpose, sha256.Size)
+}
 
 // IssueHead makes a certificate for the head, with a new key. The names are hosts or addresses, with a port or without, that the head listens on and is known by; addresses that stand for all
 // (0.0.0.0, ::) and empty ones are left out. Clients of a cluster recognise its head by its role, other programs by these.
