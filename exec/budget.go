@@ -337,7 +337,6 @@ type Account struct {
 	closed  bool     // guarded by b.mu
 	waited  atomic.Int64
 	waiting atomic.Int32
-	stop    func() bool
 }
 
 // Account opens an account, of priority Ahead. Close it when its task is over;
@@ -349,11 +348,6 @@ func (b *Budget) Account(ctx context.Context, who string) *Account {
 	b.mu.Lock()
 	b.owners[&a.owner] = struct{}{}
 	b.mu.Unlock()
-	a.stop = context.AfterFunc(ctx, func() {
-		b.mu.Lock()
-		b.wake()
-		b.mu.Unlock()
-	})
 	return a
 }
 
@@ -394,7 +388,6 @@ func (a *Account) Waiting() bool { return a.waiting.Load() > 0 }
 
 // Close ends the account's use by its task. Idempotent.
 func (a *Account) Close() {
-	a.stop()
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	a.closed = true
@@ -464,6 +457,11 @@ func (a *Account) charge(n int64) {
 	w := &waiter{n: n, acct: a, ready: make(chan struct{})}
 	b.waiting.PushBack(w)
 	b.mu.Unlock()
+	defer context.AfterFunc(a.ctx, func() {
+		b.mu.Lock()
+		b.wake()
+		b.mu.Unlock()
+	})()
 	start := time.Now()
 	a.waiting.Add(1)
 	<-w.ready // closed too when a.ctx is done
