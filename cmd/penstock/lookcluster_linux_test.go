@@ -109,7 +109,7 @@ func (c *testCluster) looksAtStatus(t *testing.T) {
 	whys, last := map[string]string{}, "" // last: one that will have room
 	for _, x := range []struct{ flag, value, why string }{
 		{"--labels", "zone=c", "no node that takes work has the labels zone=c"},
-		{"--labels", "zone=a,kind=old", "no node that takes work has the labels kind=old zone=a"},
+		{"--labels", "zone=a,kind=old", "no node that takes work has the labels kind=old,zone=a"},
 		{"--resource", "robot=1", "it needs 0.5 CPUs, 1 robot on one node; the most that one has is 1 CPU"},
 		{"--resource", "disk=2", "it needs 1 times 0.5 CPUs, 2 disk; there is room for 0 now"},
 	} {

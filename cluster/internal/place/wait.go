@@ -167,5 +167,5 @@ func labelText(labels map[string]string) string {
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		parts = append(parts, k+"="+labels[k])
 	}
-	return strings.Join(parts, " ")
+	return strings.Join(parts, ",")
 }
