@@ -30,7 +30,7 @@ func TestRemote(t *testing.T) {
 	s := testserver.S3(t)
 	s.CreateBucket(t, "data")
 	p := testserver.NewProxy(t, s, testserver.Faults{})
-	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "csv.zst", "json", "ipc", "text", "text.gz", "binary")
+	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "csv.zst", "json", "ipc", "ipc.stream", "multiline", "text", "text.gz", "binary")
 	t.Logf("%d requests: %d slow, %d errors, %d resets, %d truncated, %d stalled, %d hung", p.Requests.Load(), p.Slow.Load(), p.Errors.Load(),
 		p.Resets.Load(), p.Truncated.Load(), p.Stalled.Load(), p.Hung.Load())
 	for kind, n := range map[string]*atomic.Int64{"slow": &p.Slow, "error": &p.Errors, "reset": &p.Resets, "truncate": &p.Truncated, "stall": &p.Stalled, "hang": &p.Hung} {
@@ -86,6 +86,8 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 			func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }},
 		{"json", "", json, true, func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
 		{"ipc", "", encoding(ipcio.NewEncoding(nil)), true, func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
+		{"ipc.stream", "", encoding(ipcio.NewEncoding(&ipcio.EncodingOptions{Layout: "stream"})), true, func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
+		{"multiline", "csv", nil, false, func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o, Multiline: true}) }},
 		{"text", "json", nil, false, func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o, SplitBytes: 8000}) }},
 		{"text.gz", "", encoding(jsonio.NewEncoding(&jsonio.EncodingOptions{Compression: "gzip"})), false,
 			func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o}) }},
