@@ -35,7 +35,7 @@ type OpStats struct {
 	Batches   int64
 	Tasks     int64
 	Busy      time.Duration // in the operator's own code
-	WaitIn    time.Duration // for input
+	WaitIn    time.Duration // for input: of the consumer alone, as steps run in one task with what feeds them
 	WaitOut   time.Duration // for room downstream
 	WaitMem   time.Duration // for memory
 	PeakBytes int64         // most memory held by one task while in this operator
