@@ -51,7 +51,7 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 			fmt.Fprintf(&b, "  - %s: %s\n", a.Rule, a.What)
 		}
 	}
-	if err := physical(ctx, &b, n, off); err != nil {
+	if err := physical(ctx, &b, n, off, o.Unordered); err != nil {
 		return "", err
 	}
 	b.WriteString(o.costs())
@@ -84,7 +84,7 @@ func (o RunOptions) costs() string {
 }
 
 // physical describes what runs: the plan, or those of the sources of a plan for shards.
-func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[string]bool) error {
+func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[string]bool, unordered bool) error {
 	sources, _, err := ops.Sources(n)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[strin
 		if ops.Plain(n) != nil {
 			fmt.Fprintf(b, " of source %q", s.Name)
 		}
-		fmt.Fprintf(b, "\n%s", indent(plan.Describe(g)))
+		fmt.Fprintf(b, "\n%s", indent(plan.Describe(g, unordered)))
 		if s.Pack != nil {
 			fmt.Fprintf(b, "  then in each window: %s    [%s]\n", s.Pack, s.Pack.Step())
 		}

@@ -67,9 +67,13 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 			return nil, err
 		}
 	}
-	job, err := d.job(ctx, o.RunID, map[string]any{
+	decides := map[string]any{
 		"format": enc.Kind(), "options": enc.Config(), "partition_by": o.PartitionBy, "target": o.TargetBytes, "seed": o.Seed, "epoch": o.Epoch,
-	})
+	}
+	if o.Unordered && !g.InParts() { // else the files are the same
+		decides["unordered"] = true
+	}
+	job, err := d.job(ctx, o.RunID, decides)
 	if err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`{"version":1,"plan":[` + read + `,` + read + `,{"op":"limit","in":[0],"n":1}]}`, "node 1 is not used", fault.Corrupt},
 		{`{"version":1,"plan":[` + read + `,{"op":"sort","in":[0],"pos":3,"verb":"sort"}]}`, `step 3 (sort): this build knows no step "sort"`, fault.Unsupported},
 		{`{"version":1,"plan":[` + read + `,{"op":"filter","in":[0],"expr":"b > 1","pos":1,"verb":"filter"}]}`, `step 1 (filter): `, fault.Invalid},
-		{`{"version":1,"plan":[` + read + `,{"op":"map","in":[0],"func":{"name":"gone","kind":"map"}}]}`, `function "gone" is not registered in this binary; have flat, nothing, pass`, fault.NotFound},
+		{`{"version":1,"plan":[` + read + `,{"op":"map","in":[0],"func":{"name":"gone","kind":"map"}}]}`, `function "gone" is not registered in this binary; have flat, nothing, pass`, fault.Invalid},
 		{`{"version":1,"plan":[` + read + `,{"op":"map","in":[0],"func":{"name":"pass","kind":"map","version":"2"}}]}`, `this binary as map version "1"`, fault.Invalid},
 		{`{"version":1,"plan":[` + read + `,{"op":"exec","in":[0],"command":["x"],"schema":"AAAA"}]}`, "schema", fault.Corrupt},
 		{`{"version":1,"plan":[{"op":"read","kind":"fake","config":{"cols":["a int"]},"pushed":{"columns":["b"]}}]}`, `unknown column "b"`, fault.Invalid},

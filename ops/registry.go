@@ -126,7 +126,7 @@ func (r *Registry) Lookup(name string) (*Registered, error) {
 	if names := slices.Sorted(maps.Keys(r.funcs)); len(names) > 0 {
 		have = "have " + abbreviate(names, 20)
 	}
-	return nil, fault.New(fault.NotFound, "function %q is not registered in this binary; %s", name, have)
+	return nil, fault.New(fault.Invalid, "function %q is not registered in this binary; %s", name, have)
 }
 
 // Digest identifies names, kinds and versions: nodes that run one plan must have equal ones.

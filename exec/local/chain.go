@@ -38,6 +38,9 @@ type link struct {
 func (a *attempt) newChain(out func(*exec.Block) error) (*chain, error) {
 	s := a.stage
 	c := &chain{a: a, out: out, ratio: a.work.ratio, ops: make([]link, len(s.ops))}
+	if a.work.isPart { // of several scans, perhaps; its blocks go to a writer, and need not be those of another attempt
+		c.ratio = s.inflated.Load()
+	}
 	for i := range s.ops {
 		op := &s.ops[i]
 		env := &exec.Env{

@@ -50,7 +50,7 @@ type Task struct {
 	End      int   // of a part: behind its last split
 	From, To int64 // rows of Split; To -1: to the end
 	Attempt  int
-	Ratio    int64 // by which batches are cut into slices, so that attempts make the same blocks
+	Ratio    int64 // by which batches are cut into slices, so that attempts make the same blocks; 0 of a part
 	Urgent   bool  // as Hand.Urgent says when the task is sent
 }
 
@@ -58,7 +58,7 @@ type Task struct {
 type Result struct {
 	Rows   int64  // of a part: written
 	Report []byte // of a part: of exec.Joint
-	Ratio  int64  // as last seen; 0: unknown
+	Ratio  int64  // as last seen; 0: unknown. Not of a part
 }
 
 // Hand is what Do calls, on its own goroutine.
@@ -143,7 +143,7 @@ func (a *attempt) runElsewhere() error {
 	r, s, w := a.r, a.stage, a.work
 	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio}
 	if w.isPart {
-		t.Part, t.Split, t.End = w.part, w.first, w.end
+		t.Part, t.Split, t.End, t.Ratio = w.part, w.first, w.end, 0
 	}
 	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()
@@ -163,7 +163,7 @@ func (a *attempt) runElsewhere() error {
 		}
 		return err
 	}
-	if res.Ratio > 0 {
+	if res.Ratio > 0 && !w.isPart {
 		s.inflated.Store(res.Ratio)
 	}
 	if !w.isPart {

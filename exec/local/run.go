@@ -90,7 +90,7 @@ type work struct {
 	queue   []*exec.Block
 	current *attempt
 	timer   *time.Timer  // of a Sleep
-	ratio   int64        // inflation assumed at the first attempt; kept for later ones
+	ratio   int64        // inflation assumed at the first attempt; kept for later ones. Not of a part
 	counted atomic.Int64 // rows read that are in the statistics
 	err     error        // of the last attempt
 	origin  exec.Origin

@@ -132,6 +132,22 @@ func TestWriteUnion(t *testing.T) {
 	}
 }
 
+// TestWriteUnionInflates: that rows of one input stay small does not say that those of the next do.
+func TestWriteUnionInflates(t *testing.T) {
+	flat := exectest.ScanStage(0, exectest.NewTable(20, 5000), exectest.Pass())
+	grows := exectest.ScanStage(1, exectest.NewTable(4, 5000), exectest.Inflate(1000, false))
+	b := exec.NewBudget(16 << 20)
+	defer b.Close()
+	st, err := local.New(nil).Write(t.Context(), exectest.Graph(exectest.Cut(-1, []*exec.Stage{flat, grows})), &exectest.Sink{PerPart: 3}, &exec.Options{CPUs: 1, Budget: b})
+	if err != nil || st.RowsOut != 120_000 {
+		t.Fatalf("%d rows: %v", st.RowsOut, err)
+	}
+	if b.Peak() > b.Limit() {
+		t.Errorf("%s were held, more than %s", exec.Bytes(b.Peak()), exec.Bytes(b.Limit()))
+	}
+	checkEmpty(t, b)
+}
+
 // TestWriteUnordered: behind a limit no row waits for those before it.
 func TestWriteUnordered(t *testing.T) {
 	slow := exectest.Block(func(id int64) bool { return id/10 == 1 }, nil)

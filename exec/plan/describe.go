@@ -10,14 +10,18 @@ import (
 )
 
 // Describe shows a graph: its cuts and scans, below each the operators that run
-// on its blocks, how many splits are read, and what that is expected to fetch and decode.
-func Describe(g *exec.Graph) string {
+// on its blocks, how many splits are read, and what that is expected to fetch and decode. unordered is exec.Options.Unordered.
+func Describe(g *exec.Graph, unordered bool) string {
 	var b strings.Builder
-	describe(&b, g.Root, 0)
+	order := "in order"
+	if unordered {
+		order = "as they are ready"
+	}
+	describe(&b, g.Root, 0, order)
 	return b.String()
 }
 
-func describe(b *strings.Builder, s *exec.Stage, depth int) {
+func describe(b *strings.Builder, s *exec.Stage, depth int, order string) {
 	line := func(format string, args ...any) {
 		fmt.Fprintf(b, "%s%s\n", strings.Repeat("  ", depth), strings.TrimRight(fmt.Sprintf(format, args...), " "))
 	}
@@ -25,9 +29,9 @@ func describe(b *strings.Builder, s *exec.Stage, depth int) {
 	case s.Scan != nil:
 		scan(line, s.Scan)
 	case s.Limit >= 0:
-		line("first %d rows of %s, in order", s.Limit, stages(len(s.Inputs)))
+		line("first %d rows of %s, %s", s.Limit, stages(len(s.Inputs)), order)
 	default:
-		line("rows of %s, in order", stages(len(s.Inputs)))
+		line("rows of %s, %s", stages(len(s.Inputs)), order)
 	}
 	for _, op := range s.Ops {
 		policy := ""
@@ -47,7 +51,7 @@ func describe(b *strings.Builder, s *exec.Stage, depth int) {
 		line("  -> %s    [%s]%s%s", op.Name(), op.Step(), parallel, policy)
 	}
 	for _, in := range s.Inputs {
-		describe(b, in, depth+1)
+		describe(b, in, depth+1, order)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestDescribe(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		return plan.Describe(g)
+		return plan.Describe(g, false)
 	})
 }
 
@@ -125,7 +125,7 @@ func TestUnionSharesOperators(t *testing.T) {
 	}
 	in := g.Root.Inputs
 	if len(in) != 2 || len(in[0].Ops) != 1 || in[0].Ops[0].Operator != in[1].Ops[0].Operator {
-		t.Errorf("%s", plan.Describe(g))
+		t.Errorf("%s", plan.Describe(g, false))
 	}
 }
 

@@ -27,9 +27,13 @@ type checker struct {
 	document
 	problems []problem
 	referred map[*yaml.Node]bool // values that references gave
+	unknown  map[*yaml.Node]bool // values of references that gave none: what is wrong with them has been said
 }
 
 func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
+	if c.unknown[n] {
+		return
+	}
 	c.problems = append(c.problems, problem{c.position(n), path, fmt.Sprintf(format, args...)})
 }
 

@@ -50,7 +50,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
 	}
 	root := doc.Content[0]
-	c := &checker{document: document{file: file, root: root}, referred: map[*yaml.Node]bool{}}
+	c := &checker{document: document{file: file, root: root}, referred: map[*yaml.Node]bool{}, unknown: map[*yaml.Node]bool{}}
 	count := 0
 	if !c.bounded(root, 0, &count) {
 		return nil, c.err()
@@ -239,12 +239,14 @@ func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 			v, ok := os.LookupEnv(name)
 			if !ok {
 				c.add(n, "", "environment variable %s is not set", name)
+				c.unknown[n] = true
 			}
 			b.WriteString(v)
 		case kind == "file":
 			v, err := readSmall(name)
 			if err != nil {
 				c.add(n, "", "reference to a file: %v", err)
+				c.unknown[n] = true
 			}
 			b.WriteString(strings.TrimRight(string(v), "\r\n"))
 		default:

@@ -170,7 +170,7 @@ type (
 
 // Run is how a spec runs.
 type Run struct {
-	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data. The same name again is the same job: nothing is done twice, also with mode append"`
+	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data (of a local file: its size and its footer, or its ends; one that is changed in its midst alone is the same). The same name again is the same job: nothing is done twice, also with mode append"`
 	Cache        *Cache   `json:"cache,omitempty" doc:"keeps what is fetched from buckets on local disk"`
 	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB, at least 1MiB; default: half of what is available, at most 4GiB" min:"1048576"`
 	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`

@@ -65,6 +65,29 @@ func TestSecretsAreLost(t *testing.T) {
 	}
 }
 
+// A job that fails has its last words on record, without its secrets.
+func TestSecretsAreMasked(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	q := &pb.Job{Argv: []string{"x"}, Nodes: 1, Resources: &pb.Resources{MilliCpus: 1000}, Secrets: map[string]string{"TOKEN": "worth", "SHORT": "on"}}
+	if _, err := (controlServer{h: h}).Submit(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	a := attach(t, h, "")
+	for a.hear().GetStart() == nil {
+	}
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/0", Class: string(jobs.User), Code: 1, Text: "worth is wrong: worth"}}})
+	for a.hear().GetHeard() != "j1/1/0" {
+	}
+	if err := h.do(t.Context(), func() error {
+		if r := h.jobs["j1"].Value.Record; r.State != jobs.Failed || !strings.Contains(r.Why, "*** is wrong: ***") || strings.Contains(r.Why, "worth") {
+			t.Errorf("%+v", r)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The record of a submission says nothing about its secrets without the authority's key, and is the same after another start of the head.
 func TestDigestIsKeyed(t *testing.T) {
 	dir := shortDir(t)

@@ -278,6 +278,7 @@ func (h *Head) heard(s *session, m *pb.FromAgent, at time.Time) error {
 			if !ok {
 				return nil
 			}
+			end.Text = h.masked(end.Process.Job, end.Text)
 			return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
 		})
 	case *pb.FromAgent_Listening:

@@ -251,6 +251,16 @@ func (h *Head) secretsOf(r *records.Record[jobRecord]) (map[string]string, error
 	return m, nil
 }
 
+// masked is what a process said as it ended, without the values of its job's secrets: it is written down, and shown. Values of less than four bytes are found in any text.
+func (h *Head) masked(job, text string) string {
+	for _, v := range h.secrets[job] {
+		if len(v) >= 4 {
+			text = strings.ReplaceAll(text, v, "***")
+		}
+	}
+	return text
+}
+
 func (h *Head) dropSecrets(job string) {
 	delete(h.secrets, job)
 	if err := os.Remove(h.secretFile(job)); err != nil && !errors.Is(err, fs.ErrNotExist) {
