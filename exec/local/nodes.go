@@ -143,7 +143,7 @@ func (a *attempt) runElsewhere() error {
 	r, s, w := a.r, a.stage, a.work
 	t := &Task{ID: a.id, Stage: s.id, Part: -1, Split: w.piece.split, From: w.piece.from, To: w.piece.to, Attempt: a.n, Ratio: w.ratio}
 	if w.isPart {
-		t.Part, t.Split, t.End, t.Ratio = w.part, w.first, w.end, 0
+		t.Part, t.Split, t.End = w.part, w.first, w.end
 	}
 	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()

@@ -90,7 +90,7 @@ type work struct {
 	queue   []*exec.Block
 	current *attempt
 	timer   *time.Timer  // of a Sleep
-	ratio   int64        // inflation assumed at the first attempt; kept for later ones. Not of a part
+	ratio   int64        // inflation assumed at the first attempt; kept for later ones. 0 of a part
 	counted atomic.Int64 // rows read that are in the statistics
 	err     error        // of the last attempt
 	origin  exec.Origin
@@ -446,13 +446,14 @@ func (r *run) start(a sched.Action) {
 	w := r.work[a.Task]
 	if w == nil {
 		w = &work{Task: a.Task, stage: r.stages[a.Task.Stage]}
-		w.ratio = w.stage.inflated.Load()
 		switch s := w.stage; {
 		case r.sink != nil:
 			w.isPart, w.part = true, r.partOf[w.N]
 			w.first, w.end = r.parts[w.part].First, r.parts[w.part].End
 		case s.scan != nil:
-			w.piece = s.piece(w.N)
+			w.piece, w.ratio = s.piece(w.N), s.inflated.Load()
+		default:
+			w.ratio = s.inflated.Load()
 		}
 		r.work[a.Task] = w
 	}
