@@ -94,7 +94,7 @@ func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[strin
 		if err != nil {
 			return err
 		}
-		g, err := plan.Translate(ctx, opt, nil)
+		g, err := plan.Translate(ctx, opt, &plan.Options{NoFuse: off[ops.Fuse]})
 		if err != nil {
 			return err
 		}

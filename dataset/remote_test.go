@@ -2,6 +2,7 @@ package dataset_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,7 @@ func TestRemote(t *testing.T) {
 	s := testserver.S3(t)
 	s.CreateBucket(t, "data")
 	p := testserver.NewProxy(t, s, testserver.Faults{})
-	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "csv.zst", "json", "ipc", "ipc.stream", "multiline", "text", "text.gz", "binary")
+	remote(t, s.Via(p).URL("data"), p, "parquet", "csv", "csv.zst", "json", "ipc", "ipc.stream", "array", "multiline", "text", "text.gz", "binary")
 	t.Logf("%d requests: %d slow, %d errors, %d resets, %d truncated, %d stalled, %d hung", p.Requests.Load(), p.Slow.Load(), p.Errors.Load(),
 		p.Resets.Load(), p.Truncated.Load(), p.Stalled.Load(), p.Hung.Load())
 	for kind, n := range map[string]*atomic.Int64{"slow": &p.Slow, "error": &p.Errors, "reset": &p.Resets, "truncate": &p.Truncated, "stall": &p.Stalled, "hang": &p.Hung} {
@@ -70,6 +71,20 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 		t.Fatal(err)
 	}
 	csv, json := encoding(csvio.NewEncoding(nil)), encoding(jsonio.NewEncoding(nil))
+	b, err := blobio.Open(ctx, bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for file := range 3 { // which nothing of ours writes
+		text := "["
+		for row := range 5000 {
+			text += fmt.Sprintf(`%s{"id": %d, "s": "row %d of %d"}`, []string{",\n", ""}[max(1-row, 0)], row, row, file)
+		}
+		if err := b.Put(ctx, fmt.Sprintf("array/%d.json", file), []byte(text+"]"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
 	writes := testserver.Faults{Slow: 0.05, Latency: 100 * time.Millisecond, Error: 0.1, Reset: 0.05, Truncate: 0.1}
 	reads := writes
 	reads.Stall, reads.Hang = 0.03, 0.03
@@ -87,6 +102,7 @@ func remote(t *testing.T, bucket string, p *testserver.Proxy, formats ...string)
 		{"json", "", json, true, func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
 		{"ipc", "", encoding(ipcio.NewEncoding(nil)), true, func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
 		{"ipc.stream", "", encoding(ipcio.NewEncoding(&ipcio.EncodingOptions{Layout: "stream"})), true, func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
+		{"array", "array", nil, false, func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
 		{"multiline", "csv", nil, false, func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o, Multiline: true}) }},
 		{"text", "json", nil, false, func(o fileset.Options) driver.Source { return textio.New(textio.Options{Options: o, SplitBytes: 8000}) }},
 		{"text.gz", "", encoding(jsonio.NewEncoding(&jsonio.EncodingOptions{Compression: "gzip"})), false,

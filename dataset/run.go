@@ -49,7 +49,7 @@ type RunOptions struct {
 	Observe func(stats func() exec.Stats)
 	// Log receives what happens along the way: retries, stalls, at level debug every skipped row. nil discards it. Not used with a Runner.
 	Log *slog.Logger
-	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults.
+	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults. The steps of shards are fused always.
 	NoRules []string
 }
 
@@ -97,7 +97,7 @@ func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := plan.Translate(ctx, n, nil)
+	g, err := plan.Translate(ctx, n, &plan.Options{NoFuse: off[ops.Fuse]})
 	if err == nil {
 		g.Words = func(ctx context.Context) ([][2]string, error) { return words(ctx, written) }
 	}

@@ -43,13 +43,16 @@ func Rules() []Rule {
 	}
 }
 
+// Fuse is the rule of which Optimize knows the name only: the translation of a plan (exec/plan) makes one task of the steps that follow a read.
+const Fuse = "fuse"
+
 // RuleNames are the names that Optimize knows.
 func RuleNames() []string {
 	var names []string
 	for _, r := range Rules() {
 		names = append(names, r.Name())
 	}
-	return names
+	return append(names, Fuse)
 }
 
 // maxPasses bounds the rewriting. Each pass moves every filter as far as it goes, so

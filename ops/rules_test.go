@@ -65,7 +65,7 @@ func TestPlans(t *testing.T) {
 }
 
 func TestOptimizeUnknownRule(t *testing.T) {
-	if _, _, err := ops.Optimize(must(t, "read t: a int"), map[string]bool{"fuse": true}); err == nil || !strings.Contains(err.Error(), `unknown rule "fuse"; have [fold filter`) {
+	if _, _, err := ops.Optimize(must(t, "read t: a int"), map[string]bool{"no such rule": true}); err == nil || !strings.Contains(err.Error(), `unknown rule "no such rule"; have [fold filter`) {
 		t.Errorf("got %v", err)
 	}
 }

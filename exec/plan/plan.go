@@ -18,6 +18,8 @@ import (
 type Options struct {
 	// NoPrune leaves Scan.Keep nil: no statistics are read now, and every split is opened.
 	NoPrune bool
+	// NoFuse leaves the rule [ops.Fuse] out: each step is a cut with tasks of its own, one for each block.
+	NoFuse bool
 }
 
 // Translate makes a graph of a plan (usually an optimised one). Narrow steps are fused
@@ -49,8 +51,11 @@ type part struct {
 	schema *arrow.Schema
 }
 
-// then appends an operator to every stage. The stages share it.
-func (p *part) then(op exec.Operator, e *ops.OnError) {
+// then appends an operator to every stage of p. The stages share it.
+func (t *translator) then(p *part, op exec.Operator, e *ops.OnError) {
+	if t.NoFuse {
+		p.stages = []*exec.Stage{{Inputs: p.stages, Limit: -1}}
+	}
 	for _, s := range p.stages {
 		s.Ops = append(s.Ops, exec.Fused{Operator: op, OnError: OnError(e)})
 	}
@@ -82,7 +87,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 		if err != nil {
 			return nil, err
 		}
-		p.then(op, n.OnError)
+		t.then(p, op, n.OnError)
 		return p, nil
 
 	case *ops.Project:
@@ -101,7 +106,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 		if err != nil {
 			return nil, err
 		}
-		p.then(op, n.OnError)
+		t.then(p, op, n.OnError)
 		return p, nil
 
 	case *ops.Limit:
@@ -118,7 +123,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 			return nil, err
 		}
 		col := p.schema.FieldIndices(n.Column)[0]
-		p.then(operators.NewExplode(step(n, n.Meta, unions), col, n.KeepEmpty, n.Schema()), n.OnError)
+		t.then(p, operators.NewExplode(step(n, n.Meta, unions), col, n.KeepEmpty, n.Schema()), n.OnError)
 		return p, nil
 
 	case *ops.Map:
@@ -126,7 +131,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 		if err != nil {
 			return nil, err
 		}
-		p.then(operators.NewMap(step(n, n.Meta, unions), n.Func, n.BatchRows, n.Schema()), n.OnError)
+		t.then(p, operators.NewMap(step(n, n.Meta, unions), n.Func, n.BatchRows, n.Schema()), n.OnError)
 		return p, nil
 
 	case *ops.Exec:
@@ -134,7 +139,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 		if err != nil {
 			return nil, err
 		}
-		p.then(operators.NewExec(step(n, n.Meta, unions), p.schema, &n.ExecSpec), n.OnError)
+		t.then(p, operators.NewExec(step(n, n.Meta, unions), p.schema, &n.ExecSpec), n.OnError)
 		return p, nil
 
 	case *ops.Sample:
@@ -146,7 +151,7 @@ func (t *translator) build(ctx context.Context, n ops.Node, need []string, union
 		if err != nil {
 			return nil, err
 		}
-		p.then(op, n.OnError)
+		t.then(p, op, n.OnError)
 		return p, nil
 
 	case *ops.Union:
@@ -208,7 +213,7 @@ func (t *translator) union(ctx context.Context, n *ops.Union, need []string, uni
 			return nil, err
 		}
 		if op != nil {
-			p.then(op, n.OnError)
+			t.then(p, op, n.OnError)
 		}
 		all.stages = append(all.stages, p.stages...)
 	}

@@ -217,13 +217,15 @@ func TestRulesKeepRows(t *testing.T) {
 			if err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, ops.Format(n))
 			}
-			if len(did) == 0 && v != nil {
+			if v[ops.Fuse] {
+				applied[ops.Fuse]++
+			} else if len(did) == 0 && v != nil {
 				continue
 			}
 			for _, d := range did {
 				applied[d.Rule]++
 			}
-			got, err := evaluate(t, m, alloc, []int{1, 7, 1024}[g.rng.IntN(3)], nil)
+			got, err := evaluate(t, m, alloc, []int{1, 7, 1024}[g.rng.IntN(3)], &plan.Options{NoFuse: v[ops.Fuse]})
 			if err != nil {
 				t.Fatalf("seed %d, without %v: %v\n%s\n%s", seed, v, err, ops.Format(n), ops.Format(m))
 			}
