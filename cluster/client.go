@@ -197,8 +197,16 @@ type Job struct {
 	Nodes      int               // on how many it runs, together or not at all, each process with its own Needs (docs/cluster.md, "Several nodes"); 0: one
 	Needs      Resources
 	Labels     map[string]string // that its nodes must have
+	Data       DataNodes         // beside Nodes
 	Crashes    int64             // ends by a signal that are survived; < 0: any number
 	Retries    int64             // exit codes other than 0 that are survived; < 0: any number
+}
+
+// DataNodes are nodes of a job that read and compute for the others: a training run has no workers there (docs/cluster.md, "Data nodes"). Their processes are the last ones of the job.
+type DataNodes struct {
+	Nodes  int               // how many; 0: none
+	Needs  Resources         // of the process on each
+	Labels map[string]string // that they must have; those of the job are not asked for
 }
 
 // Submit makes a job, and returns its id; existed: it had been submitted before.
@@ -209,6 +217,9 @@ func (c *Client) Submit(ctx context.Context, j Job) (id string, existed bool, er
 	q := &pb.Job{Submission: j.ID, Name: j.Name, Argv: j.Argv, Env: j.Env, Secrets: j.Secrets, Resources: j.Needs.wire(), Labels: j.Labels, Crashes: &j.Crashes, Retries: j.Retries}
 	if j.Nodes != 1 { // 0 is the same submission
 		q.Nodes = int64(j.Nodes)
+	}
+	if d := j.Data; d.Nodes != 0 {
+		q.Data = &pb.DataNodes{Nodes: int64(d.Nodes), Resources: d.Needs.wire(), Labels: d.Labels}
 	}
 	if j.WorkingDir != "" {
 		if q.Pack, err = c.send(ctx, j.WorkingDir, j.Sending); err != nil {
@@ -288,8 +299,9 @@ type JobStatus struct {
 	State      string // queued, starting, running, restarting, stopping, finished, failed, stopped
 	Why        string // what it waits for, or the first cause
 	Argv       []string
-	Size       int       // on how many nodes it runs
-	Needs      Resources // of each of its processes: the memory is that of the last attempt, which may be more than was asked for
+	Size       int       // on how many nodes it runs, data nodes included
+	Data       DataNodes // of them
+	Needs      Resources // of each of its other processes: the memory is that of the last attempt, which may be more than was asked for
 	Attempts   int64
 	Nodes      []string // where the processes of the attempt are, by their number, or, of a job that is over, those of the last one were; none: it waits, or never ran
 	Code       int      // of the process that Why is of
@@ -313,7 +325,7 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 			return nil, err
 		}
 		for _, j := range r.GetJobs() {
-			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Size: int(max(j.GetJob().GetNodes(), 1)), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
+			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Size: int(max(j.GetJob().GetNodes(), 1) + j.GetJob().GetData().GetNodes()), Data: dataOf(j.GetJob().GetData()), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
 				Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
 		}
 		if !r.GetMore() || len(r.GetJobs()) == 0 {
@@ -321,6 +333,10 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 		}
 	}
 	return js, nil
+}
+
+func dataOf(d *pb.DataNodes) DataNodes {
+	return DataNodes{int(d.GetNodes()), resourcesOf(d.GetResources()), d.GetLabels()}
 }
 
 // StopJob ends a job within grace. One that is over stays as it is.

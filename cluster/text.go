@@ -37,9 +37,11 @@ func (j *Job) plain() error {
 			return err
 		}
 	}
-	for k := range j.Needs.Named {
-		if err := plain("the name of a resource", k); err != nil {
-			return err
+	for _, named := range []map[string]int64{j.Needs.Named, j.Data.Needs.Named} {
+		for k := range named {
+			if err := plain("the name of a resource", k); err != nil {
+				return err
+			}
 		}
 	}
 	for _, x := range []struct{ what, text string }{{"the id of the submission", j.ID}, {"the name of the job", j.Name}} {
@@ -53,7 +55,10 @@ func (j *Job) plain() error {
 	if err := plainMap("secret", j.Secrets, true); err != nil {
 		return err
 	}
-	return plainMap("label", j.Labels, false)
+	if err := plainMap("label", j.Labels, false); err != nil {
+		return err
+	}
+	return plainMap("label", j.Data.Labels, false)
 }
 
 func (c *NodeConfig) plain() error {

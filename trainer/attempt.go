@@ -154,7 +154,7 @@ func (c *controller) place(at *attempt) {
 	if m == nil && c.from != nil {
 		run, m = c.from.run, c.from.manifest
 	}
-	at.welcome = wire.Welcome{Run: c.cfg.Name, Attempt: at.number, Storage: c.run.URL(), World: c.cfg.Workers, LocalWorld: c.cfg.perNode(), Nodes: c.cfg.nodes(), Config: c.settings}
+	at.welcome = wire.Welcome{Run: c.cfg.Name, Attempt: at.number, Storage: c.run.URL(), World: c.cfg.Workers, LocalWorld: c.cfg.perNode(), Nodes: c.cfg.trains(), Config: c.settings}
 	at.restore = make([]func() (string, error), c.cfg.nodes())
 	for k := range at.restore {
 		at.restore[k] = func() (string, error) {

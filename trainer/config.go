@@ -85,7 +85,7 @@ type Config struct {
 	Preemption Preemption
 
 	// Gang is this process's among those that run together on several nodes (cluster/gang; penstock train has it from its job); nil: the run is this machine's. Every process of the gang calls Fit
-	// with the same configuration: that of node 0 is the controller, the others run the workers of their node for it. Workers are spread evenly, rank r is on node r / (Workers / nodes). Name
+	// with the same configuration: that of node 0 is the controller, the others run the workers of their node for it. Workers are spread evenly over the nodes that are no data nodes (gang.Gang.DataNodes), rank r is on node r / (Workers / nodes). Where there are data nodes, they read and compute for all, and the others do not. Name
 	// is that of the job where it is not set. Events are node 0's, and so is the log; of the notices (Preemption), each is one for all. Fit does not close the gang.
 	Gang *gang.Gang
 
@@ -213,7 +213,7 @@ func (c Config) or() (Config, error) {
 	if c.Workers == 0 {
 		c.Workers = 1
 	}
-	if n := c.nodes(); c.Workers%n != 0 {
+	if n := c.trains(); c.Workers%n != 0 {
 		return bad("%d workers on %d nodes: each node has as many as the others, so give a multiple of %d", c.Workers, n, n)
 	}
 	for _, name := range c.dataNames() {

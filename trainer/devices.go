@@ -18,6 +18,9 @@ func (c *controller) leaseDevices(ctx context.Context) error {
 	all, actx := errgroup.WithContext(ctx)
 	all.Go(func() error { return c.site.leaseDevices(actx, c.queued) })
 	for _, n := range c.nodes.others() {
+		if n.number >= c.cfg.trains() {
+			continue
+		}
 		all.Go(func() (err error) {
 			a, err := n.ask(actx, wire.ToHand{Lease: &wire.HandLease{}})
 			if n.devices = a.Devices; err == nil && len(a.Devices) != c.cfg.perNode() {

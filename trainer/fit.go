@@ -212,7 +212,7 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 		}
 		feeders = append(feeders, others...)
 	}
-	c.feeder = feeder.Over(feeders, nodeOf)
+	c.feeder = feeder.Over(feeders, nodeOf, cfg.reads())
 	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
 		return err
 	}

@@ -207,8 +207,14 @@ func together(t *testing.T, n int, config func(g *gang.Gang, dir string) Config)
 
 func trained(t *testing.T, n int, member func(g *gang.Gang, dir string) *Trainer) (all []*Result, errs []error) {
 	t.Helper()
-	gs, dirs := gangtest.WithFolders(t, n)
-	all, errs = make([]*Result, n), make([]error, n)
+	return trainedWith(t, n, 0, member)
+}
+
+// trainedWith is trained, with so many data nodes besides.
+func trainedWith(t *testing.T, n, data int, member func(g *gang.Gang, dir string) *Trainer) (all []*Result, errs []error) {
+	t.Helper()
+	gs, dirs := gangtest.WithData(t, n+data, data)
+	all, errs = make([]*Result, n+data), make([]error, n+data)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup

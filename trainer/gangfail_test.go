@@ -35,10 +35,10 @@ type crew struct {
 	ends []chan error
 }
 
-// newCrew starts a gang of n processes. They are killed with the test.
+// newCrew starts a gang of n processes, and one for each data node. They are killed with the test.
 func newCrew(t *testing.T, k conf, n int) *crew {
 	t.Helper()
-	gs, dirs := gangtest.WithFolders(t, n)
+	gs, dirs := gangtest.WithData(t, n+k.DataNodes, k.DataNodes)
 	c := &crew{t: t, k: k}
 	for i, g := range gs {
 		g.Close() // the process listens there
@@ -147,10 +147,15 @@ func (k conf) outlives(t *testing.T, victim string, signal syscall.Signal, again
 	k.kill(t, victim, signal)
 	if again {
 		killed := int(victim[len(victim)-1] - '0')
-		if code := m.code(1-killed, 25*time.Second); code != 75 || !strings.Contains(m.outs[1-killed].String(), "RESULT preempted") || !strings.Contains(m.outs[1-killed].String(), "is lost") {
-			t.Errorf("node %d: exit code %d", 1-killed, code)
+		for node := range m.cmds {
+			if node == killed {
+				continue
+			}
+			if code := m.code(node, 25*time.Second); code != 75 || !strings.Contains(m.outs[node].String(), "RESULT preempted") || !strings.Contains(m.outs[node].String(), "is lost") {
+				t.Errorf("node %d: exit code %d", node, code)
+			}
+			t.Logf("node %d ended %v after the loss", node, time.Since(began))
 		}
-		t.Logf("node %d ended %v after the loss", 1-killed, time.Since(began))
 		_ = m.cmds[killed].Process.Kill()
 		m.code(killed, time.Second)
 		k.allGone(t)

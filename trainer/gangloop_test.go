@@ -38,6 +38,19 @@ func modelOf(t *testing.T, k conf) string {
 	return ""
 }
 
+// loopOnOne is the outcome of the Go loop on one node.
+func loopOnOne(t *testing.T, workers int) (conf, outcome) {
+	t.Helper()
+	k := newConf(t, "one")
+	k.Workers, k.StepMS = workers, 0
+	fitOK(t, k.loop, func() Config { cfg := k.config(); cfg.Processes = false; return cfg }())
+	o := outcomeOf(t, k, k.Storage)
+	if len(o.losses) != steps*epochs {
+		t.Fatal("the test is wrong")
+	}
+	return k, o
+}
+
 // Go loops on several nodes are given what those of one machine are, compute the same bits, and save on all ranks.
 func TestGangLoops(t *testing.T) {
 	for _, c := range []struct {
@@ -46,13 +59,7 @@ func TestGangLoops(t *testing.T) {
 		async, process bool
 	}{{"goroutines", 4, 2, false, false}, {"goroutines", 3, 3, true, true}, {"processes", 4, 2, true, false}, {"processes", 3, 3, false, true}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			one := newConf(t, "one")
-			one.Workers, one.StepMS = c.workers, 0
-			fitOK(t, one.loop, func() Config { cfg := one.config(); cfg.Processes = false; return cfg }())
-			want := outcomeOf(t, one, one.Storage)
-			if len(want.losses) != steps*epochs {
-				t.Fatal("the test is wrong")
-			}
+			one, want := loopOnOne(t, c.workers)
 			k := newConf(t, "loops")
 			k.Loop, k.Workers, k.StepMS, k.Async, k.DataProcess, k.SaveAll = c.loop, c.workers, 0, c.async, c.process, true
 			all, errs := trained(t, c.nodes, func(g *gang.Gang, dir string) *Trainer { return k.trainer(k.quiet(t, g, dir)) })

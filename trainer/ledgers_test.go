@@ -35,7 +35,7 @@ func (f *ledgerFeeder) Ledger(ctx context.Context, name string) ([]byte, error) 
 func ledgerController(ctx context.Context, f *ledgerFeeder) (c *controller, log *bytes.Buffer) {
 	log = &bytes.Buffer{}
 	cfg := Config{Name: "long", Workers: 1, Data: map[string]Data{"a": {}, "b": {}}, Log: slog.New(slog.NewTextHandler(log, nil))}
-	return &controller{site: site{cfg: cfg}, ctx: ctx, feeder: feeder.Over([]feeder.Feeder{f}, nil)}, log
+	return &controller{site: site{cfg: cfg}, ctx: ctx, feeder: feeder.Over([]feeder.Feeder{f}, nil, nil)}, log
 }
 
 // A run goes on from a checkpoint whose ledgers are too long for the feeder, without the longest.

@@ -62,6 +62,19 @@ type node struct {
 	why   error               // it is gone
 }
 
+// String names the node for people: by its host, or by the address of one that has not said it.
+func (n *node) String() string {
+	cfg := &n.of.c.cfg
+	what, host := "node", n.host
+	if n.number >= cfg.trains() {
+		what = "data node"
+	}
+	if host == "" {
+		host = cfg.Gang.Host(n.number)
+	}
+	return fmt.Sprintf("%s %d (%s)", what, n.number, host)
+}
+
 // handWait is a request that is not answered yet.
 type handWait struct {
 	files  []wire.HandFile // that came so far
@@ -167,12 +180,13 @@ func (ns *nodes) hear(conn net.Conn, k int) {
 		ns.mu.Unlock()
 		return
 	case m.Hello == nil:
-		err = fault.New(fault.Corrupt, "node %d of the job does not say hello: use one release for all", k)
+		err = fault.New(fault.Corrupt, "%s does not say hello: use one release for all", n)
 	case m.Hello.Version != wire.HandVersion:
-		err = fault.New(fault.Unsupported, "node %d of the job (%s) speaks version %d of the hand's protocol, node 0 version %d: use one release for all", k, m.Hello.Host, m.Hello.Version, wire.HandVersion)
-	default:
-		err = differs(fmt.Sprintf("node %d (%s)", k, m.Hello.Host), m.Hello.Config, ns.c.fields())
 		n.host = m.Hello.Host
+		err = fault.New(fault.Unsupported, "%s speaks version %d of the hand's protocol, node 0 version %d: use one release for all", n, m.Hello.Version, wire.HandVersion)
+	default:
+		n.host = m.Hello.Host
+		err = differs(n.String(), m.Hello.Config, ns.c.fields())
 	}
 	n.line = l
 	ns.hands--
@@ -240,13 +254,13 @@ func (n *node) hear(m wire.FromHand) {
 			f(*m.Exit)
 		}
 	case m.Waits != nil:
-		c.queued(fmt.Sprintf("node %d (%s): %s", n.number, n.host, m.Waits.Reason))
+		c.queued(fmt.Sprintf("%s: %s", n, m.Waits.Reason))
 	case m.Devices != nil:
 		c.post(func() { c.devices[n.number] = m.Devices.Metrics })
 	case m.Notice != nil:
-		n.of.notice(fmt.Sprintf("%s at node %d, %s", m.Notice.Reason, n.number, n.host))
+		n.of.notice(fmt.Sprintf("%s at %s", m.Notice.Reason, n))
 	case m.Stopped != nil:
-		err := fault.New(fault.Canceled, "node %d (%s): %w", n.number, n.host, m.Stopped.Error.Err())
+		err := fault.New(fault.Canceled, "%s: %w", n, m.Stopped.Error.Err())
 		c.stop(err)
 	}
 }
@@ -254,7 +268,7 @@ func (n *node) hear(m wire.FromHand) {
 // lose: the hand is gone, and with it all that it has.
 func (n *node) lose(err error) {
 	n.mu.Lock()
-	n.why = fault.New(fault.WorkerLost, "node %d (%s) of the job is lost: %w", n.number, n.host, err)
+	n.why = fault.New(fault.WorkerLost, "%s of the job is lost: %w", n, err)
 	n.mu.Unlock()
 	n.of.mu.Lock()
 	n.left = true
@@ -264,7 +278,7 @@ func (n *node) lose(err error) {
 	over := n.of.over || n.of.refused != nil
 	n.of.mu.Unlock()
 	if !over {
-		n.of.c.stop(&lostNode{fault.New(fault.Canceled, "node %d (%s) of the job is lost (%w): the run can be resumed", n.number, n.host, err)})
+		n.of.c.stop(&lostNode{fault.New(fault.Canceled, "%s of the job is lost (%w): the run can be resumed", n, err)})
 	}
 	close(n.gone)
 }
@@ -291,7 +305,7 @@ func (n *node) ask(ctx context.Context, m wire.ToHand) (wire.HandAnswer, error) 
 				err = fault.WithCode(fault.Canceled, context.Cause(ctx))
 			}
 			if err != nil {
-				err = fault.New(fault.CodeOf(err), "node %d (%s): %w", n.number, n.host, err)
+				err = fault.New(fault.CodeOf(err), "%s: %w", n, err)
 			}
 			return a, err
 		case <-n.gone:
@@ -368,7 +382,7 @@ func (ns *nodes) absent() (names []string) {
 	defer ns.mu.Unlock()
 	for _, n := range ns.others() {
 		if n.line == nil || n.feeds == nil {
-			names = append(names, fmt.Sprintf("node %d (%s)", n.number, ns.c.cfg.Gang.Host(n.number)))
+			names = append(names, n.String())
 		}
 	}
 	return names

@@ -50,6 +50,7 @@ type conf struct {
 	Every         int64
 	Fail          string // what the loop does instead of training
 	FailRank      int    // that does so; 0: all do
+	DataNodes     int    // of a gang of processes, beside the others
 	Loop          string // of a gang: goroutines, or processes, run it; "": processes of Command
 }
 

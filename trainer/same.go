@@ -33,6 +33,7 @@ func (s *site) fields() (all []wire.HandField) {
 	}
 	add("number of workers", c.Workers)
 	add("number of nodes", c.nodes())
+	add("number of data nodes", len(c.reads()))
 	add("name of the run", c.Name)
 	add("storage", c.Storage)
 	how, command := "a program", s.argv

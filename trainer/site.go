@@ -44,7 +44,7 @@ type site struct {
 	measure  func(context.Context) map[string]float64
 }
 
-// nodes of the run, and perNode workers on each.
+// nodes of the run, of which those from trains() on are data nodes, and perNode workers on each of the others.
 func (c *Config) nodes() int {
 	if c.Gang == nil {
 		return 1
@@ -52,7 +52,22 @@ func (c *Config) nodes() int {
 	return c.Gang.Nodes()
 }
 
-func (c *Config) perNode() int { return c.Workers / c.nodes() }
+func (c *Config) trains() int {
+	if c.Gang == nil {
+		return 1
+	}
+	return c.Gang.Nodes() - c.Gang.DataNodes()
+}
+
+func (c *Config) perNode() int { return c.Workers / c.trains() }
+
+// reads are the nodes that read for all, where it is not those of the workers.
+func (c *Config) reads() (nodes []int) {
+	for k := c.trains(); k < c.nodes(); k++ {
+		nodes = append(nodes, k)
+	}
+	return nodes
+}
 
 // gang of the run; nil where it has one node.
 func (c *Config) gang() *gang.Gang {
@@ -64,6 +79,9 @@ func (c *Config) gang() *gang.Gang {
 
 // ranks of this node: so many from first on.
 func (s *site) ranks() (first, n int) {
+	if s.node >= s.cfg.trains() {
+		return s.cfg.Workers, 0
+	}
 	n = s.cfg.perNode()
 	return s.node * n, n
 }

@@ -43,6 +43,8 @@ type Info struct {
 	Node    int    `json:"node"`
 	// Addresses of all members, host:port.
 	Addresses []string `json:"addresses"`
+	// DataNodes of the members, the last ones, are on data nodes.
+	DataNodes int `json:"data_nodes,omitempty"`
 }
 
 // Gang is this process's place among the others. Safe for concurrent use. Close it.
@@ -159,7 +161,7 @@ func read(dir string) (info Info, err error) {
 	if err != nil {
 		return info, fault.Wrap(err, fault.Place{File: file})
 	}
-	if len(b) > maxInfo || json.Unmarshal(b, &info) != nil || info.Node < 0 || info.Node >= len(info.Addresses) {
+	if len(b) > maxInfo || json.Unmarshal(b, &info) != nil || info.Node < 0 || info.Node >= len(info.Addresses) || info.DataNodes < 0 || info.DataNodes >= len(info.Addresses) {
 		return info, fault.New(fault.Corrupt, "does not say where the members of the gang are").At(fault.Place{File: file})
 	}
 	return info, nil
@@ -192,6 +194,9 @@ func (g *Gang) certificate() (*pki.Holder, error) {
 // Node is the number of this process's member, and Nodes how many there are.
 func (g *Gang) Node() int  { return g.info.Node }
 func (g *Gang) Nodes() int { return len(g.info.Addresses) }
+
+// DataNodes is how many of the nodes, the last ones, only read and compute for the others: training runs have no workers there.
+func (g *Gang) DataNodes() int { return g.info.DataNodes }
 
 // Job and Attempt say what the gang is of.
 func (g *Gang) Job() string    { return g.info.Job }

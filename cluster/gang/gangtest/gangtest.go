@@ -22,13 +22,19 @@ func New(t testing.TB, n int) []*gang.Gang {
 // WithFolders is New, with the members' folders: what their aides need (gang.EnvDir).
 func WithFolders(t testing.TB, n int) (gs []*gang.Gang, dirs []string) {
 	t.Helper()
+	return WithData(t, n, 0)
+}
+
+// WithData is WithFolders, where so many members, the last ones, are on data nodes.
+func WithData(t testing.TB, n, data int) (gs []*gang.Gang, dirs []string) {
+	t.Helper()
 	base := t.TempDir()
 	ca, err := pki.OpenCA(filepath.Join(base, "ca"), "c0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	listeners := make([]net.Listener, n)
-	info := gang.Info{Cluster: "c0", Job: "j1", Attempt: 1, Addresses: make([]string, n)}
+	info := gang.Info{Cluster: "c0", Job: "j1", Attempt: 1, Addresses: make([]string, n), DataNodes: data}
 	for i := range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

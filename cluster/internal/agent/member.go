@@ -50,7 +50,7 @@ func (p *process) meet(ctx context.Context, dir string) (*member, error) {
 	if err == nil {
 		var id pki.Identity
 		if id, err = pki.IdentityOf(c.Leaf); err == nil {
-			err = gang.Write(dir, gang.Info{Cluster: id.Cluster, Job: id.Job, Attempt: id.Attempt, Node: id.Member, Addresses: peers.GetAddresses()}, c)
+			err = gang.Write(dir, gang.Info{Cluster: id.Cluster, Job: id.Job, Attempt: id.Attempt, Node: id.Member, DataNodes: int(p.start.GetData()), Addresses: peers.GetAddresses()}, c)
 		}
 	}
 	if err != nil {

@@ -44,7 +44,7 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 		h.log.Warn(fmt.Sprintf("node %s says that it has process %s, which is on node %s", s.node, p, node))
 		return
 	}
-	n := h.jobs[p.Job].Value.Job.GetNodes()
+	n := members(h.jobs[p.Job].Value.Job)
 	if n < 2 {
 		return
 	}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
@@ -217,22 +215,24 @@ func (r *jobRecord) spec(id string) jobs.Spec {
 	if r.Job.Crashes != nil {
 		b.Crash = r.Job.GetCrashes()
 	}
-	members := make([]place.Member, max(r.Job.GetNodes(), 1))
-	for i := range members {
-		members[i] = place.Member{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()}
+	var members []place.Member
+	for range max(r.Job.GetNodes(), 1) {
+		members = append(members, place.Member{Needs: resources(r.Job.GetResources()), Labels: r.Job.GetLabels()})
+	}
+	data := r.Job.GetData()
+	for range data.GetNodes() {
+		members = append(members, place.Member{Needs: resources(data.GetResources()), Labels: data.GetLabels()})
 	}
 	return jobs.Spec{ID: id, Members: members, Distinct: len(members) > 1, Budgets: b}
 }
 
-// resources of each process of the attempt.
-func (r *jobRecord) resources() *pb.Resources {
-	if r.Record.Memory == 0 {
-		return r.Job.GetResources()
-	}
-	x := proto.CloneOf(r.Job.GetResources())
-	x.Memory = r.Record.Memory
-	return x
+// resources of a process of the attempt.
+func (r *jobRecord) resources(member int) *pb.Resources {
+	return wireResources(r.spec("").With(r.Record.Memory)[member].Needs)
 }
+
+// members are how many processes the job has.
+func members(j *pb.Job) int64 { return max(j.GetNodes(), 1) + j.GetData().GetNodes() }
 
 func nanos(t time.Time) int64 {
 	if t.IsZero() {

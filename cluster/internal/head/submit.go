@@ -61,12 +61,26 @@ func (h *Head) checkJob(j *pb.Job) error {
 			size += len(k) + len(v) + 8
 		}
 	}
-	for k, v := range j.GetLabels() {
-		size += len(k) + len(v) + 8
+	r, data := j.GetResources(), j.GetData()
+	for _, labels := range []map[string]string{j.GetLabels(), data.GetLabels()} {
+		for k, v := range labels {
+			size += len(k) + len(v) + 8
+		}
 	}
-	r := j.GetResources()
-	for k := range r.GetNamed() {
-		size += len(k) + 16
+	for _, r := range []*pb.Resources{r, data.GetResources()} {
+		for k, v := range r.GetNamed() {
+			if v < 0 {
+				return fault.New(fault.Invalid, "a job cannot need %d %s", v, k)
+			}
+			size += len(k) + 16
+		}
+		if r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0 {
+			return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
+		}
+	}
+	nodes := j.GetNodes() // of both kinds
+	if nodes >= 0 && nodes <= mostMembers && data.GetNodes() >= 0 && data.GetNodes() <= mostMembers {
+		nodes = members(j)
 	}
 	switch {
 	case len(j.GetArgv()) == 0 || j.GetArgv()[0] == "":
@@ -77,19 +91,14 @@ func (h *Head) checkJob(j *pb.Job) error {
 		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
 	case size > 40<<10:
 		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
-	case j.GetNodes() < 0 || j.GetNodes() > mostMembers:
-		return fault.New(fault.Invalid, "a job on %d nodes: it has 1 to %d", j.GetNodes(), mostMembers)
-	case j.GetNodes() > 1 && h.cfg.Listen == "":
-		return fault.New(fault.Invalid, "a job on %d nodes, in a cluster that is one machine: nothing listens on the network; start the head with --listen, and join other machines", j.GetNodes())
-	case int64(size)+j.GetNodes()*(64+48*r.GetGpus()) > 48<<10:
-		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job (%d bytes) on %d nodes with %d GPUs each are more than a record holds: put large things into the working directory, or take fewer nodes", size, j.GetNodes(), r.GetGpus())
-	case r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0:
-		return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
-	}
-	for k, v := range r.GetNamed() {
-		if v < 0 {
-			return fault.New(fault.Invalid, "a job cannot need %d %s", v, k)
-		}
+	case j.GetNodes() < 0 || data.GetNodes() < 0 || nodes > mostMembers || data.GetNodes() > mostMembers:
+		return fault.New(fault.Invalid, "a job on %d nodes and %d data nodes: it has 1 to %d together", j.GetNodes(), data.GetNodes(), mostMembers)
+	case data.GetNodes() == 0 && data != nil:
+		return fault.New(fault.Invalid, "what data nodes need and no number of them")
+	case nodes > 1 && h.cfg.Listen == "":
+		return fault.New(fault.Invalid, "a job on %d nodes, in a cluster that is one machine: nothing listens on the network; start the head with --listen, and join other machines", nodes)
+	case int64(size)+64*nodes+48*max(r.GetGpus()*(nodes-data.GetNodes()), 0)+48*data.GetResources().GetGpus()*data.GetNodes() > 48<<10:
+		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job (%d bytes) on %d nodes with %d GPUs each are more than a record holds: put large things into the working directory, or take fewer nodes", size, nodes, r.GetGpus())
 	}
 	if j.GetPack() != "" {
 		hash, err := packs.ParseHash(j.GetPack())
@@ -196,9 +205,9 @@ func (h *Head) start(a core.Action) (*pb.Start, error) {
 		env = map[string]string{}
 	}
 	maps.Copy(env, secrets)
-	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(), Devices: a.Devices}
-	if n := r.Value.Job.GetNodes(); n > 1 {
-		s.Members, s.Host = n, h.host(a.Node, r.Value.Record.Placed)
+	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(a.Process.Member), Devices: a.Devices}
+	if n := members(r.Value.Job); n > 1 {
+		s.Members, s.Data, s.Host = n, r.Value.Job.GetData().GetNodes(), h.host(a.Node, r.Value.Record.Placed)
 	}
 	return s, nil
 }
@@ -326,7 +335,10 @@ func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
 func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
 	v := r.Value
 	j := proto.CloneOf(v.Job)
-	j.Resources = v.resources()
+	j.Resources = v.resources(0)
+	if j.Data != nil {
+		j.Data.Resources = v.resources(len(v.spec("").Members) - 1)
+	}
 	for k := range j.Env { // values may be anything
 		j.Env[k] = ""
 	}
@@ -393,7 +405,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 				return err
 			}
 			id, over, changed, a = r.ID, r.Value.Record.State.Over(), h.changed, ran{}
-			nodes = max(r.Value.Job.GetNodes(), 1)
+			nodes = members(r.Value.Job)
 			for i, x := range r.Value.Ran {
 				if x.Attempt > given && (tail == 0 || i == len(r.Value.Ran)-1) {
 					a = x

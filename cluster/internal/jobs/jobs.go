@@ -9,7 +9,6 @@ package jobs
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,20 +77,16 @@ type Record struct {
 	Avoid    []place.NodeID    // the last at the end
 	Row      int64             // attempts one after another, the last one included, that ended by a failure and none of which ran for goodWhile
 	Apart    int64             // the same of those that ended by exit code 75
-	Memory   int64             // that each process of the attempt has, where it is more than the spec says: those before did not do with that; 0: what the spec says
+	Memory   int64             // that the process with the most has in the attempt, and the others in proportion, where it is more than the spec says: those before did not do with that; 0: what the spec says
 	Stop     bool              // somebody asked for its end
 }
 
-// With are the members, each with so much memory, as Record has it.
+// With are the members with the memory of an attempt, as Record has it.
 func (s Spec) With(memory int64) []place.Member {
 	if memory == 0 {
 		return s.Members
 	}
-	ms := slices.Clone(s.Members)
-	for i := range ms {
-		ms[i].Needs.Memory = memory
-	}
-	return ms
+	return place.Grown(s.Members, memory)
 }
 
 // apart says that a process of the attempt ended as it was to go on elsewhere: it has lost the others, or never reached them, or had a notice of its own.

@@ -197,8 +197,8 @@ func (m *Machine) want(j *job) {
 	m.do(Action{Do: Want, Job: j.ID, Demand: d})
 }
 
-// memory that each process of the attempt has; 0: as much as it takes.
-func (j *job) memory() int64 { return cmp.Or(j.Memory, j.Members[0].Needs.Memory) }
+// memory that the process with the most has in the attempt; 0: none has a limit.
+func (j *job) memory() int64 { return cmp.Or(j.Memory, place.MostMemory(j.Members)) }
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
 func (m *Machine) load(s Spec, r Record) {
@@ -343,13 +343,13 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 	if isPoison || !j.may(class) {
 		j.State = Stopping // until the others have ended
 	}
-	if class == Memory && j.memory() > 0 {
+	if had := j.Members[e.Process.Member].Needs.Memory; class == Memory && had > 0 {
 		first, rest, _ := strings.Cut(j.Why, "\n")
 		switch {
 		case j.State == Restarting:
 			first += "; the next attempt gets twice as much, up to what nodes have"
 		case j.Memory > 0:
-			first += fmt.Sprintf("; attempt %d had %s, and the first one %s", j.Attempt, units.Bytes(j.Memory), units.Bytes(j.Members[0].Needs.Memory))
+			first += fmt.Sprintf("; attempt %d had %s, and the first one %s", j.Attempt, units.Bytes(j.With(j.Memory)[e.Process.Member].Needs.Memory), units.Bytes(had))
 		}
 		j.Why = strings.TrimSuffix(first+"\n"+rest, "\n")
 	}

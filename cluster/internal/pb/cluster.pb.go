@@ -972,6 +972,7 @@ type Start struct {
 	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
 	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"` // of its attempt, one on each of so many nodes; up to 1: it is alone
 	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`        // of several: the address by which the others reach this node
+	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`       // so many of the members, the last ones, are on data nodes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1060,6 +1061,13 @@ func (x *Start) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *Start) GetData() int64 {
+	if x != nil {
+		return x.Data
+	}
+	return 0
 }
 
 // Listening: a process that is one of several can be reached. It is said when the node has a socket for it, again in each session while the process is there, and when its certificate is to be renewed.
@@ -2386,6 +2394,7 @@ type Job struct {
 	Retries       int64                  `protobuf:"varint,9,opt,name=retries,proto3" json:"retries,omitempty"`                                                                         // other codes than 0 that are survived
 	Labels        map[string]string      `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that its nodes must have
 	Nodes         int64                  `protobuf:"varint,11,opt,name=nodes,proto3" json:"nodes,omitempty"`                                                                            // that it runs on, a process with the resources on each; 0: one
+	Data          *DataNodes             `protobuf:"bytes,12,opt,name=data,proto3" json:"data,omitempty"`                                                                               // beside nodes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2497,6 +2506,74 @@ func (x *Job) GetNodes() int64 {
 	return 0
 }
 
+func (x *Job) GetData() *DataNodes {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// DataNodes are nodes of a job that read and compute for the others, and have no workers of a training run. Their processes are numbered behind those of the others.
+type DataNodes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         int64                  `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Resources     *Resources             `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`                                                                     // of the process on each
+	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that they must have
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataNodes) Reset() {
+	*x = DataNodes{}
+	mi := &file_cluster_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataNodes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataNodes) ProtoMessage() {}
+
+func (x *DataNodes) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataNodes.ProtoReflect.Descriptor instead.
+func (*DataNodes) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DataNodes) GetNodes() int64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *DataNodes) GetResources() *Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *DataNodes) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 type SubmitReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2507,7 +2584,7 @@ type SubmitReply struct {
 
 func (x *SubmitReply) Reset() {
 	*x = SubmitReply{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2596,7 @@ func (x *SubmitReply) String() string {
 func (*SubmitReply) ProtoMessage() {}
 
 func (x *SubmitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2609,7 @@ func (x *SubmitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitReply.ProtoReflect.Descriptor instead.
 func (*SubmitReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SubmitReply) GetJob() string {
@@ -2559,7 +2636,7 @@ type JobsRequest struct {
 
 func (x *JobsRequest) Reset() {
 	*x = JobsRequest{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2648,7 @@ func (x *JobsRequest) String() string {
 func (*JobsRequest) ProtoMessage() {}
 
 func (x *JobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2661,7 @@ func (x *JobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsRequest.ProtoReflect.Descriptor instead.
 func (*JobsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *JobsRequest) GetJobs() []string {
@@ -2611,7 +2688,7 @@ type JobList struct {
 
 func (x *JobList) Reset() {
 	*x = JobList{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2700,7 @@ func (x *JobList) String() string {
 func (*JobList) ProtoMessage() {}
 
 func (x *JobList) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2713,7 @@ func (x *JobList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobList.ProtoReflect.Descriptor instead.
 func (*JobList) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *JobList) GetJobs() []*JobState {
@@ -2672,7 +2749,7 @@ type JobState struct {
 
 func (x *JobState) Reset() {
 	*x = JobState{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2761,7 @@ func (x *JobState) String() string {
 func (*JobState) ProtoMessage() {}
 
 func (x *JobState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2774,7 @@ func (x *JobState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobState.ProtoReflect.Descriptor instead.
 func (*JobState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *JobState) GetId() string {
@@ -2787,7 +2864,7 @@ type StopJobRequest struct {
 
 func (x *StopJobRequest) Reset() {
 	*x = StopJobRequest{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +2876,7 @@ func (x *StopJobRequest) String() string {
 func (*StopJobRequest) ProtoMessage() {}
 
 func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +2889,7 @@ func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobRequest.ProtoReflect.Descriptor instead.
 func (*StopJobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StopJobRequest) GetJob() string {
@@ -2840,7 +2917,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2929,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +2942,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LogsRequest) GetJob() string {
@@ -2960,7 +3037,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
 	"\x04keep\x18\x03 \x03(\tR\x04keep\":\n" +
 	"\x04Beat\x122\n" +
-	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xb8\x02\n" +
+	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xcc\x02\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
@@ -2969,7 +3046,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06limits\x18\x05 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x06limits\x12\x18\n" +
 	"\adevices\x18\x06 \x03(\tR\adevices\x12\x18\n" +
 	"\amembers\x18\a \x01(\x03R\amembers\x12\x12\n" +
-	"\x04host\x18\b \x01(\tR\x04host\x1a6\n" +
+	"\x04host\x18\b \x01(\tR\x04host\x12\x12\n" +
+	"\x04data\x18\t \x01(\x03R\x04data\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -3063,7 +3141,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03has\x18\x01 \x01(\bR\x03has\"3\n" +
 	"\x05Chunk\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xdd\x04\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x91\x05\n" +
 	"\x03Job\x12\x1e\n" +
 	"\n" +
 	"submission\x18\x01 \x01(\tR\n" +
@@ -3078,7 +3156,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\aretries\x18\t \x01(\x03R\aretries\x12<\n" +
 	"\x06labels\x18\n" +
 	" \x03(\v2$.penstock.cluster.v1.Job.LabelsEntryR\x06labels\x12\x14\n" +
-	"\x05nodes\x18\v \x01(\x03R\x05nodes\x1a6\n" +
+	"\x05nodes\x18\v \x01(\x03R\x05nodes\x122\n" +
+	"\x04data\x18\f \x01(\v2\x1e.penstock.cluster.v1.DataNodesR\x04data\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -3089,7 +3168,14 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
 	"\n" +
-	"\b_crashes\"9\n" +
+	"\b_crashes\"\xde\x01\n" +
+	"\tDataNodes\x12\x14\n" +
+	"\x05nodes\x18\x01 \x01(\x03R\x05nodes\x12<\n" +
+	"\tresources\x18\x02 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\tresources\x12B\n" +
+	"\x06labels\x18\x03 \x03(\v2*.penstock.cluster.v1.DataNodes.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\vSubmitReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"9\n" +
@@ -3156,7 +3242,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
 	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
@@ -3194,24 +3280,26 @@ var file_cluster_proto_goTypes = []any{
 	(*HasPackReply)(nil),       // 33: penstock.cluster.v1.HasPackReply
 	(*Chunk)(nil),              // 34: penstock.cluster.v1.Chunk
 	(*Job)(nil),                // 35: penstock.cluster.v1.Job
-	(*SubmitReply)(nil),        // 36: penstock.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),        // 37: penstock.cluster.v1.JobsRequest
-	(*JobList)(nil),            // 38: penstock.cluster.v1.JobList
-	(*JobState)(nil),           // 39: penstock.cluster.v1.JobState
-	(*StopJobRequest)(nil),     // 40: penstock.cluster.v1.StopJobRequest
-	(*LogsRequest)(nil),        // 41: penstock.cluster.v1.LogsRequest
-	nil,                        // 42: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 43: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 44: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 45: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 46: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 47: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 48: penstock.cluster.v1.JobState.FailuresEntry
+	(*DataNodes)(nil),          // 36: penstock.cluster.v1.DataNodes
+	(*SubmitReply)(nil),        // 37: penstock.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),        // 38: penstock.cluster.v1.JobsRequest
+	(*JobList)(nil),            // 39: penstock.cluster.v1.JobList
+	(*JobState)(nil),           // 40: penstock.cluster.v1.JobState
+	(*StopJobRequest)(nil),     // 41: penstock.cluster.v1.StopJobRequest
+	(*LogsRequest)(nil),        // 42: penstock.cluster.v1.LogsRequest
+	nil,                        // 43: penstock.cluster.v1.Resources.NamedEntry
+	nil,                        // 44: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                        // 45: penstock.cluster.v1.Start.EnvEntry
+	nil,                        // 46: penstock.cluster.v1.Job.EnvEntry
+	nil,                        // 47: penstock.cluster.v1.Job.SecretsEntry
+	nil,                        // 48: penstock.cluster.v1.Job.LabelsEntry
+	nil,                        // 49: penstock.cluster.v1.DataNodes.LabelsEntry
+	nil,                        // 50: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	42, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	43, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	43, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	44, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
@@ -3228,7 +3316,7 @@ var file_cluster_proto_depIdxs = []int32{
 	3,  // 16: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
 	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
 	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	44, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	45, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
 	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
 	23, // 21: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
 	24, // 22: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
@@ -3236,52 +3324,55 @@ var file_cluster_proto_depIdxs = []int32{
 	2,  // 24: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
 	2,  // 25: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
 	29, // 26: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	45, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	46, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	46, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	47, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
 	2,  // 29: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	47, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
-	39, // 31: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
-	35, // 32: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	48, // 33: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	4,  // 34: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 35: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 36: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	32, // 37: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	21, // 38: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	25, // 39: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 40: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	26, // 41: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	27, // 42: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 43: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	31, // 44: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	32, // 45: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	34, // 46: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	35, // 47: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	37, // 48: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	40, // 49: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	41, // 50: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	5,  // 51: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 52: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 53: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	34, // 54: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	22, // 55: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 56: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 57: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 58: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	28, // 59: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	30, // 60: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 61: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	33, // 62: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 63: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	36, // 64: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	38, // 65: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 66: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	20, // 67: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	48, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	36, // 31: penstock.cluster.v1.Job.data:type_name -> penstock.cluster.v1.DataNodes
+	2,  // 32: penstock.cluster.v1.DataNodes.resources:type_name -> penstock.cluster.v1.Resources
+	49, // 33: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
+	40, // 34: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
+	35, // 35: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
+	50, // 36: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	4,  // 37: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 38: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 39: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 40: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 41: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 42: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 43: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 44: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 45: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 46: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	31, // 47: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 48: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 49: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 50: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	38, // 51: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	41, // 52: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	42, // 53: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	5,  // 54: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 55: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 56: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 57: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 58: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 59: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 60: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 61: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	28, // 62: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 63: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 64: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	33, // 65: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 66: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	37, // 67: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	39, // 68: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 69: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	20, // 70: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3314,7 +3405,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

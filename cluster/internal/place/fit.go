@@ -60,7 +60,19 @@ func (n *node) offers() Resources {
 
 // fit finds usable nodes of classes for all members, in the order of members, or none. offer is what a node has to give; of nodes that are as good as each other the one of most prefer is taken (nil: where each member has a node of its
 // own, the one with the least room), then the one of the lowest id. All three are the same for nodes of a class.
+//
+// Members of two kinds that each have a node of their own are placed whenever there is a way: where the best nodes for the first kind leave too few for the second, the first takes those first that are of no use to the second.
 func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64) []Placement {
+	placed := m.search(d, classes, usable, offer, prefer, nil)
+	if placed == nil && d.Distinct && len(d.groups) == 2 {
+		second := d.groups[1]
+		placed = m.search(d, classes, usable, offer, prefer, func(n *node) bool { return n.has(second.Labels) && offer(n).holds(second.Needs, 1) > 0 })
+	}
+	return placed
+}
+
+// search is one try of fit. The first group keeps off nodes that are shared, as far as there are others; nil: none is.
+func (m *Machine) search(d *demand, classes []*class, usable func(*node) bool, offer func(*node) Resources, prefer func(*node) int64, shared func(*node) bool) []Placement {
 	var left map[NodeID]Resources // after the groups before
 	if len(d.groups) > 1 {
 		left = map[NodeID]Resources{}
@@ -70,7 +82,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 		bad[id] = i + 1
 	}
 	placed := make([]Placement, 0, len(d.Members))
-	for _, g := range d.groups {
+	for k, g := range d.groups {
 		var rooms []room
 		sum := int64(0)
 		add := func(n *node, has Resources) bool {
@@ -78,7 +90,7 @@ func (m *Machine) fit(d *demand, classes []*class, usable func(*node) bool, offe
 			if c == 0 {
 				return false
 			}
-			r := room{n: n, c: min(c, d.most()), bad: bad[n.ID], waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
+			r := room{n: n, c: min(c, d.most()), shared: k == 0 && shared != nil && shared(n), bad: bad[n.ID], waste: g.Needs.GPUs == 0 && n.Capacity.GPUs > 0}
 			switch {
 			case prefer != nil:
 				r.prefer = prefer(n)
@@ -157,7 +169,8 @@ const plenty = 1 << 30
 type room struct {
 	n       *node
 	c, take int64
-	bad     int // from 1 on, where the demand failed: the later, the more
+	shared  bool // the next group could have it
+	bad     int  // from 1 on, where the demand failed: the later, the more
 	waste   bool
 	prefer  int64
 }
@@ -183,7 +196,7 @@ func share(rooms []room, n int64, spread Spread) {
 	for i := 0; n > 0; i++ {
 		// The last ones go where least is left over: the smallest room of this kind that takes them all.
 		best := i
-		for k := i; k < len(rooms) && rooms[k].bad == rooms[i].bad && rooms[k].waste == rooms[i].waste && rooms[k].c >= n; k++ {
+		for k := i; k < len(rooms) && kind(&rooms[k], &rooms[i]) == 0 && rooms[k].c >= n; k++ {
 			if rooms[k].c < rooms[best].c {
 				best = k
 			}
@@ -199,12 +212,16 @@ func share(rooms []room, n int64, spread Spread) {
 
 // before is the order in which rooms are filled.
 func before(a, b room) int {
-	return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
+	return cmp.Or(kind(&a, &b), cmp.Compare(b.c, a.c), cmp.Compare(b.prefer, a.prefer), cmp.Compare(a.n.ID, b.n.ID))
+}
+
+// kind puts rooms of a better kind first.
+func kind(a, b *room) int {
+	return cmp.Or(compare(a.shared, b.shared), cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste))
 }
 
 // one is the room of the best kind that takes all n with the least left over; -1: none does.
 func one(rooms []room, n int64) int {
-	kind := func(a, b *room) int { return cmp.Or(cmp.Compare(a.bad, b.bad), compare(a.waste, b.waste)) }
 	best, least := -1, 0
 	for i := range rooms {
 		r := &rooms[i]

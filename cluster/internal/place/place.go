@@ -45,7 +45,7 @@ type Member struct {
 }
 
 // Demand is a gang. Members of the same needs and labels that lie side by side are placed as one group, and groups one after another, those with most GPUs first: a gang of unequal members may be
-// found not to fit where a cleverer search would place it.
+// found not to fit where a cleverer search would place it, unless they are of two kinds and Distinct.
 type Demand struct {
 	ID       DemandID
 	Members  []Member

@@ -49,9 +49,10 @@ type Start struct {
 
 // Nodes divides what is served among the feeders of a gang, one on each node; each opens the same sets with the same Start. Without them one feeder has all ranks.
 type Nodes struct {
-	Ranks     []int    `json:"ranks"`     // the node of each rank
-	Addresses []string `json:"addresses"` // of the feeders, by node, as Listen said them
-	Opening   string   `json:"opening"`   // no other Start of the gang's attempt has it: what belongs to another one is not heard
+	Ranks     []int    `json:"ranks"`           // the node of each rank
+	Lanes     []int    `json:"lanes,omitempty"` // the nodes that read lanes, in turn; none: those of the ranks (shard.Nodes)
+	Addresses []string `json:"addresses"`       // of the feeders, by node, as Listen said them
+	Opening   string   `json:"opening"`         // no other Start of the gang's attempt has it: what belongs to another one is not heard
 }
 
 // At is what a training set goes on from.

@@ -217,7 +217,7 @@ func (s *serving) openOne(i int, set Set, o *opening) error {
 		if err != nil {
 			return named(set.Name, &marked{err, shard.ErrElsewhere})
 		}
-		o.exchange, nodes = x, &shard.Nodes{Exchange: x, Ranks: n.Ranks}
+		o.exchange, nodes = x, &shard.Nodes{Exchange: x, Ranks: n.Ranks, Lanes: n.Lanes}
 		want = 0
 		for _, node := range n.Ranks {
 			if node == s.gang.Node() {

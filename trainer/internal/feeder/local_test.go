@@ -277,7 +277,7 @@ func TestEval(t *testing.T) {
 // notice gives the ranks of a feeder a notice, as far as it lives.
 func notice(t *testing.T, f Feeder) {
 	t.Helper()
-	if err := Over([]Feeder{f}, nil).Notice(t.Context()); err != nil && !errors.Is(err, ErrDied) {
+	if err := Over([]Feeder{f}, nil, nil).Notice(t.Context()); err != nil && !errors.Is(err, ErrDied) {
 		t.Error(err)
 	}
 }

@@ -24,6 +24,7 @@ const (
 type Spread struct {
 	fs     []Feeder
 	nodeOf []int
+	lanes  []int
 	run    string // no other Spread has it
 
 	notices sync.Mutex // one notice at a time
@@ -34,9 +35,9 @@ type Spread struct {
 	watch    sync.WaitGroup
 }
 
-// Over is fs as one: the feeder of each node, and the node of each rank. With one feeder there are no nodes to speak of, and nodeOf is not looked at.
-func Over(fs []Feeder, nodeOf []int) *Spread {
-	return &Spread{fs: fs, nodeOf: nodeOf, run: rand.Text()}
+// Over is fs as one: the feeder of each node, the node of each rank, and the nodes that read (Nodes.Lanes). With one feeder there are no nodes to speak of, and neither is looked at.
+func Over(fs []Feeder, nodeOf, lanes []int) *Spread {
+	return &Spread{fs: fs, nodeOf: nodeOf, lanes: lanes, run: rand.Text()}
 }
 
 // Start starts all feeders for so many ranks; at is Start.At. It returns the sockets of each node. The first failure of a feeder is the failure: it says of which node; one that
@@ -53,7 +54,7 @@ func (s *Spread) Start(ctx context.Context, ranks int, at map[string]At) (socket
 	}
 	s.mu.Lock()
 	s.openings++
-	st.Nodes = &Nodes{Ranks: s.nodeOf, Addresses: make([]string, len(s.fs)), Opening: fmt.Sprintf("%s.%d", s.run, s.openings)}
+	st.Nodes = &Nodes{Ranks: s.nodeOf, Lanes: s.lanes, Addresses: make([]string, len(s.fs)), Opening: fmt.Sprintf("%s.%d", s.run, s.openings)}
 	s.mu.Unlock()
 	err = s.each(ctx, func(ctx context.Context, k int, f Feeder) (err error) {
 		st.Nodes.Addresses[k], err = f.Listen(ctx)

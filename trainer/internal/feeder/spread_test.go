@@ -100,7 +100,7 @@ type spread struct {
 func over(t *testing.T, fs []Feeder, ranks int) *spread {
 	t.Helper()
 	s := &spread{t: t, nodeOf: nodesOf(ranks, len(fs))}
-	s.Spread = Over(fs, s.nodeOf)
+	s.Spread = Over(fs, s.nodeOf, nil)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

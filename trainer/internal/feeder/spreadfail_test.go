@@ -221,7 +221,7 @@ func TestNodesRefused(t *testing.T) {
 	if _, _, err := g.Start(t.Context(), Start{Ranks: 2, Nodes: n}); fault.CodeOf(err) != fault.Internal {
 		t.Errorf("%v", err)
 	}
-	_, _, err := Over([]Feeder{g, f}, []int{0, 1}).Start(t.Context(), 2, nil)
+	_, _, err := Over([]Feeder{g, f}, []int{0, 1}, nil).Start(t.Context(), 2, nil)
 	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "node 1: what feeds it is of no gang") {
 		t.Errorf("%v", err)
 	}
@@ -252,7 +252,7 @@ func TestCause(t *testing.T) {
 			{other, other, causeTime / 2, causeTime, 1},
 		} {
 			fs := []*fake{{failed: make(chan error, 1)}, {failed: make(chan error, 1)}}
-			s := Over([]Feeder{fs[0], fs[1]}, []int{0, 1})
+			s := Over([]Feeder{fs[0], fs[1]}, []int{0, 1}, nil)
 			_, failed, err := s.Start(t.Context(), 2, nil)
 			if err != nil {
 				t.Fatal(err)

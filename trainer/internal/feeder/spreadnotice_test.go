@@ -145,7 +145,7 @@ func TestNoticeHalves(t *testing.T) {
 		a := &fake{steps: map[string]feed.Step{"x": {Epoch: 1, Step: 2}, "y": {Epoch: 0, Step: 9}}}
 		b := &fake{steps: map[string]feed.Step{"x": {Epoch: 0, Step: 7}, "y": {Epoch: 0, Step: 10}}}
 		c := &fake{}
-		s := Over([]Feeder{a, b, c}, []int{0, 1, 2})
+		s := Over([]Feeder{a, b, c}, []int{0, 1, 2}, nil)
 		if err := s.Notice(t.Context()); err != nil {
 			t.Error(err)
 		}
