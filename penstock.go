@@ -122,6 +122,9 @@ func (p *Process) Nodes() int {
 // Job is the id of the job, as penstock jobs has it; "": the process is of none.
 func (p *Process) Job() string { return p.job }
 
+// Booked is what the job has booked for this process: CPUs, and bytes of memory above which it is ended; 0: nothing is said of it.
+func (p *Process) Booked() (cpus float64, memory int64) { return p.cpus, p.memory }
+
 // Gang connects the processes of a job on several nodes, for what programs have to say to each other; nil where there is one. Close closes it.
 func (p *Process) Gang() *gang.Gang { return p.gang }
 

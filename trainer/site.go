@@ -79,7 +79,7 @@ func (c *Config) gang() *gang.Gang {
 
 // ranks of this node: so many from first on.
 func (s *site) ranks() (first, n int) {
-	if s.node >= s.cfg.trains() {
+	if s.cfg.Gang.OnDataNode() {
 		return s.cfg.Workers, 0
 	}
 	n = s.cfg.perNode()

@@ -198,6 +198,9 @@ func (g *Gang) Nodes() int { return len(g.info.Addresses) }
 // DataNodes is how many of the nodes, the last ones, only read and compute for the others: training runs have no workers there.
 func (g *Gang) DataNodes() int { return g.info.DataNodes }
 
+// OnDataNode says that this process is on one of those.
+func (g *Gang) OnDataNode() bool { return g != nil && g.Node() >= g.Nodes()-g.DataNodes() }
+
 // Job and Attempt say what the gang is of.
 func (g *Gang) Job() string    { return g.info.Job }
 func (g *Gang) Attempt() int64 { return g.info.Attempt }

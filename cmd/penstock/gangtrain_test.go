@@ -3,9 +3,11 @@
 package main
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +62,53 @@ func TestTrainOnNodes(t *testing.T) {
 	if r.code != exitUsage || !strings.Contains(r.err, "a bucket, or an absolute path") {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A training run with a data node: workers get the batches of one machine, and are all on the other node. What a data node needs is its own.
+func TestTrainDataNodes(t *testing.T) {
+	c := newTestCluster(t)
+	join := func(name string, more ...string) {
+		c.join(name, append(more, "--token", strings.TrimSpace(c.ok("token", "create")))...)
+	}
+	join("a", "--cpus", "1", "--labels", "role=data")
+	join("b", "--cpus", "4")
+	whole := t.TempDir()
+	if r := penstock(t, "train", trainSpec(t, t.TempDir(), "out: "+whole)); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	want, digests := stepsIn(t, whole)
+	dir, out := t.TempDir(), t.TempDir()
+	spec := trainSpec(t, dir, "out: "+out)
+	logs := filepath.Join(dir, "logs")
+	train := func(more ...string) result {
+		return c.call(append([]string{"train", spec, "--working-dir", dir, "--data-nodes", "1", "--data-labels", "role=data", "--data-memory", "1GiB"}, more...)...)
+	}
+	if r := train("--name", "reads", "--id", "reads", "--set", "train.logs="+logs); r.code != 0 || !strings.Contains(r.err, "is on nodes n2 data n1, attempt 1") {
+		t.Fatalf("%+v", r)
+	}
+	got, gave := stepsIn(t, out)
+	if len(want) == 0 || !reflect.DeepEqual(got, want) || !maps.Equal(gave, digests) {
+		t.Errorf("%d steps are not those of one machine, %d", len(got), len(want))
+	}
+	for _, name := range []string{"data.log", "data-1.log"} { // a data process on each node
+		if _, err := os.Stat(filepath.Join(logs, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	var j jobJSON
+	if err := json.Unmarshal([]byte(c.ok("jobs", "reads", "--json")), &j); err != nil || j.Size != 2 || j.DataNodes != 1 || !slices.Equal(j.Nodes, []string{"n2", "n1"}) ||
+		j.Needs.CPUs != 2 || j.DataNeeds == nil || j.DataNeeds.CPUs != 1 || j.DataNeeds.Memory != 1<<30 || j.Needs.Memory != 0 {
+		t.Errorf("%+v, %v", j, err)
+	}
+	if s := c.ok("jobs"); !strings.Contains(s, "n2 data n1") {
+		t.Errorf("%s", s)
+	}
+	// What no node has is waited for, and said.
+	c.ok("train", spec, "--working-dir", dir, "--data-nodes", "1", "--data-labels", "role=reader", "--detach", "--id", "waits", "--name", "waits")
+	if s := c.ok("jobs", "waits"); !strings.Contains(s, "no node that takes work has the labels role=reader") || !strings.Contains(s, "- of 2") {
+		t.Errorf("%s", s)
+	}
+	c.ok("stop", "waits")
 }
 
 // DDP on two nodes, of which one is killed in the midst of it, has the losses of one node, bit by bit.

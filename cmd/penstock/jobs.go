@@ -45,6 +45,7 @@ type remote struct {
 	env, secrets []string
 	id           string
 	nodes        int
+	data         dataNodes
 	retries      int64
 	detach       bool
 	summary      bool        // the last line of what the job prints is one
@@ -65,6 +66,50 @@ func (r *remote) flags(c *cobra.Command) {
 	f.StringVar(&r.id, "id", "", "of a job: submitting the same `id` and content again is submitting once")
 	f.Int64Var(&r.retries, "retries", 0, "of a job: how many exits with an error it survives; a lost node and three crashes are always survived")
 	f.BoolVar(&r.detach, "detach", false, "of a job: print its id and leave")
+}
+
+// dataNodes are those that the command line asks for.
+type dataNodes struct {
+	nodes  int
+	cpus   float64
+	memory string
+	labels []string
+}
+
+// ofDataNodes are the flags of data nodes.
+var ofDataNodes = []string{"data-nodes", "data-cpus", "data-memory", "data-labels"}
+
+// dataFlags are for jobs that may be training runs. cpus says what a data node has by default.
+func (r *remote) dataFlags(c *cobra.Command, cpus string) {
+	f := c.Flags()
+	f.IntVar(&r.data.nodes, "data-nodes", 0, "of a job: on how many nodes more it runs, which read and compute for the workers of the others")
+	f.Float64Var(&r.data.cpus, "data-cpus", 0, "of a job: `CPUs` that it gets on each data node; default: "+cpus)
+	f.StringVar(&r.data.memory, "data-memory", "", "of a job: memory on each data node above which it is ended, such as 4GiB; default: no limit")
+	f.StringSliceVar(&r.data.labels, "data-labels", nil, "of a job: labels that its data nodes must have, `key=value,...`; --labels are for the others")
+}
+
+// read gives the data nodes of a job.
+func (d *dataNodes) read() (n cluster.DataNodes, err error) {
+	switch {
+	case d.nodes < 0:
+		return n, usage("--data-nodes %d: a job has 0 or more", d.nodes)
+	case d.cpus < 0:
+		return n, usage("--data-cpus cannot be less than 0")
+	case d.nodes == 0 && (d.cpus > 0 || d.memory != "" || d.labels != nil):
+		return n, usage("--data-cpus, --data-memory and --data-labels go with --data-nodes")
+	}
+	n.Nodes, n.Needs.CPUs = d.nodes, d.cpus
+	if d.memory != "" {
+		size, err := spec.ParseSize(d.memory)
+		if err != nil {
+			return n, usage("--data-memory: %w", err)
+		}
+		n.Needs.Memory = int64(size)
+	}
+	if d.nodes > 0 {
+		n.Labels, err = pairs("--data-labels", d.labels)
+	}
+	return n, err
 }
 
 // ofJobs are flags that say nothing without --cluster.
@@ -95,7 +140,11 @@ func (r *remote) job(specPath string) (j cluster.Job, inside string, err error) 
 	if r.nodes < 1 {
 		return j, "", usage("--nodes %d: a job runs on 1 or more", r.nodes)
 	}
-	j = cluster.Job{ID: r.id, Env: map[string]string{}, Secrets: map[string]string{}, Nodes: r.nodes, Needs: needs, Labels: labels, Crashes: 3, Retries: r.retries}
+	data, err := r.data.read()
+	if err != nil {
+		return j, "", err
+	}
+	j = cluster.Job{ID: r.id, Env: map[string]string{}, Secrets: map[string]string{}, Nodes: r.nodes, Needs: needs, Labels: labels, Data: data, Crashes: 3, Retries: r.retries}
 	here := func(flag, name string) (string, error) {
 		v, ok := os.LookupEnv(name)
 		if !ok {
@@ -269,6 +318,9 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 	}
 	if j.Needs.GPUs == 0 {
 		j.Needs.GPUs = workers * of.GPUs
+	}
+	if j.Data.Nodes > 0 && j.Data.Needs.CPUs == 0 {
+		j.Data.Needs.CPUs = float64(max(s.Run.CPUs, 1))
 	}
 	j.Name = name
 	j.Argv = []string{"penstock", "train", inside, "--name", name, "--storage", storage}
@@ -517,18 +569,25 @@ one the whole reason is printed, with what the process said last. It needs a tok
 	return c
 }
 
-// nodesText is where a job is, or was at last: "n3", "n1,n2", "- of 2" while it waits for two nodes.
+// nodesText is where a job is, or was at last: "n3", "n1,n2", "n1 data n4" with a data node, "- of 2" while it waits for two nodes.
 func nodesText(j *cluster.JobStatus) string {
 	const most = 6
+	list := func(nodes []string) string {
+		if n := len(nodes); n > most {
+			return fmt.Sprintf("%s and %d more", strings.Join(nodes[:most-1], ","), n-most+1)
+		}
+		return strings.Join(nodes, ",")
+	}
 	switch n := len(j.Nodes); {
 	case n == 0 && j.Size > 1:
 		return fmt.Sprintf("- of %d", j.Size)
 	case n == 0:
 		return "-"
-	case n > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(j.Nodes[:most-1], ","), n-most+1)
+	case n == j.Size && j.Data.Nodes > 0:
+		first := n - j.Data.Nodes
+		return list(j.Nodes[:first]) + " data " + list(j.Nodes[first:])
 	}
-	return strings.Join(j.Nodes, ",")
+	return list(j.Nodes)
 }
 
 // jobJSON is a job in --json.
@@ -540,8 +599,10 @@ type jobJSON struct {
 	State     string           `json:"state"`
 	Why       string           `json:"why,omitempty"`
 	Command   []string         `json:"command"`
-	Size      int              `json:"size"` // on how many nodes it runs
+	Size      int              `json:"size"`                 // on how many nodes it runs
+	DataNodes int              `json:"data_nodes,omitempty"` // of them, the last ones
 	Needs     resourcesJSON    `json:"needs"`
+	DataNeeds *resourcesJSON   `json:"data_needs,omitempty"`
 	Nodes     []string         `json:"nodes"`
 	Attempts  int64            `json:"attempts"`
 	Failures  map[string]int64 `json:"failures,omitempty"`
@@ -551,7 +612,11 @@ type jobJSON struct {
 }
 
 func jobOf(j *cluster.JobStatus) jobJSON {
-	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, j.Size, resourcesJSON(j.Needs), j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
+	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, j.Size, j.Data.Nodes, resourcesJSON(j.Needs), nil, j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
+	if j.Data.Nodes > 0 {
+		of := resourcesJSON(j.Data.Needs)
+		x.DataNeeds = &of
+	}
 	if x.Nodes == nil {
 		x.Nodes = []string{}
 	}

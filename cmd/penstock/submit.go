@@ -25,7 +25,8 @@ names, and the job runs in a copy of it on a node. Data and output are not in th
 here, and the command exits as it does. SIGINT stops the job; a second one leaves it to end by itself. If its node is lost, it starts again on another.
 
 With --nodes N the program runs on each of N nodes, with those resources each. In Go, penstock.Init at the top of main makes one of these processes: node 0 leads, and plans and
-training runs are those of all nodes (docs/cluster.md, "Your own Go program"). When one fails or is lost, all start again. A program that ends with exit code 75 starts again elsewhere; ten such ends in a row, each within two minutes, fail the job.
+training runs are those of all nodes (docs/cluster.md, "Your own Go program"). With --data-nodes M there are
+M nodes more, the last ones, which in a training run only read and compute for the workers of the others. When one fails or is lost, all start again. A program that ends with exit code 75 starts again elsewhere; ten such ends in a row, each within two minutes, fail the job.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock submit -- ./late -out "$PWD/out/late/"                              # built by: CGO_ENABLED=0 go build -o late .
@@ -43,6 +44,7 @@ training runs are those of all nodes (docs/cluster.md, "Your own Go program"). W
 		RunE: func(cmd *cobra.Command, a []string) error { return r.program(cmd, a, name, quiet) },
 	}
 	r.flags(c)
+	r.dataFlags(c, "1")
 	f := c.Flags()
 	f.Lookup("cpus").Usage = "`CPUs` that it gets on each node; default: 1"
 	f.StringVar(&name, "name", "", "what people call the job; default: the program's")
@@ -62,6 +64,9 @@ func (r *remote) program(cmd *cobra.Command, argv []string, name string, quiet b
 	}
 	if j.Needs.CPUs == 0 {
 		j.Needs.CPUs = 1
+	}
+	if j.Data.Nodes > 0 && j.Data.Needs.CPUs == 0 {
+		j.Data.Needs.CPUs = 1
 	}
 	j.Name = cmp.Or(name, filepath.Base(inside))
 	j.Argv = append([]string{"./" + inside}, argv[1:]...)

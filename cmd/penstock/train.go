@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +21,7 @@ import (
 	library "github.com/penstock-data/penstock"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer"
 	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
@@ -45,7 +48,7 @@ takes its batches from the Python package penstock. One data process on each mac
 the last checkpoint and with exactly the batches that come next.
 
 ` + remoteHelp + ` Workers are spread evenly over
-the nodes, and rank 0 is on the first one, which leads. The run is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
+the nodes, and rank 0 is on the first one, which leads. With --data-nodes M it has M nodes more, without workers and GPUs, which read and compute for the others. The run is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
 
 What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
 
@@ -70,7 +73,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 			return args("SPEC", 1, 1)(cmd, a)
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
-			asJob, err := r.asked(cmd)
+			asJob, err := r.asked(cmd, ofDataNodes...)
 			if err != nil {
 				return err
 			}
@@ -106,6 +109,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 	f.StringVar(&t.from, "from", "", "begin with a checkpoint of another `run`: its name in the storage, or its folder or URL; with #N for checkpoint N, else the last")
 	t.flags(c)
 	r.flags(c)
+	r.dataFlags(c, "what the spec says in run.cpus, else 1")
 	return c
 }
 
@@ -268,10 +272,16 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	if err := trainable(o, s); err != nil {
 		return err
 	}
-	if err := configure(&t.cfg, s.Train); err != nil {
+	place, err := library.Init()
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	reads := place.Gang().OnDataNode() // workers are elsewhere, with what they need
+	if err := configure(&t.cfg, s.Train, !reads); err != nil {
 		return usageError{err}
 	}
-	if err := launch.Check(launch.Worker{Argv: s.Train.Command, Dir: t.cfg.Dir, Env: append(os.Environ(), t.cfg.Env...)}); err != nil {
+	if err := launch.Check(launch.Worker{Argv: s.Train.Command, Dir: t.cfg.Dir, Env: append(os.Environ(), t.cfg.Env...)}); err != nil && !reads {
 		return usageError{err}
 	}
 	self, err := os.Executable()
@@ -280,11 +290,10 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	c := &t.cfg
 	c.Spec = o.String()
-	place, err := library.Init()
-	if err != nil {
-		return err
+	input := c.Spec
+	if reads {
+		input = withBooked(o, s, place).String()
 	}
-	defer place.Close()
 	hand := place.Node() > 0
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -293,7 +302,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	signal.Reset(syscall.SIGTERM) // which ends other commands
 	c.Preemption.Notice = trainer.Signals(ctx)
-	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: c.Spec, Sets: map[string]bool{spec.TrainName: false}}
+	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: input, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
 	}
@@ -326,6 +335,20 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return exitError{exitPreempted, err}
 	}
 	return exitError{exitFailed, errors.New(lastWord(err, r.Failures))} // whatever it was: the command line was right
+}
+
+// withBooked is a spec whose run has the CPUs and the memory that a job has booked for a data node, where it says nothing of them: nothing else is there that needs any.
+func withBooked(o *spec.Original, s *spec.Spec, place *library.Process) *spec.Original {
+	with := *o
+	with.Sets = slices.Clone(o.Sets)
+	cpus, memory := place.Booked()
+	if s.Run.CPUs == 0 && cpus > 0 {
+		with.Sets = append(with.Sets, fmt.Sprintf("run.cpus=%d", int(math.Ceil(cpus))))
+	}
+	if s.Run.Memory == 0 && memory > 0 {
+		with.Sets = append(with.Sets, fmt.Sprintf("run.memory=%d", max(memory/2, shard.MinMemory)))
+	}
+	return &with
 }
 
 // killTime is how long processes have to be gone after SIGKILL.
@@ -373,8 +396,8 @@ func firstLine(text string) string {
 	return strings.TrimSuffix(line, ":")
 }
 
-// configure makes the train section a configuration; what is set in c already stays.
-func configure(c *trainer.Config, t *spec.Train) error {
+// configure makes the train section a configuration; what is set in c already stays. Variables that workers inherit must be set where there are some.
+func configure(c *trainer.Config, t *spec.Train, workers bool) error {
 	if c.Storage == "" {
 		if c.Storage = t.Storage; c.Storage == "" {
 			c.Storage = defaultStorage
@@ -391,7 +414,7 @@ func configure(c *trainer.Config, t *spec.Train) error {
 	for _, kv := range t.Env {
 		if strings.Contains(kv, "=") {
 			c.Env = append(c.Env, kv)
-		} else if _, ok := os.LookupEnv(kv); !ok {
+		} else if _, ok := os.LookupEnv(kv); !ok && workers {
 			return fault.New(fault.Invalid, "train.env: variable %s is not set here, and the workers need it", kv)
 		}
 	}
