@@ -3,6 +3,7 @@ package head
 import (
 	"bytes"
 	"crypto"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -330,12 +331,32 @@ func TestSubmitNodes(t *testing.T) {
 			t.Errorf("%+v: %v", x, err)
 		}
 	}
+	for _, x := range []struct {
+		nodes int64
+		data  *pb.DataNodes
+		says  string
+	}{
+		{0, &pb.DataNodes{Nodes: 1, Resources: &pb.Resources{MilliCpus: 1000}, Labels: map[string]string{"role": "data"}}, ""}, {200, &pb.DataNodes{Nodes: 56}, ""},
+		{200, &pb.DataNodes{Nodes: 57}, "it has 1 to 256"}, {1, &pb.DataNodes{Nodes: -1}, "it has 1 to 256"}, {math.MaxInt64, &pb.DataNodes{Nodes: math.MaxInt64}, "it has 1 to 256"},
+		{1, &pb.DataNodes{}, "no number of them"}, {1, &pb.DataNodes{Nodes: 1, Resources: &pb.Resources{Memory: -1}}, "less than nothing"},
+		{1, &pb.DataNodes{Nodes: 1, Resources: &pb.Resources{Named: map[string]int64{"disk": -1}}}, "cannot need -1 disk"},
+		{1, &pb.DataNodes{Nodes: 255, Resources: &pb.Resources{Gpus: 8}}, "more than a record holds"},
+		{1, &pb.DataNodes{Nodes: 1, Labels: map[string]string{"x": strings.Repeat("y", 41<<10)}}, "40 KiB is the most"},
+	} {
+		_, err := controlServer{h: h}.Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: x.nodes, Data: x.data})
+		if x.says == "" && err != nil || x.says != "" && (fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%+v: %v", x, err)
+		}
+	}
 	alone, err := Start(t.Context(), Config{Dir: shortDir(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer alone.Stop(0)
 	if err := submit(alone, 2, 0, 0); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "start the head with --listen") {
+		t.Errorf("nothing listens: %v", err)
+	}
+	if _, err := (controlServer{h: alone}).Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Data: &pb.DataNodes{Nodes: 1}}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "start the head with --listen") {
 		t.Errorf("nothing listens: %v", err)
 	}
 	if err := submit(alone, 1, 0, 0); err != nil {
