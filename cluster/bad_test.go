@@ -157,7 +157,6 @@ func TestBadInventory(t *testing.T) {
 		code fault.Code
 		says string
 	}{
-		"protocol":        {func(i *pb.Inventory) { i.Protocol = 99 }, fault.Unsupported, "use one version on all machines"},
 		"more GPUs":       {func(i *pb.Inventory) { i.Capacity.Gpus, i.Devices = 2, []string{"GPU-1"} }, fault.Invalid, "offers 2 GPUs and names 1"},
 		"one GPU twice":   {func(i *pb.Inventory) { i.Capacity.Gpus, i.Devices = 2, []string{"GPU-1", "GPU-1"} }, fault.Invalid, "GPU-1 twice"},
 		"negative CPUs":   {func(i *pb.Inventory) { i.Capacity.MilliCpus = -1 }, fault.Invalid, "less than nothing"},
@@ -186,17 +185,56 @@ func TestBadInventory(t *testing.T) {
 	j := sh("true")
 	j.Needs.CPUs = 7000
 	c.finished(c.submit(j), 0)
-	// A node that was another version when it joined is refused when it attaches, and says so.
-	n, err := newNode(c.ctx(), c.node("later", Resources{CPUs: 1}))
+}
+
+// Releases of other protocols hear so, on both sides of it: a machine that joins, whose token is not used up, a node that was updated or that has not been, and whoever asks.
+func TestOtherVersions(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	secret := c.joinToken()
+	token, err := pki.ParseToken(secret)
 	must(t, err)
-	must(t, n.joinAt(c.ctx(), c.addr, c.joinToken()))
+	for protocol, update := range map[int]string{1: "update Penstock on the caller's machine", 99: "update Penstock on the head's machine"} {
+		says := []string{fmt.Sprintf("protocol %d", protocol), fmt.Sprintf("protocol %d", rpc.Protocol), update, "penstock version"}
+		conn, err := rpc.Dial(c.ctx(), c.addr, rpc.AsNewcomer(token.Pin).WithProtocol(protocol))
+		must(t, err)
+		n, err := newNode(c.ctx(), c.node("a", Resources{CPUs: 1}))
+		must(t, err)
+		key, err := pki.NewKey()
+		must(t, err)
+		csr, err := pki.NewCSR(key)
+		must(t, err)
+		_, err = pb.NewJoinClient(conn).Join(c.ctx(), &pb.JoinRequest{Token: token.Bearer(), Csr: csr, Inventory: n.inventory, UnixNanos: time.Now().UnixNano()})
+		wantCode(t, err, fault.Unsupported, says...)
+		must(t, conn.Close())
+		n.free(false)
+
+		access, err := c.client.CreateAccessToken(c.ctx(), "admin", "", 0)
+		must(t, err)
+		person, err := pki.ParseToken(access)
+		must(t, err)
+		client, err := dial(c.ctx(), c.addr, rpc.AsPerson(person).WithProtocol(protocol))
+		must(t, err)
+		_, err = client.Status(c.ctx())
+		wantCode(t, err, fault.Unsupported, says...)
+		_, _, err = client.Submit(c.ctx(), sh("true"))
+		wantCode(t, err, fault.Unsupported, says...)
+		must(t, client.Close())
+	}
+	cfg := c.node("a", Resources{CPUs: 1})
+	n, err := Join(c.ctx(), c.addr, secret, cfg)
+	must(t, err)
 	must(t, n.Close())
-	n, err = newNode(c.ctx(), c.node("later", Resources{CPUs: 1}))
+	// The node is of another release when it comes back.
+	n, err = newNode(c.ctx(), cfg)
 	must(t, err)
-	n.inventory.Protocol = 99
-	must(t, n.joinAt(c.ctx(), c.addr, ""))
+	cert, err := pki.Load(filepath.Join(cfg.Dir, "node.pem"), pki.Node)
+	must(t, err)
+	conn, err := rpc.Dial(c.ctx(), c.addr, rpc.AsNode(pki.NewHolder(cert, nil), pinOf(cert)).WithProtocol(99))
+	must(t, err)
+	n.run(conn, pinOf(cert))
 	<-n.Done()
-	wantCode(t, n.Err(), fault.Unsupported, "protocol 99", "use one version")
+	wantCode(t, n.Err(), fault.Unsupported, "protocol 99", "head's machine")
 	n.Close()
 }
 

@@ -183,7 +183,7 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, attached: make(chan struct{}), done: make(chan struct{})}
-	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version, Protocol: head.Protocol}
+	inv := &pb.Inventory{Name: cfg.Name, Labels: cfg.Labels, Version: cfg.Version}
 	var err error
 	if inv.Name == "" {
 		if inv.Name, err = os.Hostname(); err != nil {

@@ -31,12 +31,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-const (
-	// Protocol is the version of what heads and agents say to each other. Both must have the same.
-	Protocol = 2
-	// format is the version of the records. A head reads those of its own.
-	format = 1
-)
+// format is the version of the records. A head reads those of its own.
+const format = 1
 
 // Config of a head.
 type Config struct {

@@ -134,7 +134,7 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 	if err := pki.CheckClock(time.Unix(0, q.GetUnixNanos()), now, "the head's"); err != nil {
 		return nil, err
 	}
-	if err := checkInventory(q.GetInventory(), h.cfg.Version); err != nil {
+	if err := checkInventory(q.GetInventory()); err != nil {
 		return nil, err
 	}
 	id, hash, err := pki.ParseBearer(q.GetToken())
@@ -267,7 +267,7 @@ func (h *Head) forgetNodes(ctx context.Context) error {
 
 // Local connects the agent in the head's own process, as a node that keeps its id: it needs no token and no certificate on disk.
 func (h *Head) Local(ctx context.Context, inv *pb.Inventory) (conn *rpc.Conn, id string, err error) {
-	if err := checkInventory(inv, h.cfg.Version); err != nil {
+	if err := checkInventory(inv); err != nil {
 		return nil, "", err
 	}
 	err = h.do(ctx, func() error {

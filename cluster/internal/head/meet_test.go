@@ -31,7 +31,7 @@ type peer struct {
 // attach begins a session of a node, which is made where id is "".
 func attach(t *testing.T, h *Head, id string, running ...string) *peer {
 	t.Helper()
-	inv := &pb.Inventory{Name: "name-" + id, Protocol: Protocol, Capacity: &pb.Resources{MilliCpus: 1000}}
+	inv := &pb.Inventory{Name: "name-" + id, Capacity: &pb.Resources{MilliCpus: 1000}}
 	if id == "" {
 		inv.Name = "one more"
 		if err := h.do(t.Context(), func() (err error) {

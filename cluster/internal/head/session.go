@@ -82,7 +82,7 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	if inv == nil {
 		return fault.New(fault.Invalid, "node %s: the first message of a session is hello, with an inventory", id)
 	}
-	if err := checkInventory(inv, h.cfg.Version); err != nil {
+	if err := checkInventory(inv); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
@@ -431,11 +431,9 @@ var nodeID = regexp.MustCompile(`^n[0-9]+$`)
 func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
 // checkInventory refuses what cannot be.
-func checkInventory(inv *pb.Inventory, version string) error {
+func checkInventory(inv *pb.Inventory) error {
 	c := inv.GetCapacity()
 	switch {
-	case inv.GetProtocol() != Protocol:
-		return fault.New(fault.Unsupported, "node %s speaks protocol %d (penstock %s), the head %d (penstock %s): use one version on all machines", inv.GetName(), inv.GetProtocol(), inv.GetVersion(), Protocol, version)
 	case c.GetMilliCpus() < 0 || c.GetGpus() < 0 || c.GetMemory() < 0:
 		return fault.New(fault.Invalid, "node %s offers less than nothing: %v", inv.GetName(), c)
 	case int64(len(inv.GetDevices())) != c.GetGpus():

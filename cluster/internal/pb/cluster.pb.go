@@ -178,9 +178,8 @@ type Inventory struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // host name, or --name
 	Capacity      *Resources             `protobuf:"bytes,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`    // of the binary
-	Protocol      int64                  `protobuf:"varint,5,opt,name=protocol,proto3" json:"protocol,omitempty"` // must be the head's
-	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`    // GPUs by UUID, in order
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"` // of the binary
+	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"` // GPUs by UUID, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -241,13 +240,6 @@ func (x *Inventory) GetVersion() string {
 		return x.Version
 	}
 	return ""
-}
-
-func (x *Inventory) GetProtocol() int64 {
-	if x != nil {
-		return x.Protocol
-	}
-	return 0
 }
 
 func (x *Inventory) GetDevices() []string {
@@ -2983,17 +2975,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"NamedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xaa\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x94\x02\n" +
 	"\tInventory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
 	"\bcapacity\x18\x02 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\bcapacity\x12B\n" +
 	"\x06labels\x18\x03 \x03(\v2*.penstock.cluster.v1.Inventory.LabelsEntryR\x06labels\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1a\n" +
-	"\bprotocol\x18\x05 \x01(\x03R\bprotocol\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x18\n" +
 	"\adevices\x18\x06 \x03(\tR\adevices\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x05\x10\x06\"\x92\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12<\n" +

@@ -1,9 +1,11 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,16 +16,18 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 )
 
 // Creds say who calls, and how the head is recognised.
 type Creds struct {
-	holder *pki.Holder
-	pin    pki.Pin
-	token  pki.Token
-	socket bool
-	set    bool
-	now    func() time.Time
+	holder   *pki.Holder
+	pin      pki.Pin
+	token    pki.Token
+	socket   bool
+	set      bool
+	now      func() time.Time
+	protocol int // 0: Protocol
 }
 
 // AsNewcomer shows nothing: for Join. The head is known by its pin.
@@ -41,12 +45,16 @@ func AtSocket() Creds { return Creds{socket: true, set: true} }
 // WithClock is c with another clock than time.Now, for judging the head's certificate.
 func (c Creds) WithClock(now func() time.Time) Creds { c.now = now; return c }
 
+// WithProtocol is c of a release with another number than [Protocol].
+func (c Creds) WithProtocol(n int) Creds { c.protocol = n; return c }
+
 // Conn is a connection to a head, made again whenever it breaks: calls fail meanwhile ([fault.Unavailable], or [fault.Denied] where the other side was judged and refused). Use it as the connection
 // of a pb client. Errors are faults, as the head's handler gave them.
 type Conn struct {
-	cc   *grpc.ClientConn
-	addr string
-	last lastError
+	cc       *grpc.ClientConn
+	addr     string
+	protocol string
+	last     lastError
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -74,7 +82,7 @@ func Dial(ctx context.Context, addr string, c Creds) (*Conn, error) {
 			return nil, fault.New(fault.Invalid, "%q is no address of a head: host:port, or unix:PATH", addr)
 		}
 	}
-	conn := &Conn{addr: addr}
+	conn := &Conn{addr: addr, protocol: strconv.Itoa(cmp.Or(c.protocol, Protocol))}
 	var creds credentials.TransportCredentials = &socketCreds{last: &conn.last}
 	network, target := "unix", path
 	if !isPath {
@@ -105,7 +113,7 @@ func Dial(ctx context.Context, addr string, c Creds) (*Conn, error) {
 
 // newConn is a connection that dial makes; it is not waited for.
 func newConn(addr string, creds credentials.TransportCredentials, token credentials.PerRPCCredentials, dial func(context.Context, string) (net.Conn, error)) (*Conn, error) {
-	c := &Conn{addr: addr}
+	c := &Conn{addr: addr, protocol: strconv.Itoa(Protocol)}
 	return c, c.open(creds, token, dial)
 }
 
@@ -179,14 +187,19 @@ func (c *Conn) fault(ctx context.Context, err error) error {
 	return err
 }
 
+// says is ctx of a call, with the number of the protocol.
+func (c *Conn) says(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, protocolKey, c.protocol)
+}
+
 // Invoke is for pb clients.
 func (c *Conn) Invoke(ctx context.Context, method string, in, out any, o ...grpc.CallOption) error {
-	return c.fault(ctx, c.cc.Invoke(ctx, method, in, out, o...))
+	return c.fault(ctx, c.cc.Invoke(c.says(ctx), method, in, out, o...))
 }
 
 // NewStream is for pb clients.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, o ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := c.cc.NewStream(ctx, desc, method, o...)
+	s, err := c.cc.NewStream(c.says(ctx), desc, method, o...)
 	if err != nil {
 		return nil, c.fault(ctx, err)
 	}

@@ -36,8 +36,13 @@ func toStatus(err error) error {
 	if !ok {
 		c = codes.Unknown
 	}
+	return statusAs(c, err)
+}
+
+// statusAs is err with a code of gRPC's.
+func statusAs(c codes.Code, err error) error {
 	s := status.New(c, cut(err.Error()))
-	if d, e := s.WithDetails(&pb.Fault{Code: code.String()}); e == nil {
+	if d, e := s.WithDetails(&pb.Fault{Code: fault.CodeOf(err).String()}); e == nil {
 		s = d
 	}
 	return s.Err()

@@ -6,12 +6,14 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 )
@@ -51,7 +53,15 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 		}
 		err = toStatus(err)
 	}()
-	p, err := g.identify(ctx, info.Header["authorization"])
+	var a authInfo
+	if at, ok := peer.FromContext(ctx); ok {
+		a, _ = at.AuthInfo.(authInfo)
+	}
+	if err := spoken(info.Header[protocolKey]); err != nil {
+		g.logLimited("a call of "+a.peer.String()+" was refused", "method", info.FullMethodName, "peer", a.peer.String(), "why", err)
+		return nil, statusAs(codes.FailedPrecondition, err)
+	}
+	p, err := g.identify(ctx, a, info.Header["authorization"])
 	if err != nil && fault.CodeOf(err) == fault.Denied {
 		g.hosts.add(network(p.Host), g.now())
 	}
@@ -83,11 +93,25 @@ func admitted(ctx context.Context, method string) error {
 	return pol.admits(p)
 }
 
-func (g *gate) identify(ctx context.Context, authorization []string) (Peer, error) {
-	var a authInfo
-	if at, ok := peer.FromContext(ctx); ok {
-		a, _ = at.AuthInfo.(authInfo)
+// spoken refuses a caller that does not speak this head's protocol, by the header in which it says which.
+func spoken(says []string) error {
+	said := strings.Join(says, ",")
+	n, err := strconv.Atoi(said)
+	older := "on the caller's machine"
+	switch {
+	case err == nil && n == Protocol:
+		return nil
+	case err == nil && n > Protocol:
+		older = "on the head's machine"
+	case said == "":
+		said = "0 (it says none, as releases before protocol 3)"
+	case err != nil:
+		said = strconv.Quote(said[:min(len(said), 20)])
 	}
+	return fault.New(fault.Unsupported, "the caller speaks protocol %s of clusters and the head protocol %d: update Penstock %s, where the release is the older one (penstock version, on both, says which it is)", said, Protocol, older)
+}
+
+func (g *gate) identify(ctx context.Context, a authInfo, authorization []string) (Peer, error) {
 	p := a.peer
 	switch {
 	case p.Kind == Nobody:

@@ -15,6 +15,16 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 )
 
+// Protocol is the version of what heads, agents and people say to each other. Every call has it, and a head refuses those of another before it looks at anything else: so it must be the same on all machines of a cluster,
+// and on those that people ask from.
+//
+// Raise it whenever two releases could misunderstand each other: a message or field that one of them has to know, the meaning of one that there is, what may follow what. A field that can be left out, and left unread, needs no
+// other number.
+const Protocol = 3
+
+// protocolKey is the header with the number.
+const protocolKey = "penstock-protocol"
+
 // Record is what a store has of an access token.
 type Record struct {
 	Hash    pki.Hash
