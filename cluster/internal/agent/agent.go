@@ -56,7 +56,8 @@ type agent struct {
 	more    chan struct{} // room for one
 	session bool          // there is one: messages are queued for it
 	leaving bool
-	grace   time.Duration // of leaving
+	grace   time.Duration                // of leaving
+	brings  map[packs.Hash]chan struct{} // packs that are being fetched: closed when that is over
 }
 
 var errLeft = errors.New("the head asked the node to leave")
@@ -73,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Grace == 0 {
 		cfg.Grace = 10 * time.Second
 	}
-	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, more: make(chan struct{}, 1), grace: cfg.Grace}
+	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, brings: map[packs.Hash]chan struct{}{}, more: make(chan struct{}, 1), grace: cfg.Grace}
 	var err error
 	if a.folder, err = realPath(cfg.Dir); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
-	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -325,31 +323,8 @@ func (p *process) prepare(ctx context.Context, work, tmp string) error {
 	if err != nil {
 		return err
 	}
-	if !p.a.packs.Has(hash) {
-		stream, err := p.a.client.Pack(ctx, &pb.PackRequest{Sha256: string(hash)})
-		if err != nil {
-			return err
-		}
-		r, w := io.Pipe()
-		var copying sync.WaitGroup
-		copying.Go(func() {
-			for {
-				c, err := stream.Recv()
-				if err == nil {
-					_, err = w.Write(c.GetData())
-				}
-				if err != nil {
-					w.CloseWithError(err) // io.EOF is the end
-					return
-				}
-			}
-		})
-		err = p.a.packs.Put(ctx, hash, r)
-		r.CloseWithError(fault.New(fault.Canceled, "the pack is not wanted any more"))
-		copying.Wait()
-		if err != nil {
-			return err
-		}
+	if err := p.a.bring(ctx, hash); err != nil {
+		return err
 	}
 	return p.a.packs.Unpack(ctx, hash, work)
 }
