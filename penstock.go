@@ -177,38 +177,16 @@ func (p *Process) runner(o *dataset.RunOptions) exec.Runner {
 	if p.plans != nil {
 		return p.plans
 	}
-	program, err := sumOfProgram()
-	if err == nil {
-		var r *remote.Runner
-		log := o.Log
-		if log == nil { // who waits long for the others says so
-			log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		}
-		if r, err = remote.New(p.gang, &remote.Options{Log: log, Version: program, Gather: gather, Departures: p.left}); err == nil {
-			p.plans, p.closer = r, r
-			return r
-		}
+	log := o.Log
+	if log == nil { // who waits long for the others says so
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	p.plans = failed{err}
+	if r, err := remote.New(p.gang, &remote.Options{Log: log, Gather: gather, Departures: p.left}); err == nil {
+		p.plans, p.closer = r, r
+	} else {
+		p.plans = failed{err}
+	}
 	return p.plans
-}
-
-// sumOfProgram tells this program from any other: what a registered function does is in no plan.
-func sumOfProgram() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", fault.New(fault.Unsupported, "the file of this program: %w", err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fault.Wrap(err, fault.Place{File: path})
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fault.Wrap(err, fault.Place{File: path})
-	}
-	return fmt.Sprintf("sha256:%x", h.Sum(nil)), nil
 }
 
 // failed is a Runner that cannot be.

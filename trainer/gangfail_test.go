@@ -35,14 +35,18 @@ type crew struct {
 	ends []chan error
 }
 
-// newCrew starts a gang of n processes, and one for each data node. They are killed with the test.
-func newCrew(t *testing.T, k conf, n int) *crew {
+// newCrew starts a gang of n processes, and one for each data node. They are killed with the test. exes are their files; none: this binary's.
+func newCrew(t *testing.T, k conf, n int, exes ...string) *crew {
 	t.Helper()
 	gs, dirs := gangtest.WithData(t, n+k.DataNodes, k.DataNodes)
 	c := &crew{t: t, k: k}
 	for i, g := range gs {
 		g.Close() // the process listens there
-		cmd, out := exec.Command(os.Args[0]), &bytes.Buffer{}
+		exe := os.Args[0]
+		if exes != nil {
+			exe = exes[i]
+		}
+		cmd, out := exec.Command(exe), &bytes.Buffer{}
 		cmd.Env = append(append(os.Environ(), k.env()...), "TRAINER_TEST=member", gang.EnvDir+"="+dirs[i])
 		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, 5*time.Second
 		if err := cmd.Start(); err != nil {
@@ -334,6 +338,34 @@ func TestGangBadInput(t *testing.T) {
 			}
 			nothingLeft(t, k)
 		})
+	}
+}
+
+// A node on which another program was started, or another build of it, is refused before anything begins.
+func TestGangRefusedProgram(t *testing.T) {
+	binary, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), filepath.Base(os.Args[0]))
+	if err := os.WriteFile(other, append(binary, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, loop := range []string{"goroutines", "processes"} {
+		k := newConf(t, "refused")
+		k.Loop = loop
+		m := newCrew(t, k, 2, os.Args[0], other)
+		for node := range 2 {
+			if code := m.code(node, 30*time.Second); code == 0 {
+				t.Errorf("%q: node %d ended with exit code %d", loop, node, code)
+			}
+			if said := m.outs[node].String(); !strings.Contains(said, "node 1 (") || !strings.Contains(said, `was started with another program than node 0: "sha256:`) {
+				t.Errorf("%q: node %d says %s", loop, node, said)
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Join(k.Storage, "*")); len(left) > 0 {
+			t.Errorf("%q: the name is taken: %v", loop, left)
+		}
 	}
 }
 

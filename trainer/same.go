@@ -31,6 +31,7 @@ func (s *site) fields() (all []wire.HandField) {
 		}
 		all = append(all, wire.HandField{Name: name, Text: text})
 	}
+	add("program", s.program) // a loop, and the functions of a plan, are nowhere else
 	add("number of workers", c.Workers)
 	add("number of nodes", c.nodes())
 	add("number of data nodes", len(c.reads()))

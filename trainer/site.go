@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/procs"
+	"github.com/penstock-data/penstock/internal/program"
 	"github.com/penstock-data/penstock/trainer/device"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
@@ -31,6 +32,8 @@ type site struct {
 	work func(*Context) error // nil: argv
 	argv []string
 	node int // of cfg.nodes()
+
+	program string // its name, where there are several nodes
 
 	run      *store.Run
 	from     *origin // the checkpoint of another run to begin with; nil: none
@@ -96,6 +99,10 @@ func (s *site) launches() error {
 	}
 	if g := cfg.gang(); g != nil {
 		s.node = g.Node()
+		var err error
+		if s.program, err = program.Name(); err != nil {
+			return err
+		}
 		for k := range cfg.nodes() {
 			on = append(on, g.Host(k))
 		}

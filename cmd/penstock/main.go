@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/program"
 
 	// The buckets that the stock binary opens. A program that uses the library
 	// imports those it wants.
@@ -22,6 +23,8 @@ import (
 
 // version is set when the binary is built.
 var version = "dev"
+
+func init() { program.Stock(version) }
 
 // Exit codes: part of the interface. exitHelp is how --help tells of them.
 const (

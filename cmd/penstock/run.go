@@ -77,8 +77,8 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 				return err
 			}
 			defer place.Close()
-			if g := place.Gang(); g != nil { // of nodes that may be of several architectures, and have one version
-				nodes, err := gangs.New(g, &gangs.Options{Version: version})
+			if g := place.Gang(); g != nil {
+				nodes, err := gangs.New(g, nil)
 				if err != nil {
 					return err
 				}

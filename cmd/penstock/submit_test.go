@@ -27,7 +27,7 @@ func init() {
 	roles["program"] = func() error {
 		p, err := library.Init()
 		if err == nil {
-			err = program(p, os.Args[1:])
+			err = userProgram(p, os.Args[1:])
 		}
 		os.Exit(p.Exit(err))
 		return nil
@@ -45,9 +45,9 @@ var dies = ops.RegisterMap("dies", "1", func([]byte) (ops.MapFunc, error) {
 	}, nil
 })
 
-// program is one of a user: "write PATHS OUT SCRIPT" passes rows through a shell and writes them, "closure PATHS" cannot run on several nodes, "train STORAGE" is a training run, and is killed in the first attempt,
+// userProgram is one of a user: "write PATHS OUT SCRIPT" passes rows through a shell and writes them, "closure PATHS" cannot run on several nodes, "train STORAGE" is a training run, and is killed in the first attempt,
 // "poisoned PATHS" kills itself where it meets the row with id 4321.
-func program(p *library.Process, args []string) error {
+func userProgram(p *library.Process, args []string) error {
 	if args[0] == "train" {
 		return trains(p, args[1])
 	}

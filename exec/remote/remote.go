@@ -20,7 +20,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +32,7 @@ import (
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/procs"
+	"github.com/penstock-data/penstock/internal/program"
 )
 
 // service is what nodes dial.
@@ -48,8 +48,6 @@ var (
 // Options may be nil.
 type Options struct {
 	Log *slog.Logger // nil discards
-	// Version names the program, beside what the Go toolchain noted: nodes of another one are refused.
-	Version string
 	// Gather is how long the leader waits for all nodes, and they for it; 0 means 10 minutes. They plan beforehand, which takes as long as
 	// listing does, and a program may work alone before its next run. Who waits for a minute says so in Log.
 	Gather time.Duration
@@ -59,10 +57,11 @@ type Options struct {
 
 // Runner runs graphs on the nodes of a gang. One run at a time: a second one is refused until the stream of the first is closed. Close it; the gang stays the caller's.
 type Runner struct {
-	g    members
-	o    Options
-	l    listener // of the leader
-	busy atomic.Bool
+	g       members
+	o       Options
+	l       listener // of the leader
+	program string   // its name: nodes of another one are refused
+	busy    atomic.Bool
 	// Of who is busy:
 	runs  int    // so far
 	spare func() // gives back the processor beside those that compute
@@ -85,14 +84,19 @@ type listener interface {
 
 // New makes the Runner of this process's member.
 func New(g *gang.Gang, o *Options) (*Runner, error) {
-	if g.Node() > 0 {
-		return newRunner(g, nil, o), nil
-	}
-	l, err := g.Listen(service)
+	name, err := program.Name()
 	if err != nil {
 		return nil, err
 	}
-	return newRunner(g, l, o), nil
+	var l listener
+	if g.Node() == 0 {
+		if l, err = g.Listen(service); err != nil {
+			return nil, err
+		}
+	}
+	r := newRunner(g, l, o)
+	r.program = name
+	return r, nil
 }
 
 // newRunner makes the Runner of a member; l is of the leader.
@@ -107,7 +111,6 @@ func newRunner(g members, l listener, o *Options) *Runner {
 	if r.o.Gather == 0 {
 		r.o.Gather = 10 * time.Minute
 	}
-	r.o.Version += " " + version()
 	return r
 }
 
@@ -120,20 +123,6 @@ func (r *Runner) Close() error {
 		r.l.Close()
 	}
 	return nil
-}
-
-func version() string {
-	b, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := b.Main.Version + " " + b.GoVersion
-	for _, s := range b.Settings {
-		if strings.HasPrefix(s.Key, "vcs.") && s.Key != "vcs.time" {
-			v += " " + s.Value
-		}
-	}
-	return v
 }
 
 // take makes this the one run of the process; free makes room for the next.
@@ -314,7 +303,7 @@ func (r *Runner) words(ctx context.Context, g *exec.Graph, joint exec.Joint, o *
 	}
 	h.Inline = inlineOf(memory, r.g.Nodes()-1)
 	h.Parts = joint != nil && g.InParts()
-	h.Words = [][2]string{{"protocol", "1"}, {"program", r.o.Version}, {"number of runs before", fmt.Sprint(r.runs)}}
+	h.Words = [][2]string{{"protocol", "1"}, {"program", r.program}, {"number of runs before", fmt.Sprint(r.runs)}}
 	r.runs++
 	if g.Words == nil {
 		return h, fault.New(fault.Unsupported, "this graph cannot be compared with that of another process (Graph.Words), so it runs on one node")
