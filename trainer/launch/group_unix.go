@@ -33,6 +33,7 @@ type group struct {
 	workers []*worker
 	term    *terminal // nil: none
 	main    bool      // Options.Main
+	joined  bool      // Options.Joined
 	exits   chan Exit
 	nudge   chan struct{} // have tend look now
 	done    chan struct{} // closed when nothing is left

@@ -21,7 +21,7 @@ const (
 	tailLine  = 1 << 10     // of a line of it
 )
 
-// output is where the two streams of a worker go: file, terminal, and the last lines.
+// output is where the streams of a worker go: file, terminal, and the last lines.
 type output struct {
 	term *terminal // nil: none
 	slot int       // of the worker, in term
@@ -58,11 +58,11 @@ func (o *output) endWatch(w *watch) string {
 	return string(w.buf)
 }
 
-// stream reads stdout or stderr of a worker until it is closed, or drained.
+// stream reads stdout or stderr of a worker, or both, until it is closed, or drained.
 type stream struct {
 	o      *output
 	r      *os.File
-	stderr bool
+	stderr bool          // it has stderr
 	done   chan struct{} // closed when it has ended
 
 	mu  sync.Mutex

@@ -21,6 +21,9 @@ type Options struct {
 	Name func(rank int) string
 	// Main says that a worker's main process sees to its descendants: Stop asks it alone to end. What it leaves behind when it does, or has not ended after the grace, is ended as ever.
 	Main bool
+	// Joined: stdout and stderr of a worker are one pipe, so that what it writes to both stays in its order. Else each has one of its own: lines stay whole where both are written at once, and which of two comes first is chance.
+	// Stacks then have what else was printed meanwhile.
+	Joined bool
 }
 
 // Processes runs workers as child processes.

@@ -562,6 +562,33 @@ func TestLauncherKilled(t *testing.T) {
 	wantGone(t, ids) // and are no zombies
 }
 
+// What a worker writes to stdout and stderr in turn stays in that order where they are joined.
+func TestJoined(t *testing.T) {
+	dir, before := t.TempDir(), fds(t)
+	g := launch(t, Options{Joined: true, Logs: dir}, sh(0, `i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; printf a; printf b >&2; echo c; echo said last >&2; exit 3`), again(t, 1, "hang"))
+	printed(t, g, 1)
+	if stacks, err := g.Stacks(t.Context(), 1); err != nil || !strings.Contains(stacks, "hangsHere") {
+		t.Errorf("stacks: %v\n%s", err, stacks)
+	}
+	got := exits(t, g)
+	g.Stop(0)
+	var want []string
+	for i := range 500 {
+		want = append(want, fmt.Sprint("out ", i), fmt.Sprint("err ", i))
+	}
+	want = append(want, "abc", "said last")
+	b, err := os.ReadFile(filepath.Join(dir, "attempt-1", "rank-0.log"))
+	if lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n"); err != nil || !slices.Equal(lines, want) {
+		t.Errorf("%d lines of %d, in another order: %v", len(lines), len(want), err)
+	}
+	if e := got[0]; e.Code != 3 || !slices.Equal(e.Tail, want[len(want)-tailLines:]) {
+		t.Errorf("exit code %d, %q", e.Code, e.Tail)
+	}
+	if after := fds(t); after != before {
+		t.Errorf("%d files open, %d before", after, before)
+	}
+}
+
 func TestStacks(t *testing.T) {
 	ws := []Worker{again(t, 0, "hang"), sh(1, "exec sleep 1000")}
 	python, err := exec.LookPath("python3")

@@ -51,7 +51,7 @@ func (g *group) Stacks(ctx context.Context, rank int) (string, error) {
 	if !handles {
 		b.WriteString("It does not handle SIGQUIT, so only the kernel's view is known (Python: import faulthandler, signal; faulthandler.register(signal.SIGQUIT)).\n")
 	} else {
-		err := seen.quiet(ctx, w.streams[1].done)
+		err := seen.quiet(ctx, w.streams[len(w.streams)-1].done)
 		said := w.out.endWatch(seen)
 		if err != nil {
 			return "", err

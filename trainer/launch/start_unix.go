@@ -28,7 +28,7 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	}
 	g := &group{
 		exits: make(chan Exit, len(workers)), nudge: make(chan struct{}, 1), done: make(chan struct{}),
-		tree: newTree(), main: p.Main,
+		tree: newTree(), main: p.Main, joined: p.Joined,
 	}
 	var ranks []int
 	for i, w := range workers {
@@ -141,7 +141,11 @@ func (g *group) start(i int) error {
 	}
 	defer null.Close()
 	files := []*os.File{null}
-	for _, stderr := range []bool{false, true} {
+	for _, fd := range []int{1, 2} {
+		if fd == 2 && g.joined {
+			files = append(files, files[1])
+			break
+		}
 		r, wr, err := os.Pipe()
 		if err != nil {
 			for _, s := range w.streams {
@@ -150,7 +154,7 @@ func (g *group) start(i int) error {
 			return startError(w, err)
 		}
 		defer wr.Close()
-		w.streams = append(w.streams, newStream(w.out, r, stderr))
+		w.streams = append(w.streams, newStream(w.out, r, fd == 2 || g.joined))
 		files = append(files, wr)
 	}
 	files = append(files, w.Files...)

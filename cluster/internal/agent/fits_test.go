@@ -64,6 +64,21 @@ func TestEnded(t *testing.T) {
 	}
 }
 
+// Why a process ended is what it said last, to whichever of stdout and stderr.
+func TestCauseIsLast(t *testing.T) {
+	a := &agent{Config: Config{Dir: t.TempDir(), Inventory: &pb.Inventory{}, Log: slog.New(slog.DiscardHandler)}, ctx: t.Context()}
+	for i := range 20 {
+		say, last := "echo a line; echo a hint; echo the cause >&2", "the cause"
+		if i%2 == 1 {
+			say, last = "echo a warning >&2; echo a hint >&2; echo the result", "the result"
+		}
+		p := &process{a: a, id: fmt.Sprintf("j1/%d/0", i+1), start: &pb.Start{Argv: []string{"sh", "-c", say + "; exit 7"}}}
+		if first := firstLine(p.run(t.Context()).GetText()); first != "exit code 7: "+last {
+			t.Errorf("%q", first)
+		}
+	}
+}
+
 // The folder of a node is free when its agent has given it back, also while a child that is being started has a copy of its descriptors.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
