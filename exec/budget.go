@@ -47,6 +47,8 @@ type waiter struct {
 	n     int64
 	acct  *Account // or
 	lease *Lease
+	quits bool // AllocateOrQuit
+	quit  bool // it was given up; before ready is closed
 	ready chan struct{}
 }
 
@@ -285,6 +287,10 @@ func (b *Budget) wake() {
 			}
 		}
 		switch {
+		case w.quits && w.acct.ctx.Err() != nil:
+			w.quit = true
+			b.waiting.Remove(e)
+			close(w.ready)
 		case prio <= refused:
 		case b.admits(w.acct, w.n):
 			b.grant(w)
@@ -327,7 +333,8 @@ const (
 // by [Budget.Account]; safe for concurrent use.
 //
 // Allocate waits while memory is short; once the context of the account is done
-// it does not wait any more, so that the caller gets to see that.
+// it does not wait any more, so that the caller gets to see that. AllocateOrQuit
+// takes nothing then.
 type Account struct {
 	b       *Budget
 	ctx     context.Context // ends waiting; the allocator interface has no other way in
@@ -402,7 +409,11 @@ func (a *Account) Urgent() memory.Allocator { return urgent{a} }
 
 type urgent struct{ *Account }
 
-func (u urgent) Allocate(n int) []byte             { return u.allocate(n, u.overcharge) }
+func (u urgent) Allocate(n int) []byte {
+	u.overcharge(int64(mem.Size(n)))
+	return u.allocate(n)
+}
+
 func (u urgent) Reallocate(n int, p []byte) []byte { return u.reallocate(n, p, u.Allocate) }
 
 // overcharge is charge that never waits.
@@ -412,15 +423,26 @@ func (a *Account) overcharge(n int64) {
 	a.hold(n)
 }
 
-func (a *Account) Allocate(n int) []byte { return a.allocate(n, a.charge) }
+func (a *Account) Allocate(n int) []byte {
+	a.charge(int64(mem.Size(n)), false)
+	return a.allocate(n)
+}
 
-func (a *Account) allocate(n int, charge func(int64)) []byte {
-	size := int64(mem.Size(n))
-	charge(size)
+// AllocateOrQuit is Allocate for what nobody wants once the context of the account is
+// done: nothing is taken then, and ok is false.
+func (a *Account) AllocateOrQuit(n int) (p []byte, ok bool) {
+	if !a.charge(int64(mem.Size(n)), true) {
+		return nil, false
+	}
+	return a.allocate(n), true
+}
+
+// allocate hands out n bytes that are charged.
+func (a *Account) allocate(n int) []byte {
 	ok := false
 	defer func() {
 		if !ok { // the pool panics when the system has no more
-			a.refund(size)
+			a.refund(int64(mem.Size(n)))
 		}
 	}()
 	p := a.b.pool.Allocate(n)
@@ -446,15 +468,20 @@ func (a *Account) reallocate(n int, p []byte, allocate func(int) []byte) []byte 
 	return r
 }
 
-func (a *Account) charge(n int64) {
+// charge waits for n bytes; false: quits, and a.ctx is done, so none are taken.
+func (a *Account) charge(n int64, quits bool) bool {
 	b := a.b
 	b.mu.Lock()
+	if quits && a.ctx.Err() != nil {
+		b.mu.Unlock()
+		return false
+	}
 	if (b.waiting.Len() == 0 || a.prio > Ahead || a.ctx.Err() != nil) && b.admits(a, n) {
 		a.hold(n)
 		b.mu.Unlock()
-		return
+		return true
 	}
-	w := &waiter{n: n, acct: a, ready: make(chan struct{})}
+	w := &waiter{n: n, acct: a, quits: quits, ready: make(chan struct{})}
 	b.waiting.PushBack(w)
 	b.mu.Unlock()
 	defer context.AfterFunc(a.ctx, func() {
@@ -467,15 +494,19 @@ func (a *Account) charge(n int64) {
 	<-w.ready // closed too when a.ctx is done
 	a.waiting.Add(-1)
 	a.waited.Add(int64(time.Since(start)))
+	if w.quit {
+		return false
+	}
 	b.mu.Lock()
 	b.granted -= n
 	b.mu.Unlock()
+	return true
 }
 
 // Borrow charges n bytes that do not come from the allocator, waiting like
 // Allocate, and returns what gives them back.
 func (a *Account) Borrow(n int64) (release func()) {
-	a.charge(n)
+	a.charge(n, false)
 	b := a.b
 	b.mu.Lock()
 	b.leased += n

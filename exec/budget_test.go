@@ -252,3 +252,44 @@ func TestUrgent(t *testing.T) {
 		t.Errorf("%d bytes are left", a.Held())
 	}
 }
+
+// TestQuits: who waits for what nobody wants once its context is done gets nothing then, however many there are, and those behind get their turn.
+func TestQuits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := exec.NewBudget(8 * mib)
+		defer b.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		a, other := b.Account(ctx, "a"), b.Account(t.Context(), "other")
+		p, ok := a.AllocateOrQuit(4 * mib)
+		if !ok {
+			t.Fatal("nothing, though it was free")
+		}
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				if _, ok := a.AllocateOrQuit(4 * mib); ok {
+					t.Error("memory for what nobody wants")
+				}
+			})
+		}
+		synctest.Wait()
+		var q []byte
+		wg.Go(func() { q = other.Allocate(2 * mib) })
+		synctest.Wait()
+		if !other.Waiting() {
+			t.Error("it is not behind the others")
+		}
+		cancel()
+		wg.Wait()
+		if _, ok := a.AllocateOrQuit(1); ok {
+			t.Error("memory after the end")
+		}
+		if b.Used() != 6*mib || b.Peak() != 6*mib {
+			t.Errorf("%d bytes are held, at most %d", b.Used(), b.Peak())
+		}
+		a.Free(p)
+		other.Free(q)
+		a.Close()
+		other.Close()
+	})
+}
