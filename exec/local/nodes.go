@@ -66,6 +66,8 @@ type Hand struct {
 	Schema *arrow.Schema            // of the blocks
 	None   func() arrow.RecordBatch // one without rows; borrowed
 	Alloc  memory.Allocator         // for them: waits while memory is short
+	// Take is Alloc.Allocate for a block that comes; false: the attempt is over, and nothing is taken. Alloc frees it.
+	Take func(n int) (p []byte, ok bool)
 	// Charge takes n bytes of the budget, free or not, for memory that is somebody's already, and returns what gives them back. Any goroutine may call it.
 	Charge func(n int64) (release func())
 	// Emit takes a block over, with the place of its split set in Origin.Task alone, and waits until there is room for another.
@@ -145,7 +147,7 @@ func (a *attempt) runElsewhere() error {
 	if w.isPart {
 		t.Part, t.Split, t.End = w.part, w.first, w.end
 	}
-	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
+	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Take: a.acct.AllocateOrQuit, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()
 		if w.isPart {
 			b.Origin = r.originOf(b.Origin.Task)

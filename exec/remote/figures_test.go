@@ -95,7 +95,7 @@ func figureTasks(t *testing.T, b *strings.Builder) {
 	figurePlans(t, b, p, n)
 	p.Watch(deaf{})
 	none := exectest.NewTable(1, 0)
-	hand := &local.Hand{Schema: none.Schema(), None: func() arrow.RecordBatch { return nil }, Alloc: memory.DefaultAllocator, Read: func(int64) {}, Urgent: func() bool { return false }, Charge: func(int64) func() { return func() {} }, Emit: func(*plan.Block) error { return nil }}
+	hand := &local.Hand{Schema: none.Schema(), None: func() arrow.RecordBatch { return nil }, Alloc: memory.DefaultAllocator, Take: func(n int) ([]byte, bool) { return memory.DefaultAllocator.Allocate(n), true }, Read: func(int64) {}, Urgent: func() bool { return false }, Charge: func(int64) func() { return func() {} }, Emit: func(*plan.Block) error { return nil }}
 	var id atomic.Uint64
 	do := func() {
 		i := id.Add(1)

@@ -135,7 +135,7 @@ func deafPeer(rec arrow.RecordBatch, inline int64, alloc memory.Allocator, charg
 	p.watch = deaf{}
 	none := rec.NewSlice(0, 0)
 	s, _ := p.send(&local.Task{ID: 1, Split: 2, Part: -1, To: -1, Attempt: 1}, &local.Hand{Schema: rec.Schema(), None: func() arrow.RecordBatch { return none },
-		Alloc: alloc, Read: func(int64) {}, Urgent: func() bool { return true }, Charge: charge, Emit: func(b *exec.Block) error {
+		Alloc: alloc, Take: func(n int) ([]byte, bool) { return alloc.Allocate(n), true }, Read: func(int64) {}, Urgent: func() bool { return true }, Charge: charge, Emit: func(b *exec.Block) error {
 			b.Release()
 			return nil
 		}})

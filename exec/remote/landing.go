@@ -17,7 +17,9 @@ func (p *peer) emit(t *local.Task, h *local.Hand, e event) error {
 	k := e.block
 	buf := e.bytes
 	if k.inline && buf != nil {
-		buf = buf.settle(h.Alloc)
+		if buf = buf.settle(h); buf == nil {
+			return exec.ErrDone
+		}
 		k.meta = buf.Bytes()[k.size():]
 	}
 	if buf != nil {
@@ -104,8 +106,9 @@ type landing struct {
 	freed atomic.Bool
 }
 
-func newLanding(alloc memory.Allocator, n int64, paid func()) *landing {
-	l := &landing{Allocator: alloc, mem: alloc.Allocate(int(n)), paid: paid}
+// newLanding is mem, which alloc frees.
+func newLanding(alloc memory.Allocator, mem []byte, paid func()) *landing {
+	l := &landing{Allocator: alloc, mem: mem, paid: paid}
 	l.Buffer = memory.NewBufferWithAllocator(l.mem, l)
 	return l
 }
@@ -120,10 +123,14 @@ func (l *landing) Free([]byte) {
 	}
 }
 
-// settle moves what lies in l, whose reference it takes over, to memory for which it waits.
-func (l *landing) settle(alloc memory.Allocator) *landing {
+// settle moves what lies in l, whose reference it takes over, to memory for which it waits. Nil: the attempt is over.
+func (l *landing) settle(h *local.Hand) *landing {
 	defer l.Release()
-	to := newLanding(alloc, int64(l.Len()), nil)
+	mem, ok := h.Take(l.Len())
+	if !ok {
+		return nil
+	}
+	to := newLanding(h.Alloc, mem, nil)
 	copy(to.Bytes(), l.Bytes())
 	return to
 }

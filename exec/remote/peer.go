@@ -130,10 +130,10 @@ func (p *peer) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Res
 		select {
 		case <-s.wake:
 		case <-done:
-			p.l.say(kindCancel, func(b []byte) []byte { return putUint(b, t.ID) })
 			if t.Part < 0 {
 				return nil, context.Cause(ctx)
 			}
+			p.cancel(t.ID)
 			done = nil
 			timer := time.NewTimer(partGrace)
 			defer timer.Stop()
@@ -179,13 +179,10 @@ func (p *peer) handle(ctx context.Context, t *local.Task, s *stream, wanted bool
 			}
 		case e.block != nil:
 			if err := p.emit(t, s.hand, e); err != nil && ctx.Err() == nil {
-				p.l.say(kindCancel, func(b []byte) []byte { return putUint(b, t.ID) })
 				return nil, err
 			}
 		default:
-			if err := p.land(ctx, t.ID, s, e.want); err != nil {
-				return nil, err
-			}
+			p.land(t.ID, s, e.want)
 		}
 		if e.block != nil && e.block.inline {
 			if s.used += e.block.cost(); s.used >= p.enough {
@@ -209,10 +206,17 @@ func (p *peer) take(s *stream) (event, bool) {
 	return e, true
 }
 
-// forget ends a task here. What still comes of it is not wanted.
+func (p *peer) cancel(id uint64) {
+	p.l.say(kindCancel, func(b []byte) []byte { return putUint(b, id) })
+}
+
+// forget ends a task here, and at the node unless it is over there. What still comes of it is not wanted.
 func (p *peer) forget(id uint64, s *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !s.over {
+		p.cancel(id)
+	}
 	delete(p.tasks, id)
 	s.closed = true
 	for _, e := range s.events {
@@ -247,17 +251,17 @@ func (p *peer) grant(id uint64, inline bool, n int64) {
 	p.l.say(kindGrant, func(b []byte) []byte { return putUint(putFlag(putUint(b, id), inline), n) })
 }
 
-// land takes memory for a block of n bytes and lets it come. When memory is out, the allocator panics, as with whatever else takes it in an attempt.
-func (p *peer) land(ctx context.Context, id uint64, s *stream, n int64) error {
-	buf := newLanding(s.hand.Alloc, n, nil)
-	p.mu.Lock()
-	s.landed = append(s.landed, buf)
-	p.mu.Unlock()
-	if err := context.Cause(ctx); err != nil {
-		return err
+// land takes memory for a block of n bytes and lets it come, unless the attempt is over. When memory is out, the allocator panics, as with whatever else takes it in
+// an attempt.
+func (p *peer) land(id uint64, s *stream, n int64) {
+	mem, ok := s.hand.Take(int(n))
+	if !ok {
+		return
 	}
+	p.mu.Lock()
+	s.landed = append(s.landed, newLanding(s.hand.Alloc, mem, nil))
+	p.mu.Unlock()
 	p.grant(id, false, n)
-	return nil
 }
 
 // read is the goroutine that reads what the node says, until nothing more comes.
@@ -447,7 +451,7 @@ func (p *peer) body(h *blockHead) error {
 	}
 	p.mu.Unlock()
 	if h.inline && n > 0 {
-		buf = newLanding(memory.DefaultAllocator, n, s.hand.Charge(n))
+		buf = newLanding(memory.DefaultAllocator, memory.DefaultAllocator.Allocate(int(n)), s.hand.Charge(n))
 	}
 	if buf != nil {
 		if _, err := io.ReadFull(p.l.br, buf.Bytes()[:h.size()]); err != nil {

@@ -1,10 +1,12 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 
@@ -109,4 +111,53 @@ func TestSentUrgent(t *testing.T) {
 	node.close()
 	over.Wait()
 	p.end(nil)
+}
+
+// TestGivenUpIsSaid: a task that ends at the leader while a block of it waits for memory there ends at its node, too; and of a part that end is waited for.
+func TestGivenUpIsSaid(t *testing.T) {
+	why, there, out := errors.New("nobody wants it"), fault.New(fault.Canceled, "it has stopped"), fault.New(fault.Exhausted, "memory is out")
+	for name, c := range map[string]struct {
+		part int
+		out  bool
+		want error
+	}{"rows": {-1, false, why}, "part": {3, false, there}, "memory is out": {-1, true, out}} {
+		t.Run(name, func(t *testing.T) {
+			here, its := net.Pipe()
+			p := newPeer(1, newLink(here), 2, 2, 1<<20, func(error) {}, slog.New(slog.DiscardHandler))
+			p.Watch(deaf{})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			var over sync.WaitGroup
+			over.Go(func() {
+				defer func() {
+					if e := recover(); e != c.want && c.out {
+						t.Errorf("panic: %v", e)
+					}
+				}()
+				_, err := p.Do(ctx, &local.Task{ID: 1, Part: c.part, End: 1, To: -1, Attempt: 1}, &local.Hand{Urgent: func() bool { return false }, Take: func(int) ([]byte, bool) {
+					if c.out {
+						panic(out)
+					}
+					cancel(why)
+					return nil, false
+				}})
+				if err == nil || !strings.Contains(err.Error(), c.want.Error()) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+			})
+			node := newLink(its)
+			hears := func(want byte) {
+				kind, said, err := node.next(nil)
+				if id := (&words{b: said}).uint(); err != nil || kind != want || id != 1 {
+					t.Errorf("message %d of task %d, want %d: %v", kind, id, want, err)
+				}
+			}
+			hears(kindTask)
+			node.say(kindWant, func(b []byte) []byte { return putUint(putUint(b, 1), 1000) })
+			hears(kindCancel)
+			node.say(kindFail, func(b []byte) []byte { return putError(putUint(b, 1), there) })
+			over.Wait()
+			node.close()
+			p.end(nil)
+		})
+	}
 }
