@@ -36,6 +36,7 @@ type link struct {
 	blocks []*long // and those that are followed by bytes: each behind so many bytes of said
 	err    error   // why the link ended
 	ending bool    // nothing is said any more: what there is, is written
+	mute   bool    // nothing can be said any more
 
 	wake chan struct{} // room 1
 	done chan struct{} // the writer is gone
@@ -86,7 +87,7 @@ func message(b []byte, kind byte, f func(b []byte) []byte) []byte {
 // say leaves a message to the writer.
 func (l *link) say(kind byte, f func(b []byte) []byte) {
 	l.mu.Lock()
-	if l.err == nil && !l.ending {
+	if l.err == nil && !l.ending && !l.mute {
 		l.said = message(l.said, kind, f)
 	}
 	l.mu.Unlock()
@@ -96,7 +97,7 @@ func (l *link) say(kind byte, f func(b []byte) []byte) {
 // sayLong leaves a message with bytes to the writer. over is called when they are written, or will not be.
 func (l *link) sayLong(kind byte, f func(b []byte) []byte, write func(w io.Writer) error, over func()) {
 	l.mu.Lock()
-	if l.err != nil || l.ending {
+	if l.err != nil || l.ending || l.mute {
 		l.mu.Unlock()
 		over()
 		return
@@ -146,10 +147,38 @@ func (l *link) write() {
 			err = bw.Flush()
 		}
 		if err != nil {
-			l.fail(err)
+			l.listenOn(err)
+			return
 		}
 		if spare = said; cap(spare) > 1<<20 {
 			spare = nil
+		}
+	}
+}
+
+// listenOn keeps a link of which nothing can be written for who reads it, so that the last words of the other side are heard: they may have come before. It returns when the
+// link has ended, after silence at the latest.
+func (l *link) listenOn(err error) {
+	l.mu.Lock()
+	blocks := l.blocks
+	l.mute, l.said, l.blocks = true, nil, nil
+	l.mu.Unlock()
+	for _, b := range blocks {
+		b.over()
+	}
+	late := time.NewTimer(silence)
+	defer late.Stop()
+	for {
+		l.mu.Lock()
+		end := l.err != nil || l.ending
+		l.mu.Unlock()
+		if end {
+			return
+		}
+		select {
+		case <-l.wake:
+		case <-late.C:
+			l.fail(err)
 		}
 	}
 }
