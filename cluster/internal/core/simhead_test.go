@@ -16,6 +16,9 @@ func (s *sim) step(e Event) {
 		s.inbox = append(s.inbox, e)
 	default:
 		e.At = s.now
+		for _, g := range s.agents {
+			g.free = s.isFree(g)
+		}
 		s.acts = slices.Clone(s.head.Step(e))
 		s.work()
 	}
