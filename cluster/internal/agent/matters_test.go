@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/trainer/launch"
 )
 
@@ -30,7 +31,7 @@ func TestMatters(t *testing.T) {
 		{launch.Exit{Code: -1, Detail: "SIGKILL has no effect"}, "user", "process (pid 7) did not end: SIGKILL has no effect"},
 	} {
 		c.e.Name, c.e.PID = "process", 7
-		x := ended(c.e, 2<<30, nil)
+		x := ended(c.e, limit{2 << 30, "--memory"}, nil)
 		if all := append([]string{c.want, c.e.String()}, c.e.Tail...); x.GetClass() != c.class || x.GetText() != strings.Join(all, "\n") {
 			t.Errorf("%+v: %s: %q", c.e, x.GetClass(), x.GetText())
 		}
@@ -53,7 +54,7 @@ func TestPlaces(t *testing.T) {
 		{launch.Exit{Code: 75}, "a", "exit code 75"},
 		{launch.Exit{}, "a", ""},
 	} {
-		x := ended(c.e, 2<<30, strings.Split(c.at, "|"))
+		x := ended(c.e, limit{2 << 30, "--memory"}, strings.Split(c.at, "|"))
 		if got := firstLine(x.GetText()); got != c.want || strings.Contains(c.want, " at ") != (len(x.GetAt()) > 0) {
 			t.Errorf("%q at %q, want %q", got, x.GetAt(), c.want)
 		}
@@ -68,5 +69,17 @@ func TestPlacesIn(t *testing.T) {
 	}
 	if got := placesIn(dir, "/run/j1-1-0/work", 1); !slices.Equal(got, []string{"data/a.parquet, row group 3"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// Who passed its limit on a data node is told the flag of data nodes.
+func TestMemoryFlag(t *testing.T) {
+	for process, want := range map[string]string{"j1/1/0": "--memory", "j1/1/1": "--memory", "j1/1/2": "--data-memory", "j1/12/3": "--data-memory"} {
+		if got := memoryFlag(&pb.Start{Process: process, Members: 4, Data: 2}); got != want {
+			t.Errorf("%s: %s", process, got)
+		}
+	}
+	if got := memoryFlag(&pb.Start{Process: "j1/1/0", Members: 1}); got != "--memory" {
+		t.Error(got)
 	}
 }

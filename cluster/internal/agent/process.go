@@ -210,7 +210,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	exit := <-group.Exits()
 	p.ended = exit.At // it comes when the output was read, up to two seconds later
 	group.Stop(0)     // what it left behind
-	return ended(exit, w.Memory, placesIn(at, work, exit.PID))
+	return ended(exit, limit{w.Memory, memoryFlag(s)}, placesIn(at, work, exit.PID))
 }
 
 // lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
@@ -233,8 +233,23 @@ func placesIn(dir, work string, pid int) []string {
 	return all[:min(len(all), mostAt)]
 }
 
-// ended is what the head is told of the exit of a process that has a limit of memory (0: none), and was at some places of its data: what people need to know in the first line, and then all.
-func ended(e launch.Exit, limit int64, at []string) *pb.Exited {
+// limit of memory in bytes (0: none), and the flag that gave it.
+type limit struct {
+	bytes int64
+	flag  string
+}
+
+// memoryFlag is that of the command line by which a process has its memory.
+func memoryFlag(s *pb.Start) string {
+	member, err := strconv.ParseInt(s.GetProcess()[strings.LastIndexByte(s.GetProcess(), '/')+1:], 10, 64)
+	if err == nil && member >= s.GetMembers()-s.GetData() && s.GetData() > 0 {
+		return "--data-memory"
+	}
+	return "--memory"
+}
+
+// ended is what the head is told of the exit of a process that has a limit, and was at some places of its data: what people need to know in the first line, and then all.
+func ended(e launch.Exit, limit limit, at []string) *pb.Exited {
 	x := &pb.Exited{Code: int64(e.Code)}
 	if e.Signal != 0 {
 		x.Code = -1
@@ -265,10 +280,10 @@ func ended(e launch.Exit, limit int64, at []string) *pb.Exited {
 }
 
 // matters is what of an end people need, in one line: that its limit was passed and what to do, or how it ended and the last word of its program.
-func matters(e launch.Exit, limit int64) string {
+func matters(e launch.Exit, limit limit) string {
 	switch {
 	case e.OverLimit:
-		return fmt.Sprintf("it passed its limit of %s; give it more with --memory", units.Bytes(limit))
+		return fmt.Sprintf("it passed its limit of %s; give it more with %s", units.Bytes(limit.bytes), limit.flag)
 	case e.Memory:
 		return cmp.Or(e.Detail, "it was ended for its memory")
 	case e.How() == "":
