@@ -228,6 +228,47 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// All members of a gang end with the exit code of the run, in whatever order: node 0 says why. Another code, and an end that was asked for, are no such thing.
+func TestLeads(t *testing.T) {
+	const ms = time.Millisecond
+	end := func(member int, code int64, heard, ended time.Duration) Event {
+		e := at(heard, ago(exited(1, member, User), heard-ended))
+		e.Code = code
+		return e
+	}
+	for name, c := range map[string]struct {
+		ends []Event // by when they are heard of
+		why  int     // the number of the process
+	}{
+		"node 1 ends first":                           {[]Event{end(1, 1, 40*ms, 20*ms), end(0, 1, 45*ms, 25*ms)}, 0},
+		"and is heard of last":                        {[]Event{end(0, 1, 40*ms, 25*ms), end(1, 1, 45*ms, 20*ms)}, 0},
+		"all others end first":                        {[]Event{end(2, 1, 40*ms, 20*ms), end(1, 1, 45*ms, 19*ms), end(0, 1, 50*ms, 38*ms)}, 0},
+		"and one of them is heard of last":            {[]Event{end(2, 1, 40*ms, 20*ms), end(0, 1, 45*ms, 38*ms), end(1, 1, 50*ms, 19*ms)}, 0},
+		"node 0 ends as it is told to, with an error": {[]Event{end(1, 1, 40*ms, 20*ms), end(0, 1, 60*ms, 50*ms)}, 1},
+		"node 0 has another code":                     {[]Event{end(1, 2, 40*ms, 20*ms), end(0, 1, 45*ms, 25*ms)}, 1},
+		"and ended first":                             {[]Event{end(1, 2, 40*ms, 20*ms), end(0, 1, 45*ms, 15*ms)}, 0},
+		"another one had failed before all":           {[]Event{end(1, 1, 40*ms, 20*ms), end(0, 1, 45*ms, 25*ms), end(2, 7, 50*ms, 10*ms)}, 2},
+		"another one failed for it":                   {[]Event{end(1, 1, 40*ms, 20*ms), end(0, 1, 45*ms, 25*ms), end(2, 7, 50*ms, 22*ms)}, 0},
+		"of those without node 0 the first":           {[]Event{end(2, 1, 40*ms, 20*ms), end(1, 1, 45*ms, 19*ms), end(0, 143, 60*ms, 50*ms)}, 1},
+		"one that lost the others is none":            {[]Event{at(40*ms, ago(exited(1, 1, Preemption), 25*ms)), end(2, 1, 45*ms, 30*ms), end(0, 1, 46*ms, 35*ms)}, 0},
+		"a lost node always is":                       {[]Event{end(1, 1, 40*ms, 20*ms), end(0, 1, 45*ms, 25*ms), at(20*time.Second, gone(1, 2))}, 2},
+	} {
+		var m Machine
+		m.Step(submit(of(3, Budgets{User: 5})))
+		m.Step(placed(1, "n0", "n1", "n2"))
+		for i := range int64(3) {
+			m.Step(started(1, int(i)))
+		}
+		for _, e := range c.ends {
+			m.Step(e)
+		}
+		r, _ := m.Record("j")
+		if want := fmt.Sprintf("node %d of the job (n%d), ", c.why, c.why); !strings.HasPrefix(r.Why, want) || len(r.Failures) != 1 || r.Failures[r.Cause] != 1 {
+			t.Errorf("%s: %q, %v, want %q", name, r.Why, r.Failures, want)
+		}
+	}
+}
+
 // What is on record is taken up again: what waited asks for nodes, what ran is what its nodes say, what was to end ends.
 func TestLoad(t *testing.T) {
 	on := []place.Placement{{Member: 0, Node: "n1"}, {Member: 1, Node: "n2"}}

@@ -49,7 +49,8 @@ type job struct {
 	ending  bool           // an end of the attempt was asked for
 	nodes   []place.NodeID // of the attempt
 	whole   time.Duration  // since when all processes of the attempt run; unset: they did not yet
-	failed  time.Duration  // when the process ended that Why is of; unknown: it was before this machine
+	failed  time.Duration  // when the process ended that Why is of, or before it one that ended alike; unknown: it was before this machine
+	of      int            // the number of the process that Why is of; only where failed is known
 	heard   time.Duration  // when that was heard, and the others were told to end; unknown as failed
 	again   bool           // the next attempt is due at
 	at      time.Duration
@@ -293,7 +294,8 @@ func (m *Machine) reminds(j *job, p *proc, e Event) {
 }
 
 // first says that the end of a process that was heard of after the cause of its attempt's end is the real one. A lost node is: it is heard when its lease is over, and what failed for it may be heard later still. An end by exit code 75
-// tells of another one, so it takes no other's place, and gives way to a process that failed before it was told to end, or whose node drained. Of others the earlier one counts.
+// tells of another one, so it takes no other's place, and gives way to a process that failed before it was told to end, or whose node drained. Of those that end alike before they are told to, as all members of a run do when that fails,
+// number 0 leads and says why. Of others the earlier one counts.
 func (j *job) first(class Class, drained bool, e Event) bool {
 	switch at := e.At - e.Ago; {
 	case j.Cause == Lost:
@@ -306,9 +308,18 @@ func (j *job) first(class Class, drained bool, e Event) bool {
 		return true
 	case j.apart() && class != Preemption:
 		return at <= j.heard
+	case j.alike(class, e) && j.of == 0:
+		return false
+	case j.alike(class, e) && e.Process.Member == 0:
+		return at <= j.heard
 	default:
 		return at < j.failed
 	}
+}
+
+// alike says that a process ended by the exit code that is the cause of its attempt's end.
+func (j *job) alike(class Class, e Event) bool {
+	return class == User && j.Cause == User && e.Code == j.Code
 }
 
 // fails: the end of a process is why its attempt ends. The others are to end.
@@ -318,10 +329,14 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 			delete(j.Failures, j.Cause)
 		}
 	}
+	failed := e.At - e.Ago
+	if j.alike(class, e) {
+		failed = min(failed, j.failed)
+	}
 	if !j.ending {
 		j.heard = e.At
 	}
-	j.ending, j.Cause, j.Drained, j.failed = true, class, drained, e.At-e.Ago
+	j.ending, j.Cause, j.Drained, j.failed, j.of = true, class, drained, failed, e.Process.Member
 	j.Code, j.At = e.Code, e.Places
 	j.Why = string(class) + ": " + e.Text
 	if len(j.Members) > 1 {
