@@ -33,6 +33,7 @@ var effects = []string{"slow read or write", "part finished twice", "part kept f
 var kept = []uint64{
 	6000,                      // memory for blocks of tasks that were over was taken all at once
 	7445, 16043, 31243, 42245, // tasks behind a limit needed more than those before it
+	11245, // tasks that waited for memory got it as they were given up
 }
 
 // world is a job on several machines, in the time of a bubble: the real code of exec/remote and exec/local over a network, disks and an output that fail. Its seed says what is drawn; how
@@ -229,7 +230,7 @@ func (m *machine) live(late time.Duration) {
 	w.say("node %d: %v", m.node, m.err)
 	b := m.budget
 	w.check(b.Used() == 0 && b.Leased() == 0 && b.Allocated() == 0, "node %d holds %s", m.node, b.Holders())
-	w.check(b.Peak() <= w.most(), "node %d held %d of %d bytes, more than %d", m.node, b.Peak(), b.Limit(), w.most())
+	w.check(b.Peak() <= m.most(), "node %d held %d of %d bytes, more than %d", m.node, b.Peak(), b.Limit(), m.most())
 	for _, tb := range m.plan.Tables {
 		w.check(tb.Readers() == 0, "node %d: %d readers are open", m.node, tb.Readers())
 	}
@@ -260,8 +261,16 @@ func (m *machine) allowed() {
 	}
 }
 
-// most is what a budget may hold at most: its limit, what comes unasked, and the working sets of the task that everything waits for, and of the one before, which is on its way.
-func (w *world) most() int64 { return w.o.Memory*17/16 + 2*w.set }
+// most is what the budget of a machine whose program is over may have held at most: its limit, or what one task got as nothing else was held; what comes unasked; the working sets of the task that everything
+// waits for, and of the one before, which is on its way; and, where tasks were given up, of those at work: who waits for memory gets it then.
+func (m *machine) most() int64 {
+	w := m.w
+	n := max(w.o.Memory, w.set) + w.o.Memory/16 + 2*w.set
+	if m.err != nil && !errors.Is(m.err, exec.ErrServed) || exectest.HasLimit(w.root) {
+		n += int64(w.o.CPUs) * w.set
+	}
+	return n
+}
 
 func (w *world) count(what string) {
 	w.mu.Lock()
