@@ -138,6 +138,13 @@ func (a *actor) says(what string) {
 	}
 }
 
+// hasSaid looks whether it has logged something by now.
+func (a *actor) hasSaid(what string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return bytes.Contains(a.said, []byte(what))
+}
+
 func (a *actor) signal(s syscall.Signal) { _ = a.cmd.Process.Signal(s) }
 
 func (a *actor) kill() {
