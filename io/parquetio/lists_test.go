@@ -37,6 +37,10 @@ func TestRulesOfLists(t *testing.T) {
 	}{
 		{"repeated primitive", list("a", opt, leaf("element", rep)), []levels{flat}, "list<element: int32>", "null [] [1,2]"},
 		{"several fields", list("a", opt, group("element", rep, leaf("s", req), leaf("n", opt))), []levels{flat, inner}, "list<element: struct<s: int32, n: int32 nullable>>", "null [] [{1,null},{2,7}]"},
+		{"list of several fields in two levels", list("a", opt, list("element", rep, leaf("s", req), leaf("n", opt))), []levels{flat, inner}, "list<element: struct<s: int32, n: int32 nullable>>", "null [] [{1,null},{2,7}]"},
+		{"list of several fields, one repeated, in two levels", list("a", opt, list("array", rep, leaf("s", req), leaf("x", rep))), []levels{flat, {[]int{0, 1, 2, 3, 3}, []int{0, 0, 0, 1, 2}, []int{7, 8}}},
+			"list<array: struct<s: int32, x: list<x: int32>>>", "null [] [{1,[]},{2,[7,8]}]"},
+		{"map of several fields in two levels", list("a", opt, aMap("element", rep, leaf("s", req), leaf("n", opt))), []levels{flat, inner}, "list<element: struct<s: int32, n: int32 nullable>>", "null [] [{1,null},{2,7}]"},
 		{"array of one field", list("a", opt, group("array", rep, leaf("s", opt))), []levels{inner}, "list<array: struct<s: int32 nullable>>", "null [] [{null},{7}]"},
 		{"tuple of one field", list("a", opt, group("a_tuple", rep, leaf("s", opt))), []levels{inner}, "list<a_tuple: struct<s: int32 nullable>>", "null [] [{null},{7}]"},
 		{"three levels", list("a", opt, group("bag", rep, leaf("s", opt))), []levels{inner}, "list<s: int32, nullable>", "null [] [null,7]"},

@@ -153,14 +153,14 @@ func ruled(raw []byte) (*schema.Schema, error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
-	root, err := withFields(md.Schema.Root(), parquet.Repetitions.Required, ruledField)
+	root, err := withFields(md.Schema.Root(), parquet.Repetitions.Required, schema.NoLogicalType{}, ruledField)
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "the schema is damaged: %w", err)
 	}
 	return schema.NewSchema(root), nil
 }
 
-func withFields(g *schema.GroupNode, rep parquet.Repetition, f func(schema.Node) (schema.Node, error)) (*schema.GroupNode, error) {
+func withFields(g *schema.GroupNode, rep parquet.Repetition, l schema.LogicalType, f func(schema.Node) (schema.Node, error)) (*schema.GroupNode, error) {
 	fields := make(schema.FieldList, g.NumFields())
 	for i := range fields {
 		var err error
@@ -168,10 +168,10 @@ func withFields(g *schema.GroupNode, rep parquet.Repetition, f func(schema.Node)
 			return nil, err
 		}
 	}
-	if g.LogicalType().IsNone() {
+	if l.IsNone() {
 		return schema.NewGroupNode(g.Name(), rep, fields, g.FieldID())
 	}
-	return schema.NewGroupNodeLogical(g.Name(), rep, fields, g.LogicalType(), g.FieldID())
+	return schema.NewGroupNodeLogical(g.Name(), rep, fields, l, g.FieldID())
 }
 
 // ruledField is a column or a field of a group: one that is repeated is a list that must be there, of elements that must.
@@ -194,9 +194,15 @@ func ruledField(n schema.Node) (schema.Node, error) {
 	return schema.NewGroupNodeLogical(n.Name(), parquet.Repetitions.Required, schema.FieldList{elem}, schema.NewListLogicalType(), n.FieldID())
 }
 
-// ruledElement is a repeated group around g, which is the type of the elements.
+// ruledElement is a repeated group around g, which is the type of the elements: of several fields, a struct, whatever else it says to be.
 func ruledElement(g *schema.GroupNode) (schema.Node, error) {
-	e, err := ruledGroup(g, parquet.Repetitions.Required)
+	var e *schema.GroupNode
+	var err error
+	if g.NumFields() > 1 {
+		e, err = withFields(g, parquet.Repetitions.Required, schema.NoLogicalType{}, ruledField)
+	} else {
+		e, err = ruledGroup(g, parquet.Repetitions.Required)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +211,7 @@ func ruledElement(g *schema.GroupNode) (schema.Node, error) {
 
 func ruledGroup(g *schema.GroupNode, rep parquet.Repetition) (*schema.GroupNode, error) {
 	list, isMap := g.LogicalType().Equals(schema.NewListLogicalType()), g.LogicalType().Equals(schema.MapLogicalType{})
-	return withFields(g, rep, func(n schema.Node) (schema.Node, error) {
+	return withFields(g, rep, g.LogicalType(), func(n schema.Node) (schema.Node, error) {
 		r, group := n.(*schema.GroupNode)
 		switch {
 		case !list && !isMap:
@@ -215,7 +221,7 @@ func ruledGroup(g *schema.GroupNode, rep parquet.Repetition) (*schema.GroupNode,
 		case list && (r.NumFields() != 1 || r.Field(0).RepetitionType() == parquet.Repetitions.Repeated || r.Name() == "array" || r.Name() == g.Name()+"_tuple"):
 			return ruledElement(r)
 		}
-		return withFields(r, parquet.Repetitions.Repeated, ruledField)
+		return withFields(r, parquet.Repetitions.Repeated, r.LogicalType(), ruledField)
 	})
 }
 
