@@ -115,8 +115,8 @@ func (s *Files) record(splits []exec.SinkSplit) *jobRecord {
 	return want
 }
 
-// openJob agrees with earlier and concurrent runs of the job on its record. m is
-// the newest manifest; the job is not in it, or has lost files of it.
+// openJob agrees with earlier and concurrent runs of the job on its record, which it makes where no files
+// are in the way. m is the newest manifest; the job is not in it, or has lost files of it.
 func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
 	s.proc = randomHex()
 	want := s.record(splits)
@@ -130,9 +130,14 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 		want.DeadLetter = &deadRecord{URL: s.dead.url, Prefix: s.dead.prefix, Tag: short(s.o.Job, s.out.id(), strconv.Itoa(s.begun))}
 	}
 	name := want.dir() + "job.json"
+	looked := "" // the tag with which foreign files were looked for
 	for range 3 {
 		data, err := s.out.b.ReadAll(ctx, s.out.prefix+name, maxSmall)
 		if fault.CodeOf(err) == fault.NotFound {
+			if err := s.checkForeign(ctx, m, want.Tag); err != nil { // before anything is written
+				return err
+			}
+			looked = want.Tag
 			if data, err = json.Marshal(want); err == nil {
 				_, err = s.out.putNew(ctx, name, data) // and read it again: another process may have been first
 			}
@@ -165,6 +170,11 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 		}
 		if err := want.agrees(have); err != nil {
 			return err.(*fault.Error).At(fault.Place{File: s.out.path(want.dir())})
+		}
+		if have.Tag != looked {
+			if err := s.checkForeign(ctx, m, have.Tag); err != nil {
+				return err
+			}
 		}
 		s.receipts = make([]*receipt, len(have.Parts))
 		return nil

@@ -332,15 +332,12 @@ func (s *Files) sweep(ctx context.Context, m *Manifest) error {
 }
 
 // enter checks that the job may write beside newest manifest m (nil: none), and
-// finds or makes its record.
+// finds or makes its record. What it refuses it has written nothing to.
 func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit) error {
 	if err := s.checkMode(ctx, m); err != nil {
 		return err
 	}
-	if err := s.openJob(ctx, m, splits); err != nil {
-		return err
-	}
-	return s.checkForeign(ctx, m)
+	return s.openJob(ctx, m, splits)
 }
 
 // checkMode compares what newest manifest m (nil: none) holds with the mode.
@@ -381,8 +378,8 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	return nil
 }
 
-// checkForeign looks for visible files that no manifest lists.
-func (s *Files) checkForeign(ctx context.Context, m *Manifest) error {
+// checkForeign looks for visible files that no manifest lists; tag is in the names of those that the job will make.
+func (s *Files) checkForeign(ctx context.Context, m *Manifest, tag string) error {
 	known := make(map[string]struct{})
 	if m != nil {
 		for _, f := range m.Files {
@@ -403,7 +400,7 @@ func (s *Files) checkForeign(ctx context.Context, m *Manifest) error {
 				"(mode is error; overwrite replaces only what a manifest lists)", s.out.path(""), s.out.path(rel))
 		case s.mode == ModeOverwrite && strings.HasSuffix(rel, s.o.Encoding.Extension()):
 			return fault.New(fault.Exists, "%s is listed by no manifest, and overwrite removes only files that one lists: move it away, or set mode append", s.out.path(rel))
-		case strings.HasPrefix(path.Base(rel), "part-"+s.job.Tag+"-"):
+		case strings.HasPrefix(path.Base(rel), "part-"+tag+"-"):
 			return fault.New(fault.Exists, "%s is in the way of this job and no manifest lists it: move it away", s.out.path(rel))
 		}
 	}

@@ -251,6 +251,7 @@ func TestForeignFiles(t *testing.T) {
 		if err := run("a", mode); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "old.ids") {
 			t.Fatalf("mode %s: %v", mode, err)
 		}
+		untouched(t, dir, "old.ids")
 	}
 	if err := run("a", ModeAppend); err != nil {
 		t.Fatal(err)
@@ -276,8 +277,41 @@ func TestForeignFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.RemoveAll(filepath.Join(dir, "_penstock"))
+	made := visible(t, dir)
 	if err := run("b", ModeAppend); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "part-") {
 		t.Fatal(err)
+	}
+	untouched(t, dir, made...)
+	// A run that was refused since a file came into the way keeps what an earlier one finished.
+	dir = t.TempDir()
+	stop := runSpec{Data: small, Workers: 1, Batch: 50, Fail: func(part, split, row int) error {
+		if part > 0 {
+			return errTest
+		}
+		return nil
+	}}
+	if err := stop.run(t.Context(), newFiles(t, Options{Path: dir, Job: "c", Encoding: idEncoding{}, TargetBytes: 2 << 20})); !errors.Is(err, errTest) {
+		t.Fatal(err)
+	}
+	os.WriteFile(filepath.Join(dir, "x.ids"), []byte("1000000\n"), 0o666)
+	if err := run("c", ModeError); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "x.ids") {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "_penstock/jobs/c", receiptName(0))); err != nil {
+		t.Error(err)
+	}
+}
+
+// untouched fails if the folder has anything but these files, hidden ones and folders included.
+func untouched(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	var have []string
+	es, err := os.ReadDir(dir)
+	for _, e := range es {
+		have = append(have, e.Name())
+	}
+	if err != nil || !slices.Equal(have, want) {
+		t.Errorf("the folder has %v, want %v: %v", have, want, err)
 	}
 }
 
