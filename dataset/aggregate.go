@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/ops"
 )
 
@@ -50,7 +51,7 @@ func (d *Dataset) Aggregate(ctx context.Context, o *RunOptions, aggs ...Agg) (ma
 	for _, a := range aggs {
 		at := schema.FieldIndices(a.Column)
 		if len(at) == 0 {
-			return nil, fault.New(fault.Invalid, "%s: unknown column %q", a, a.Column)
+			return nil, fault.New(fault.Invalid, "%s: unknown column %q%s", a, a.Column, near.Column(a.Column, schema))
 		}
 		if err := aggregable(a, schema.Field(at[0]).Type); err != nil {
 			return nil, err

@@ -190,6 +190,10 @@ func TestAggregate(t *testing.T) {
 	}
 	rec := b.NewRecordBatch()
 	defer rec.Release()
+	_, err := dataset.FromRecords(schema, rec).Aggregate(context.Background(), nil, dataset.Sum("nome"))
+	if want := `sum(nome): unknown column "nome"; did you mean "none"?; have i, f, u, s, none, b`; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
 	got, err := dataset.FromRecords(schema, rec).Aggregate(context.Background(), nil,
 		dataset.Sum("i"), dataset.Min("i"), dataset.Max("i"), dataset.Nulls("i"), dataset.Values("i"), dataset.Mean("i"),
 		dataset.Sum("f"), dataset.Mean("f"), dataset.Std("f"), dataset.Sum("u"), dataset.Max("s"), dataset.Min("s"),

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -287,20 +287,11 @@ func column(s *arrow.Schema, name string) (arrow.Field, error) {
 	idx := s.FieldIndices(name)
 	switch len(idx) {
 	case 0:
-		return arrow.Field{}, fault.New(fault.Invalid, "unknown column %s", strconv.Quote(name)+"; have "+have(s))
+		return arrow.Field{}, fault.New(fault.Invalid, "unknown column %q%s", name, near.Column(name, s))
 	case 1:
 		return s.Field(idx[0]), nil
 	}
 	return arrow.Field{}, fault.New(fault.Invalid, "column %q is there %d times", name, len(idx))
-}
-
-// have lists the columns of s for messages.
-func have(s *arrow.Schema) string {
-	names := fieldNames(s)
-	if len(names) == 0 {
-		return "no columns"
-	}
-	return abbreviate(names, 20)
 }
 
 func abbreviate(names []string, most int) string {

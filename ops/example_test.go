@@ -55,5 +55,5 @@ func Example() {
 	// fold: step 2 (filter): id < 100 && square > 25.0
 	// filter: step 2 (filter): id < 100 runs before step 1 (with_columns)
 	// predicate: step 2 (filter): id < 100 is known to source (range)
-	// step 3 (select): unknown column "sqare"; have id, square
+	// step 3 (select): unknown column "sqare"; did you mean "square"?; have id, square
 }

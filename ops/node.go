@@ -4,7 +4,7 @@
 // A plan is a tree of nodes, leaves first: [Read] at the leaves, then narrow
 // steps. Nodes are made by constructors that check everything that can be
 // checked without data; a node that exists is well-typed. Errors name the step
-// as the user counts: `step 3 (filter): unknown column "txt"; have id, text, label`.
+// as the user counts: `step 3 (filter): unknown column "txt"; did you mean "text"?; have id, text, label`.
 package ops
 
 import (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/ops/expr"
 )
 
@@ -16,7 +17,7 @@ import (
 // Select keeps the columns, in the order given.
 func Select(in Node, columns []string, m Meta) (*Project, error) {
 	if len(columns) == 0 {
-		return nil, m.wrong("no columns given; have %s", have(in.Schema()))
+		return nil, m.wrong("no columns given%s", near.Column("", in.Schema()))
 	}
 	items := make([]Named, len(columns))
 	for i, c := range columns {

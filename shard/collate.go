@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -103,11 +102,11 @@ func (c *Collator) outputs(f Form) error {
 		o := f.Columns[name]
 		switch {
 		case o.Stack == nil && !c.schema.HasField(name):
-			return fault.New(fault.Invalid, "tensor of unknown column %q%s", name, haveText(name, c.schema))
+			return fault.New(fault.Invalid, "tensor of unknown column %q%s", name, near.Column(name, c.schema))
 		case o.Stack != nil && len(o.Stack) == 0:
 			return fault.New(fault.Invalid, "a stack of no columns: name some").At(fault.Place{Column: name})
 		case o.Stack != nil && !c.schema.HasField(o.Stack[0]):
-			return fault.New(fault.Invalid, "stack: unknown column %q%s", o.Stack[0], haveText(o.Stack[0], c.schema)).At(fault.Place{Column: name})
+			return fault.New(fault.Invalid, "stack: unknown column %q%s", o.Stack[0], near.Column(o.Stack[0], c.schema)).At(fault.Place{Column: name})
 		case o.Stack != nil:
 			stacks[o.Stack[0]] = append(stacks[o.Stack[0]], name)
 		}
@@ -307,19 +306,6 @@ func (c *Collator) record(recs []arrow.RecordBatch, runs []gather.Run, o BatchSh
 	data.Release()
 	defer mask.Release()
 	return array.NewRecordBatch(c.masked, append(rec.Columns()[:rec.NumCols():rec.NumCols()], mask), int64(o.Rows)), nil
-}
-
-// haveText suggests the nearest column and lists them all.
-func haveText(name string, schema *arrow.Schema) string {
-	names := make([]string, schema.NumFields())
-	for i, f := range schema.Fields() {
-		names[i] = f.Name
-	}
-	hint := ""
-	if n := near.Name(name, names); n != "" {
-		hint = fmt.Sprintf("; did you mean %q?", n)
-	}
-	return hint + "; have " + strings.Join(names, ", ")
 }
 
 // emptyRow is one row of nulls, or zero values where there must be none.

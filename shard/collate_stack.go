@@ -5,6 +5,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/shard/internal/rows"
 )
@@ -60,7 +61,7 @@ func newStack(schema *arrow.Schema, name string, o Column) (*output, error) {
 	for _, c := range o.Stack {
 		is := schema.FieldIndices(c)
 		if len(is) != 1 {
-			return bad("unknown column %q%s", c, haveText(c, schema))
+			return bad("unknown column %q%s", c, near.Column(c, schema))
 		}
 		t, err := dtypeOf(schema.Field(is[0]).Type)
 		if err != nil {

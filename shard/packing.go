@@ -5,6 +5,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/pack"
 )
@@ -42,7 +43,7 @@ func (p *Packing) column(in *arrow.Schema, name string) (int, error) {
 	if is := in.FieldIndices(name); len(is) == 1 {
 		return is[0], nil
 	}
-	return 0, fault.New(fault.Invalid, "pack: unknown column %q%s", name, haveText(name, in))
+	return 0, fault.New(fault.Invalid, "pack: unknown column %q%s", name, near.Column(name, in))
 }
 
 // transform packs windows of rows of schema in.

@@ -243,7 +243,7 @@ func TestExplainShards(t *testing.T) {
 	if r := penstock(t, "explain", "--label", "delay", "examples/flights.yaml"); r.code != 2 || !strings.Contains(r.err, "spec with shards") {
 		t.Errorf("--label without shards: %+v", r)
 	}
-	if r := penstock(t, "explain", "--label", "lat", "examples/shards.yaml"); r.code != 2 || !strings.Contains(r.err, "--label lat: unknown column; have distance, delay, late") {
+	if r := penstock(t, "explain", "--label", "lat", "examples/shards.yaml"); r.code != 2 || !strings.Contains(r.err, "--label lat: unknown column; did you mean \"late\"?; have distance, delay, late") {
 		t.Errorf("--label of no column: %+v", r)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/internal/spec"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -88,11 +89,7 @@ func explainLabel(ctx context.Context, out io.Writer, ds *dataset.Dataset, label
 		return err
 	}
 	if !schema.HasField(label) {
-		var have []string
-		for _, f := range schema.Fields() {
-			have = append(have, f.Name)
-		}
-		return usageError{fault.New(fault.Invalid, "--label %s: unknown column; have %s", label, strings.Join(have, ", "))}
+		return usageError{fault.New(fault.Invalid, "--label %s: unknown column%s", label, near.Column(label, schema))}
 	}
 	q, err := ds.LabelEntropy(ctx, label, ranks, o)
 	if err != nil {

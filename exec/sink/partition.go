@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/near"
 )
 
 // hiveNull is the folder value of null. A string that looks like it is escaped.
@@ -28,22 +29,31 @@ type partitioning struct {
 	file *arrow.Schema
 }
 
+// CheckPartitions reports what is wrong with folders of these columns for rows of this schema, and gives the schema of the files in them.
+func CheckPartitions(schema *arrow.Schema, by []string) (*arrow.Schema, error) {
+	p, err := newPartitioning(schema, by)
+	if err != nil {
+		return nil, err
+	}
+	return p.file, nil
+}
+
 func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 	p := new(partitioning)
 	for _, name := range by {
 		at := schema.FieldIndices(name)
 		switch {
 		case len(at) == 0:
-			return nil, fault.New(fault.Invalid, "partition by: there is no column %q", name).At(fault.Place{Column: name})
+			return nil, fault.New(fault.Invalid, "partition_by: unknown column %q%s", name, near.Column(name, schema))
 		case len(at) > 1:
-			return nil, fault.New(fault.Invalid, "partition by: %d columns have the name %q", len(at), name).At(fault.Place{Column: name})
+			return nil, fault.New(fault.Invalid, "partition_by: %d columns have the name %q", len(at), name).At(fault.Place{Column: name})
 		case slices.Contains(p.cols, at[0]):
-			return nil, fault.New(fault.Invalid, "partition by: column %q is named twice", name).At(fault.Place{Column: name})
+			return nil, fault.New(fault.Invalid, "partition_by: column %q is named twice", name).At(fault.Place{Column: name})
 		case name == "":
-			return nil, fault.New(fault.Invalid, "partition by: a column without a name cannot name a folder")
+			return nil, fault.New(fault.Invalid, "partition_by: a column without a name cannot name a folder")
 		}
 		if t := schema.Field(at[0]).Type; !partitionType(t) {
-			return nil, fault.New(fault.Unsupported, "partition by a column of type %s: use integers, booleans, strings, dates or timestamps, or cast it", t).
+			return nil, fault.New(fault.Unsupported, "partition_by: a column of type %s: use integers, booleans, strings, dates or timestamps, or cast it", t).
 				At(fault.Place{Column: name})
 		}
 		p.cols = append(p.cols, at[0])
@@ -57,7 +67,7 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 		}
 	}
 	if len(fields) == 0 {
-		return nil, fault.New(fault.Invalid, "partition by: no column would be left for the files")
+		return nil, fault.New(fault.Invalid, "partition_by: no column would be left for the files")
 	}
 	meta := schema.Metadata()
 	p.file = arrow.NewSchema(fields, &meta)
@@ -236,7 +246,7 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 					if segments[code] == "" {
 						seg := p.name[c] + values[code] + "/"
 						if len(seg) > maxSegment+1 {
-							return nil, nil, fault.New(fault.Invalid, "partition by: the value %.50q... is too long for the name of a folder", values[code]).
+							return nil, nil, fault.New(fault.Invalid, "partition_by: the value %.50q... is too long for the name of a folder", values[code]).
 								At(fault.Place{Column: rec.ColumnName(col)})
 						}
 						segments[code] = seg

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 )
 
 // Columns resolves a projection: the index of each name in s (nil: all) and the
@@ -26,26 +27,11 @@ func Columns(s *arrow.Schema, names []string) ([]int, *arrow.Schema, error) {
 	for i, n := range names {
 		at := s.FieldIndices(n)
 		if len(at) == 0 {
-			return nil, nil, fault.New(fault.Invalid, "unknown column %q; have %s", n, list(s))
+			return nil, nil, fault.New(fault.Invalid, "unknown column %q%s", n, near.Column(n, s))
 		}
 		idx[i], fields[i] = at[0], s.Field(at[0])
 	}
 	return idx, arrow.NewSchema(fields, nil), nil
-}
-
-func list(s *arrow.Schema) string {
-	var b []byte
-	for i, f := range s.Fields() {
-		if i == 20 {
-			b = append(b, ", ..."...)
-			break
-		}
-		if i > 0 {
-			b = append(b, ", "...)
-		}
-		b = append(b, f.Name...)
-	}
-	return string(b)
 }
 
 // Pick returns a record of schema with the columns idx of rows [from, to) of rec,

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
@@ -115,7 +115,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 	}
 	for c := range t.types {
 		if !slices.Contains(names, c) {
-			return fault.New(fault.Invalid, "types: no column %q; have %s", c, strings.Join(names, ", "))
+			return fault.New(fault.Invalid, "types: no column %q%s", c, near.Among(c, names))
 		}
 	}
 	t.file = arrow.NewSchema(fields, nil)

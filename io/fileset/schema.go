@@ -1,9 +1,7 @@
 package fileset
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -272,18 +270,7 @@ func Select(schema *arrow.Schema, columns []string) ([]int, error) {
 	for k, c := range columns {
 		is := schema.FieldIndices(c)
 		if len(is) == 0 {
-			have := make([]string, schema.NumFields())
-			for i, f := range schema.Fields() {
-				have[i] = f.Name
-			}
-			meant := near.Name(c, have)
-			if meant != "" {
-				meant = fmt.Sprintf("; did you mean %q?", meant)
-			}
-			if len(have) > 20 {
-				have = append(have[:20], fmt.Sprintf("and %d more", len(have)-20))
-			}
-			return nil, fault.New(fault.Invalid, "unknown column %q%s; have %s", c, meant, strings.Join(have, ", "))
+			return nil, fault.New(fault.Invalid, "unknown column %q%s", c, near.Column(c, schema))
 		}
 		idx[k] = is[0]
 	}

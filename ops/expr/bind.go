@@ -1,9 +1,7 @@
 package expr
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -246,32 +244,9 @@ func (b *binder) column(n *node) (*bound, error) {
 	case 1:
 		return &bound{src: n, typ: b.schema.Field(idx[0]).Type, col: idx[0]}, nil
 	case 0:
-		names := make([]string, b.schema.NumFields())
-		for i, f := range b.schema.Fields() {
-			names[i] = f.Name
-		}
-		return nil, invalid("unknown column %q%s", n.name, haveText(n.name, names))
+		return nil, invalid("unknown column %q%s", n.name, near.Column(n.name, b.schema))
 	}
 	return nil, invalid("column %q is there %d times: rename one", n.name, len(idx))
-}
-
-// haveText suggests the nearest of names and lists them.
-func haveText(name string, names []string) string {
-	var s strings.Builder
-	if n := near.Name(name, names); n != "" {
-		fmt.Fprintf(&s, "; did you mean %q?", n)
-	}
-	if len(names) == 0 {
-		return s.String() + "; there are none"
-	}
-	const shown = 20
-	more := ""
-	if len(names) > shown {
-		more = fmt.Sprintf(" and %d more", len(names)-shown)
-		names = names[:shown]
-	}
-	s.WriteString("; have " + strings.Join(names, ", ") + more)
-	return s.String()
 }
 
 func (b *binder) field(n *node, v *bound) (*bound, error) {
@@ -284,11 +259,7 @@ func (b *binder) field(n *node, v *bound) (*bound, error) {
 	}
 	idx, ok := st.FieldIdx(n.name)
 	if !ok {
-		names := make([]string, st.NumFields())
-		for i, f := range st.Fields() {
-			names[i] = f.Name
-		}
-		return nil, invalid("%s has no field %q%s", describeShort(v), n.name, haveText(n.name, names))
+		return nil, invalid("%s has no field %q%s", describeShort(v), n.name, near.Column(n.name, arrow.NewSchema(st.Fields(), nil)))
 	}
 	return op(n, st.Field(idx).Type, fieldKernel(idx), v), nil
 }
