@@ -245,6 +245,15 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 			if label != "" && (t.spec == nil || t.spec.Shards == nil) {
 				return usageError{fault.New(fault.Invalid, "--label is for a spec with shards")}
 			}
+			if t.spec != nil {
+				schema, err := ds.Schema(cmd.Context())
+				if err == nil {
+					err = t.spec.Check(schema)
+				}
+				if err != nil {
+					return err
+				}
+			}
 			p := newProgress(os.Stderr, false)
 			o.Observe = p.start
 			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})

@@ -197,6 +197,8 @@ func TestExitCodes(t *testing.T) {
 	column := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{filter: idd > 1}]\nsink: {count: {}}\n")
 	overflow := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{with_columns: {x: id + 9223372036854775807}}]\nsink: {count: {}}\n")
 	sink := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: x, partition_by: [idd]}}\n")
+	file := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: "+misspelt+"}}\n")
+	bad := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: x}}\nrun: {on_error: {policy: skip, dead_letter: "+misspelt+"}}\n")
 	level := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: x, level: 99}}\n")
 	rate := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {count: {}}\nrun: {on_error: {max_rate: 3}}\n")
 	split := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsteps: [{split: {fractions: [0.9, 0.3], take: 0}}]\nsink: {count: {}}\n")
@@ -215,7 +217,12 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"validate", sink}, 2, `unknown column "idd"`},
+		{[]string{"validate", sink}, 2, `:3:42: sink: partition_by: unknown column "idd"; did you mean "id"?; have id`},
+		{[]string{"explain", sink}, 2, `:3:42: sink: partition_by: unknown column "idd"`},
+		{[]string{"run", sink}, 2, `:3:42: sink: partition_by: unknown column "idd"`},
+		{[]string{"run", file}, 2, ":3:24: " + misspelt + ": this is a file, not a folder"},
+		{[]string{"run", "--set", "sink.parquet.path=" + misspelt + "/below", file}, 2, ": --set sink.parquet.path: " + misspelt + "/below/: a part of this path is a file"},
+		{[]string{"run", bad}, 2, ":4:45: " + misspelt + ": this is a file, not a folder"},
 		{[]string{"validate", level}, 2, "level"},
 		{[]string{"validate", rate}, 2, "max_rate"},
 		{[]string{"validate", split}, 2, "sum at most 1"},

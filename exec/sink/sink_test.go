@@ -418,13 +418,13 @@ func TestNewRefuses(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, o := range map[string]Options{
-		"no column":        {PartitionBy: []string{"nope"}},
-		"named twice":      {PartitionBy: []string{"p", "p"}},
-		"no column would":  {PartitionBy: []string{"p", "id", "k", "text"}},
-		"must lie apart":   {DeadLetter: filepath.Join(dir, "x", "bad")},
-		"must lie apart ":  {DeadLetter: dir},
-		`"p" is no int64`:  {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
-		"the driver of az": {DeadLetter: "azblob://nope/x"},
+		`did you mean "p"?; have id`: {PartitionBy: []string{"pp"}},
+		"named twice":                {PartitionBy: []string{"p", "p"}},
+		"no column would":            {PartitionBy: []string{"p", "id", "k", "text"}},
+		"must lie apart":             {DeadLetter: filepath.Join(dir, "x", "bad")},
+		"must lie apart ":            {DeadLetter: dir},
+		`"p" is no int64`:            {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
+		"the driver of az":           {DeadLetter: "azblob://nope/x"},
 	} {
 		o.Path = filepath.Join(dir, "x")
 		s := newFiles(t, o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -227,19 +228,30 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 	if err := s.checkShards(schema); err != nil || s.Sink == nil || s.Sink.Count != nil {
 		return err
 	}
+	return s.checkSink(schema)
+}
+
+// checkSink reports what is wrong with the sink, one of files, for rows of this schema.
+func (s *Spec) checkSink(schema *arrow.Schema) error {
+	at := "sink." + s.Sink.kind()
+	wrong := func(at string, err error) error { return s.at(at, fault.Wrap(err, fault.Place{Step: "sink"})) }
 	out, enc, err := s.Sink.encoding()
-	if err == nil {
-		kept := schema.Fields()
-		for _, c := range out.PartitionBy {
-			n := len(kept)
-			if kept = slices.DeleteFunc(slices.Clone(kept), func(f arrow.Field) bool { return f.Name == c }); len(kept) == n {
-				err := fault.New(fault.Invalid, "partition_by: unknown column %q", c).At(fault.Place{Step: "sink"})
-				return s.at("sink."+s.Sink.kind()+".partition_by", err)
-			}
-		}
-		err = enc.Check(arrow.NewSchema(kept, nil))
+	if err != nil {
+		return wrong("sink", err)
 	}
-	return s.at("sink", fault.Wrap(err, fault.Place{Step: "sink"}))
+	if _, err := sink.New(sink.Options{Path: out.Path, Encoding: enc, Mode: out.Mode, TargetBytes: int64(out.TargetSize), Job: "check"}); err != nil {
+		return wrong(at+".path", err)
+	}
+	for i := range out.PartitionBy { // the first that is wrong beside those before it
+		files, err := sink.CheckPartitions(schema, out.PartitionBy[:i+1])
+		if err != nil {
+			return wrong(fmt.Sprintf("%s.partition_by.%d", at, i), err)
+		}
+		if i == len(out.PartitionBy)-1 {
+			schema = files
+		}
+	}
+	return wrong("sink", enc.Check(schema))
 }
 
 // kind is the key of the sink.
@@ -275,11 +287,18 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	}
 	if s.Sink.Count != nil {
 		st, err := ds.Drain(ctx, &o)
-		return &dataset.WriteResult{Rows: st.RowsOut, Stats: st}, err
+		return &dataset.WriteResult{Rows: st.RowsOut, Stats: st}, s.atOutput(err)
+	}
+	schema, err := ds.Schema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkSink(schema); err != nil {
+		return nil, err
 	}
 	out, enc, err := s.Sink.encoding()
 	if err != nil {
-		return nil, s.at("sink", fault.Wrap(err, fault.Place{Step: "sink"}))
+		return nil, err
 	}
 	r, err := ds.Write(ctx, out.Path, enc, &dataset.WriteOptions{RunOptions: o, Mode: out.Mode, PartitionBy: out.PartitionBy,
 		TargetBytes: int64(out.TargetSize), RunID: s.Run.ID})
@@ -290,7 +309,36 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 		}
 		err = fault.New(fault.Exists, "%w; to set it: %s", err, strings.Join(how, ", or "))
 	}
-	return r, err
+	return r, s.atOutput(err)
+}
+
+// atOutput says which line of the spec names the folder that an error is about: one that cannot be written to.
+func (s *Spec) atOutput(err error) error {
+	file := fault.PlaceOf(err).File
+	if c := fault.CodeOf(err); file == "" || c != fault.Invalid && c != fault.Denied {
+		return err
+	}
+	for kind, o := range s.Sink.outputs() {
+		if within(file, o.Path) {
+			return s.at("sink."+kind+".path", err)
+		}
+	}
+	if o := s.Run.OnError; o != nil && within(file, o.DeadLetter) {
+		return s.at("run.on_error.dead_letter", err)
+	}
+	return err
+}
+
+// within reports whether a file is a folder that is written to, or lies in it. Both are as a user writes them.
+func within(file, folder string) bool {
+	clean := func(p string) string {
+		p, _, _ = strings.Cut(p, "?")
+		if p = strings.TrimPrefix(p, "file://"); !strings.Contains(p, "://") {
+			p = path.Clean(p)
+		}
+		return strings.TrimSuffix(p, "/") + "/"
+	}
+	return folder != "" && strings.HasPrefix(clean(file), clean(folder))
 }
 
 // outputs is the place of each sink of files, by the key of the sink.
