@@ -70,7 +70,8 @@ func (d *Dataset) fail(verb string, err error) *Dataset {
 }
 
 // plan resolves the dataset: it lists, reads footers, checks names and types.
-// Done once; a failure is tried again by the next call.
+// Done once; a failure is tried again by the next call. The error has what is wrong with several steps, as far as the columns are known that they would have: the
+// node beside it has these, and is nil where they are not.
 func (d *Dataset) plan(ctx context.Context) (ops.Node, error) {
 	if d.err != nil {
 		return nil, d.err
@@ -82,7 +83,7 @@ func (d *Dataset) plan(ctx context.Context) (ops.Node, error) {
 	}
 	n, err := d.resolve(ctx)
 	if err != nil {
-		return nil, err
+		return n, err
 	}
 	d.node = n
 	return n, nil
@@ -95,15 +96,25 @@ func (d *Dataset) resolve(ctx context.Context) (ops.Node, error) {
 	if chain := d.filters(); len(chain) > 0 {
 		return d.filteredRead(ctx, chain)
 	}
-	in := make([]ops.Node, len(d.ins))
+	in, errs := make([]ops.Node, len(d.ins)), make([]error, len(d.ins)+1)
+	known := true
 	for i, p := range d.ins {
 		var err error
-		if in[i], err = p.plan(ctx); err != nil {
-			return nil, d.of(i, err)
-		}
+		in[i], err = p.plan(ctx)
+		errs[i] = fault.Each(err, func(err error) error { return d.of(i, err) })
+		known = known && in[i] != nil
+	}
+	if !known {
+		return nil, fault.Join(errs...)
 	}
 	n, err := d.step(ctx, in, d.meta)
-	return n, d.wrapped(err)
+	if errs[len(in)] = d.wrapped(err); err != nil {
+		n = nil
+		if d.filter != nil { // the columns stay what they are
+			n = in[0]
+		}
+	}
+	return n, fault.Join(errs...)
 }
 
 // wrapped is an error of the last verb as WrapErrors wants it; nil stays nil.
@@ -171,11 +182,17 @@ func (d *Dataset) filteredRead(ctx context.Context, chain []*Dataset) (ops.Node,
 		exprs[i] = f.filter
 	}
 	n, err := d.read(ctx, chain[0].ins[0], exprs)
-	for i := 0; i < len(chain) && err == nil; i++ {
-		n, err = chain[i].step(ctx, []ops.Node{n}, chain[i].meta)
-		err = chain[i].wrapped(err)
+	if err != nil {
+		return nil, err
 	}
-	return n, err
+	errs := make([]error, len(chain))
+	for i, f := range chain {
+		kept, err := f.step(ctx, []ops.Node{n}, f.meta)
+		if errs[i] = f.wrapped(err); err == nil {
+			n = kept
+		}
+	}
+	return n, fault.Join(errs...)
 }
 
 // read resolves the source of a leaf; d keeps the table until Close.

@@ -156,6 +156,61 @@ func (p *Place) hide(inner Place) {
 	}
 }
 
+// Join is several errors as one, whose text has one a line: Invalid if one of them is, else with the first one's code. Nils are left out, and what says the same as one
+// before; one error is given as it is.
+func Join(errs ...error) error {
+	var all []error
+	said := map[string]bool{}
+	for _, err := range errs {
+		for _, err := range All(err) {
+			if !said[err.Error()] {
+				said[err.Error()] = true
+				all = append(all, err)
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	c := CodeOf(all[0])
+	for _, err := range all {
+		if CodeOf(err) == Invalid {
+			c = Invalid
+		}
+	}
+	return &Error{Code: c, Err: joined(all)}
+}
+
+// All are the errors that Join made err of, or err itself; none of nil.
+func All(err error) []error {
+	if e, ok := err.(*Error); ok && e.Place == (Place{}) {
+		if j, ok := e.Err.(joined); ok {
+			return slices.Clone(j)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
+// Each applies f to all of the errors that Join made err of, or to err itself; nil stays nil.
+func Each(err error, f func(error) error) error {
+	all := All(err)
+	for i, err := range all {
+		all[i] = f(err)
+	}
+	return Join(all...)
+}
+
+type joined []error
+
+func (j joined) Error() string   { return errors.Join(j...).Error() }
+func (j joined) Unwrap() []error { return j }
+
 // WithCode marks err with a code unless it carries one. WithCode(nil) is nil.
 func WithCode(c Code, err error) error {
 	if err == nil {

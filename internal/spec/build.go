@@ -26,16 +26,43 @@ import (
 	"github.com/penstock-data/penstock/ops"
 )
 
-// Dataset builds the plan: source and steps, and looks at the policy of the run, which is that of steps without one. No I/O.
+// Dataset builds the plan: source and steps, and looks at the policy of the run, which is that of steps without one. No I/O. The
+// error has all mistakes that are seen so.
 func (s *Spec) Dataset() (*dataset.Dataset, error) {
-	if err := s.checkOnError(); err != nil {
-		return nil, err
-	}
 	ds, err := s.build("", s.Source, s.Steps)
-	if err != nil {
+	if err == nil {
+		err = ds.Err()
+	}
+	if err := inOrder(err, s.checkOnError()); err != nil {
 		return nil, err
 	}
-	return ds, ds.Err()
+	return ds, nil
+}
+
+// expressions are the mistakes in expressions, which stand for themselves: of a spec in which other things are wrong. What is in a mix is left out.
+func (s *Spec) expressions() error {
+	none := int64(0)
+	var only func(steps []Step) []Step
+	only = func(steps []Step) []Step {
+		out := make([]Step, len(steps))
+		for i, st := range steps {
+			switch {
+			case st.Filter != nil:
+				out[i].Filter = st.Filter
+			case st.WithColumns != nil:
+				out[i].WithColumns = st.WithColumns
+			case st.Union != nil:
+				for _, b := range st.Union {
+					out[i].Union = append(out[i].Union, Branch{Source{Range: &RangeOptions{}}, only(b.Steps)})
+				}
+			default:
+				out[i].Limit = &none // those behind it keep their numbers
+			}
+		}
+		return out
+	}
+	_, err := s.build("", Source{Range: &RangeOptions{}}, only(s.Steps))
+	return err
 }
 
 // checkOnError looks at the run's policy, and at whether anything can come to its dead letter.
@@ -67,37 +94,55 @@ func skips(steps []Step) bool {
 	})
 }
 
-// build makes the dataset of a source and steps, which are written below path: "" or ending in a point.
+// build makes the dataset of a source and steps, which are written below path: "" or ending in a point. Its error has the mistakes of all of them: in the place of what is wrong
+// goes on something that is not.
 func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, error) {
+	var errs []error
+	wrong := func(err error) bool {
+		errs = append(errs, err)
+		return err != nil
+	}
 	var ds *dataset.Dataset
 	if src.Mix == nil {
 		in, err := s.source(src)
-		if err != nil {
-			return nil, err
+		if wrong(err) {
+			in = memio.Range(0)
 		}
 		ds = dataset.Read(in)
 	} else {
 		var err error
-		if ds, err = s.mix(path+"source.mix", src.Mix); err != nil {
-			return nil, err
+		if ds, err = s.mix(path+"source.mix", src.Mix); wrong(err) {
+			ds = dataset.Read(memio.Range(0))
 		}
 	}
 	ds = ds.WrapErrors(func(err error) error { return s.at(path+"source", err) })
-	for i, st := range steps {
-		var err error
-		at := fmt.Sprintf("%ssteps.%d", path, i)
-		if ds, err = s.step(at, st, ds); err != nil {
-			return nil, s.ofStep(at)(fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)}))
-		}
-		if st.OnError != nil {
-			if st.OnError.DeadLetter != "" {
-				return nil, s.at(at+".on_error.dead_letter", fault.New(fault.Invalid, "a run has one dead letter, for all its steps: give run.on_error.dead_letter"))
-			}
-			ds = ds.OnError(*st.OnError.policy())
-		}
-		ds = ds.WrapErrors(s.ofStep(at))
+	if wrong(ds.Err()) {
+		ds = dataset.Read(memio.Range(0))
 	}
-	return ds, nil
+	for i, st := range steps {
+		at := fmt.Sprintf("%ssteps.%d", path, i)
+		next, err := s.step(at, st, ds)
+		if err == nil && st.OnError != nil {
+			if st.OnError.DeadLetter != "" {
+				wrong(s.at(at+".on_error.dead_letter", fault.New(fault.Invalid, "a run has one dead letter, for all its steps: give run.on_error.dead_letter")))
+			}
+			next = next.OnError(*st.OnError.policy())
+		}
+		if err == nil {
+			next = next.WrapErrors(s.ofStep(at))
+			err = next.Err()
+		}
+		if wrong(fault.Each(err, func(err error) error {
+			if _, ok := errors.AsType[*located](err); ok { // of a step in a union
+				return err
+			}
+			return s.ofStep(at)(fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)}))
+		})) {
+			next = ds.Limit(0) // later ones keep their numbers
+		}
+		ds = next
+	}
+	return ds, fault.Join(errs...)
 }
 
 // source makes the source of its options, with the cache.
@@ -192,14 +237,11 @@ func (p *Spec) step(path string, s Step, ds *dataset.Dataset) (*dataset.Dataset,
 	case s.Pack != nil:
 		return s.Pack.apply(ds), nil
 	}
-	others := make([]*dataset.Dataset, len(s.Union))
+	others, errs := make([]*dataset.Dataset, len(s.Union)), make([]error, len(s.Union))
 	for i, b := range s.Union {
-		var err error
-		if others[i], err = p.build(fmt.Sprintf("%s.union.%d.", path, i), b.Source, b.Steps); err != nil {
-			return nil, fault.New(fault.CodeOf(err), "union[%d]: %w", i, err)
-		}
+		others[i], errs[i] = p.build(fmt.Sprintf("%s.union.%d.", path, i), b.Source, b.Steps)
 	}
-	return ds.Union(others...), nil
+	return ds.Union(others...), fault.Join(errs...)
 }
 
 func (o *OnError) policy() *ops.OnError {
@@ -225,10 +267,11 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 	if err := driver.CheckReadable(schema, nil); err != nil {
 		return s.at("source", err)
 	}
-	if err := s.checkShards(schema); err != nil || s.Sink == nil || s.Sink.Count != nil {
-		return err
+	err := s.checkShards(schema)
+	if s.Sink != nil && s.Sink.Count == nil {
+		err = inOrder(err, s.checkSink(schema))
 	}
-	return s.checkSink(schema)
+	return err
 }
 
 // checkSink reports what is wrong with the sink, one of files, for rows of this schema.

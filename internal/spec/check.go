@@ -3,9 +3,11 @@ package spec
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,14 +20,9 @@ import (
 	"github.com/penstock-data/penstock/io/parquetio"
 )
 
-// problem is one mistake in a spec.
-type problem struct {
-	at, path, msg string
-}
-
 type checker struct {
 	document
-	problems []problem
+	problems []*located
 	referred map[*yaml.Node]bool // values that references gave
 	unknown  map[*yaml.Node]bool // values of references that gave none: what is wrong with them has been said
 }
@@ -34,23 +31,37 @@ func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
 	if c.unknown[n] {
 		return
 	}
-	c.problems = append(c.problems, problem{c.position(n), path, fmt.Sprintf(format, args...)})
+	at := c.position(n)
+	if path == "" || strings.HasSuffix(at, ": --set "+path) {
+		path = ""
+	} else {
+		path += ": "
+	}
+	c.problems = append(c.problems, &located{at, n, fault.New(fault.Invalid, "%s%s", path, fmt.Sprintf(format, args...))})
 }
 
 // err lists all problems, one a line: file:line:col: path: what.
 func (c *checker) err() error {
-	if len(c.problems) == 0 {
+	errs := make([]error, len(c.problems))
+	for i, p := range c.problems {
+		errs[i] = p
+	}
+	return inOrder(errs...)
+}
+
+// errWith is err with the mistakes in the expressions of s, as far as it could be decoded. Of a value that has a problem nothing more is said.
+func (c *checker) errWith(s *Spec) error {
+	err := c.err()
+	if err == nil {
 		return nil
 	}
-	lines := make([]string, len(c.problems))
-	for i, p := range c.problems {
-		at := ""
-		if p.path != "" && !strings.HasSuffix(p.at, ": --set "+p.path) {
-			at = p.path + ": "
+	s.doc = &c.document
+	return inOrder(err, fault.Each(s.expressions(), func(err error) error {
+		if l, ok := errors.AsType[*located](err); ok && slices.ContainsFunc(c.problems, func(p *located) bool { return p.node == l.node }) {
+			return nil
 		}
-		lines[i] = p.at + ": " + at + p.msg
-	}
-	return fault.New(fault.Invalid, "%s", strings.Join(lines, "\n"))
+		return err
+	}))
 }
 
 var (
@@ -199,6 +210,7 @@ type field struct {
 	name, doc, enum string
 	required        bool
 	min             *int64
+	least, most     *int64 // in the JSON Schema only
 	typ             reflect.Type
 }
 
@@ -231,8 +243,10 @@ func fieldsOf(t reflect.Type) (fs []field, oneof bool) {
 		if f.Type.Kind() == reflect.Int64 && strings.HasSuffix(name, "_bytes") {
 			x.typ = sizeType
 		}
-		if v, err := strconv.ParseInt(f.Tag.Get("min"), 10, 64); err == nil {
-			x.min = &v
+		for tag, bound := range map[string]**int64{"min": &x.min, "least": &x.least, "most": &x.most} {
+			if v, err := strconv.ParseInt(f.Tag.Get(tag), 10, 64); err == nil {
+				*bound = &v
+			}
 		}
 		fs = append(fs, x)
 	}

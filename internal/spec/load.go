@@ -63,15 +63,17 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 	c.recorded(root)
 	c.references(root, map[*yaml.Node]bool{})
 	v := c.decode(root, reflect.TypeFor[Spec](), "")
-	if err := c.err(); err != nil {
-		return nil, err
-	}
-	j, err := json.Marshal(v)
-	if err != nil {
-		return nil, fault.New(fault.Internal, "%s: %w", file, err)
-	}
 	var s Spec
-	if err := json.Unmarshal(j, &s); err != nil {
+	j, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(j, &s)
+	}
+	switch wrong := c.err(); {
+	case wrong != nil && err != nil:
+		return nil, wrong
+	case wrong != nil:
+		return nil, c.errWith(&s)
+	case err != nil:
 		return nil, fault.New(fault.Invalid, "%s: %w", file, err)
 	}
 	if s.Version != 1 {
@@ -79,7 +81,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, c.err()
 	}
 	c.rules(root, &s)
-	if err := c.err(); err != nil {
+	if err := c.errWith(&s); err != nil {
 		return nil, err
 	}
 	s.doc = &c.document

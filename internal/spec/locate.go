@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -27,8 +29,9 @@ func (d *document) position(n *yaml.Node) string {
 
 // located is an error with the position of what is wrong in the spec.
 type located struct {
-	at  string
-	err error
+	at   string
+	node *yaml.Node
+	err  error
 }
 
 func (l *located) Error() string { return l.at + ": " + l.err.Error() }
@@ -39,7 +42,35 @@ func (s *Spec) at(path string, err error) error {
 	if _, ok := errors.AsType[*located](err); ok || err == nil || s.doc == nil {
 		return err
 	}
-	return &located{s.doc.position(find(s.doc.root, path)), err}
+	n := find(s.doc.root, path)
+	return &located{s.doc.position(n), n, err}
+}
+
+// most is how many mistakes are told at once.
+const most = 20
+
+// inOrder are several mistakes as one error, in the order of the spec's lines; behind them what has no line, and what --set brought.
+func inOrder(errs ...error) error {
+	all := fault.All(fault.Join(errs...))
+	place := func(err error) (kind, line, column int) {
+		l, ok := errors.AsType[*located](err)
+		switch {
+		case !ok:
+			return 1, 0, 0
+		case l.node.Line < 0:
+			return 2, -l.node.Line, 0
+		}
+		return 0, l.node.Line, l.node.Column
+	}
+	slices.SortStableFunc(all, func(a, b error) int {
+		ak, al, ac := place(a)
+		bk, bl, bc := place(b)
+		return cmp.Or(ak-bk, al-bl, ac-bc)
+	})
+	if n := len(all) - most; n > 0 {
+		all = append(all[:most], fault.New(fault.CodeOf(all[0]), "and %d more", n))
+	}
+	return fault.Join(all...)
 }
 
 // ofStep finds what an error of a step is about: its value, or the entry of the column that it names.

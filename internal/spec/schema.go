@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -108,8 +109,11 @@ func (g *generator) object(t reflect.Type) any {
 			delete(p, "type")
 			p["anyOf"] = []any{map[string]any{"enum": strings.Split(f.enum, "|")}, scalar("")}
 		}
-		if f.min != nil {
-			p["minimum"] = *f.min
+		if least := cmp.Or(f.min, f.least); least != nil {
+			p["minimum"] = *least
+		}
+		if f.most != nil {
+			p["maximum"] = *f.most
 		}
 		if f.name == scalarKey(t) {
 			short = map[string]any{"anyOf": p["anyOf"], "description": f.doc}

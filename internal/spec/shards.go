@@ -92,15 +92,13 @@ func (s *Spec) mix(path string, m *Mix) (*dataset.Dataset, error) {
 	for _, w := range m.Schedule {
 		o.Schedule = append(o.Schedule, ops.WeightsAt{At: w.At, Weights: w.Weights})
 	}
-	sources := make([]dataset.MixSource, len(m.Sources))
+	sources, errs := make([]dataset.MixSource, len(m.Sources)), make([]error, len(m.Sources))
 	for i, x := range m.Sources {
 		ds, err := s.build(fmt.Sprintf("%s.sources.%d.", path, i), x.Source, x.Steps)
-		if err != nil {
-			return nil, fault.New(fault.CodeOf(err), "source %q of the mix: %w", x.Name, err)
-		}
+		errs[i] = fault.Each(err, func(err error) error { return fault.New(fault.CodeOf(err), "source %q of the mix: %w", x.Name, err) })
 		sources[i] = dataset.MixSource{Name: x.Name, Data: ds, Weight: x.Weight, Repeat: x.Repeat}
 	}
-	return dataset.MixWith(o, sources...), nil
+	return dataset.MixWith(o, sources...), fault.Join(errs...)
 }
 
 func (p *Pack) apply(ds *dataset.Dataset) *dataset.Dataset {

@@ -4,7 +4,8 @@
 // The Go types below are the only description of the format: validation, the
 // published JSON Schema (docs/spec.schema.json) and decoding all follow them, by their
 // json and doc tags. A struct tagged oneof:"true" wants exactly one of its keys (on_error apart);
-// one tagged scalar:"key" may be written as text, which is the value of that key. min bounds a number.
+// one tagged scalar:"key" may be written as text, which is the value of that key. min bounds a number; so do least and most in the JSON Schema alone, where
+// what they stand for is checked elsewhere, in words of its own.
 // A [Size], or an int64 whose key ends in _bytes, is written as [ParseSize] reads it.
 package spec
 
@@ -53,7 +54,7 @@ type Source struct {
 
 // RangeOptions of source range.
 type RangeOptions struct {
-	N int64 `json:"n" doc:"how many" required:"true"`
+	N int64 `json:"n" doc:"how many" required:"true" least:"0" most:"1099511627776"`
 }
 
 // Step is one verb, with the policy for rows that it cannot process.
@@ -65,7 +66,7 @@ type Step struct {
 	Drop        []string          `json:"drop,omitempty" doc:"leave these columns out"`
 	Rename      map[string]string `json:"rename,omitempty" doc:"old name to new name"`
 	Cast        map[string]string `json:"cast,omitempty" doc:"column to type"`
-	Limit       *int64            `json:"limit,omitempty" doc:"the first n rows"`
+	Limit       *int64            `json:"limit,omitempty" doc:"the first n rows" least:"0"`
 	Explode     *string           `json:"explode,omitempty" doc:"one row for every element of this list column"`
 	Map         *Function         `json:"map,omitempty" doc:"a function that this binary has registered by name"`
 	Exec        *Exec             `json:"exec,omitempty" doc:"a pool of child processes that speak Arrow IPC on stdin and stdout; what the program does is not part of the job's fingerprint: set run.id when it changes"`
@@ -87,15 +88,15 @@ type Entry struct{ Key, Value string }
 type Function struct {
 	Name      string          `json:"function" doc:"registered name" required:"true"`
 	Config    json.RawMessage `json:"config,omitempty" doc:"given to the function's constructor"`
-	BatchRows int             `json:"batch_rows,omitempty" doc:"most rows per call"`
+	BatchRows int             `json:"batch_rows,omitempty" doc:"most rows per call" least:"0"`
 }
 
 // Exec is a step run by child processes.
 type Exec struct {
 	Command   []string `json:"command" doc:"program and arguments" required:"true"`
 	Env       []string `json:"env,omitempty" doc:"variables to pass on (NAME) or set (NAME=value)"`
-	Workers   int      `json:"workers,omitempty" doc:"processes; default: one per CPU"`
-	BatchRows int      `json:"batch_rows,omitempty" doc:"most rows per batch; default 1024"`
+	Workers   int      `json:"workers,omitempty" doc:"processes; default: one per CPU" least:"0" most:"4096"`
+	BatchRows int      `json:"batch_rows,omitempty" doc:"most rows per batch; default 1024" least:"0"`
 	Timeout   Duration `json:"timeout,omitempty" doc:"per batch; default 5m"`
 	Flat      bool     `json:"flat,omitempty" doc:"the child may change the number of rows; it adds column __parent"`
 	Schema    Ordered  `json:"schema,omitempty" doc:"columns of what it returns: name to type; default: those of its input"`
@@ -103,14 +104,14 @@ type Exec struct {
 
 // Sample is a fraction by hash.
 type Sample struct {
-	Fraction float64 `json:"fraction" doc:"of the rows, 0 to 1" required:"true"`
+	Fraction float64 `json:"fraction" doc:"of the rows, 0 to 1" required:"true" least:"0" most:"1"`
 	Seed     uint64  `json:"seed,omitempty" doc:"another seed, other rows"`
 }
 
 // Split is one part of a division by hash.
 type Split struct {
 	Fractions []float64 `json:"fractions" doc:"sizes of the parts, e.g. [0.9, 0.1]" required:"true"`
-	Take      int       `json:"take" doc:"which part, from 0" required:"true"`
+	Take      int       `json:"take" doc:"which part, from 0" required:"true" least:"0"`
 	Seed      uint64    `json:"seed,omitempty" doc:"another seed, another division"`
 	Key       []string  `json:"key,omitempty" doc:"rows with equal values here stay together"`
 }
@@ -125,9 +126,9 @@ type Branch struct {
 type OnError struct {
 	_          struct{} `scalar:"policy"`
 	Policy     string   `json:"policy,omitempty" doc:"fail (default), skip or retry" enum:"fail|skip|retry"`
-	Retries    int      `json:"retries,omitempty" doc:"how often a failed call is run again first"`
-	MaxRows    int64    `json:"max_rows,omitempty" doc:"more skipped rows than this fail the run"`
-	MaxRate    float64  `json:"max_rate,omitempty" doc:"a larger share of skipped rows fails the run"`
+	Retries    int      `json:"retries,omitempty" doc:"how often a failed call is run again first" least:"0"`
+	MaxRows    int64    `json:"max_rows,omitempty" doc:"more skipped rows than this fail the run" least:"0"`
+	MaxRate    float64  `json:"max_rate,omitempty" doc:"a larger share of skipped rows fails the run" least:"0" most:"1"`
 	DeadLetter string   `json:"dead_letter,omitempty" doc:"folder or bucket URL for skipped rows (run.on_error only)"`
 }
 
@@ -173,7 +174,7 @@ type Run struct {
 	ID           string   `json:"id,omitempty" doc:"name of the job for resuming; default: a fingerprint of spec and data (of a local file: its size and its footer, or its ends; one that is changed in its midst alone is the same). The same name again is the same job: nothing is done twice, also with mode append"`
 	Cache        *Cache   `json:"cache,omitempty" doc:"keeps what is fetched from buckets on local disk"`
 	Memory       Size     `json:"memory,omitempty" doc:"byte budget, e.g. 512MiB, at least 1MiB; default: half of what is available, at most 4GiB" min:"1048576"`
-	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all"`
+	CPUs         int      `json:"cpus,omitempty" doc:"tasks that compute at once; default: all" least:"0"`
 	Seed         uint64   `json:"seed,omitempty" doc:"keys random()"`
 	Epoch        uint64   `json:"epoch,omitempty" doc:"keys random() too"`
 	Ordered      *bool    `json:"ordered,omitempty" doc:"false: rows as they are ready, and any of them pass a limit (outputs without one are the same); default true"`
