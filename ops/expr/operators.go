@@ -25,6 +25,16 @@ func (b *binder) arithmetic(n *node, args []*bound) (*bound, error) {
 		}
 		hint := ""
 		switch {
+		case isNumeric(l.typ) && numberIn(r):
+			hint = fmt.Sprintf(": use %s %s %s", short(l.src), n.name, strings.TrimSpace(r.lit.s))
+		case numberIn(l) && isNumeric(r.typ):
+			hint = fmt.Sprintf(": use %s %s %s", strings.TrimSpace(l.lit.s), n.name, short(r.src))
+		case n.name != "+" && (isNumeric(l.typ) && isText(r.typ) && r.lit != nil || isText(l.typ) && l.lit != nil && isNumeric(r.typ)):
+			hint = ": that text is no number"
+		case n.name == "+" && isNumeric(l.typ) && isText(r.typ) && r.lit != nil:
+			hint = fmt.Sprintf(": use string(%s) + %s to join texts", short(l.src), short(r.src))
+		case n.name == "+" && isText(l.typ) && l.lit != nil && isNumeric(r.typ):
+			hint = fmt.Sprintf(": use %s + string(%s) to join texts", short(l.src), short(r.src))
 		case isText(l.typ) && isNumeric(r.typ):
 			hint = fmt.Sprintf(": use double(%s) %s %s", short(l.src), n.name, short(r.src))
 		case isNumeric(l.typ) && isText(r.typ):

@@ -260,6 +260,8 @@ func (c *converter) call(e ast.Expr, depth int) *node {
 		msg := fmt.Sprintf("unknown function %s", name)
 		if use := elsewhere[strings.ToLower(name)]; use != "" {
 			msg += ": use " + use
+		} else if _, err := ParseType(name); err == nil && len(args) == 1 {
+			msg += fmt.Sprintf(": use cast(%s, %q)", short(args[0]), name)
 		} else if n := near.Name(name, functionNames()); n != "" {
 			msg += fmt.Sprintf("; did you mean %s?", n)
 		}
