@@ -72,6 +72,8 @@ type Hand struct {
 	Charge func(n int64) (release func())
 	// Emit takes a block over, with the place of its split set in Origin.Task alone, and waits until there is room for another.
 	Emit func(b *exec.Block) error
+	// Over is closed once the run ends: nobody writes a part again, so its end is not waited for any more.
+	Over <-chan struct{}
 	// Read says how many rows the attempt has read by now.
 	Read func(rows int64)
 	// Urgent is what Urge said of the task, or would have said before there was one. Do asks when it sends the task, so that no Urge gets between; it never waits.
@@ -147,7 +149,7 @@ func (a *attempt) runElsewhere() error {
 	if w.isPart {
 		t.Part, t.Split, t.End = w.part, w.first, w.end
 	}
-	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Take: a.acct.AllocateOrQuit, Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
+	res, err := a.place.node.Do(a.ctx, t, &Hand{Schema: s.schema, None: s.none, Alloc: a.acct, Take: a.acct.AllocateOrQuit, Over: r.ctx.Done(), Read: a.sawRead, Urgent: a.urgent.Load, Charge: r.charge, Emit: func(b *exec.Block) error {
 		r.Moved()
 		if w.isPart {
 			b.Origin = r.originOf(b.Origin.Task)

@@ -24,7 +24,7 @@ const (
 	inlineBytes = 64 << 10
 	mostInline  = 4 << 20
 	blockCost   = 256
-	// partGrace is how long the end of a part that was told to stop is waited for: nobody else may write it before.
+	// partGrace is how long the end of a part that was told to stop is waited for while the run goes on: nobody else may write it before.
 	partGrace = 15 * time.Second
 )
 
@@ -122,6 +122,7 @@ func (p *peer) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Res
 	}
 	defer p.forget(t.ID, s)
 	done := ctx.Done()
+	var over <-chan struct{}
 	var late <-chan time.Time
 	for {
 		if r, err := p.handle(ctx, t, s, late == nil); r != nil || err != nil {
@@ -134,10 +135,12 @@ func (p *peer) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Res
 				return nil, context.Cause(ctx)
 			}
 			p.cancel(t.ID)
-			done = nil
+			done, over = nil, h.Over
 			timer := time.NewTimer(partGrace)
 			defer timer.Stop()
 			late = timer.C
+		case <-over:
+			return nil, context.Cause(ctx)
 		case <-late:
 			return nil, context.Cause(ctx)
 		}

@@ -33,7 +33,8 @@ var effects = []string{"slow read or write", "part finished twice", "part kept f
 var kept = []uint64{
 	6000,                      // memory for blocks of tasks that were over was taken all at once
 	7445, 16043, 31243, 42245, // tasks behind a limit needed more than those before it
-	11245, // tasks that waited for memory got it as they were given up
+	11245,              // tasks that waited for memory got it as they were given up
+	5004, 17402, 40100, // the end of a part was waited for after that of its run
 }
 
 // world is a job on several machines, in the time of a bubble: the real code of exec/remote and exec/local over a network, disks and an output that fail. Its seed says what is drawn; how

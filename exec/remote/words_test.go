@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -113,51 +115,65 @@ func TestSentUrgent(t *testing.T) {
 	p.end(nil)
 }
 
-// TestGivenUpIsSaid: a task that ends at the leader while a block of it waits for memory there ends at its node, too; and of a part that end is waited for.
+// TestGivenUpIsSaid: a task that ends at the leader while a block of it waits for memory there ends at its node, too; and of a part that end is waited for while the run goes on.
 func TestGivenUpIsSaid(t *testing.T) {
 	why, there, out := errors.New("nobody wants it"), fault.New(fault.Canceled, "it has stopped"), fault.New(fault.Exhausted, "memory is out")
 	for name, c := range map[string]struct {
 		part int
 		out  bool
+		over bool // the run is
 		want error
-	}{"rows": {-1, false, why}, "part": {3, false, there}, "memory is out": {-1, true, out}} {
+	}{"rows": {-1, false, false, why}, "part": {3, false, false, there}, "part of a run that is over": {3, false, true, why}, "memory is out": {-1, true, false, out}} {
 		t.Run(name, func(t *testing.T) {
-			here, its := net.Pipe()
-			p := newPeer(1, newLink(here), 2, 2, 1<<20, func(error) {}, slog.New(slog.DiscardHandler))
-			p.Watch(deaf{})
-			ctx, cancel := context.WithCancelCause(t.Context())
-			var over sync.WaitGroup
-			over.Go(func() {
-				defer func() {
-					if e := recover(); e != c.want && c.out {
-						t.Errorf("panic: %v", e)
+			synctest.Test(t, func(t *testing.T) {
+				at := time.Now()
+				here, its := net.Pipe()
+				p := newPeer(1, newLink(here), 2, 2, 1<<20, func(error) {}, slog.New(slog.DiscardHandler))
+				p.Watch(deaf{})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				ended := make(chan struct{})
+				if c.over {
+					close(ended)
+				}
+				var over sync.WaitGroup
+				over.Go(func() {
+					defer func() {
+						if e := recover(); e != c.want && c.out {
+							t.Errorf("panic: %v", e)
+						}
+					}()
+					_, err := p.Do(ctx, &local.Task{ID: 1, Part: c.part, End: 1, To: -1, Attempt: 1}, &local.Hand{Over: ended, Urgent: func() bool { return false }, Take: func(int) ([]byte, bool) {
+						if c.out {
+							panic(out)
+						}
+						cancel(why)
+						return nil, false
+					}})
+					if err == nil || !strings.Contains(err.Error(), c.want.Error()) {
+						t.Errorf("%v, want %v", err, c.want)
 					}
-				}()
-				_, err := p.Do(ctx, &local.Task{ID: 1, Part: c.part, End: 1, To: -1, Attempt: 1}, &local.Hand{Urgent: func() bool { return false }, Take: func(int) ([]byte, bool) {
-					if c.out {
-						panic(out)
+				})
+				node := newLink(its)
+				hears := func(want byte) {
+					kind, said, err := node.next(nil)
+					if id := (&words{b: said}).uint(); err != nil || kind != want || id != 1 {
+						t.Errorf("message %d of task %d, want %d: %v", kind, id, want, err)
 					}
-					cancel(why)
-					return nil, false
-				}})
-				if err == nil || !strings.Contains(err.Error(), c.want.Error()) {
-					t.Errorf("%v, want %v", err, c.want)
+				}
+				hears(kindTask)
+				node.say(kindWant, func(b []byte) []byte { return putUint(putUint(b, 1), 1000) })
+				hears(kindCancel)
+				if c.over {
+					over.Wait()
+				}
+				node.say(kindFail, func(b []byte) []byte { return putError(putUint(b, 1), there) })
+				over.Wait()
+				node.close()
+				p.end(nil)
+				if took := time.Since(at); took >= lastWords {
+					t.Errorf("it took %v", took)
 				}
 			})
-			node := newLink(its)
-			hears := func(want byte) {
-				kind, said, err := node.next(nil)
-				if id := (&words{b: said}).uint(); err != nil || kind != want || id != 1 {
-					t.Errorf("message %d of task %d, want %d: %v", kind, id, want, err)
-				}
-			}
-			hears(kindTask)
-			node.say(kindWant, func(b []byte) []byte { return putUint(putUint(b, 1), 1000) })
-			hears(kindCancel)
-			node.say(kindFail, func(b []byte) []byte { return putError(putUint(b, 1), there) })
-			over.Wait()
-			node.close()
-			p.end(nil)
 		})
 	}
 }
