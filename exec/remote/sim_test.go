@@ -33,6 +33,7 @@ var effects = []string{"slow read or write", "part finished twice", "part kept f
 var kept = []uint64{
 	6000,                      // memory for blocks of tasks that were over was taken all at once
 	7445, 16043, 31243, 42245, // tasks behind a limit needed more than those before it
+	80707,              // a read whose time was over as something came tried for ever
 	11245,              // tasks that waited for memory got it as they were given up
 	5004, 17402, 40100, // the end of a part was waited for after that of its run
 }

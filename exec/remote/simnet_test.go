@@ -139,14 +139,14 @@ func (c *end) take(p []byte) (n int, wait time.Duration, err error) {
 		return 0, 0, net.ErrClosed
 	case c.m.dead || in.lost:
 		return 0, 0, syscall.ECONNRESET
+	case len(in.under) == 0 && in.ended && !in.last.After(now):
+		return 0, 0, io.EOF
+	case wait <= 0: // also where something is on its way
+		return 0, 0, os.ErrDeadlineExceeded
 	case len(in.under) > 0:
 		return 0, min(wait, in.under[0].due.Sub(now)), nil
-	case in.ended && !in.last.After(now):
-		return 0, 0, io.EOF
 	case in.ended:
 		return 0, min(wait, in.last.Sub(now)), nil
-	case wait <= 0:
-		return 0, 0, os.ErrDeadlineExceeded
 	}
 	return 0, wait, nil
 }
