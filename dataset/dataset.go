@@ -70,26 +70,60 @@ func (d *Dataset) fail(verb string, err error) *Dataset {
 }
 
 // plan resolves the dataset: it lists, reads footers, checks names and types.
-// Done once; a failure is tried again by the next call. The error has what is wrong with several steps, as far as the columns are known that they would have: the
-// node beside it has these, and is nil where they are not.
+// Done once; a failure is tried again by the next call. The error has what is wrong with several steps, as far as the columns are known that they would have.
 func (d *Dataset) plan(ctx context.Context) (ops.Node, error) {
+	return d.planOnce(ctx, map[*Dataset]failure{})
+}
+
+// failure is what resolving a dataset came to. node has the columns that it would have, and is nil where they are not known.
+type failure struct {
+	node ops.Node
+	err  error
+}
+
+// planOnce is plan, as part of that of another dataset: what has failed is not tried again for it, however often it is in there. The node beside an error is that of its failure.
+func (d *Dataset) planOnce(ctx context.Context, failed map[*Dataset]failure) (ops.Node, error) {
 	if d.err != nil {
 		return nil, d.err
+	}
+	if f, ok := failed[d]; ok {
+		return f.node, f.err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.node != nil {
 		return d.node, nil
 	}
-	n, err := d.resolve(ctx)
+	n, err := d.resolve(ctx, failed)
 	if err != nil {
+		if enough(err) {
+			n = nil
+		}
+		failed[d] = failure{n, err}
 		return n, err
 	}
 	d.node = n
 	return n, nil
 }
 
-func (d *Dataset) resolve(ctx context.Context) (ops.Node, error) {
+// mostMistakes are told at once: as many or a few more.
+const mostMistakes = 20
+
+// enough reports whether no more is looked for beside these errors: they are many, or one of them is nobody's mistake, and what is tried next may fail by it, too, after a while.
+func enough(errs ...error) bool {
+	n := 0
+	for _, err := range errs {
+		for _, err := range fault.All(err) {
+			if c := fault.CodeOf(err); c == fault.Canceled || c.Retryable() {
+				return true
+			}
+			n++
+		}
+	}
+	return n >= mostMistakes
+}
+
+func (d *Dataset) resolve(ctx context.Context, failed map[*Dataset]failure) (ops.Node, error) {
 	if d.source != nil {
 		return d.read(ctx, d, nil)
 	}
@@ -100,9 +134,12 @@ func (d *Dataset) resolve(ctx context.Context) (ops.Node, error) {
 	known := true
 	for i, p := range d.ins {
 		var err error
-		in[i], err = p.plan(ctx)
+		in[i], err = p.planOnce(ctx, failed)
 		errs[i] = fault.Each(err, func(err error) error { return d.of(i, err) })
-		known = known && in[i] != nil
+		if known = known && in[i] != nil; enough(errs...) {
+			known = false
+			break
+		}
 	}
 	if !known {
 		return nil, fault.Join(errs...)
@@ -190,6 +227,9 @@ func (d *Dataset) filteredRead(ctx context.Context, chain []*Dataset) (ops.Node,
 		kept, err := f.step(ctx, []ops.Node{n}, f.meta)
 		if errs[i] = f.wrapped(err); err == nil {
 			n = kept
+		}
+		if enough(errs[max(i+1-mostMistakes, 0) : i+1]...) {
+			break
 		}
 	}
 	return n, fault.Join(errs...)
