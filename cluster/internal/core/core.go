@@ -229,7 +229,7 @@ func (m *Machine) ForgetNode(id place.NodeID) {
 
 func (m *Machine) load(s jobs.Spec, r jobs.Record) {
 	if len(r.Placed) > 0 {
-		m.placing(place.Event{Kind: place.Restore, Demand: place.Demand{ID: jobs.Demand(s.ID, r.Attempt), Members: s.With(r.Memory), Spread: s.Spread, Distinct: s.Distinct}, Placed: r.Placed})
+		m.placing(place.Event{Kind: place.Restore, Demand: place.Demand{ID: jobs.Demand(s.ID, r.Attempt), Members: s.With(r.Memory, r.DataMemory), Spread: s.Spread, Distinct: s.Distinct}, Placed: r.Placed})
 	}
 	m.job(jobs.Event{Kind: jobs.Load, Spec: s, Record: r})
 	for _, p := range r.Placed { // on nodes that are not known, or known to be gone

@@ -223,12 +223,12 @@ func (r *jobRecord) spec(id string) jobs.Spec {
 	for range data.GetNodes() {
 		members = append(members, place.Member{Needs: resources(data.GetResources()), Labels: data.GetLabels()})
 	}
-	return jobs.Spec{ID: id, Members: members, Distinct: len(members) > 1, Budgets: b}
+	return jobs.Spec{ID: id, Members: members, Data: int(data.GetNodes()), Distinct: len(members) > 1, Budgets: b}
 }
 
 // resources of a process of the attempt.
 func (r *jobRecord) resources(member int) *pb.Resources {
-	return wireResources(r.spec("").With(r.Record.Memory)[member].Needs)
+	return wireResources(r.spec("").With(r.Record.Memory, r.Record.DataMemory)[member].Needs)
 }
 
 // members are how many processes the job has.

@@ -9,6 +9,7 @@ package jobs
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,7 @@ type Budgets struct {
 type Spec struct {
 	ID       string
 	Members  []place.Member
+	Data     int // of them, the last ones, are on data nodes
 	Spread   place.Spread
 	Distinct bool // members are on nodes of their own
 	Budgets  Budgets
@@ -63,30 +65,54 @@ type Spec struct {
 
 // Record is what is durable of a job: it is all that a head that starts again needs.
 type Record struct {
-	State    State
-	Why      string // the first cause, of a job that is restarting or over
-	Cause    Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
-	Drained  bool   // Cause is Preemption, as the node of the process drained
-	Attempt  int64  // 1 is the first; 0: none was placed yet
-	Code     int64  // of the process that Why is of, or 0
-	Failures map[Class]int64
-	At       []string // what the process was at that Why is of; of an attempt that goes on: none
-	Suspects []string // what all of the last Ends were at, each in an attempt of its own before this one
-	Ends     int64
-	Placed   []place.Placement // of the processes of the attempt that have not ended
-	Avoid    []place.NodeID    // the last at the end
-	Row      int64             // attempts one after another, the last one included, that ended by a failure and none of which ran for goodWhile
-	Apart    int64             // the same of those that ended by exit code 75
-	Memory   int64             // that the process with the most has in the attempt, and the others in proportion, where it is more than the spec says: those before did not do with that; 0: what the spec says
-	Stop     bool              // somebody asked for its end
+	State      State
+	Why        string // the first cause, of a job that is restarting or over
+	Cause      Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
+	Drained    bool   // Cause is Preemption, as the node of the process drained
+	Attempt    int64  // 1 is the first; 0: none was placed yet
+	Code       int64  // of the process that Why is of, or 0
+	Failures   map[Class]int64
+	At         []string // what the process was at that Why is of; of an attempt that goes on: none
+	Suspects   []string // what all of the last Ends were at, each in an attempt of its own before this one
+	Ends       int64
+	Placed     []place.Placement // of the processes of the attempt that have not ended
+	Avoid      []place.NodeID    // the last at the end
+	Row        int64             // attempts one after another, the last one included, that ended by a failure and none of which ran for goodWhile
+	Apart      int64             // the same of those that ended by exit code 75
+	Memory     int64             // that each process of the attempt that is on no data node has, where it is more than the spec says: those before did not do with that; 0: what the spec says
+	OnData     bool              // the process that Why is of was on a data node
+	DataMemory int64             // as Memory, of those on data nodes
+	Stop       bool              // somebody asked for its end
+}
+
+// onData says that a member is on a data node.
+func (s Spec) onData(member int) bool { return member >= len(s.Members)-s.Data }
+
+// kind are the members that are alike in being on data nodes, or not: n of them, from first on.
+func (s Spec) kind(onData bool) (first, n int) {
+	rest := len(s.Members) - s.Data
+	if onData {
+		return rest, s.Data
+	}
+	return 0, rest
 }
 
 // With are the members with the memory of an attempt, as Record has it.
-func (s Spec) With(memory int64) []place.Member {
-	if memory == 0 {
+func (s Spec) With(memory, data int64) []place.Member {
+	if memory == 0 && data == 0 {
 		return s.Members
 	}
-	return place.Grown(s.Members, memory)
+	ms := slices.Clone(s.Members)
+	for i := range ms {
+		more := memory
+		if s.onData(i) {
+			more = data
+		}
+		if more > 0 {
+			ms[i].Needs.Memory = more
+		}
+	}
+	return ms
 }
 
 // apart says that a process of the attempt ended as it was to go on elsewhere: it has lost the others, or never reached them, or had a notice of its own.

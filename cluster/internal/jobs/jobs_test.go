@@ -215,7 +215,7 @@ func TestSteps(t *testing.T) {
 			step{exited(1, 0, None), "save stopping, free j/1/0"}, step{exited(1, 1, Crash), "save stopped, free j/1/1"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := Machine{Most: func(_ place.Demand, _, most int64) int64 { return min(most, 250) }}
+			m := Machine{Most: func(_ place.Demand, _, _ int, _, most int64) int64 { return min(most, 250) }}
 			for i, s := range steps {
 				if s.e.At == 0 {
 					s.e.At = m.now

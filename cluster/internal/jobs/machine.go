@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -32,8 +31,8 @@ const (
 
 // Machine is the state. The zero value has no jobs.
 type Machine struct {
-	// Most is how much memory, from least up to most, each process of a demand could have on the nodes there are. Its answer depends on events before only. nil: most.
-	Most func(d place.Demand, least, most int64) int64
+	// Most is how much memory, from least up to most, each of n processes of a demand, from first on, could have on the nodes there are. Its answer depends on events before only. nil: most.
+	Most func(d place.Demand, first, n int, least, most int64) int64
 
 	jobs map[string]*job
 	due  map[string]*job // that wait for their time
@@ -54,7 +53,7 @@ type job struct {
 	heard   time.Duration  // when that was heard, and the others were told to end; unknown as failed
 	again   bool           // the next attempt is due at
 	at      time.Duration
-	asks    int64 // memory of the attempt that is wanted, as Record has it
+	asks    [2]int64 // Memory and DataMemory of the attempt that is wanted, as Record has them
 }
 
 // unknown is before everything: nothing that is heard comes before it.
@@ -181,25 +180,30 @@ func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
 func (m *Machine) save(j *job) { m.do(Action{Do: Save, Job: j.ID, Record: j.copy()}) }
 
-// want asks for the next attempt: with twice the memory, up to what nodes have, where the last one did not do with its own.
+// want asks for the next attempt: with twice the memory, up to what nodes have, for processes like the one that did not do with its own.
 func (m *Machine) want(j *job) {
-	d := place.Demand{ID: j.demand(), Members: j.With(j.Memory), Spread: j.Spread, Distinct: j.Distinct, Avoid: slices.Clone(j.Avoid)}
-	j.asks = j.Memory
-	if had := j.memory(); j.Cause == Memory && had > 0 {
+	d := place.Demand{ID: j.demand(), Members: j.With(j.Memory, j.DataMemory), Spread: j.Spread, Distinct: j.Distinct, Avoid: slices.Clone(j.Avoid)}
+	j.asks = [2]int64{j.Memory, j.DataMemory}
+	first, n := j.kind(j.OnData)
+	if had := d.Members[first].Needs.Memory; j.Cause == Memory && had > 0 {
 		more := had + min(had, math.MaxInt64-had)
 		if m.Most != nil {
-			more = m.Most(d, had, more)
+			more = m.Most(d, first, n, had, more)
 		}
 		if more > had {
-			j.asks = more
-			d.Members = j.With(more)
+			j.asks[index(j.OnData)] = more
+			d.Members = j.With(j.asks[0], j.asks[1])
 		}
 	}
 	m.do(Action{Do: Want, Job: j.ID, Demand: d})
 }
 
-// memory that the process with the most has in the attempt; 0: none has a limit.
-func (j *job) memory() int64 { return cmp.Or(j.Memory, place.MostMemory(j.Members)) }
+func index(onData bool) int {
+	if onData {
+		return 1
+	}
+	return 0
+}
 
 // load takes up a job from its record. The shell restores what it holds in package place, and says of each of its processes what its node says: Started, Exited or Gone.
 func (m *Machine) load(s Spec, r Record) {
@@ -228,7 +232,8 @@ func (m *Machine) load(s Spec, r Record) {
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
 	j.Suspects, j.Ends = j.suspects()
-	j.State, j.Cause, j.Drained, j.At, j.Placed, j.Memory = Starting, None, false, nil, slices.Clone(placed), j.asks
+	j.State, j.Cause, j.Drained, j.At, j.Placed, j.Memory = Starting, None, false, nil, slices.Clone(placed), j.asks[0]
+	j.DataMemory = j.asks[1]
 	j.procs, j.started, j.ending, j.nodes, j.whole = map[int]*proc{}, 0, false, nil, unset
 	m.save(j)
 	for _, p := range placed {
@@ -358,13 +363,15 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 	if isPoison || !j.may(class) {
 		j.State = Stopping // until the others have ended
 	}
-	if had := j.Members[e.Process.Member].Needs.Memory; class == Memory && had > 0 {
+	member := e.Process.Member
+	j.OnData = j.onData(member)
+	if had := j.Members[member].Needs.Memory; class == Memory && had > 0 {
 		first, rest, _ := strings.Cut(j.Why, "\n")
 		switch {
 		case j.State == Restarting:
 			first += "; the next attempt gets twice as much, up to what nodes have"
-		case j.Memory > 0:
-			first += fmt.Sprintf("; attempt %d had %s, and the first one %s", j.Attempt, units.Bytes(j.With(j.Memory)[e.Process.Member].Needs.Memory), units.Bytes(had))
+		case j.With(j.Memory, j.DataMemory)[member].Needs.Memory > had:
+			first += fmt.Sprintf("; attempt %d had %s, and the first one %s", j.Attempt, units.Bytes(j.With(j.Memory, j.DataMemory)[member].Needs.Memory), units.Bytes(had))
 		}
 		j.Why = strings.TrimSuffix(first+"\n"+rest, "\n")
 	}

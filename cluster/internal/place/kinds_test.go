@@ -110,38 +110,29 @@ func TestTwoKindsAvoid(t *testing.T) {
 	}
 }
 
-// The memory of unlike members grows in proportion, up to what the nodes have.
-func TestGrown(t *testing.T) {
-	const gib = 1 << 30
-	members := []Member{{Needs: Resources{Memory: 2 * gib}}, {}, {Needs: Resources{Memory: 3 * gib}}}
-	memory := func(ms []Member) (all []int64) {
-		for _, x := range ms {
-			all = append(all, x.Needs.Memory/(gib/2))
-		}
-		return all
-	}
-	if got := memory(Grown(members, 6*gib)); !reflect.DeepEqual(got, []int64{8, 0, 12}) {
-		t.Error(got)
-	}
-	if got := memory(members); !reflect.DeepEqual(got, []int64{4, 0, 6}) {
-		t.Error("those given were changed:", got)
-	}
-	if got := Grown(members[1:2], gib); got[0].Needs.Memory != 0 {
-		t.Error(got)
-	}
-	if got := memory(Grown(members, 1<<62)); got[2] != 1<<62/(gib/2) {
-		t.Error(got)
-	}
+// The memory of one kind grows up to what the nodes have beside the other.
+func TestMostOfAKind(t *testing.T) {
 	var m Machine
-	small, large := gpus("a", 4, 0), gpus("b", 4, 0)
-	small.Capacity.Memory, large.Capacity.Memory = 3*gib, 8*gib
-	m.Step(up1(small))
-	m.Step(up1(large))
-	d := twoKinds("d", 1, members[0], 1, members[2])
-	if got := m.Most(d, 3*gib, 6*gib); got != 9*gib/2 { // 3 GiB for the first, on the small one
-		t.Errorf("%.2f GiB", float64(got)/gib)
+	for i, memory := range []int64{30, 80} {
+		n := gpus(string(rune('a'+i)), 4, 0)
+		n.Capacity.Memory = memory
+		m.Step(up1(n))
 	}
-	if got := m.Most(d, 3*gib, 4*gib); got != 4*gib {
-		t.Errorf("%.2f GiB", float64(got)/gib)
+	needs := func(memory int64) Member { return Member{Needs: Resources{MilliCPUs: 1000, Memory: memory}} }
+	d := twoKinds("d", 1, needs(30), 1, needs(20))
+	for _, x := range []struct{ first, least, most, want int64 }{
+		{1, 20, 40, 40}, {1, 60, 120, 80}, // the first is on the small one
+		{0, 30, 60, 60}, {0, 60, 120, 80},
+	} {
+		if got := m.Most(d, int(x.first), 1, x.least, x.most); got != x.want {
+			t.Errorf("%+v: %d", x, got)
+		}
+	}
+	if d.Members[0].Needs.Memory != 30 || d.Members[1].Needs.Memory != 20 {
+		t.Error("the demand was changed")
+	}
+	d.Members[0] = needs(70) // on the large one
+	if got := m.Most(d, 1, 1, 20, 40); got != 30 {
+		t.Error(got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"maps"
-	"math/bits"
 	"slices"
 	"sort"
 )
@@ -396,55 +395,24 @@ func (m *Machine) ever(d *demand) []Placement {
 	return m.fit(d, m.classes, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
 }
 
-// Grown are members of which the one that needs the most memory has so much, and the others in proportion; of members without a limit each stays without.
-func Grown(members []Member, memory int64) []Member {
-	most := MostMemory(members)
-	if most == 0 || most == memory {
-		return members
-	}
-	members = slices.Clone(members)
-	for i := range members {
-		hi, lo := bits.Mul64(uint64(members[i].Needs.Memory), uint64(memory))
-		n, _ := bits.Div64(hi, lo, uint64(most)) // at most memory, as nobody needs more than most
-		members[i].Needs.Memory = int64(n)
-	}
-	return members
-}
-
-// MostMemory is what the member needs that needs the most; 0: none has a limit.
-func MostMemory(members []Member) (most int64) {
-	for _, x := range members {
-		most = max(most, x.Needs.Memory)
-	}
-	return most
-}
-
-// Most is the most memory, from least up to most, to which the members of a demand could have Grown on the nodes there are, if nothing else ran; least, where that is too much already.
-func (m *Machine) Most(x Demand, least, most int64) int64 {
+// Most is the most memory, from least up to most, that each of n members of a demand, from first on, could have on the nodes there are beside the others, if nothing else ran; least, where that is too much already.
+func (m *Machine) Most(x Demand, first, n int, least, most int64) int64 {
 	fits := func(memory int64) bool {
 		d := &demand{Demand: x}
-		d.Members = Grown(x.Members, memory)
+		d.Members = slices.Clone(x.Members)
+		for i := range n {
+			d.Members[first+i].Needs.Memory = memory
+		}
 		d.groups = groups(d.Members)
 		return m.ever(d) != nil
 	}
 	if fits(most) {
 		return most
 	}
-	have := []int64{least} // what it can come to is all of a node's for one of the members
-	top := MostMemory(x.Members)
+	have := []int64{least} // what it can come to is all of a node's
 	for _, n := range m.order {
-		for _, kind := range groups(x.Members) {
-			need := kind.Needs.Memory
-			if need == 0 {
-				continue
-			}
-			hi, lo := bits.Mul64(uint64(n.Capacity.Memory), uint64(top))
-			if hi >= uint64(need) { // beyond all numbers
-				continue
-			}
-			if c, _ := bits.Div64(hi, lo, uint64(need)); c > uint64(least) && c < uint64(most) {
-				have = append(have, int64(c))
-			}
+		if c := n.Capacity.Memory; c > least && c < most {
+			have = append(have, c)
 		}
 	}
 	slices.Sort(have)

@@ -632,7 +632,7 @@ func BenchmarkStep(b *testing.B) {
 // How much memory each member of a gang could have: all of a node's at most, of as many nodes as it needs.
 func TestMost(t *testing.T) {
 	var m Machine
-	if got := m.Most(gang("d", 1, Resources{}), 1, 9); got != 1 {
+	if got := m.Most(gang("d", 1, Resources{}), 0, 1, 1, 9); got != 1 {
 		t.Errorf("%d without nodes", got)
 	}
 	for i, memory := range []int64{10, 20, 30, 40} {
@@ -645,7 +645,7 @@ func TestMost(t *testing.T) {
 		members           int
 		least, most, want int64
 	}{{1, 8, 16, 16}, {1, 16, 32, 32}, {1, 32, 64, 40}, {2, 16, 32, 30}, {4, 8, 16, 10}, {4, 10, 20, 10}, {5, 8, 16, 8}} {
-		if got := m.Most(distinct(gang("d", x.members, Resources{MilliCPUs: 1000, Memory: x.least})), x.least, x.most); got != x.want {
+		if got := m.Most(distinct(gang("d", x.members, Resources{MilliCPUs: 1000, Memory: x.least})), 0, x.members, x.least, x.most); got != x.want {
 			t.Errorf("%+v: %d", x, got)
 		}
 	}
