@@ -341,6 +341,7 @@ func TestSubmitNodes(t *testing.T) {
 		{1, &pb.DataNodes{}, "no number of them"}, {1, &pb.DataNodes{Nodes: 1, Resources: &pb.Resources{Memory: -1}}, "less than nothing"},
 		{1, &pb.DataNodes{Nodes: 1, Resources: &pb.Resources{Named: map[string]int64{"disk": -1}}}, "cannot need -1 disk"},
 		{1, &pb.DataNodes{Nodes: 255, Resources: &pb.Resources{Gpus: 8}}, "more than a record holds"},
+		{1, &pb.DataNodes{Nodes: 16, Resources: &pb.Resources{Gpus: 1 << 60}}, "1024 are the most"},
 		{1, &pb.DataNodes{Nodes: 1, Labels: map[string]string{"x": strings.Repeat("y", 41<<10)}}, "40 KiB is the most"},
 	} {
 		_, err := controlServer{h: h}.Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: x.nodes, Data: x.data})

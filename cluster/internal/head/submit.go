@@ -31,8 +31,12 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// mostJobs that are not over.
-const mostJobs = 10_000
+const (
+	// mostJobs that are not over.
+	mostJobs = 10_000
+	// mostGPUs of a process.
+	mostGPUs = 1024
+)
 
 var (
 	nameOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
@@ -76,6 +80,9 @@ func (h *Head) checkJob(j *pb.Job) error {
 		}
 		if r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0 {
 			return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
+		}
+		if r.GetGpus() > mostGPUs {
+			return fault.New(fault.Invalid, "a job cannot need %d GPUs on a node: %d are the most", r.GetGpus(), mostGPUs)
 		}
 	}
 	nodes := j.GetNodes() // of both kinds
