@@ -52,6 +52,9 @@ func TestTrainOnNodes(t *testing.T) {
 	if s := ok(t, "status", "echo", "--storage", storage); !strings.Contains(s, "finished") {
 		t.Errorf("the run: %s", s)
 	}
+	if r = train("echo", "true"); r.code != exitUsage || !strings.Contains(r.out+r.err, `there is a run "echo"`) || !strings.Contains(r.out+r.err, "--name echo --resume") || strings.Contains(r.out+r.err, "penstock resume") {
+		t.Errorf("a name that is taken: %+v", r)
+	}
 	// A worker of node 1 fails: the first cause is what the job says, once for each node, and its exit code is the run's.
 	r = train("fails", `[ $RANK != 3 ] || { echo "this is why"; exit 7; }`, "--set", "train.failures.worker=0")
 	if r.code != exitFailed || !strings.Contains(r.out+r.err, "rank 3") || !strings.Contains(r.out, "this is why") || !strings.Contains(r.out+r.err, "exit code 7") {
@@ -109,6 +112,11 @@ func TestTrainDataNodes(t *testing.T) {
 		t.Errorf("%s", s)
 	}
 	c.ok("stop", "waits")
+	c.ok("train", spec, "--working-dir", dir, "--data-nodes", "1", "--data-cpus", "3", "--data-labels", "role=data", "--detach", "--id", "large", "--name", "large")
+	if s := c.ok("jobs", "large"); !strings.Contains(s, "it needs 3 CPUs on one node; the most that one with the labels role=data has is 1 CPU") {
+		t.Errorf("%s", s)
+	}
+	c.ok("stop", "large")
 }
 
 // DDP on two nodes, of which one is killed in the midst of it, has the losses of one node, bit by bit.

@@ -28,8 +28,8 @@ const (
 	awayMost = 10 * time.Minute
 	// lastLogs is how long what an ended job has printed may take to come.
 	lastLogs = 30 * time.Second
-	// stopGrace is what a job gets to end in that is interrupted.
-	stopGrace = 30 * time.Second
+	// stopGrace is what a job gets to end in that is interrupted, or stopped without another one: more than a training run takes by itself, whose workers save for 30 s after the notice.
+	stopGrace = time.Minute
 
 	remoteHelp = `With --cluster it is a job of a cluster: --working-dir, by default the folder that the command is given in, is sent to the head, less what its file
 .penstockignore names, and the job runs in a copy of it on a node. Data and output are not in that copy: name them by bucket, or by an absolute path that all nodes have. What the job prints

@@ -17,7 +17,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-const graceUse = "what runs there gets so long to end"
+const graceUse = "what runs gets so long to end: more than train.preemption.grace of a training run that is to save"
 
 func drainCommand() *cobra.Command {
 	var p whereabouts
@@ -69,7 +69,7 @@ the head starts again, until --undo. NODE is its id or name. It needs a token of
 		},
 	}
 	p.flags(c)
-	c.Flags().DurationVar(&grace, "grace", 30*time.Second, graceUse)
+	c.Flags().DurationVar(&grace, "grace", stopGrace, graceUse)
 	c.Flags().BoolVar(&undo, "undo", false, "let it have work again")
 	return c
 }
@@ -185,7 +185,7 @@ A job is called by its id (j7), the id of its submission or, while it is not ove
 		},
 	}
 	p.flags(c)
-	c.Flags().DurationVar(&grace, "grace", 30*time.Second, "what runs gets so long to end")
+	c.Flags().DurationVar(&grace, "grace", stopGrace, graceUse)
 	c.Flags().BoolVar(&all, "all", false, "all nodes, and the head")
 	return c
 }

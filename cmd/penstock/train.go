@@ -315,7 +315,9 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	lines.close()
 	code, _ := place.Code(err)
 	switch {
-	case r == nil && fault.CodeOf(err) == fault.Exists: // the name
+	case r == nil && fault.CodeOf(err) == fault.Exists && place.Job() != "": // the name
+		return usage("there is a run %q in %s: to go on with it submit this again with --name %[1]s --resume; or take another name", c.Name, c.Storage)
+	case r == nil && fault.CodeOf(err) == fault.Exists:
 		return usageError{err}
 	case r == nil && code == exitPreempted:
 		return exitError{exitPreempted, err}

@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -99,7 +100,7 @@ func (h *Head) checkJob(j *pb.Job) error {
 	case size > 40<<10:
 		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
 	case j.GetNodes() < 0 || data.GetNodes() < 0 || nodes > mostMembers || data.GetNodes() > mostMembers:
-		return fault.New(fault.Invalid, "a job on %d nodes and %d data nodes: it has 1 to %d together", j.GetNodes(), data.GetNodes(), mostMembers)
+		return fault.New(fault.Invalid, "a job on %d nodes and %d data nodes: it has 1 to %d together", cmp.Or(j.GetNodes(), 1), data.GetNodes(), mostMembers)
 	case data.GetNodes() == 0 && data != nil:
 		return fault.New(fault.Invalid, "what data nodes need and no number of them")
 	case nodes > 1 && h.cfg.Listen == "":

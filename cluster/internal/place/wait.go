@@ -74,9 +74,9 @@ func (m *Machine) never(d *demand) string {
 		case labelled == 0:
 			return "no node takes work: all are draining"
 		case single == 0:
-			return fmt.Sprintf("it needs %s on one node; the most that one has is %s", g.Needs, lacking(g.Needs, most)) + drainText(drains)
+			return fmt.Sprintf("it needs %s on one node; the most that one%s has is %s", g.Needs, ofLabels(g.Labels), lacking(g.Needs, most)) + drainText(drains)
 		case room < int64(g.n) && d.Distinct:
-			return fmt.Sprintf("it needs %s on each of %d nodes; there would be room on %d, if nothing else ran", g.Needs, g.n, room) + drainText(drains)
+			return fmt.Sprintf("it needs %s on each of %d nodes%s; there would be room on %d, if nothing else ran", g.Needs, g.n, ofLabels(g.Labels), room) + drainText(drains)
 		case room < int64(g.n):
 			return fmt.Sprintf("it needs %d times %s; the nodes there are have room for %d, if nothing else ran", g.n, g.Needs, room) + drainText(drains)
 		}
@@ -107,7 +107,7 @@ func (m *Machine) why(d *demand) string {
 	for i, g := range d.groups {
 		switch has := d.line.sum[i]; {
 		case has < int64(g.n) && d.Distinct:
-			return fmt.Sprintf("it needs %s on each of %d nodes; there is room on %d now", g.Needs, g.n, has)
+			return fmt.Sprintf("it needs %s on each of %d nodes%s; there is room on %d now", g.Needs, g.n, ofLabels(g.Labels), has)
 		case has < int64(g.n):
 			return fmt.Sprintf("it needs %d times %s; there is room for %d now", g.n, g.Needs, has)
 		}
@@ -160,6 +160,14 @@ func plural(n, what string) string {
 		return n + " " + what
 	}
 	return n + " " + what + "s"
+}
+
+// ofLabels says what nodes are meant, where not all are.
+func ofLabels(labels map[string]string) string {
+	if len(labels) == 0 {
+		return ""
+	}
+	return " with the labels " + labelText(labels)
 }
 
 func labelText(labels map[string]string) string {
