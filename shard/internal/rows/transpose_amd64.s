@@ -175,6 +175,110 @@ rows:
 	VZEROUPPER
 	RET
 
+// SQUARES(a, b, c, d) transposes the 4 by 4 values in each 128-bit lane of Ya to Yd: what a, b, c and d held first is in Y8,
+// second in Y9, and so on.
+#define SQUARES(a, b, c, d) \
+	VUNPCKLPS b, a, Y12    \
+	VUNPCKHPS b, a, Y13    \
+	VUNPCKLPS d, c, Y14    \
+	VUNPCKHPS d, c, Y15    \
+	VUNPCKLPD Y14, Y12, Y8  \
+	VUNPCKHPD Y14, Y12, Y9  \
+	VUNPCKLPD Y15, Y13, Y10 \
+	VUNPCKHPD Y15, Y13, Y11
+
+// ROW8 writes a row of 8 values.
+#define ROW8(y) \
+	VMOVUPS y, (DI) \
+	ADDQ R13, DI
+
+// COLUMNS8 holds the addresses of 8 columns, of which a table is at R14.
+#define COLUMNS8 \
+	MOVQ (R14), AX    \
+	MOVQ 8(R14), DX   \
+	MOVQ 16(R14), R8  \
+	MOVQ 24(R14), R9  \
+	MOVQ 32(R14), R10 \
+	MOVQ 40(R14), R11 \
+	MOVQ 48(R14), R12 \
+	MOVQ 56(R14), R14
+
+// func interleave8(dst *byte, size int, srcs *[8]unsafe.Pointer, n int)
+//
+// Columns 0 to 3 are the low lanes, 4 to 7 the high ones: a square of both is a row of 8.
+TEXT ·interleave8(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ size+8(FP), R13
+	MOVQ srcs+16(FP), R14
+	MOVQ n+24(FP), CX
+	COLUMNS8
+	XORQ BX, BX
+
+rows:
+	VMOVUPS (AX)(BX*1), X0
+	VMOVUPS (DX)(BX*1), X1
+	VMOVUPS (R8)(BX*1), X2
+	VMOVUPS (R9)(BX*1), X3
+	VINSERTF128 $1, (R10)(BX*1), Y0, Y0
+	VINSERTF128 $1, (R11)(BX*1), Y1, Y1
+	VINSERTF128 $1, (R12)(BX*1), Y2, Y2
+	VINSERTF128 $1, (R14)(BX*1), Y3, Y3
+	SQUARES(Y0, Y1, Y2, Y3)
+	ROW8(Y8)
+	ROW8(Y9)
+	ROW8(Y10)
+	ROW8(Y11)
+	ADDQ $16, BX
+	SUBQ $4, CX
+	JNZ  rows
+	VZEROUPPER
+	RET
+
+// LOW8 reads a row of 8 values as the low lanes of a and b, HIGH8 the one 4 behind it as the high ones.
+#define LOW8(a, b) \
+	VMOVUPS (SI), a   \
+	VMOVUPS 16(SI), b \
+	ADDQ R13, SI
+
+#define HIGH8(a, b) \
+	VINSERTF128 $1, (SI), a, a   \
+	VINSERTF128 $1, 16(SI), b, b \
+	ADDQ R13, SI
+
+// func deinterleave8(dsts *[8]unsafe.Pointer, src *byte, size, n int)
+TEXT ·deinterleave8(SB), NOSPLIT, $0-32
+	MOVQ dsts+0(FP), R14
+	MOVQ src+8(FP), SI
+	MOVQ size+16(FP), R13
+	MOVQ n+24(FP), CX
+	COLUMNS8
+	XORQ BX, BX
+
+rows:
+	LOW8(X0, X4)
+	LOW8(X1, X5)
+	LOW8(X2, X6)
+	LOW8(X3, X7)
+	HIGH8(Y0, Y4)
+	HIGH8(Y1, Y5)
+	HIGH8(Y2, Y6)
+	HIGH8(Y3, Y7)
+	SQUARES(Y0, Y1, Y2, Y3)
+	VMOVUPS Y8, (AX)(BX*1)
+	VMOVUPS Y9, (DX)(BX*1)
+	VMOVUPS Y10, (R8)(BX*1)
+	VMOVUPS Y11, (R9)(BX*1)
+	SQUARES(Y4, Y5, Y6, Y7)
+	VMOVUPS Y8, (R10)(BX*1)
+	VMOVUPS Y9, (R11)(BX*1)
+	VMOVUPS Y10, (R12)(BX*1)
+	VMOVUPS Y11, (R14)(BX*1)
+	ADDQ $32, BX
+	SUBQ $8, CX
+	JNZ  rows
+	VZEROUPPER
+	RET
+
 // func scatterAVX2(dst *byte, places *int32, src *byte, n, size int)
 //
 // A row is copied 32 bytes at a time, the last 32 overlapping those before. Where row i+16 goes is fetched meanwhile: places has
