@@ -63,10 +63,10 @@ func BenchmarkTranspose(b *testing.B) {
 		rows := make([]byte, n*size)
 		sink := make([]byte, 4*n)
 		b.Run(fmt.Sprintf("to_rows/%d", k), func(b *testing.B) {
-			twins(b, n*size, func() { interleave4(rows, 0, size, n, cols) }, func() { interleave4Go(rows, 0, size, n, cols) })
+			twins(b, n*size, func() { interleave4(rows, 0, size, n, cols) }, func() { interleave4Go(rows, 0, size, 0, n, cols) })
 		})
 		b.Run(fmt.Sprintf("to_columns/%d", k), func(b *testing.B) {
-			twins(b, n*size, func() { deinterleave4(cols, rows, 0, size, n, sink) }, func() { deinterleave4Go(cols, rows, 0, size, n) })
+			twins(b, n*size, func() { deinterleave4(cols, rows, 0, size, n, sink) }, func() { deinterleave4Go(cols, rows, 0, size, 0, n) })
 		})
 	}
 }

@@ -4,9 +4,18 @@ import "unsafe"
 
 // interleave4 writes columns of 4-byte values side by side to n rows of size bytes, off bytes into each.
 func interleave4(rows []byte, off, size, n int, srcs [][]byte) {
+	done := interleaveBlocks(rows, off, size, n, srcs)
+	if done == 0 {
+		done = interleaveSquares(rows, off, size, n, srcs)
+	}
+	interleave4Go(rows, off, size, done, n, srcs)
+}
+
+// interleaveBlocks does with AVX-512 as many of n rows as it can, and says how many: none where there are too few, or of
+// too few columns.
+func interleaveBlocks(rows []byte, off, size, n int, srcs [][]byte) int {
 	if len(srcs) < minColumns || n < block || !wide {
-		interleaveSquares(rows, off, size, n, srcs)
-		return
+		return 0
 	}
 	_ = rows[n*size-1]
 	whole := n &^ (block - 1)
@@ -18,18 +27,13 @@ func interleave4(rows []byte, off, size, n int, srcs [][]byte) {
 		}
 		interleave16(&rows[off+4*i], size, &from, whole, 1<<k-1)
 	}
-	if whole < n {
-		for i, src := range srcs {
-			put[uint32](rows[whole*size:], off+4*i, size, n-whole, src[4*whole:])
-		}
-	}
+	return whole
 }
 
-// interleaveSquares is interleave4 with what AVX2 has: 8 columns at a time, the last 8 with some of those before.
-func interleaveSquares(rows []byte, off, size, n int, srcs [][]byte) {
+// interleaveSquares is interleaveBlocks with AVX2: the last 8 columns are written with some of those before.
+func interleaveSquares(rows []byte, off, size, n int, srcs [][]byte) int {
 	if len(srcs) < square || n < square || !avx2 {
-		interleave4Go(rows, off, size, n, srcs)
-		return
+		return 0
 	}
 	_ = rows[n*size-1]
 	whole := n &^ (square - 1)
@@ -41,25 +45,33 @@ func interleaveSquares(rows []byte, off, size, n int, srcs [][]byte) {
 		}
 		interleave8(&rows[off+4*first], size, &from, whole)
 	}
-	if whole < n {
-		for i, src := range srcs {
-			put[uint32](rows[whole*size:], off+4*i, size, n-whole, src[4*whole:])
-		}
-	}
+	return whole
 }
 
-func interleave4Go(rows []byte, off, size, n int, srcs [][]byte) {
+// interleave4Go is interleave4 for the rows from first on.
+func interleave4Go(rows []byte, off, size, first, n int, srcs [][]byte) {
+	if first == n {
+		return
+	}
 	for i, src := range srcs {
-		put[uint32](rows, off+4*i, size, n, src)
+		put[uint32](rows[first*size:], off+4*i, size, n-first, src[4*first:])
 	}
 }
 
 // deinterleave4 writes the 4-byte values that lie side by side in n rows of size bytes, off bytes into each, to one
 // column each. sink is for what is too much: as many bytes as each column.
 func deinterleave4(dsts [][]byte, rows []byte, off, size, n int, sink []byte) {
+	done := deinterleaveBlocks(dsts, rows, off, size, n, sink)
+	if done == 0 {
+		done = deinterleaveSquares(dsts, rows, off, size, n)
+	}
+	deinterleave4Go(dsts, rows, off, size, done, n)
+}
+
+// deinterleaveBlocks is to deinterleave4 what interleaveBlocks is to interleave4.
+func deinterleaveBlocks(dsts [][]byte, rows []byte, off, size, n int, sink []byte) int {
 	if len(dsts) < minColumns || n < block || !wide {
-		deinterleaveSquares(dsts, rows, off, size, n)
-		return
+		return 0
 	}
 	_ = rows[n*size-1]
 	whole := n &^ (block - 1)
@@ -75,18 +87,13 @@ func deinterleave4(dsts [][]byte, rows []byte, off, size, n int, sink []byte) {
 		}
 		deinterleave16(&to, &rows[off+4*i], size, whole, 1<<k-1)
 	}
-	if whole < n {
-		for i, dst := range dsts {
-			pick[uint32](dst[4*whole:], rows[whole*size:], off+4*i, size, n-whole)
-		}
-	}
+	return whole
 }
 
-// deinterleaveSquares is deinterleave4 as interleaveSquares is interleave4.
-func deinterleaveSquares(dsts [][]byte, rows []byte, off, size, n int) {
+// deinterleaveSquares is to deinterleave4 what interleaveSquares is to interleave4.
+func deinterleaveSquares(dsts [][]byte, rows []byte, off, size, n int) int {
 	if len(dsts) < square || n < square || !avx2 {
-		deinterleave4Go(dsts, rows, off, size, n)
-		return
+		return 0
 	}
 	_ = rows[n*size-1]
 	whole := n &^ (square - 1)
@@ -98,16 +105,16 @@ func deinterleaveSquares(dsts [][]byte, rows []byte, off, size, n int) {
 		}
 		deinterleave8(&to, &rows[off+4*first], size, whole)
 	}
-	if whole < n {
-		for i, dst := range dsts {
-			pick[uint32](dst[4*whole:], rows[whole*size:], off+4*i, size, n-whole)
-		}
-	}
+	return whole
 }
 
-func deinterleave4Go(dsts [][]byte, rows []byte, off, size, n int) {
+// deinterleave4Go is deinterleave4 for the rows from first on.
+func deinterleave4Go(dsts [][]byte, rows []byte, off, size, first, n int) {
+	if first == n {
+		return
+	}
 	for i, dst := range dsts {
-		pick[uint32](dst, rows, off+4*i, size, n)
+		pick[uint32](dst[4*first:], rows[first*size:], off+4*i, size, n-first)
 	}
 }
 

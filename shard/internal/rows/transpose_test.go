@@ -19,7 +19,11 @@ func TestTransposed(t *testing.T) {
 		{"fastest", true, interleave4, func(dsts [][]byte, rows []byte, off, size, n int) {
 			deinterleave4(dsts, rows, off, size, n, make([]byte, 4*n))
 		}},
-		{"AVX2", avx2, interleaveSquares, deinterleaveSquares},
+		{"AVX2", avx2, func(rows []byte, off, size, n int, srcs [][]byte) {
+			interleave4Go(rows, off, size, interleaveSquares(rows, off, size, n, srcs), n, srcs)
+		}, func(dsts [][]byte, rows []byte, off, size, n int) {
+			deinterleave4Go(dsts, rows, off, size, deinterleaveSquares(dsts, rows, off, size, n), n)
+		}},
 	}
 	const seed = 1
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -44,7 +48,7 @@ func TestTransposed(t *testing.T) {
 					}
 					rows := fill(make([]byte, n*size))
 					want := bytes.Clone(rows)
-					interleave4Go(want, off, size, n, srcs)
+					interleave4Go(want, off, size, 0, n, srcs)
 					k.to(rows, off, size, n, srcs)
 					name := fmt.Sprintf("%d rows of %d columns, %d bytes before them and %d behind", n, columns, off, behind)
 					if !bytes.Equal(rows, want) {
