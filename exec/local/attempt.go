@@ -310,7 +310,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 	s.scanOp.tasks.Add(1)
 	o := &driver.ScanOptions{
 		Columns: s.scan.Columns, Predicate: s.scan.Predicate, Limit: s.scan.Limit,
-		BatchRows: a.r.opt.BatchRows, BatchBytes: a.r.opt.BatchBytes,
+		BatchRows: a.r.opt.BatchRows, BatchBytes: a.r.opt.BatchBytes, Gaps: true,
 		Alloc: a.acct, Stats: &s.scanned,
 	}
 	if a.r.opt.OnError.Policy == exec.Skip {
@@ -350,7 +350,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		n := batch.Record.NumRows()
 		a.countRead(n)
 		s.scanOp.count(n, batch.Record)
-		b := &exec.Block{Batch: batch.Record, Origin: a.origin, Row: batch.Row, Span: n}
+		b := &exec.Block{Batch: batch.Record, Origin: a.origin, Row: batch.Row, Span: batch.End() - batch.Row, Rows: batch.Rows}
 		if first && a.r.opt.Spans {
 			c.next = batch.Row // a slice of a split need not begin with its first row
 		}

@@ -19,16 +19,15 @@ func whole(split int) piece { return piece{split: split, to: -1} }
 
 // within cuts off what of b, which it takes over, lies behind the piece: io.EOF if nothing is left.
 func (p piece) within(b *driver.Batch) error {
-	left := p.to - b.Row
-	if left >= b.Record.NumRows() {
+	n := b.Before(p.to)
+	if n == b.Record.NumRows() {
 		return nil
 	}
-	rec := b.Record
-	defer rec.Release()
-	if left <= 0 {
+	defer b.Record.Release()
+	if n == 0 {
 		return io.EOF
 	}
-	b.Record = rec.NewSlice(0, left)
+	*b = b.Slice(0, n)
 	return nil
 }
 

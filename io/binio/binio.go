@@ -234,7 +234,7 @@ func (r *reader) batch(ctx context.Context, from, to int) (driver.Batch, error) 
 	}
 	defer rec.Release()
 	row := int64(from - r.first)
-	out, err := r.ad.Apply(rec, row, r.o.Alloc)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc)
 	return driver.Batch{Record: out, Row: row}, err
 }
 

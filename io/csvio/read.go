@@ -267,7 +267,7 @@ func (r *reader) segment(ctx context.Context) error {
 	file := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer file.Release()
 	var err error
-	r.rec, err = r.ad.Apply(file, first, r.o.Alloc)
+	r.rec, err = r.ad.Apply(driver.Batch{Record: file, Row: first}, r.o.Alloc)
 	r.first, r.at = first, 0
 	return err
 }

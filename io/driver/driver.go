@@ -12,6 +12,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -165,6 +166,9 @@ type ScanOptions struct {
 	// pass gives the same batches.
 	BatchRows  int
 	BatchBytes int64
+	// Gaps allows batches of which the predicate left out rows in their midst: Batch.Rows. Without it what is left out
+	// lies between batches only.
+	Gaps bool
 	// StopEvery, if not 0, ends batches also before every row that is StopRow or lies a multiple of StopEvery from it: there
 	// whoever reads takes a pause. Only tables that are Stoppers heed it.
 	StopRow, StopEvery int64
@@ -193,13 +197,45 @@ type ScanStats struct {
 	Pruned    atomic.Int64 // rows never decoded because of the predicate
 }
 
-// Batch is a run of rows that are neighbours in the split.
+// Batch is a run of rows that are neighbours in the split, but for those that the predicate left out.
 type Batch struct {
 	Record arrow.RecordBatch
 	Row    int64 // position in the split of the first row
+	// Rows are the positions of all rows, ascending, where some between them are left out; nil: Row and those after it. nil
+	// unless ScanOptions.Gaps. They are the caller's, in Go memory.
+	Rows []int64
 	// Offsets are the bytes of the split at which the rows begin, ascending: one per
 	// row, the caller's, in Go memory. nil unless ScanOptions.Offsets.
 	Offsets []int64
+}
+
+// End is the position behind the last row.
+func (b *Batch) End() int64 {
+	if n := len(b.Rows); n > 0 {
+		return b.Rows[n-1] + 1
+	}
+	return b.Row + b.Record.NumRows()
+}
+
+// Before is the number of rows whose position is before row.
+func (b *Batch) Before(row int64) int64 {
+	if b.Rows != nil {
+		n, _ := slices.BinarySearch(b.Rows, row)
+		return int64(n)
+	}
+	return min(max(row-b.Row, 0), b.Record.NumRows())
+}
+
+// Slice is rows [i, j), i < j, of b with a reference of its own.
+func (b *Batch) Slice(i, j int64) Batch {
+	s := Batch{Record: b.Record.NewSlice(i, j), Row: b.Row + i}
+	if b.Rows != nil {
+		s.Rows, s.Row = b.Rows[i:j:j], b.Rows[i]
+	}
+	if b.Offsets != nil {
+		s.Offsets = b.Offsets[i:j:j]
+	}
+	return s
 }
 
 // Reader is one pass over one split. Not safe for concurrent use. Calls of Next may

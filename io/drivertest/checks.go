@@ -474,7 +474,7 @@ func (s *suite) predicate(t *testing.T) {
 				t.Fatalf("%v: Keep gives %v, %v", p, keep, err)
 			}
 		}
-		o := &driver.ScanOptions{Predicate: p, Alloc: alloc, BatchRows: 100}
+		o := &driver.ScanOptions{Predicate: p, Alloc: alloc, BatchRows: 100, Gaps: k%2 == 0}
 		if k%3 == 1 {
 			o.Columns = []string{}
 		}
@@ -490,16 +490,38 @@ func (s *suite) predicate(t *testing.T) {
 				if b.Row < next {
 					return fmt.Errorf("Batch.Row is %d after %d", b.Row, next)
 				}
-				for ; next < b.Row; next++ {
-					if Match(d.want, int(at[i]+next), p) {
-						return fmt.Errorf("row %d matches and is missing", next)
-					}
+				n := b.Record.NumRows()
+				if b.Rows != nil && (!o.Gaps || int64(len(b.Rows)) != n || b.Rows[0] != b.Row) {
+					return fmt.Errorf("%d rows from %d on are at %v (Gaps: %t)", n, b.Row, b.Rows, o.Gaps)
 				}
-				for range b.Record.NumRows() {
+				for k := range n {
+					row := b.Row + k
+					if b.Rows != nil {
+						row = b.Rows[k]
+					}
+					for ; next < row; next++ {
+						if Match(d.want, int(at[i]+next), p) {
+							return fmt.Errorf("row %d matches and is missing", next)
+						}
+					}
+					if next != row {
+						return fmt.Errorf("row %d comes after row %d", row, next-1)
+					}
 					if Match(d.want, int(at[i]+next), p) {
 						matches++
 					}
 					next++
+					if b.Rows != nil {
+						one := b.Slice(k, k+1)
+						err := equal(one.Record, d.want, at[i]+row)
+						one.Record.Release()
+						if err != nil {
+							return err
+						}
+					}
+				}
+				if b.Rows != nil {
+					return nil
 				}
 				return equal(b.Record, d.want, at[i]+b.Row)
 			})

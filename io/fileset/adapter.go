@@ -187,15 +187,15 @@ func narrow(t driver.Term, typ arrow.DataType) (out driver.Term, never, ok bool)
 // Schema of the records that Apply returns.
 func (a *Adapter) Schema() *arrow.Schema { return a.schema }
 
-// Apply makes the wanted record from one that holds FileColumns (rows rows of it, as there
-// may be no column); row is the split position of its first row. Borrows rec, returns a reference.
-func (a *Adapter) Apply(rec arrow.RecordBatch, row int64, alloc memory.Allocator) (arrow.RecordBatch, error) {
+// Apply makes the wanted record from a batch whose record holds FileColumns. Borrows it, returns a reference.
+func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+	rec := b.Record
 	n := int(rec.NumRows())
 	if int(rec.NumCols()) != len(a.FileColumns) {
 		return nil, fault.New(fault.Internal, "record of %d columns where %d were asked for", rec.NumCols(), len(a.FileColumns))
 	}
 	for k := range a.cols {
-		a.scratch[k] = a.cols[k].make(rec, n, a.firstRow+row, alloc)
+		a.scratch[k] = a.cols[k].make(&b, a.firstRow, alloc)
 	}
 	out := array.NewRecordBatch(a.schema, a.scratch, int64(n))
 	for k := range a.scratch {
@@ -218,7 +218,9 @@ func (a *Adapter) Release() {
 }
 
 // make returns a reference, but for asIs, which is borrowed.
-func (c *column) make(rec arrow.RecordBatch, n int, row int64, alloc memory.Allocator) arrow.Array {
+func (c *column) make(b *driver.Batch, firstRow int64, alloc memory.Allocator) arrow.Array {
+	rec := b.Record
+	n := int(rec.NumRows())
 	switch c.kind {
 	case asIs:
 		return rec.Column(c.src)
@@ -227,8 +229,12 @@ func (c *column) make(rec arrow.RecordBatch, n int, row int64, alloc memory.Allo
 	case rowNumber:
 		buf := memory.NewResizableBuffer(alloc)
 		buf.Resize(8 * n)
-		for i, vs := 0, arrow.Int64Traits.CastFromBytes(buf.Bytes()); i < n; i++ {
-			vs[i] = row + int64(i)
+		vs := arrow.Int64Traits.CastFromBytes(buf.Bytes())
+		for i := range vs {
+			vs[i] = firstRow + b.Row + int64(i)
+		}
+		for i, row := range b.Rows {
+			vs[i] = firstRow + row
 		}
 		return fromBuffers(c.typ, n, 0, nil, buf)
 	}

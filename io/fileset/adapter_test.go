@@ -150,7 +150,7 @@ func TestAdapter(t *testing.T) {
 	defer in.Release()
 	for _, from := range []int64{0, 1, 2} {
 		part := in.NewSlice(from, 3)
-		out, err := ad.Apply(part, 10+from, alloc)
+		out, err := ad.Apply(driver.Batch{Record: part, Row: 10 + from}, alloc)
 		part.Release()
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestAdapter(t *testing.T) {
 	defer ad2.Release()
 	c := pick(rec, 2)
 	defer c.Release()
-	out, err := ad2.Apply(c, 0, alloc)
+	out, err := ad2.Apply(driver.Batch{Record: c, Row: 0}, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestAdapter(t *testing.T) {
 	}
 	empty := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, 7)
 	defer empty.Release()
-	if out, err = ad3.Apply(empty, 0, alloc); err != nil || out.NumRows() != 7 || out.NumCols() != 0 {
+	if out, err = ad3.Apply(driver.Batch{Record: empty, Row: 0}, alloc); err != nil || out.NumRows() != 7 || out.NumCols() != 0 {
 		t.Errorf("%v %v", out, err)
 	}
 	out.Release()
@@ -276,7 +276,7 @@ func TestNestedShape(t *testing.T) {
 	}
 	rec := record(t, alloc, a, `[{"l":[{"k":1},{"k":2}],"m":[{"key":"a","value":1}]},{"l":null,"m":null}]`)
 	defer rec.Release()
-	out, err := ad.Apply(rec, 0, alloc)
+	out, err := ad.Apply(driver.Batch{Record: rec, Row: 0}, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestApplyIsCheap(t *testing.T) {
 	defer rec.Release()
 	base := testing.AllocsPerRun(100, func() { array.NewRecordBatch(table, rec.Columns(), 1).Release() })
 	if n := testing.AllocsPerRun(100, func() {
-		out, err := a.Apply(rec, 0, memory.DefaultAllocator)
+		out, err := a.Apply(driver.Batch{Record: rec, Row: 0}, memory.DefaultAllocator)
 		if err != nil {
 			t.Fatal(err)
 		}

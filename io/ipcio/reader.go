@@ -135,7 +135,7 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	rec, row, err := r.next(ctx)
 	if err == nil {
 		defer rec.Release()
-		rec, err = r.ad.Apply(rec, row, r.o.Alloc)
+		rec, err = r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc)
 	}
 	if err != nil {
 		r.end(r.place(err))

@@ -220,7 +220,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	rec := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer rec.Release()
 	first := r.row - int64(n)
-	out, err := r.ad.Apply(rec, first, r.o.Alloc)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
 	if err != nil {
 		return driver.Batch{}, err
 	}

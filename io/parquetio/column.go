@@ -428,8 +428,9 @@ func (c *column) ends() error {
 	return fault.New(fault.Corrupt, "the column ends at row %d of %d", c.row, c.d.g.rows)
 }
 
-// take returns rows [row, row+n). The caller frees what it returns.
-func (c *column) take(ctx context.Context, row int64, n int) (*leafOut, error) {
+// take returns rows [row, row+n), or of these the chosen ones, which only a column that can choose may be asked for. The
+// caller frees what it returns.
+func (c *column) take(ctx context.Context, row int64, n int, keep *chosen) (*leafOut, error) {
 	for len(c.ready) > 0 && c.ready[0].row < row { // rows that were not wanted
 		c.ready[0].o.free(&account{alloc: c.d.acct.alloc})
 		c.ready = c.ready[1:]
@@ -456,7 +457,7 @@ func (c *column) take(ctx context.Context, row int64, n int) (*leafOut, error) {
 	case c.slices.open:
 		c.slice = c.slices.begin
 	}
-	o, err := c.read(ctx, n)
+	o, err := c.read(ctx, n, keep)
 	if err != nil || c.d.user != c || c.left == 0 {
 		return o, err
 	}
@@ -480,7 +481,7 @@ func (c *column) ahead(ctx context.Context, row int64, n int, first *leafOut) er
 		if k == 0 {
 			return nil
 		}
-		o, err := c.read(ctx, k)
+		o, err := c.read(ctx, k, nil)
 		if err != nil {
 			o.free(acct)
 			c.dropReady()

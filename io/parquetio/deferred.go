@@ -31,7 +31,7 @@ type deferred struct {
 type heldWindow struct {
 	from, to int64
 	held     []arrow.Array
-	left     []rowRange
+	left     []leftRange
 }
 
 // newDeferred returns nil where the other columns are fetched with the first.
@@ -78,8 +78,7 @@ func (r *reader) judgeAll(ctx context.Context, d *deferred) error {
 	for held := int64(0); len(r.ranges) > 0 && held < d.most(); {
 		x := &r.ranges[0]
 		row, n := x.from, r.rows(x)
-		due := l.due()
-		n, err := r.judge(ctx, row, n, due)
+		n, err := r.judge(ctx, row, n)
 		if err != nil {
 			return err
 		}
@@ -88,10 +87,10 @@ func (r *reader) judgeAll(ctx context.Context, d *deferred) error {
 				held += int64(a.Data().SizeInBytes())
 			}
 			for _, x := range l.left {
-				need = joined(need, x, 1)
+				need = joined(need, x.rowRange, 1)
 			}
-			d.queue = append(d.queue, heldWindow{l.from, l.to, l.held, append([]rowRange(nil), l.left...)})
-			l.held, l.left = nil, l.left[:0]
+			d.queue = append(d.queue, heldWindow{l.from, l.to, l.held, l.left})
+			l.held, l.left = nil, nil
 		}
 		if x.from += n; x.from == x.to {
 			r.ranges = r.ranges[1:]

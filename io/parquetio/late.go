@@ -9,42 +9,45 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 const (
-	gapBytes   = 128 << 10 // decoded for nothing cost less than a batch more
-	maxGap     = 2048      // rows
-	leastCut   = 16        // a window pays if one row of that many is cut
-	firstTries = 2         // windows that need not pay before judging pauses
-	mostTries  = 16        // the same, where others paid
-	minPause   = 4         // windows; doubled each time that the one after does not pay either
-	maxPause   = 32
+	gapBytes = 128 << 10 // decoded for nothing cost less than a batch more
+	maxGap   = 2048      // rows
+	leastCut = 16        // a window is cut if it loses one row of that many
 )
 
 // late judges rows by the columns of the predicate's terms before the other columns are decoded.
 //
 // A window, the rows that would be a batch, is cut to ranges of rows that may match; the
 // other columns are decoded for these alone, and each range is a batch. Ranges that
-// are near each other are one. Where windows lose few rows judging pauses, and most are
-// read as if there were no predicate. What is cut depends on the values and sizes alone.
+// are near each other are one; of their rows those that match are chosen, if batches may have gaps. A window that loses few
+// rows is left whole. What is cut of a window depends on its values and sizes alone.
 type late struct {
-	terms []rowTerm
-	first []int // of the decoder's fields: those of the terms, ascending
-	rest  []int // those wanted besides
-	want  []int // for every wanted field, its place in first, or -1-its place in rest
-	gap   int64 // rows that do not match between two ranges, at least
-
-	mask  []byte
-	tries int // windows that need not pay
-	pause int // windows not to be judged after the next that does not pay
-	skip  int // windows not to be judged
+	terms  []rowTerm
+	first  []int // of the decoder's fields: those of the terms, ascending
+	rest   []int // those wanted besides
+	want   []int // for every wanted field, its place in first, or -1-its place in rest
+	gap    int64 // rows that do not match between two ranges, at least
+	mask   []byte
+	ranges []rowRange // scratch
 
 	// The window being read.
 	from, to int64
 	held     []arrow.Array // fields of first, all rows
-	left     []rowRange
+	left     []leftRange
 	together bool          // fields of rest are to be decoded for all rows at once
 	whole    []arrow.Array // they are
+}
+
+// leftRange is rows of a window that are left: all, or those that are chosen.
+type leftRange struct {
+	rowRange
+	keep *chosen // from row from-done on
+	done int
 }
 
 // newLate returns the columns that are decoded besides c.fields, and nil if
@@ -53,7 +56,7 @@ func newLate(c *scan) (l *late, extra []int) {
 	if len(c.fields) == 0 {
 		return nil, nil
 	}
-	l = &late{tries: firstTries}
+	l = new(late)
 	for i := range c.terms {
 		leaf, ok := c.s.term(&c.terms[i])
 		if !ok || c.g.chunks[leaf].readable() != nil {
@@ -98,30 +101,9 @@ func newLate(c *scan) (l *late, extra []int) {
 	return l, extra
 }
 
-// due reports whether the next window is to be judged.
-func (l *late) due() bool {
-	if l.skip > 0 {
-		l.skip--
-		return false
-	}
-	return true
-}
-
-// paid learns from a window of n rows, of which cut need not be read, and reports whether that is enough.
-func (l *late) paid(n, cut int64) bool {
-	if cut*leastCut >= n {
-		l.tries, l.pause = min(l.tries+1, mostTries), 0
-		return true
-	}
-	if l.tries = max(l.tries-1, 0); l.tries == 0 {
-		l.pause = min(max(2*l.pause, minPause), maxPause)
-		l.skip = l.pause
-	}
-	return false
-}
-
-// judge sets the ranges that are left of the n rows at row, whose columns are held.
-func (l *late) judge(row, n int64) {
+// judge sets the ranges that are left of the n rows at row, whose columns are held, and returns how many rows are
+// cut. With gaps rows are cut also in the midst of ranges.
+func (l *late) judge(row, n int64, gaps bool) (cut int64) {
 	m := scratch(&l.mask, int(n))
 	setAll(m, 1)
 	for i := range l.terms {
@@ -130,7 +112,24 @@ func (l *late) judge(row, n int64) {
 		t.mark(m, l.held[k])
 	}
 	l.from, l.to = row, row+n
-	l.left = matches(l.left[:0], m, row, l.gap)
+	cut = n
+	l.ranges = matches(l.ranges[:0], m, row, l.gap)
+	for _, x := range l.ranges {
+		left := leftRange{rowRange: x}
+		rows := x.to - x.from
+		if gaps {
+			keep := chooseFrom(m[x.from-row : x.to-row])
+			if n := int64(keep.n); (rows-n)*leastCut >= rows {
+				left.keep, rows = keep, n
+			}
+		}
+		l.left = append(l.left, left)
+		cut -= rows
+	}
+	if cut*leastCut < n { // that costs more than decoding them
+		l.left, cut = append(l.left[:0], leftRange{rowRange: rowRange{row, row + n}}), 0
+	}
+	return cut
 }
 
 // matches appends the ranges of rows whose byte in m, which begins at row, is 1. Those
@@ -172,27 +171,15 @@ func (l *late) release() {
 }
 
 // judge decodes the columns of the terms for the n rows at row, or for fewer if they take too much
-// memory, and says for how many. Without due all rows are left.
-func (r *reader) judge(ctx context.Context, row, n int64, due bool) (int64, error) {
+// memory, and says for how many.
+func (r *reader) judge(ctx context.Context, row, n int64) (int64, error) {
 	l := r.late
 	var err error
-	if l.held, n, err = r.columns(ctx, l.first, row, n, 2); err != nil {
+	if l.held, n, err = r.columns(ctx, l.first, row, n, nil, 2); err != nil {
 		return 0, err
 	}
-	if !due {
-		l.from, l.to, l.left = row, row+n, append(l.left[:0], rowRange{row, row + n})
-		return n, nil
-	}
-	l.judge(row, n)
+	r.o.Stats.Pruned.Add(l.judge(row, n, r.o.Gaps))
 	l.together = r.dec.sharers > 0
-	cut := n
-	for _, x := range l.left {
-		cut -= x.to - x.from
-	}
-	if !l.paid(n, cut) { // cutting so little costs more than decoding it
-		l.left, cut = append(l.left[:0], rowRange{row, row + n}), 0
-	}
-	r.o.Stats.Pruned.Add(cut)
 	if len(l.left) == 0 {
 		l.release()
 	}
@@ -209,22 +196,40 @@ func (r *reader) survivors(ctx context.Context) error {
 			return err
 		}
 	}
+	keep := x.keep.part(x.done, int(n))
 	var rest []arrow.Array
 	var err error
-	if l.whole != nil {
-		rest, err = r.parts(l.whole, from, n)
-	} else {
-		rest, n, err = r.columns(ctx, l.rest, from, n, 2)
+	switch {
+	case keep.count(int(n)) == 0:
+	case l.whole != nil:
+		rest, err = r.parts(l.whole, from, n, keep)
+	default:
+		rows := n
+		if rest, n, err = r.columns(ctx, l.rest, from, n, keep, 2); n < rows {
+			keep = x.keep.part(x.done, int(n))
+		}
 	}
 	if err != nil {
 		return err
 	}
 	defer releaseAll(rest)
-	first, err := r.parts(l.held, from, n)
-	if err != nil {
-		return err
+	var first []arrow.Array
+	if len(rest) > 0 {
+		if first, err = r.parts(l.held, from, n, keep); err != nil {
+			return err
+		}
 	}
 	defer releaseAll(first)
+	x.from, x.done = x.from+n, x.done+int(n)
+	if x.from == x.to {
+		l.left = l.left[1:]
+	}
+	if len(l.left) == 0 {
+		l.release()
+	}
+	if len(rest) == 0 { // none of these rows is chosen
+		return nil
+	}
 	cols := make([]arrow.Array, len(l.want))
 	for i, k := range l.want {
 		if k >= 0 {
@@ -233,18 +238,16 @@ func (r *reader) survivors(ctx context.Context) error {
 			cols[i] = rest[-1-k]
 		}
 	}
-	if x.from += n; x.from == x.to {
-		l.left = l.left[1:]
+	b := driver.Batch{Row: from}
+	if keep != nil {
+		b.Rows = keep.positions(from)
+		b.Row = b.Rows[0]
 	}
-	if len(l.left) == 0 {
-		l.release()
-	}
-	rec, err := r.record(cols, from, n)
-	if err != nil {
+	if b.Record, err = r.record(cols, b, int64(keep.count(int(n)))); err != nil {
 		return err
 	}
-	r.slice(rec, from)
-	rec.Release()
+	r.slice(b)
+	b.Record.Release()
 	return nil
 }
 
@@ -253,7 +256,7 @@ func (r *reader) survivors(ctx context.Context) error {
 func (r *reader) wholeWindow(ctx context.Context) error {
 	l := r.late
 	l.together = false
-	whole, err := r.dec.readFields(ctx, l.rest, l.from, int(l.to-l.from), max(maxBatchGrow*r.o.BatchBytes, leastLimit)/2)
+	whole, err := r.dec.readFields(ctx, l.rest, l.from, int(l.to-l.from), nil, max(maxBatchGrow*r.o.BatchBytes, leastLimit)/2)
 	if _, large := errors.AsType[errTooLarge](err); large {
 		return nil
 	}
@@ -261,9 +264,8 @@ func (r *reader) wholeWindow(ctx context.Context) error {
 	return err
 }
 
-// parts are the n rows at from of the window's arrays. A small part is copied, so that it
-// holds no memory of the others.
-func (r *reader) parts(as []arrow.Array, from, n int64) (out []arrow.Array, err error) {
+// parts are the n rows at from of the window's arrays, or the chosen ones.
+func (r *reader) parts(as []arrow.Array, from, n int64, keep *chosen) (out []arrow.Array, err error) {
 	defer func() {
 		if err != nil {
 			releaseAll(out)
@@ -271,23 +273,34 @@ func (r *reader) parts(as []arrow.Array, from, n int64) (out []arrow.Array, err 
 	}()
 	at := from - r.late.from
 	for _, a := range as {
-		if at == 0 && n == int64(a.Len()) {
-			a.Retain()
-			out = append(out, a)
-			continue
+		var part arrow.Array
+		if keep != nil {
+			all := array.NewSlice(a, at, at+n)
+			part, err = keep.of(all, &r.dec.acct)
+			all.Release()
+		} else {
+			part, err = partOf(a, at, n, r.o.Alloc)
 		}
-		part := array.NewSlice(a, at, at+n)
-		if n < int64(a.Len())*3/4 && a.DataType().ID() != arrow.DICTIONARY { // its indexes are small, and the dictionary is shared
-			small, err := array.Concatenate([]arrow.Array{part}, r.o.Alloc)
-			part.Release()
-			if err != nil {
-				return out, err
-			}
-			part = small
+		if err != nil {
+			return out, err
 		}
 		out = append(out, part)
 	}
 	return out, nil
+}
+
+// partOf are n rows of an array, as a reference. A small part is copied, so that it holds no memory of the others.
+func partOf(a arrow.Array, at, n int64, alloc memory.Allocator) (arrow.Array, error) {
+	if at == 0 && n == int64(a.Len()) {
+		a.Retain()
+		return a, nil
+	}
+	part := array.NewSlice(a, at, at+n)
+	if n >= int64(a.Len())*3/4 || a.DataType().ID() == arrow.DICTIONARY { // its indexes are small, and the dictionary is shared
+		return part, nil
+	}
+	defer part.Release()
+	return array.Concatenate([]arrow.Array{part}, alloc)
 }
 
 func releaseAll(as []arrow.Array) {

@@ -72,8 +72,8 @@ func (o *leafOut) free(a *account) {
 // broken is the row of a column whose cursor is nowhere, after an error.
 const broken = 1 << 62
 
-// read decodes the n rows at the cursor. After an error the cursor must be set again.
-func (c *column) read(ctx context.Context, n int) (o *leafOut, err error) {
+// read decodes the n rows at the cursor, or the chosen ones. After an error the cursor must be set again.
+func (c *column) read(ctx context.Context, n int, keep *chosen) (o *leafOut, err error) {
 	if o = c.spare; o == nil {
 		o = new(leafOut)
 	}
@@ -87,9 +87,12 @@ func (c *column) read(ctx context.Context, n int) (o *leafOut, err error) {
 			c.leave()
 		}
 	}()
-	if c.leaf.maxRep == 0 {
+	switch {
+	case keep != nil:
+		err = c.readChosen(ctx, o, n, keep)
+	case c.leaf.maxRep == 0:
 		err = c.readFlat(ctx, o, n)
-	} else {
+	default:
 		err = c.readLists(ctx, o, n)
 	}
 	whole = err == nil

@@ -44,6 +44,9 @@ type decoder struct {
 
 	// Scratch, in Go memory: blocks of some thousand values.
 	tmp, dense, texts, defs, some []byte
+	whole                         []byte // values of which some are chosen
+	chosen, valued                []uint64
+	valid, keptValid              []uint64
 	offs                          []int32
 	idx                           []uint32
 	outs                          []*leafOut
@@ -172,12 +175,12 @@ func newDecoder(s *fileSchema, g *rowGroup, fields []int, wins map[int]*window, 
 // may be repeated with fewer rows after an error of type errTooLarge.
 // It takes at most limit bytes beyond the pages being read.
 func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out []arrow.Array, err error) {
-	return d.readFields(ctx, nil, row, n, limit)
+	return d.readFields(ctx, nil, row, n, nil, limit)
 }
 
-// readFields does so for some of the fields; nil: all. What holds of rows holds of every
+// readFields does so for some of the fields (nil: all) and some of the rows. What holds of rows holds of every
 // field by itself.
-func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int, limit int64) (out []arrow.Array, err error) {
+func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int, keep *chosen, limit int64) (out []arrow.Array, err error) {
 	d.acct.used, d.acct.limit = 0, limit
 	defer func() {
 		if err != nil {
@@ -200,7 +203,7 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 		if err := ctx.Err(); err != nil {
 			return out, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
-		a, err := d.field(ctx, f, row, n)
+		a, err := d.field(ctx, f, row, n, keep)
 		for _, c := range f.cols {
 			c.out.forget()
 		}
@@ -215,12 +218,22 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 	return out, err
 }
 
-// field decodes n rows of a top-level column.
-func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) (a arrow.Array, err error) {
+// field decodes n rows of a top-level column, or of these the chosen ones.
+func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int, keep *chosen) (a arrow.Array, err error) {
+	late := keep != nil && !d.chooses(f)
 	err = f.use(func() (err error) {
-		a, err = d.decodeField(ctx, f, row, n)
+		if late {
+			a, err = d.decodeField(ctx, f, row, n, nil)
+		} else {
+			a, err = d.decodeField(ctx, f, row, n, keep)
+		}
 		return err
 	})
+	if err == nil && late {
+		all := a
+		defer all.Release()
+		a, err = keep.of(all, &d.acct)
+	}
 	if err != nil && a != nil {
 		a.Release()
 		a = nil
@@ -228,7 +241,7 @@ func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int) 
 	return a, err
 }
 
-func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n int) (_ arrow.Array, err error) {
+func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n int, keep *chosen) (_ arrow.Array, err error) {
 	defer recovered(&err, "damaged column")
 	outs := scratch(&d.outs, len(f.cols))
 	defer func() {
@@ -238,7 +251,7 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 		}
 	}()
 	for k, c := range f.cols {
-		if outs[k], err = c.take(ctx, row, n); err != nil {
+		if outs[k], err = c.take(ctx, row, n, keep); err != nil {
 			return nil, err
 		}
 	}
@@ -248,7 +261,7 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 		return nil, err
 	}
 	defer data.Release()
-	if data.Len() != n {
+	if data.Len() != keep.count(n) {
 		return nil, fault.New(fault.Corrupt, "the column's nested values do not fit together")
 	}
 	return array.MakeFromData(data), nil

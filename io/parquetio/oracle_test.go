@@ -23,6 +23,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/arrow-go/v18/parquet/schema"
 
+	rowgather "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/blobio"
 )
@@ -316,10 +317,10 @@ func bytesWindows(b []byte, s *fileSchema, g *rowGroup, fields []int, alloc memo
 }
 
 // TestEqualsOracle: whatever the types, nesting, nulls, encodings, codecs, versions and
-// sizes of pages, and whatever rows are wanted, columns are those that pqarrow reads; also where
+// sizes of pages, and whatever rows are wanted or chosen of them, columns are those that pqarrow reads; also where
 // reads are repeated with fewer rows, and where columns share a page.
 func TestEqualsOracle(t *testing.T) {
-	retried, shared, ahead, groups, blind := 0, 0, 0, 0, 0
+	retried, shared, ahead, chose, groups, blind := 0, 0, 0, 0, 0, 0
 	for seed := range uint64(*oracleSeeds) {
 		rng := rand.New(rand.NewPCG(seed, 77))
 		var fs []arrow.Field
@@ -375,6 +376,10 @@ func TestEqualsOracle(t *testing.T) {
 				if rng.IntN(3) == 0 {
 					d.keep = int64(rng.IntN(20 << 10))
 				}
+				places := make([]int, len(fields))
+				for k := range places {
+					places[k] = k
+				}
 				most := 1 + rng.IntN([]int{10, 300, 3000}[rng.IntN(3)])
 				steady := rng.IntN(2) == 0
 				for row := int64(0); row < g.rows; {
@@ -389,13 +394,18 @@ func TestEqualsOracle(t *testing.T) {
 					if rng.IntN(8) == 0 {
 						limit = int64(rng.IntN(20 << 10))
 					}
-					got, err := d.read(t.Context(), row, n, limit)
+					keep := randomChoice(rng, n)
+					got, err := d.readFields(t.Context(), places, row, n, keep, limit)
 					if errors.As(err, new(errTooLarge)) {
 						if retried++; limit == 1<<30 {
 							t.Fatalf("%s: %v", name, err)
 						}
 						n = max(1, n/4)
-						got, err = d.read(t.Context(), row, n, 1<<30)
+						keep = keep.part(0, n)
+						got, err = d.readFields(t.Context(), places, row, n, keep, 1<<30)
+					}
+					if keep != nil {
+						chose++
 					}
 					for _, c := range d.cols {
 						ahead += len(c.ready)
@@ -405,10 +415,19 @@ func TestEqualsOracle(t *testing.T) {
 					}
 					for k, i := range fields {
 						w := array.NewSlice(want[i], row, row+int64(n))
+						if keep != nil {
+							all := w
+							if w, err = rowgather.Column(memory.DefaultAllocator, []arrow.Array{all}, keep.runs()); err != nil {
+								t.Fatal(err)
+							}
+							all.Release()
+						}
 						if !array.Equal(got[k], w) {
 							t.Fatalf("%s: group %d, column %d, rows %d to %d, index %t:\n%v, want\n%v", name, gi, i, row, row+int64(n), pages != nil, got[k], w)
 						}
-						if err := validateArray(got[k]); err != nil {
+						if keep != nil && !d.chooses(&d.fields[k]) {
+							// a part of what was decoded
+						} else if err := validateArray(got[k]); err != nil {
 							t.Fatalf("%s: group %d, column %d: %v", name, gi, i, err)
 						}
 						w.Release()
@@ -431,10 +450,25 @@ func TestEqualsOracle(t *testing.T) {
 		rec.Release()
 		rb.Release()
 	}
-	t.Logf("%d row groups, %d of them not read by the oracle, %d reads repeated, %d columns shared a page, %d pieces decoded ahead", groups, blind, retried, shared, ahead)
-	if retried == 0 || shared == 0 || ahead == 0 || blind*20 > groups {
+	t.Logf("%d row groups, %d of them not read by the oracle, %d reads repeated, %d columns shared a page, %d pieces decoded ahead, %d reads of chosen rows", groups, blind, retried, shared, ahead, chose)
+	if retried == 0 || shared == 0 || ahead == 0 || chose == 0 || blind*20 > groups {
 		t.Error("not all was tested")
 	}
+}
+
+// randomChoice chooses among n rows: single ones, stretches, few or most; nil: all.
+func randomChoice(rng *rand.Rand, n int) *chosen {
+	if rng.IntN(3) == 0 {
+		return nil
+	}
+	mask := make([]byte, n)
+	share, stretch := rng.Float64(), 1+rng.IntN([]int{1, 10, 2000}[rng.IntN(3)])
+	for i := 0; i < n; i += stretch {
+		if rng.Float64() < share {
+			setAll(mask[i:min(i+stretch, n)], 1)
+		}
+	}
+	return chooseFrom(mask)
 }
 
 // validateArray checks the number of nulls, and that no bits are set behind the last.

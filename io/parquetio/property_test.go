@@ -278,6 +278,7 @@ func TestScansEqualBruteForce(t *testing.T) {
 		for try := range 6 {
 			o := driver.ScanOptions{
 				BatchRows: 1 + rng.IntN(400), BatchBytes: int64(1 << (8 + rng.IntN(16))), Alloc: memtest.New(t), Stats: new(driver.ScanStats),
+				Gaps: rng.IntN(2) == 0,
 			}
 			for range rng.IntN(3) {
 				o.Predicate = append(o.Predicate, randomTerm(rng, int(rec.NumRows())))
@@ -294,8 +295,8 @@ func TestScansEqualBruteForce(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				o.Limit = int64(1 + rng.IntN(300))
 			}
-			name := fmt.Sprintf("seed %d, try %d: %s, columns %q where %v from %d limit %d, batches of %d rows %d bytes",
-				seed, try, what, o.Columns, o.Predicate, o.FromRow, o.Limit, o.BatchRows, o.BatchBytes)
+			name := fmt.Sprintf("seed %d, try %d: %s, columns %q where %v from %d limit %d, batches of %d rows %d bytes, gaps %t",
+				seed, try, what, o.Columns, o.Predicate, o.FromRow, o.Limit, o.BatchRows, o.BatchBytes, o.Gaps)
 			keep, err := tab.(driver.Pruner).Keep(t.Context(), o.Predicate)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -306,24 +307,30 @@ func TestScansEqualBruteForce(t *testing.T) {
 				var cuts []int64
 				check := func(b driver.Batch) {
 					cuts = append(cuts, b.Row, b.Record.NumRows())
+					at := func(r int64) int64 {
+						if b.Rows != nil {
+							return b.Rows[r]
+						}
+						return b.Row + r
+					}
 					if b.Record.NumRows() > int64(o.BatchRows) {
 						t.Errorf("%s: a batch of %d rows", name, b.Record.NumRows())
 					}
 					for c, a := range b.Record.Columns() {
-						at := propSchema.FieldIndices(b.Record.ColumnName(c))[0]
+						f := propSchema.FieldIndices(b.Record.ColumnName(c))[0]
 						u := undone(t, a)
 						defer u.Release()
 						for r, v := range text(u) {
-							if w := want[at][first+b.Row+int64(r)]; v != w {
-								t.Fatalf("%s: split %d, row %d, column %q: %s, want %s", name, i, b.Row+int64(r), propSchema.Field(at).Name, v, w)
+							if w := want[f][first+at(int64(r))]; v != w {
+								t.Fatalf("%s: split %d, row %d, column %q: %s, want %s", name, i, at(int64(r)), propSchema.Field(f).Name, v, w)
 							}
 						}
 					}
 					for r := range b.Record.NumRows() {
-						if got[b.Row+r] {
-							t.Fatalf("%s: split %d, row %d twice", name, i, b.Row+r)
+						if got[at(r)] {
+							t.Fatalf("%s: split %d, row %d twice", name, i, at(r))
 						}
-						got[b.Row+r] = true
+						got[at(r)] = true
 					}
 				}
 				if err := readAll(t.Context(), tab, i, &o, check); err != nil {

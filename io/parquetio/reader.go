@@ -40,7 +40,7 @@ type reader struct {
 	deferred *deferred     // nil: all columns are fetched together
 	dec      *decoder      // nil until the first row is needed
 	start    func(ctx context.Context) (*decoder, error)
-	finish   func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error)
+	finish   func(b driver.Batch) (arrow.RecordBatch, error)
 	done     func()
 	batch    int64          // rows of a batch by estimate
 	cut      []driver.Batch // decoded, to be handed out
@@ -395,8 +395,8 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		row, n := x.from, r.rows(x)
 		var rec arrow.RecordBatch
 		var err error
-		if l != nil && l.due() {
-			n, err = r.judge(ctx, row, n, true)
+		if l != nil {
+			n, err = r.judge(ctx, row, n)
 		} else {
 			rec, n, err = r.decode(ctx, row, n)
 		}
@@ -407,7 +407,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			r.ranges = r.ranges[1:]
 		}
 		if rec != nil {
-			r.slice(rec, row)
+			r.slice(driver.Batch{Record: rec, Row: row})
 			rec.Release()
 		}
 	}
@@ -436,21 +436,21 @@ func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, i
 	if r.start == nil { // no column: rows that only count
 		rec := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, n)
 		defer rec.Release()
-		out, err := r.finished(rec, row)
+		out, err := r.finished(driver.Batch{Record: rec, Row: row})
 		return out, n, err
 	}
-	cols, n, err := r.columns(ctx, r.all, row, n, 1)
+	cols, n, err := r.columns(ctx, r.all, row, n, nil, 1)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer releaseAll(cols)
-	rec, err := r.record(cols, row, n)
+	rec, err := r.record(cols, driver.Batch{Row: row}, n)
 	return rec, n, err
 }
 
-// columns reads n rows of fields of the decoder, or fewer if they take more than their share
+// columns reads n rows of fields of the decoder, or the chosen ones, or those of fewer rows if they take more than their share
 // of what a batch may.
-func (r *reader) columns(ctx context.Context, which []int, row, n, share int64) ([]arrow.Array, int64, error) {
+func (r *reader) columns(ctx context.Context, which []int, row, n int64, keep *chosen, share int64) ([]arrow.Array, int64, error) {
 	if r.dec == nil {
 		d, err := r.start(ctx)
 		if err != nil {
@@ -463,21 +463,24 @@ func (r *reader) columns(ctx context.Context, which []int, row, n, share int64) 
 		if n == 1 {
 			limit = maxRowBytes
 		}
-		cols, err := r.dec.readFields(ctx, which, row, int(n), limit)
+		cols, err := r.dec.readFields(ctx, which, row, int(n), keep, limit)
 		if large, ok := errors.AsType[errTooLarge](err); ok {
 			if n == 1 {
 				return nil, 0, fault.New(fault.Unsupported, "one row takes more than %d bytes: %w", maxRowBytes, large)
 			}
 			n = max(n/4, 1)
 			r.batch = n // what follows will be alike
+			if keep = keep.part(0, int(n)); keep.count(int(n)) == 0 {
+				return nil, n, nil
+			}
 			continue
 		}
 		return cols, n, err
 	}
 }
 
-// record makes the scan's record of the wanted columns, which it borrows.
-func (r *reader) record(cols []arrow.Array, row, n int64) (arrow.RecordBatch, error) {
+// record makes the scan's record of n rows, those of at, of the wanted columns, which it borrows.
+func (r *reader) record(cols []arrow.Array, at driver.Batch, n int64) (arrow.RecordBatch, error) {
 	if r.schema == nil {
 		fields := make([]arrow.Field, len(cols))
 		for i, f := range r.fields {
@@ -485,23 +488,24 @@ func (r *reader) record(cols []arrow.Array, row, n int64) (arrow.RecordBatch, er
 		}
 		r.schema = arrow.NewSchema(fields, nil)
 	}
-	rec := array.NewRecordBatch(r.schema, cols, n)
-	defer rec.Release()
-	return r.finished(rec, row)
+	at.Record = array.NewRecordBatch(r.schema, cols, n)
+	defer at.Record.Release()
+	return r.finished(at)
 }
 
 // finished makes of the file's columns those of the scan.
-func (r *reader) finished(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error) {
+func (r *reader) finished(b driver.Batch) (arrow.RecordBatch, error) {
 	if r.finish == nil {
-		rec.Retain()
-		return rec, nil
+		b.Record.Retain()
+		return b.Record, nil
 	}
-	return r.finish(rec, row)
+	return r.finish(b)
 }
 
-// slice queues rec in pieces of at most BatchBytes, by average; a piece has at
+// slice queues b in pieces of at most BatchBytes, by average; a piece has at
 // least one row.
-func (r *reader) slice(rec arrow.RecordBatch, row int64) {
+func (r *reader) slice(b driver.Batch) {
+	rec := b.Record
 	rows := rec.NumRows()
 	var size int64
 	for _, c := range rec.Columns() {
@@ -520,12 +524,12 @@ func (r *reader) slice(rec arrow.RecordBatch, row int64) {
 	pieces := (size + r.o.BatchBytes - 1) / r.o.BatchBytes
 	if pieces <= 1 {
 		rec.Retain()
-		r.cut = append(r.cut, driver.Batch{Record: rec, Row: row})
+		r.cut = append(r.cut, b)
 		return
 	}
 	per := max(rows/pieces, 1)
 	for at := int64(0); at < rows; at += per {
-		r.cut = append(r.cut, driver.Batch{Record: rec.NewSlice(at, min(at+per, rows)), Row: row + at})
+		r.cut = append(r.cut, b.Slice(at, min(at+per, rows)))
 	}
 }
 

@@ -120,7 +120,7 @@ func TestSlices(t *testing.T) {
 			for {
 				if dec := r.(*reader).dec; dec != nil && again && at < rows {
 					// As if the batch took too much memory, at some value of some column.
-					as, err := dec.readFields(t.Context(), nil, at, int(min(int64(o.BatchRows), rows-at)), rng.Int64N(100_000))
+					as, err := dec.readFields(t.Context(), nil, at, int(min(int64(o.BatchRows), rows-at)), nil, rng.Int64N(100_000))
 					if _, ok := errors.AsType[errTooLarge](err); err != nil && !ok {
 						t.Fatalf("%s: row %d: %v", name, at, err)
 					}

@@ -125,9 +125,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 		return nil, fault.Wrap(err, where)
 	}
 	r.place, r.done = where, a.Release
-	r.finish = func(rec arrow.RecordBatch, row int64) (arrow.RecordBatch, error) {
-		return a.Apply(rec, row, c.o.Alloc)
-	}
+	r.finish = func(b driver.Batch) (arrow.RecordBatch, error) { return a.Apply(b, c.o.Alloc) }
 	return r, nil
 }
 

@@ -262,7 +262,7 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 	}
 	rec := array.NewRecordBatch(file, cols, int64(n))
 	defer rec.Release()
-	out, err := r.ad.Apply(rec, first, r.o.Alloc)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
 	return driver.Batch{Record: out, Row: first, Offsets: offsets}, err
 }
 

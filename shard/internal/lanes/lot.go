@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -33,7 +34,8 @@ type task struct {
 	cuts []cut   // batches handed out so far: another attempt gives the same ones
 }
 
-type cut struct{ row, n int64 }
+// cut is a batch: positions of the first row and of the one behind the last.
+type cut struct{ row, end int64 }
 
 // edge is the row at which the k-th window ends in the split; false: it lies beyond what was read.
 func (t *task) edge(k int) (int64, bool) {
@@ -363,7 +365,7 @@ func (s *slice) Next(ctx context.Context) (driver.Batch, error) {
 	}
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	s.t.cuts = append(s.t.cuts, cut{b.Row, b.Record.NumRows()})
+	s.t.cuts = append(s.t.cuts, cut{b.Row, b.End()})
 	return b, nil
 }
 
@@ -397,8 +399,8 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 				return driver.Batch{}, recounted(s.at, t.to)
 			}
 		}
-		if err == nil && s.lot.counted && t.last && b.Row+b.Record.NumRows() > t.to {
-			n := b.Row + b.Record.NumRows()
+		if err == nil && s.lot.counted && t.last && b.End() > t.to {
+			n := b.End()
 			b.Record.Release()
 			return driver.Batch{}, recounted(n, t.to)
 		}
@@ -406,8 +408,7 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 			return driver.Batch{}, err
 		}
 	}
-	n := b.Record.NumRows()
-	k := min(max(t.to-b.Row, 0), n)
+	n, k := b.Record.NumRows(), b.Before(t.to)
 	if s.lot.bytes {
 		if int64(len(b.Offsets)) != n {
 			return driver.Batch{}, internal("%d offsets for %d rows", len(b.Offsets), n)
@@ -420,15 +421,12 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 		return driver.Batch{}, io.EOF
 	}
 	if k < n {
-		p.rest = driver.Batch{Record: b.Record.NewSlice(k, n), Row: b.Row + k}
-		first := driver.Batch{Record: b.Record.NewSlice(0, k), Row: b.Row}
-		if s.lot.bytes {
-			p.rest.Offsets = b.Offsets[k:]
-		}
+		p.rest = b.Slice(k, n)
+		first := b.Slice(0, k)
 		b.Record.Release()
 		b = first
 	}
-	s.at = b.Row + k
+	s.at = b.End()
 	if s.lot.bytes {
 		s.t.read(b.Row)
 	}
@@ -474,39 +472,71 @@ func (s *slice) settle(b driver.Batch) {
 	}
 }
 
-// like makes of b and what follows the batch that an earlier attempt gave out here.
+// like makes of b and what follows the batch that an earlier attempt gave out here: the same rows, but for such as the
+// predicate left out of one of the two.
 func (s *slice) like(ctx context.Context, b driver.Batch) (driver.Batch, error) {
 	want := s.again[0]
 	s.again = s.again[1:]
-	parts := []arrow.RecordBatch{b.Record}
+	var parts []driver.Batch
 	defer func() {
 		for _, p := range parts {
-			p.Release()
+			p.Record.Release()
 		}
 	}()
-	have := b.Record.NumRows()
-	for have < want.n {
-		more, err := s.next(ctx)
-		if err == io.EOF {
-			return driver.Batch{}, fault.New(fault.Invalid, "the split has fewer rows than when it was read before")
+	for {
+		from, to, n := b.Before(want.row), b.Before(want.end), b.Record.NumRows()
+		if from < to {
+			parts = append(parts, b.Slice(from, to))
 		}
-		if err != nil {
+		if to < n {
+			s.back = append(s.back, b.Slice(to, n))
+		}
+		end := b.End()
+		b.Record.Release()
+		if end >= want.end {
+			break
+		}
+		var err error
+		if b, err = s.next(ctx); err == io.EOF {
+			break
+		} else if err != nil {
 			s.err = err
 			return driver.Batch{}, err
 		}
-		parts = append(parts, more.Record)
-		have += more.Record.NumRows()
 	}
-	last := parts[len(parts)-1]
-	if over, n := have-want.n, last.NumRows(); over > 0 {
-		s.back = append(s.back, driver.Batch{Record: last.NewSlice(n-over, n), Row: b.Row + want.n})
-		parts[len(parts)-1] = last.NewSlice(0, n-over)
-		last.Release()
+	if len(parts) == 0 {
+		s.err = fault.New(fault.Invalid, "the split has other rows than when it was read before")
+		return driver.Batch{}, s.err
 	}
-	runs := make([]gather.Run, len(parts))
+	return joined(s.lot.acct, parts)
+}
+
+// joined is batches that follow each other as one, with a reference of its own.
+func joined(alloc memory.Allocator, parts []driver.Batch) (driver.Batch, error) {
+	b := parts[0]
+	if len(parts) == 1 {
+		b.Record.Retain()
+		return b, nil
+	}
+	recs, runs := make([]arrow.RecordBatch, len(parts)), make([]gather.Run, len(parts))
+	var rows []int64
+	gaps := false
 	for i, p := range parts {
-		runs[i] = gather.Run{Rec: int32(i), N: int32(p.NumRows())}
+		n := int(p.Record.NumRows())
+		recs[i], runs[i] = p.Record, gather.Run{Rec: int32(i), N: int32(n)}
+		gaps = gaps || p.Rows != nil || i > 0 && p.Row != parts[i-1].End()
+		for k := range n {
+			if p.Rows != nil {
+				rows = append(rows, p.Rows[k])
+			} else {
+				rows = append(rows, p.Row+int64(k))
+			}
+		}
 	}
-	rec, err := gather.Record(s.lot.acct, parts[0].Schema(), parts, runs)
-	return driver.Batch{Record: rec, Row: b.Row}, err
+	rec, err := gather.Record(alloc, b.Record.Schema(), recs, runs)
+	b = driver.Batch{Record: rec, Row: b.Row}
+	if gaps {
+		b.Rows = rows
+	}
+	return b, err
 }
