@@ -280,7 +280,7 @@ func (p *part) take(w *assembly, rec, row int32) {
 		slot = int32(len(p.recs))
 		p.slot[rec] = slot
 		r := w.recs[rec]
-		p.recs, p.rows = append(p.recs, r), append(p.rows, Rows{Rec: r.Batch, Packed: r.Packed})
+		p.recs, p.rows = append(p.recs, r), append(p.rows, rowsOf(r))
 	}
 	if k := len(p.runs) - 1; k >= 0 && p.runs[k].Rec == slot && p.runs[k].Row+p.runs[k].N == row {
 		p.runs[k].N++
@@ -294,7 +294,7 @@ func (w *assembly) all(p *part) {
 	p.clear(len(w.seq))
 	p.recs = append(p.recs, w.recs...)
 	for _, r := range w.recs {
-		p.rows = append(p.rows, Rows{Rec: r.Batch, Packed: r.Packed})
+		p.rows = append(p.rows, rowsOf(r))
 	}
 	w.rewind()
 	runs := p.runs

@@ -12,6 +12,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/shard/internal/lanes"
+	"github.com/penstock-data/penstock/shard/internal/pack"
 	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
@@ -36,6 +38,9 @@ type Collator struct {
 	tile    []byte       // values on their way through a conversion
 	srcs    []arrow.RecordBatch
 	blocks  [][]byte
+	bins    []*pack.Packed
+	binned  bool     // some of bins are there
+	whole   []byte   // a row of bins on its way through a conversion
 	parts   [][]byte // by tensor of the layout: where it is written
 	mixed   mixture
 
@@ -173,7 +178,11 @@ func (c *Collator) CheckMask() error {
 type Rows struct {
 	Rec    arrow.RecordBatch
 	Packed []byte
+
+	bins *pack.Packed // in place of both: documents that are put together in the batch
 }
+
+func rowsOf(r *lanes.Rec) Rows { return Rows{r.Batch, r.Packed, r.Bins} }
 
 // Batch makes a batch of the rows of runs, in their order. Records are borrowed;
 // in Arrow form a batch that is one run without pads shares their memory. The
@@ -190,11 +199,12 @@ func (c *Collator) BatchOf(srcs []Rows, runs []gather.Run, o BatchShape) (*Batch
 	return c.batch(c.srcs, packed, runs, o)
 }
 
-// sources takes sources apart: into c.srcs, and packed rows; nil where nothing is packed.
+// sources takes sources apart: into c.srcs, c.bins, and packed rows; nil where nothing is packed.
 func (c *Collator) sources(srcs []Rows) (packed [][]byte) {
-	c.srcs, c.blocks = c.srcs[:0], c.blocks[:0]
+	c.srcs, c.blocks, c.bins, c.binned = c.srcs[:0], c.blocks[:0], c.bins[:0], false
 	for _, s := range srcs {
-		c.srcs, c.blocks = append(c.srcs, s.Rec), append(c.blocks, s.Packed)
+		c.srcs, c.blocks, c.bins = append(c.srcs, s.Rec), append(c.blocks, s.Packed), append(c.bins, s.bins)
+		c.binned = c.binned || s.bins != nil
 		if s.Packed != nil {
 			packed = c.blocks
 		}
@@ -209,6 +219,8 @@ func (c *Collator) sources(srcs []Rows) (packed [][]byte) {
 func (c *Collator) forget() {
 	clear(c.srcs)
 	clear(c.blocks)
+	clear(c.bins)
+	c.binned = false
 }
 
 func (c *Collator) batch(recs []arrow.RecordBatch, packed [][]byte, runs []gather.Run, o BatchShape) (*Batch, error) {

@@ -133,7 +133,7 @@ func (c *column) load(recs []arrow.RecordBatch, used []bool) {
 		c.bit = sized(c.bit, n)
 	}
 	for r, rec := range recs {
-		if !used[r] {
+		if !used[r] || rec == nil { // its rows are not those of a record
 			continue
 		}
 		data := rec.Column(c.index).Data()

@@ -182,6 +182,9 @@ func (c *Collator) fixed(out *output, dst []byte, recs []arrow.RecordBatch, runs
 		return nil
 	}
 	if out.stack == nil {
+		if c.binned {
+			return c.fromBins(out.cols[0], dst, recs, runs)
+		}
 		return c.column(out.cols[0], dst, recs, runs)
 	}
 	if out.stack.PackRuns(dst, recs, runs) {
@@ -240,6 +243,35 @@ func (c *Collator) column(col *column, dst []byte, recs []arrow.RecordBatch, run
 			}
 		}
 		dst, runs = dst[n*to:], runs[k:]
+	}
+	return nil
+}
+
+// fromBins is column where rows of some records are bins.
+func (c *Collator) fromBins(col *column, dst []byte, recs []arrow.RecordBatch, runs []gather.Run) error {
+	from, to := col.width*col.from.Size(), col.width*col.to.Size()
+	for i, r := range runs {
+		row, n := int(r.Row), int(r.N)
+		b := c.bins[r.Rec]
+		switch {
+		case b == nil:
+			if err := c.column(col, dst, recs, runs[i:i+1]); err != nil {
+				return err
+			}
+		case col.conv == nil:
+			b.Column(dst[:n*to], col.index, row, row+n)
+		default:
+			c.whole = sized(c.whole, from)
+			for k := range n {
+				b.Column(c.whole, col.index, row+k, row+k+1)
+				if bad := col.conv(dst[k*to:(k+1)*to], c.whole); bad >= 0 {
+					rec := b.Record(memory.DefaultAllocator, row+k, row+k+1)
+					defer rec.Release()
+					return col.misfit(rec, bad)
+				}
+			}
+		}
+		dst = dst[n*to:]
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (w *assembly) mine(p *part) {
 	p.clear(0)
 	p.recs = append(p.recs, w.recs...)
 	for _, r := range w.recs {
-		p.rows = append(p.rows, Rows{Rec: r.Batch, Packed: r.Packed})
+		p.rows = append(p.rows, rowsOf(r))
 	}
 	for i := range w.rows {
 		s := &w.rows[i]
@@ -100,7 +100,7 @@ func (w *assembly) exchange(lengths map[string]int) error {
 	for i := range w.parts {
 		p := &w.parts[i]
 		for k, r := range p.recs {
-			p.rows[k] = Rows{Rec: r.Batch, Packed: r.Packed}
+			p.rows[k] = rowsOf(r)
 		}
 	}
 	return nil

@@ -43,6 +43,12 @@ type graph struct {
 	epochs map[uint64]*modelEpoch
 }
 
+// close forgets the graph.
+func (g *graph) close() error {
+	chaoses.Delete(fmt.Sprint(g.seed))
+	return g.ds.Close()
+}
+
 type modelSource struct {
 	name   string
 	leaves []leaf
@@ -82,6 +88,7 @@ func newGraph(p *pool, seed uint64) *graph {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	g := &graph{seed: seed, limit: -1, passes: map[passKey]*modelPass{}, plain: map[uint64]map[string][]string{},
 		tokens: map[uint64]map[string][][]int32{}, epochs: map[uint64]*modelEpoch{}}
+	chaoses.Store(fmt.Sprint(seed), &g.chaos)
 	g.mode = []shard.Mode{shard.ModeWindow, shard.ModeWindow, shard.ModeWindow, shard.ModeBlocks, shard.ModeNone}[rng.IntN(5)]
 	g.lanes = 1
 	if g.mode == shard.ModeWindow {
@@ -152,8 +159,14 @@ func (g *graph) source(p *pool, rng *rand.Rand, s *modelSource, used map[string]
 		}
 		return fmt.Sprintf("size(text) %% %d != 0", 2+rng.IntN(5))
 	}
+	if rng.IntN(3) == 0 { // behind the read, so that readers see it
+		if e := s.condition(rng, has); e != "" {
+			note(" | %s", e)
+			s.ds = s.ds.Filter(e)
+		}
+	}
 	for k := range rng.IntN(4) {
-		switch rng.IntN(9) {
+		switch rng.IntN(10) {
 		case 0:
 			e := number()
 			note(" | %s", e)
@@ -194,6 +207,13 @@ func (g *graph) source(p *pool, rng *rand.Rand, s *modelSource, used map[string]
 				note(" | cast, skip")
 				s.ds = s.ds.WithColumns(fmt.Sprintf("c%d = int(s)", k)).OnError(ops.OnError{Policy: "skip"})
 			}
+		case 9:
+			note(" | may fail")
+			f, err := faulty.Func([]byte(fmt.Sprint(g.seed)))
+			if err != nil {
+				panic(err)
+			}
+			s.ds = s.ds.Apply(f, nil)
 		}
 	}
 	if rng.IntN(30) == 0 {
@@ -201,6 +221,46 @@ func (g *graph) source(p *pool, rng *rand.Rand, s *modelSource, used map[string]
 		s.ds = s.ds.Filter("random() < 0.0")
 	}
 	note("]")
+}
+
+// condition is one that a reader can judge rows by, which some of the rows meet; "" if there is none.
+func (s *modelSource) condition(rng *rand.Rand, has map[string]bool) string {
+	var ids, texts []string
+	for _, l := range s.leaves {
+		for _, x := range l.splits {
+			for _, k := range x.keys {
+				switch {
+				case strings.HasPrefix(k, "line"):
+					texts = append(texts, k)
+				case k != "":
+					ids = append(ids, k)
+				}
+			}
+		}
+	}
+	var some []string
+	if len(ids) > 0 {
+		key := func() string { return ids[rng.IntN(len(ids))] }
+		a, b := key(), key()
+		if len(a) > len(b) || len(a) == len(b) && a > b {
+			a, b = b, a
+		}
+		some = append(some, "id >= "+a+" && id < "+b, "id > "+a, "id <= "+b, "id in ["+a+", "+b+", "+key()+"]", "id != "+a)
+	}
+	if len(texts) > 0 {
+		t := texts[rng.IntN(len(texts))]
+		some = append(some, fmt.Sprintf("text > %q", t), fmt.Sprintf("text != %q", t))
+	}
+	if has["v"] {
+		some = append(some, "v < 100.0", "v >= 20.0 && v < 230.0", "is_not_null(v)", "v > 240.0")
+	}
+	if has["s"] {
+		some = append(some, `s > "x"`, `s in ["x", "yy", "zzz", "z"]`, `s != "y"`)
+	}
+	if some == nil {
+		return ""
+	}
+	return some[rng.IntN(len(some))]
 }
 
 // assemble makes the dataset of the sources.
@@ -556,15 +616,30 @@ func (g *graph) stepsAt(num uint64, n, global, ranks int) (out [][]modelBatch) {
 // same compares a batch with the reference's.
 func (w *modelBatch) same(b *shard.Batch, tail shard.Tail) error {
 	rec := b.Record()
-	if !slices.Equal(b.Samples(), w.n) || b.Real() != len(w.n) || b.Rows() != w.full || int(rec.NumRows()) != w.full {
+	if !slices.Equal(b.Samples(), w.n) || b.Real() != len(w.n) || b.Rows() != w.full || rec != nil && int(rec.NumRows()) != w.full {
 		return fmt.Errorf("samples %v, %d real of %d rows; want %v of %d", b.Samples(), b.Real(), b.Rows(), w.n, w.full)
 	}
 	for i, want := range w.rows {
-		if got := textOf(rec, i); got != want {
+		got := ""
+		if rec != nil {
+			got = textOf(rec, i)
+		} else {
+			got = tensorText(b, i)
+		}
+		if got != want {
 			return fmt.Errorf("sample %d is\n  %s\nwant\n  %s", w.n[i], got, want)
 		}
 	}
 	if tail != shard.TailPad {
+		return nil
+	}
+	if rec == nil {
+		mask, ok := b.Tensor("mask")
+		for i := range w.full {
+			if !ok || (mask.Data[i] == 1) != (i < len(w.n)) {
+				return fmt.Errorf("mask %v of %d samples", mask.Data, len(w.n))
+			}
+		}
 		return nil
 	}
 	mask, ok := rec.Column(int(rec.NumCols()) - 1).(*array.Boolean)
@@ -574,4 +649,27 @@ func (w *modelBatch) same(b *shard.Batch, tail shard.Tail) error {
 		}
 	}
 	return nil
+}
+
+// tensorText renders a row of packed tensors as textOf does.
+func tensorText(b *shard.Batch, row int) string {
+	var parts []string
+	for _, t := range b.Tensors() {
+		var vals []string
+		switch {
+		case t.Name == "mask":
+			continue
+		case t.DType == shard.Int32:
+			for _, v := range shard.Values[int32](t)[row*t.Shape[1]:][:t.Shape[1]] {
+				vals = append(vals, fmt.Sprint(v))
+			}
+		default:
+			for _, v := range t.Data[row*t.Shape[1]:][:t.Shape[1]] {
+				vals = append(vals, fmt.Sprint(v))
+			}
+		}
+		parts = append(parts, t.Name+"=["+strings.Join(vals, ",")+"]")
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
 }

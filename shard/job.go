@@ -226,7 +226,7 @@ func (j *job) lanes(i int) lanes.Config {
 		c.Leaves = append(c.Leaves, s.Layout.leaf(k, st))
 	}
 	if s.Pack != nil {
-		c.Transform = s.Pack.transform(s.Graph.Schema)
+		c.Transform = s.Pack.transform(s.Graph.Schema, !j.Form.Tensors || c.Elsewhere != nil, j.Lineage)
 	}
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"go.uber.org/goleak"
 
@@ -116,7 +117,7 @@ func newPool(t testing.TB) *pool {
 		p.kinds[kind] = append(p.kinds[kind], f)
 		return f
 	}
-	for i, groups := range [][]int{{3, 0, 17, 1, 40}, {90, 2, 3}, {7, 7, 7, 7, 7, 7, 7, 7}, {0}, {1}, {23, 34, 12, 30}} {
+	for i, groups := range [][]int{{3, 0, 17, 1, 40}, {90, 2, 3}, {7, 7, 7, 7, 7, 7, 7, 7}, {0}, {1}, {23, 34, 12, 30}, {250, 200}} {
 		f := path("parquet", "parquet")
 		p.parquet[f] = writeGroups(t, f, next, groups, i%2 == 0)
 		next += idsPerFile
@@ -175,7 +176,8 @@ func writeGroups(t testing.TB, path string, id int64, groups []int, stored bool)
 	if stored {
 		o = append(o, pqarrow.WithStoreSchema())
 	}
-	w, err := pqarrow.NewFileWriter(rowSchema, f, nil, pqarrow.NewArrowWriterProperties(o...))
+	props := parquet.NewWriterProperties(parquet.WithDataPageSize(200), parquet.WithBatchSize(7), parquet.WithPageIndexEnabled(stored))
+	w, err := pqarrow.NewFileWriter(rowSchema, f, props, pqarrow.NewArrowWriterProperties(o...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,15 +218,17 @@ type modelSplit struct {
 
 // chaos is what goes wrong with reads, switched on for some runs of a graph.
 type chaos struct {
-	mu     sync.Mutex
-	rng    *rand.Rand // nil: nothing goes wrong
-	failed map[string]bool
-	faults int
+	mu      sync.Mutex
+	rng     *rand.Rand // nil: nothing goes wrong
+	failed  map[string]bool
+	faults  int
+	inSteps int // of those since it was switched on
 }
 
 func (c *chaos) on(seed uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.inSteps = 0
 	c.rng, c.failed = rand.New(rand.NewPCG(seed, 9)), map[string]bool{}
 }
 
@@ -523,7 +527,34 @@ func (p *pool) file(name string) string {
 var (
 	copies = ops.RegisterFlatMap("order_test/copies", "1", func([]byte) (ops.FlatMapFunc, error) { return copyRows, nil })
 	echo   = ops.RegisterMap("order_test/echo", "1", func([]byte) (ops.MapFunc, error) { return echoRows, nil })
+	faulty = ops.RegisterMap("order_test/faulty", "1", func(graph []byte) (ops.MapFunc, error) { return failRows(string(graph)), nil })
 )
+
+// chaoses are those of graphs, by seed: a registered function knows no more of its graph.
+var chaoses sync.Map
+
+// failRows passes rows on, and fails at some of them, once each, while the graph's chaos is on.
+func failRows(graph string) ops.MapFunc {
+	return func(ctx context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+		x, _ := chaoses.Load(graph)
+		c := x.(*chaos)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := range int(in.NumRows()) {
+			if c.rng == nil || c.inSteps == 2 { // with a read that fails as often as a task is tried again
+				break
+			}
+			if k := keyOf(in, i); !c.failed[k] && c.rng.IntN(12) == 0 {
+				c.failed[k] = true
+				c.inSteps++
+				c.faults++
+				return nil, fault.New(fault.Unavailable, "injected at %s", k)
+			}
+		}
+		in.Retain()
+		return in, nil
+	}
+}
 
 func echoRows(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 	in.Retain()

@@ -63,7 +63,7 @@ func TestOrder(t *testing.T) {
 				var one tally
 				g := newGraph(p, seed)
 				err := g.check(t, &one)
-				_ = g.ds.Close()
+				_ = g.close()
 				mu.Lock()
 				sum.add(one)
 				if err != nil {
@@ -105,6 +105,7 @@ type run struct {
 	o             dataset.RunOptions
 	prefetch      int
 	faults        bool
+	tensors       bool // of packed samples: another way into batches
 }
 
 func (g *graph) newRun(rng *rand.Rand, global int) run {
@@ -122,6 +123,7 @@ func (g *graph) newRun(rng *rand.Rand, global int) run {
 	if g.skip {
 		r.o.OnError = &ops.OnError{Policy: "skip"}
 	}
+	r.tensors = g.pack != nil && rng.IntN(3) > 0
 	if rng.IntN(3) == 0 { // only some of the ranks are read here
 		for k := range r.ranks {
 			if rng.IntN(2) == 0 {
@@ -134,13 +136,13 @@ func (g *graph) newRun(rng *rand.Rand, global int) run {
 }
 
 func (r run) String() string {
-	return fmt.Sprintf("%d ranks (%v), G=%d, %d CPUs, memory %d, batches of %d, prefetch %d, rules off %v, faults %v",
-		r.ranks, r.live, r.global, r.o.CPUs, r.o.Memory, r.o.BatchRows, r.prefetch, len(r.o.NoRules) > 0, r.faults)
+	return fmt.Sprintf("%d ranks (%v), G=%d, %d CPUs, memory %d, batches of %d, prefetch %d, rules off %v, faults %v, tensors %v",
+		r.ranks, r.live, r.global, r.o.CPUs, r.o.Memory, r.o.BatchRows, r.prefetch, len(r.o.NoRules) > 0, r.faults, r.tensors)
 }
 
 func (g *graph) options(r run) *dataset.ShardOptions {
 	o := &dataset.ShardOptions{RunOptions: r.o, Options: shard.Options{Ranks: r.live, GlobalBatch: r.global, Tail: g.tail, Prefetch: r.prefetch,
-		StepsPerEpoch: g.steps, Shuffle: &shard.Shuffle{Mode: g.mode}}}
+		StepsPerEpoch: g.steps, Shuffle: &shard.Shuffle{Mode: g.mode}, Form: shard.Form{Tensors: r.tensors}}}
 	if g.mode == shard.ModeWindow {
 		o.Shuffle.Lanes = g.lanes
 	}

@@ -46,9 +46,11 @@ func (p *Packing) column(in *arrow.Schema, name string) (int, error) {
 	return 0, fault.New(fault.Invalid, "pack: unknown column %q%s", name, near.Column(name, in))
 }
 
-// transform packs windows of rows of schema in.
-func (p *Packing) transform(in *arrow.Schema) func(memory.Allocator, *lanes.Rows) (*lanes.Rows, error) {
+// transform packs windows of rows of schema in: to bins that are put together in batches, or, whole, to records. Without lineage
+// nothing says where samples come from.
+func (p *Packing) transform(in *arrow.Schema, whole, lineage bool) func(memory.Allocator, *lanes.Rows) (*lanes.Rows, error) {
 	return func(alloc memory.Allocator, w *lanes.Rows) (*lanes.Rows, error) {
+		defer w.Release()
 		if len(w.Runs) == 0 {
 			return &lanes.Rows{}, nil
 		}
@@ -74,28 +76,38 @@ func (p *Packing) transform(in *arrow.Schema) func(memory.Allocator, *lanes.Rows
 		if err != nil {
 			return nil, err
 		}
-		rec, plan, err := pack.Pack(alloc, p.PackOptions, tokens, masks, w.Runs)
+		bins, err := pack.New(p.PackOptions, tokens, masks, w.Runs)
 		if err != nil {
 			return nil, err
 		}
-		if rec.NumRows() == 0 {
-			rec.Release()
+		n := bins.Plan().NumBins()
+		if n == 0 {
 			return &lanes.Rows{}, nil
 		}
-		docs := documents(w)
-		origin := func(bin int) lanes.Origin {
-			var parts []lanes.Origin
-			for _, piece := range plan.Pieces[plan.Bins[bin]:plan.Bins[bin+1]] {
-				parts = append(parts, docs(int(piece.Doc)))
-			}
-			o := parts[0]
-			o.Parts = parts
-			return o
+		var origin func(bin int) lanes.Origin
+		if lineage {
+			origin = origins(bins.Plan(), documents(w))
 		}
-		return &lanes.Rows{
-			Recs: []*lanes.Rec{lanes.NewRec(rec, origin)},
-			Runs: []gather.Run{{N: int32(rec.NumRows())}},
-		}, nil
+		out := &lanes.Rows{Runs: []gather.Run{{N: int32(n)}}}
+		if whole {
+			out.Recs = []*lanes.Rec{lanes.NewRec(bins.Record(alloc, 0, n), origin)}
+		} else {
+			out.Recs = []*lanes.Rec{lanes.NewBins(bins, w, origin)}
+		}
+		return out, nil
+	}
+}
+
+// origins names where the documents of each bin come from.
+func origins(plan *pack.Plan, docs func(doc int) lanes.Origin) func(bin int) lanes.Origin {
+	return func(bin int) lanes.Origin {
+		var parts []lanes.Origin
+		for _, piece := range plan.Pieces[plan.Bins[bin]:plan.Bins[bin+1]] {
+			parts = append(parts, docs(int(piece.Doc)))
+		}
+		o := parts[0]
+		o.Parts = parts
+		return o
 	}
 }
 

@@ -16,9 +16,10 @@ import (
 // behind the other; larger ones are copied once only, into batches.
 const smallRow = 1 << 10
 
-// filling is a window that is being collected. Where its rows are to be packed, every block is as soon as it comes, while
-// the caches hold it, and its memory is free for the next: at the places of the window's order, where these follow from
-// where the rows stand in their split, else one behind the other.
+// filling is a window that is being collected. Where its rows are to be packed, they are packed at their places in the window's
+// order: every block as soon as it comes, while the caches hold it, if no step changes the number of rows; else when all are
+// there, as a row's place depends on which others are left. What has no single place, or does not pack, is packed
+// one behind the other, or stays as it is, and is put in order afterwards.
 type filling struct {
 	p      *Pass
 	w      *Window
@@ -36,6 +37,7 @@ type piece struct {
 	n      int
 	rec    int32
 	placed bool
+	copies bool // several rows may be of one source row
 }
 
 // window collects the rows of a window and puts them in order.
@@ -126,10 +128,10 @@ func (f *filling) collect(w *winPlan) (n int64, err error) {
 
 // add takes over a block.
 func (f *filling) add(b *exec.Block, base int64) error {
-	x := piece{base: base, row: b.Row, at: b.Rows, n: int(b.Batch.NumRows())}
+	x := piece{base: base, row: b.Row, at: b.Rows, n: int(b.Batch.NumRows()), copies: b.Ords != nil}
 	rec := blockRec(f.p.s.c.Name, b)
 	if f.dst != nil {
-		if x.at == nil && b.Ords == nil && base+x.row == f.filled && f.filled+int64(x.n) <= int64(len(f.p.permute.rank)) {
+		if x.at == nil && !x.copies && base+x.row == f.filled && f.filled+int64(x.n) <= int64(len(f.p.permute.rank)) {
 			if f.layout.Pack(f.dst.Bytes(), b.Batch, f.p.permute.rank[f.filled:][:x.n]) {
 				x.placed = true
 				f.filled += int64(x.n)
@@ -142,25 +144,52 @@ func (f *filling) add(b *exec.Block, base int64) error {
 	x.rec = int32(len(f.w.Recs))
 	f.w.Recs = append(f.w.Recs, rec)
 	f.blocks = append(f.blocks, x)
-	if f.layout != nil {
-		if packed := f.pack(rec); packed != nil {
-			rec.release()
-			f.w.Recs[x.rec] = packed
-		}
-	}
 	return nil
 }
 
-// pack packs the rows of a record as they are; nil where not all of them can be: the batch that needs such a
-// row says why.
-func (f *filling) pack(rec *Rec) *Rec {
-	buf := memory.NewResizableBuffer(f.p.s.alloc)
-	buf.Resize(int(rec.Batch.NumRows()) * f.layout.Size)
-	if !f.layout.Pack(buf.Bytes(), rec.Batch, nil) {
-		buf.Release()
-		return nil
+// packLeft packs the rows of all blocks, of a window of n source rows, at the places that they have among those that are left. It
+// is false, and all is as before, where that cannot be.
+func (f *filling) packLeft(n int64) bool {
+	total := 0
+	for i := range f.blocks {
+		if f.blocks[i].copies {
+			return false
+		}
+		total += f.blocks[i].n
 	}
-	return newPacked(buf, rec.Origin)
+	w, p := f.w, &f.p.permute
+	p.begin(int(n), f.p.key.Rows(w.Lane, w.Window))
+	p.choose(f.blocks)
+	dst := memory.NewResizableBuffer(f.p.s.alloc)
+	dst.Resize(total * f.layout.Size)
+	for i := range f.blocks {
+		b := &f.blocks[i]
+		if !f.layout.Pack(dst.Bytes(), w.Recs[b.rec].Batch, p.places(b)) {
+			dst.Release()
+			return false
+		}
+	}
+	w.Rows.Release()
+	w.Recs, w.Runs = []*Rec{newPacked(dst, nil)}, []gather.Run{{N: int32(total)}}
+	return true
+}
+
+// pack packs the rows of every record as they are, but of those not all of whose rows can be: the batch that needs such a
+// row says why.
+func (f *filling) pack() {
+	for i, rec := range f.w.Recs {
+		if rec.Batch == nil {
+			continue
+		}
+		buf := memory.NewResizableBuffer(f.p.s.alloc)
+		buf.Resize(int(rec.Batch.NumRows()) * f.layout.Size)
+		if !f.layout.Pack(buf.Bytes(), rec.Batch, nil) {
+			buf.Release()
+			continue
+		}
+		f.w.Recs[i] = newPacked(buf, rec.Origin)
+		rec.release()
+	}
 }
 
 // finish puts the rows in order: a window of n source rows.
@@ -174,6 +203,12 @@ func (f *filling) finish(n int64, shuffled bool) error {
 		w.Runs = []gather.Run{{N: int32(n)}}
 		return nil
 	}
+	if f.layout != nil {
+		if f.dst == nil && !c.Lineage && f.packLeft(n) {
+			return nil
+		}
+		f.pack()
+	}
 	if shuffled {
 		if f.dst == nil {
 			f.p.permute.begin(int(n), f.p.key.Rows(w.Lane, w.Window))
@@ -186,8 +221,9 @@ func (f *filling) finish(n int64, shuffled bool) error {
 		w.Runs = inOrder(f.blocks)
 	}
 	if c.Transform != nil {
-		rows, err := c.Transform(alloc, &w.Rows)
-		w.Rows.Release()
+		docs := w.Rows
+		w.Rows = Rows{}
+		rows, err := c.Transform(alloc, &docs)
 		if err != nil {
 			return err
 		}

@@ -1,23 +1,29 @@
 package lanes
 
 import (
+	"math/bits"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/order"
+	"github.com/penstock-data/penstock/shard/internal/pack"
 )
 
-// Rec is a record whose rows are samples, or samples packed by Config.Layout, with where they come from.
+// Rec is samples with where they come from: rows of a record, rows packed by Config.Layout, or bins of documents, which are
+// put together where they are wanted. It has one of the three.
 type Rec struct {
-	Batch  arrow.RecordBatch // nil where Packed is not
+	Batch  arrow.RecordBatch
 	Packed []byte
+	Bins   *pack.Packed
 	Origin func(row int) Origin // of each row; may be nil without Config.Lineage
 
 	Slot  int32  // scratch of whoever collects records for a batch
 	Stamp uint64 // of the batch that Slot is of
 
 	release func()
+	held    int64 // bytes of the documents of Bins
 }
 
 // Origin is where a sample comes from: a row of a split, or, for a packed one, the rows
@@ -51,6 +57,16 @@ func NewRec(batch arrow.RecordBatch, origin func(row int) Origin) *Rec {
 	return &Rec{Batch: batch, Origin: origin, release: batch.Release}
 }
 
+// NewBins takes over the records of docs, which bins is made of.
+func NewBins(bins *pack.Packed, docs *Rows, origin func(row int) Origin) *Rec {
+	r := &Rec{Bins: bins, Origin: origin, release: (&Rows{Recs: docs.Recs}).Release}
+	for _, d := range docs.Recs {
+		r.held += d.size()
+	}
+	docs.Recs, docs.Runs = nil, nil
+	return r
+}
+
 // newPacked takes over rows that were packed.
 func newPacked(buf *memory.Buffer, origin func(row int) Origin) *Rec {
 	return &Rec{Packed: buf.Bytes(), Origin: origin, release: buf.Release}
@@ -59,7 +75,7 @@ func newPacked(buf *memory.Buffer, origin func(row int) Origin) *Rec {
 // size is the bytes that it holds.
 func (r *Rec) size() int64 {
 	if r.Batch == nil {
-		return int64(len(r.Packed))
+		return int64(len(r.Packed)) + r.held
 	}
 	return exec.SizeOf(r.Batch)
 }
@@ -159,6 +175,8 @@ type permuter struct {
 	perm, rank []int32 // rank is the place of a source row
 	count      []int32
 	out        []gather.Run
+	left       []uint64 // ranks of source rows that have a row, by bits
+	before     []int32  // how many come before each word of left
 }
 
 // begin makes the permutation of n source rows by key.
@@ -200,6 +218,33 @@ func (p *permuter) runs(blocks []piece) []gather.Run {
 		}
 	}
 	return out
+}
+
+// choose finds the source rows that have a row in blocks, at most one each.
+func (p *permuter) choose(blocks []piece) {
+	words := (len(p.rank) + 63) / 64
+	p.left, p.before = grow(p.left, words), grow(p.before, words)
+	clear(p.left)
+	for i := range blocks {
+		for _, k := range p.ranks(&blocks[i]) {
+			p.left[k>>6] |= 1 << (k & 63)
+		}
+	}
+	n := int32(0)
+	for i, w := range p.left {
+		p.before[i] = n
+		n += int32(bits.OnesCount64(w))
+	}
+}
+
+// places of a block's rows among all that choose found, in the order of the ranks. They are valid until the next call.
+func (p *permuter) places(b *piece) []int32 {
+	ranks := p.ranks(b)
+	p.count = grow(p.count, len(ranks))
+	for i, k := range ranks {
+		p.count[i] = p.before[k>>6] + int32(bits.OnesCount64(p.left[k>>6]&(1<<(k&63)-1)))
+	}
+	return p.count
 }
 
 // ranks of the source rows of a block's rows, valid until the next call.

@@ -39,7 +39,7 @@ type Config struct {
 	// Layout packs the rows of windows that are permuted, where they are small and that is all that batches are made of;
 	// nil: none are packed.
 	Layout *rows.Layout
-	// Transform makes something else of a window's rows (packing); nil: nothing.
+	// Transform makes something else of a window's rows (packing), which it takes over; nil: nothing.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
 	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on
 	// disk beyond that.

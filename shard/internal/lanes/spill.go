@@ -93,13 +93,19 @@ func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, er
 	for i, r := range w.Recs {
 		recs[i] = r.Batch
 	}
+	record := func(from, n int64) (arrow.RecordBatch, error) {
+		if b := w.Recs[0].Bins; b != nil {
+			return b.Record(alloc, int(from), int(from+n)), nil
+		}
+		return gather.Record(alloc, Nullable(recs[0].Schema()), recs, w.slice(from, n))
+	}
 	return func(from, n int64) ([]byte, error) {
-		schema := Nullable(recs[0].Schema())
-		rec, err := gather.Record(alloc, schema, recs, w.slice(from, n))
+		rec, err := record(from, n)
 		if err != nil {
 			return nil, err
 		}
 		defer rec.Release()
+		schema := rec.Schema()
 		var buf bytes.Buffer
 		out := ipc.NewWriter(&buf, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
 		err = out.Write(rec)

@@ -56,7 +56,7 @@ func BenchmarkPack(b *testing.B) {
 					b.ReportAllocs()
 					before := cpu()
 					for b.Loop() {
-						rec, _, err := Pack(pool, Options{Length: 2048, Method: m, LossMask: mask}, cols, nil, runs)
+						rec, _, err := packAll(pool, Options{Length: 2048, Method: m, LossMask: mask}, cols, nil, runs)
 						if err != nil {
 							b.Fatal(err)
 						}

@@ -7,28 +7,35 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 )
 
-// Out is where Fill writes to: one value per token of every bin, in native byte order.
-type Out struct {
-	IDs                 []byte // of the tokens' type
-	Segments, Positions []byte // int32
-	Mask                []byte // uint8; nil without Options.LossMask
-}
+// Columns of [Schema], by number.
+const (
+	IDs = iota
+	Segments
+	Positions
+	Mask // with Options.LossMask
+)
 
-// Fill writes the bins [from, to), Options.Length tokens each. It overwrites all of
-// them, whatever out held before.
-func (p *Packed) Fill(out Out, from, to int) {
-	if from == to {
-		return
-	}
-	switch p.token.(arrow.FixedWidthDataType).BitWidth() {
-	case 8:
-		fill[uint8](p, out, from, to)
-	case 16:
-		fill[uint16](p, out, from, to)
-	case 32:
-		fill[uint32](p, out, from, to)
-	default:
-		fill[uint64](p, out, from, to)
+// Column writes a column of the bins [from, to) to dst: Options.Length values each, in native byte order. It overwrites
+// all of them, whatever dst held before.
+func (p *Packed) Column(dst []byte, column, from, to int) {
+	switch column {
+	case IDs:
+		switch p.token.(arrow.FixedWidthDataType).BitWidth() {
+		case 8:
+			ids[uint8](p, dst, from, to)
+		case 16:
+			ids[uint16](p, dst, from, to)
+		case 32:
+			ids[uint32](p, dst, from, to)
+		default:
+			ids[uint64](p, dst, from, to)
+		}
+	case Segments:
+		rows(p, view[int32](dst), from, to, func(seg []int32, k int, _ Piece) { repeat(seg, int32(k)+1) })
+	case Positions:
+		rows(p, view[int32](dst), from, to, func(pos []int32, _ int, _ Piece) { copy(pos, p.count) })
+	case Mask:
+		rows(p, dst, from, to, func(mask []byte, _ int, x Piece) { p.fillMask(mask, x) })
 	}
 }
 
@@ -41,55 +48,46 @@ func view[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(z)))
 }
 
-// fill copies tokens; their sign does not matter.
-func fill[T uint8 | uint16 | uint32 | uint64](p *Packed, out Out, from, to int) {
-	src := make([][]T, len(p.src.raw))
-	for i, b := range p.src.raw {
-		src[i] = view[T](b)
-	}
-	ids, segs, poss := view[T](out.IDs), view[int32](out.Segments), view[int32](out.Positions)
-	length := p.o.Length
+// rows calls fill with the place of every piece, the k-th of its bin, and clears what is behind the last one.
+func rows[T any](p *Packed, dst []T, from, to int, fill func(dst []T, k int, x Piece)) {
 	for b := from; b < to; b++ {
-		at := (b - from) * length
-		ids, seg, pos := ids[at:at+length], segs[at:at+length], poss[at:at+length]
-		var mask []byte
-		if p.o.LossMask {
-			mask = out.Mask[at : at+length]
-		}
-		o := 0
+		row := dst[(b-from)*p.o.Length:][:p.o.Length]
 		for k, x := range p.plan.Pieces[p.plan.Bins[b]:p.plan.Bins[b+1]] {
-			n := int(x.N)
-			d := p.docs[x.Doc]
-			own := min(n, int(d.n-x.From)) // without EOS
-			i := int(d.from) + int(x.From)
-			copy(ids[o:], src[d.rec][i:i+own])
-			if own < n {
-				ids[o+own] = T(*p.o.EOS)
-			}
-			repeat(seg[o:o+n], int32(k)+1)
-			copy(pos[o:], p.count[:n])
-			if mask != nil {
-				p.fillMask(mask[o:o+n], x, own)
-			}
-			o += n
+			fill(row[:x.N], k, x)
+			row = row[x.N:]
 		}
-		if o < length {
-			repeat(ids[o:], T(p.o.Pad))
-			clear(seg[o:])
-			clear(pos[o:])
-			if mask != nil {
-				clear(mask[o:])
-			}
-		}
+		clear(row)
 	}
 }
 
-// fillMask writes the mask of a piece, of which own tokens are the document's own.
-func (p *Packed) fillMask(dst []byte, x Piece, own int) {
+// ids copies tokens; their sign does not matter.
+func ids[T uint8 | uint16 | uint32 | uint64](p *Packed, dst []byte, from, to int) {
+	all := view[T](dst)
+	for b := from; b < to; b++ {
+		row := all[(b-from)*p.o.Length:][:p.o.Length]
+		for _, x := range p.plan.Pieces[p.plan.Bins[b]:p.plan.Bins[b+1]] {
+			d := p.docs[x.Doc]
+			own := p.own(x)
+			copy(row, view[T](p.src.raw[d.rec])[int(d.from)+int(x.From):][:own])
+			if own < int(x.N) {
+				row[own] = T(*p.o.EOS)
+			}
+			row = row[x.N:]
+		}
+		repeat(row, T(p.o.Pad))
+	}
+}
+
+// own is how many tokens of a piece are the document's own: all but EOS.
+func (p *Packed) own(x Piece) int { return min(int(x.N), int(p.docs[x.Doc].n-x.From)) }
+
+// fillMask writes the mask of a piece.
+func (p *Packed) fillMask(dst []byte, x Piece) {
 	if p.masks == nil {
 		copy(dst, p.ones)
 		return
 	}
+	own := p.own(x)
 	m := p.masks[x.Doc]
 	i := int(m.from) + int(x.From)
 	raw := p.mask.raw[m.rec]

@@ -138,9 +138,8 @@ type Packed struct {
 	token  arrow.DataType
 	schema *arrow.Schema
 	plan   *Plan
-	docs   []span  // tokens of every document
-	masks  []span  // their masks; nil: 1
-	n      []int32 // tokens of every document, EOS included
+	docs   []span // tokens of every document
+	masks  []span // their masks; nil: 1
 	src    lists
 	mask   lists
 
@@ -195,17 +194,17 @@ func New(o Options, tokens, masks []arrow.Array, runs []gather.Run) (*Packed, er
 			}
 		}
 	}
-	p.n = make([]int32, len(p.docs))
+	n := make([]int32, len(p.docs)) // tokens, EOS included
 	for d, s := range p.docs {
-		p.n[d] = s.n
+		n[d] = s.n
 		if o.EOS != nil && s.n > 0 {
-			p.n[d]++
+			n[d]++
 		}
 	}
 	if o.Method == MethodConcat {
-		p.plan = Concat(p.n, o.Length, o.Overlong)
+		p.plan = Concat(n, o.Length, o.Overlong)
 	} else {
-		p.plan = BestFit(p.n, o.Length, o.Overlong)
+		p.plan = BestFit(n, o.Length, o.Overlong)
 	}
 	p.count = make([]int32, o.Length)
 	for i := range p.count {
@@ -230,13 +229,12 @@ func (p *Packed) Schema() *arrow.Schema { return p.schema }
 // caller owns.
 func (p *Packed) Record(alloc memory.Allocator, from, to int) arrow.RecordBatch {
 	n := (to - from) * p.o.Length
-	var out Out
 	cols := make([]arrow.Array, p.schema.NumFields())
-	for i, dst := range []*[]byte{&out.IDs, &out.Segments, &out.Positions, &out.Mask}[:len(cols)] {
+	for i := range cols {
 		t := p.schema.Field(i).Type.(*arrow.FixedSizeListType)
 		b := memory.NewResizableBuffer(alloc)
 		b.Resize(n * t.Elem().(arrow.FixedWidthDataType).BitWidth() / 8)
-		*dst = b.Bytes()
+		p.Column(b.Bytes(), i, from, to)
 		items := array.NewData(t.Elem(), n, []*memory.Buffer{nil, b}, nil, 0, 0)
 		list := array.NewData(t, to-from, []*memory.Buffer{nil}, []arrow.ArrayData{items}, 0, 0)
 		cols[i] = array.MakeFromData(list)
@@ -244,21 +242,11 @@ func (p *Packed) Record(alloc memory.Allocator, from, to int) arrow.RecordBatch 
 		items.Release()
 		b.Release()
 	}
-	p.Fill(out, from, to)
 	rec := array.NewRecordBatch(p.schema, cols, int64(to-from))
 	for _, c := range cols {
 		c.Release()
 	}
 	return rec
-}
-
-// Pack is New and the Record of all bins.
-func Pack(alloc memory.Allocator, o Options, tokens, masks []arrow.Array, runs []gather.Run) (arrow.RecordBatch, *Plan, error) {
-	p, err := New(o, tokens, masks, runs)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p.Record(alloc, 0, p.plan.NumBins()), p.plan, nil
 }
 
 // lists reads a column of lists of several records.

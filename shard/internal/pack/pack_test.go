@@ -356,7 +356,7 @@ func TestPack(t *testing.T) {
 			masks = d.masks
 		}
 		where := fmt.Sprintf("seed %d, %s, %+v", seed, token, o)
-		rec, plan, err := Pack(alloc, o, d.tokens, masks, d.runs)
+		rec, plan, err := packAll(alloc, o, d.tokens, masks, d.runs)
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
@@ -478,14 +478,23 @@ func TestBadInput(t *testing.T) {
 		if c.masks != nil {
 			masks = []arrow.Array{c.masks}
 		}
-		_, _, err := Pack(alloc, c.o, []arrow.Array{c.tokens}, masks, runs)
+		_, _, err := packAll(alloc, c.o, []arrow.Array{c.tokens}, masks, runs)
 		if fault.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.text) {
 			t.Errorf("got %v (%v), want %v with %q", err, fault.CodeOf(err), c.code, c.text)
 		}
 	}
-	rec, plan, err := Pack(alloc, Options{Length: 4}, []arrow.Array{good}, nil, nil)
+	rec, plan, err := packAll(alloc, Options{Length: 4}, []arrow.Array{good}, nil, nil)
 	if err != nil || rec.NumRows() != 0 || plan.NumBins() != 0 {
 		t.Errorf("no documents: %v, %v", plan, err)
 	}
 	rec.Release()
+}
+
+// packAll is New and the Record of all bins.
+func packAll(alloc memory.Allocator, o Options, tokens, masks []arrow.Array, runs []gather.Run) (arrow.RecordBatch, *Plan, error) {
+	p, err := New(o, tokens, masks, runs)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.Record(alloc, 0, p.plan.NumBins()), p.plan, nil
 }
