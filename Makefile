@@ -76,7 +76,7 @@ fuzz: ## every fuzz target for FUZZTIME (60s)
 bench: build ## the quick benchmarks; results below bench/results
 	./bench/run.sh
 
-bench-peers: ## Penstock beside other engines and loaders: 7 GB of packages, 40 minutes (DIR=, ONLY=, QUICK=1)
+bench-peers: build ## Penstock beside other engines and loaders: 7 GB of packages, 40 minutes (DIR=, ONLY=, QUICK=1)
 	DIR='$(DIR)' ONLY='$(ONLY)' QUICK='$(QUICK)' ROUNDS='$(ROUNDS)' ./bench/peers/run.sh
 
 .PHONY: gpu-check

@@ -65,16 +65,21 @@ func overhead(b *bench) error {
 			(first.micros(next)+second.micros(next))/2, (first.micros(report)+second.micros(report))/2, (first.micros(cpu)+second.micros(cpu))/2)
 	}
 	if b.python != "" {
-		b.ray(o)
+		b.ray()
 	}
 	return nil
 }
 
-// rayTime is what Ray Train gets: its workers import for half a minute, and report slowly.
-const rayTime = 4 * time.Minute
+// Ray Train's workers import for half a minute, and each report waits for the controller's next look, every 2 s as it
+// comes: so it makes raySteps, after rayWarm, in up to rayTime.
+const (
+	rayTime  = 4 * time.Minute
+	raySteps = 25
+	rayWarm  = 3
+)
 
 // ray adds Ray Train's report beside ours, where it is installed.
-func (b *bench) ray(o settings) {
+func (b *bench) ray() {
 	const what = "beside it: Ray Train, 2 workers, 20 ms steps, no data: time in report / wall time"
 	folder := filepath.Join(b.Dir, "ray")
 	if err := os.MkdirAll(folder, 0o777); err != nil {
@@ -83,7 +88,7 @@ func (b *bench) ray(o settings) {
 	}
 	ctx, cancel := context.WithTimeout(b.Ctx, rayTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.python, filepath.Join(b.Dir, "ray_report.py"), fmt.Sprint(o.Blocks[0][1]), fmt.Sprint(o.Warm), folder)
+	cmd := exec.CommandContext(ctx, b.python, filepath.Join(b.Dir, "ray_report.py"), fmt.Sprint(raySteps), fmt.Sprint(rayWarm), folder)
 	cmd.Env = b.environment()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it ends its own processes
 	cmd.WaitDelay = 15 * time.Second
@@ -98,7 +103,7 @@ func (b *bench) ray(o settings) {
 	}
 	if err != nil {
 		log.Printf("Ray Train: %v", err)
-		b.Add(what, "", "not measured: Ray Train (with pydantic) is not installed, or does not run here within %s", rayTime)
+		b.Add(what, "", "not measured: Ray Train (ray[train]) is not installed, or does not run here within %s", rayTime)
 		return
 	}
 	b.Add(what, "", "%.2f %%; %.0f us a report (ray %s)", 100*got.Share, got.Micros, got.Version)

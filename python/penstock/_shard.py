@@ -56,6 +56,7 @@ class Shard:
         self._done = done
         self._within = False  # an epoch that was begun, and has not ended
         self._last: Item | None = None
+        self.given: Item | None = None  # the same, while its epoch lasts
         self._ahead: deque[Item] = deque()  # taken from the feed, but not given
         self._pins: Any = None  # registered memory, for copies to a GPU
 
@@ -106,10 +107,10 @@ class Shard:
         """The next batch, which is not given yet; None at the end of an epoch, which is."""
         item = self._ahead.popleft() if self._ahead else self._feed.next()
         if item is None:  # no epoch follows
-            self._within = False
+            self._within, self.given = False, None
             return None
         if item.kind == END:
-            self._within = False
+            self._within, self.given = False, None
             self._feed.position = item.position
             return None
         self._within = True
@@ -128,7 +129,7 @@ class Shard:
         """The batch is the user's: the state is that after it."""
         self._feed.position = item.position
         item.memory = item.made = None  # that is the views' alone
-        self._last = item
+        self._last = self.given = item
         if item.noticed:
             self.noticed = True
         if self._alive is not None:
@@ -206,7 +207,7 @@ class Shard:
         if self._feed.begun and self._reopen is not None:
             self._feed.close()
             self._feed = self._reopen()
-            self._within, self.noticed, self._last = False, False, None
+            self._within, self.noticed, self._last, self.given = False, False, None, None
             self._unpin()
             self._ahead.clear()
         self._feed.restore(text)

@@ -102,6 +102,9 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
     together with the position in every training data set: a rank that gives one waits until that is committed (or, with asynchronous checkpoints, until
     the directory was moved away). A report that is not kept raises with the reason.
     """
+    s = _control.session()
+    if s is not None and metrics and checkpoint is None and s.again(metrics):
+        return
     metrics = metrics or {}
     names, values = tuple(metrics), _metrics.values(metrics)
     directory = ""
@@ -110,7 +113,6 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
         if not os.path.isdir(directory):
             what = "is a file" if os.path.exists(directory) else "does not exist"
             raise Invalid(f"checkpoint {directory} {what}: give a directory with the files to keep")
-    s = _control.session()
     if s is None:
         _metrics.form(names)
         _alone(directory)

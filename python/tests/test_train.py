@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from penstock import _control, _metrics, _state, train
 from penstock._errors import Invalid, Unsupported
 
+from conftest import Served
 from controller import Controller
 
 
@@ -265,6 +266,7 @@ from penstock import _control
 from penstock._state import Place
 class Shard:
     eval = noticed = False
+    given = None
     def place(self):
         return Place({"epoch": 0, "step": 1}, None)
 _control.opened["train"] = Shard()
@@ -303,6 +305,62 @@ assert Counted.made == 1
     light, files = controller.said("report")
     assert light["data"] == {"train": {"epoch": 3, "step": 4}}
     assert files["data"] == {"train": {"epoch": 3, "step": 4, "state": _state.summed({"version": 1, "epoch": 3, "step": 4})}}
+
+
+def test_reports_like_those_before(controller: Controller, serve: Callable[..., Served], spec: Callable[[str], Path]) -> None:
+    """Nearly all reports are made in a short way: they say what the long one says, in every place of an epoch, whatever the metrics are, and whichever data sets are opened meanwhile."""
+    text = "version: 1\nsource: {range: {n: 50}}\nshards: {global_batch: 8, seed: 5, columns: {id: int64}}\n"
+    train, val = (serve(spec(text)).socket for _ in range(2))
+    controller.welcome["data"] = {"train": {"socket": train}, "val": {"socket": val, "eval": True}}
+    out, _ = run(controller, """
+import json
+from penstock import _control
+places, short, again = [], 0, _control.Session.again
+def counted(self, metrics):
+    global short
+    made = again(self, metrics)
+    short += made
+    return made
+_control.Session.again = counted
+def report(m):
+    places.append(shard.place().at())
+    penstock.report(m)
+shard = penstock.shard("train")
+for epoch in range(3):
+    for i, b in enumerate(shard.iter_batches()):
+        report({"a": 0.5, "%": float(i)})
+        if i == 2:
+            report({"a": 1e300, "%": -0.25})
+            report({"a": float("nan"), "%": 1.0})
+            report({"%": 1.0, "a": 2.0})
+            report({"%": 1, "a": 2.0})
+            report({"%": 3.0, "a": 2.5})
+            report({})
+        if epoch == 1 and i == 3:
+            penstock.shard("val")
+    report({"a": 0.5, "%": 7.0})
+    report({"a": 0.5, "%": 8.0})
+state = shard.state_dict()
+_control.session().positions["train"] = lambda: shard.place()
+report({"a": 0.5, "%": 8.0})
+report({"a": 0.5, "%": 9.0})
+print(json.dumps([places, short]))
+""")
+    places, short = json.loads(out)
+    got = controller.said("report")
+    assert [(r["data"]["train"]["epoch"], r["data"]["train"]["step"]) for r in got] == [tuple(p) for p in places]
+    assert [r["n"] for r in got] == list(range(1, len(places) + 1))
+    want = []
+    for _ in range(3):
+        for i in range(6):
+            want.append({"a": 0.5, "%": float(i)})
+            if i == 2:
+                want += [{"a": 1e300, "%": -0.25}, {"a": "NaN", "%": 1.0}, {"%": 1.0, "a": 2.0}, {"%": 1.0, "a": 2.0}, {"%": 3.0, "a": 2.5}, {}]
+        want += [{"a": 0.5, "%": 7.0}, {"a": 0.5, "%": 8.0}]
+    want += [{"a": 0.5, "%": 8.0}, {"a": 0.5, "%": 9.0}]
+    assert [r["metrics"] for r in got] == want
+    assert [list(r["metrics"]) for r in got] == [list(w) for w in want]
+    assert 15 <= short < len(want) - 15, (short, len(want))
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
