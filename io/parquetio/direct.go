@@ -26,7 +26,7 @@ func (c *column) plain() bool {
 
 // staged reports whether the compressed page at pos is to be read beside the window.
 func (c *column) staged(pos, size int64) bool {
-	return c.win.f.local != nil && size >= minBeside && size <= maxStage && c.d.keep >= maxKept && !c.win.has(pos, size)
+	return c.win.f.local != nil && size >= minBeside && size <= maxStage && !c.win.has(pos, size)
 }
 
 // readStage reads [off, off+n) of w's file; what it returns is valid until the next call for whatever window.
@@ -38,6 +38,14 @@ func (d *decoder) readStage(ctx context.Context, w *window, off, n int64) ([]byt
 		d.stage = d.acct.alloc.Allocate(int(min(n+n/8, maxStage)))
 	}
 	return d.stage[:n], w.fill(ctx, d.stage[:n], off)
+}
+
+// freeStage gives the stage back: one of many readers needs it no longer than it reads.
+func (d *decoder) freeStage() {
+	if d.stage != nil {
+		d.acct.alloc.Free(d.stage)
+		d.stage = nil
+	}
 }
 
 // direct reports whether the values of the open page are to be read into batches, and not before.

@@ -101,10 +101,7 @@ func (c *column) putPage(pos int64, body []byte) []byte {
 }
 
 func (d *decoder) freeShared() {
-	if d.stage != nil {
-		d.acct.alloc.Free(d.stage)
-		d.stage = nil
-	}
+	d.freeStage()
 	if d.shared != nil {
 		d.acct.alloc.Free(d.shared)
 		d.shared = nil

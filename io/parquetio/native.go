@@ -182,6 +182,9 @@ func (d *decoder) read(ctx context.Context, row int64, n int, limit int64) (out 
 // field by itself.
 func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int, keep *chosen, limit int64) (out []arrow.Array, err error) {
 	d.acct.used, d.acct.limit = 0, limit
+	if d.keep < maxKept {
+		defer d.freeStage()
+	}
 	defer func() {
 		if err != nil {
 			for _, a := range out {
