@@ -9,6 +9,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,6 +35,7 @@ const (
 // child is one process. One goroutine at a time uses it.
 type child struct {
 	cmd    *command
+	number int // among those of its pool that live
 	proc   *osexec.Cmd
 	stdin  *os.File
 	stdout *os.File
@@ -50,8 +52,11 @@ type child struct {
 	dead bool
 }
 
-// start runs the command. Its process group dies with it, and with this process.
-func start(cmd *command) (*child, error) {
+// EnvNumber is the variable with the number of a child: 0 for the first, and below the number of workers. No two that live at a time have the same.
+const EnvNumber = "PENSTOCK_WORKER"
+
+// start runs the command as child number. Its process group dies with it, and with this process.
+func start(cmd *command, number int) (*child, error) {
 	fail := func(err error) (*child, error) {
 		code := fault.Invalid // no such program, not executable
 		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
@@ -69,9 +74,9 @@ func start(cmd *command) (*child, error) {
 		inW.Close()
 		return fail(err)
 	}
-	c := &child{cmd: cmd, stdin: inW, stdout: outR, gone: make(chan struct{})}
+	c := &child{cmd: cmd, number: number, stdin: inW, stdout: outR, gone: make(chan struct{})}
 	c.proc = osexec.Command(cmd.program, cmd.args[1:]...)
-	c.proc.Env = environment(cmd.env)
+	c.proc.Env = append(environment(cmd.env), EnvNumber+"="+strconv.Itoa(number))
 	c.proc.Stdin, c.proc.Stdout, c.proc.Stderr = inR, outW, &c.stderr
 	c.proc.WaitDelay = time.Second // for stderr, should a grandchild hold it
 	c.proc.SysProcAttr = procAttr()

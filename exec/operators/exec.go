@@ -20,7 +20,7 @@ import (
 //
 // A child gets one Arrow IPC stream on stdin and writes one to stdout, both for
 // its whole life: for every batch in, exactly one batch out, flushed. On end of input
-// it should exit. It sees PATH, HOME and the variables that are listed. stderr is kept for messages.
+// it should exit. It sees PATH, HOME, the variables that are listed, and its number (EnvNumber). stderr is kept for messages.
 // Metadata says what the answers must be, and what is wrong with a batch (refuse.go); a child may ignore both.
 type Exec struct {
 	op

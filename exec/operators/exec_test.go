@@ -284,6 +284,9 @@ func TestExecFailures(t *testing.T) {
 					t.Errorf("%d bytes: %v", len(err.Error()), err)
 				}
 			case "env":
+				if !strings.Contains(err.Error(), "\nPENSTOCK_WORKER=0") {
+					t.Errorf("no number: %v", err)
+				}
 				for _, v := range os.Environ() {
 					name, _, _ := strings.Cut(v, "=")
 					if name != "PATH" && name != "HOME" && strings.Contains(err.Error(), "\n"+name+"=") {
@@ -410,6 +413,36 @@ func TestTail(t *testing.T) {
 		}
 		if w.String() != want {
 			t.Fatalf("got %q, want %q", w.String(), want)
+		}
+	}
+}
+
+// Children have numbers below that of the workers, and none has that of another that lives, whatever fails.
+func TestChildNumbers(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	p := newPool(4, nil)
+	var busy []int
+	living := map[int]bool{} // and idle?
+	for range 10_000 {
+		switch k := rng.IntN(4); {
+		case k == 0 && len(busy) < 4:
+			c, number := p.take()
+			if idle, there := living[number]; number < 0 || number > 3 || there != (c != nil) || there && !idle {
+				t.Fatalf("seed %d: number %d is given, %v", seed, number, living)
+			}
+			living[number] = false
+			busy = append(busy, number)
+		case k == 1 && len(busy) > 0: // it failed
+			number := busy[len(busy)-1]
+			busy = busy[:len(busy)-1]
+			delete(living, number)
+			p.freed(number)
+		case k == 2 && len(busy) > 0:
+			number := busy[0]
+			busy = busy[1:]
+			living[number] = true
+			p.idle = append(p.idle, &child{number: number})
 		}
 	}
 }

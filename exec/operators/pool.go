@@ -37,10 +37,15 @@ type pool struct {
 
 	mu   sync.Mutex
 	idle []*child
+	free []int // numbers of children that there are not, the next one last
 }
 
 func newPool(workers int, c *command) *pool {
-	return &pool{cmd: c, slots: make(chan struct{}, workers)}
+	p := &pool{cmd: c, slots: make(chan struct{}, workers)}
+	for n := range workers {
+		p.free = append(p.free, workers-1-n)
+	}
+	return p
 }
 
 // call gives rec to a child, waiting for one if all are at work, and returns its
@@ -59,15 +64,17 @@ func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	c := p.take()
+	c, number := p.take()
 	if c == nil {
 		var err error
-		if c, err = start(p.cmd); err != nil {
+		if c, err = start(p.cmd, number); err != nil {
+			p.freed(number)
 			return nil, err
 		}
 	}
 	out, err := c.call(ctx, rec, alloc)
 	if err != nil && !isRefused(err) {
+		p.freed(c.number)
 		return nil, err
 	}
 	p.mu.Lock()
@@ -76,15 +83,24 @@ func (p *pool) call(ctx context.Context, rec arrow.RecordBatch, env *exec.Env) (
 	return out, err
 }
 
-func (p *pool) take() *child {
+// take is an idle child, or the number of a new one.
+func (p *pool) take() (c *child, number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.idle) == 0 {
-		return nil
+	if n := len(p.idle); n > 0 {
+		c, p.idle = p.idle[n-1], p.idle[:n-1]
+		return c, c.number
 	}
-	c := p.idle[len(p.idle)-1]
-	p.idle = p.idle[:len(p.idle)-1]
-	return c
+	n := len(p.free) // not 0: a child that is at work has a slot
+	number, p.free = p.free[n-1], p.free[:n-1]
+	return nil, number
+}
+
+// freed says that there is no child of this number any more.
+func (p *pool) freed(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, number)
 }
 
 // close ends the idle children, at the same time, and waits for them. The pool
@@ -96,7 +112,10 @@ func (p *pool) close() {
 	p.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, c := range idle {
-		wg.Go(c.finish)
+		wg.Go(func() {
+			c.finish()
+			p.freed(c.number)
+		})
 	}
 	wg.Wait()
 }
