@@ -100,6 +100,11 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	if err := c.feeder.Stop(); err != nil {
 		c.cfg.Log.Warn("the end of what was served", "run", c.cfg.Name, "error", err)
 	}
+	if prev != nil {
+		if err := c.run.Metrics(prev.number).Flush(c.ctx); err != nil { // the next attempt has files of its own
+			c.cfg.Log.Warn("metrics of reports are lost", "run", c.cfg.Name, "attempt", prev.number, "error", err)
+		}
+	}
 	if begun == nil {
 		if begun, err = c.run.Begin(c.ctx, store.BeginOptions{}); err != nil {
 			return nil, err

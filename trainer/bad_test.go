@@ -65,6 +65,9 @@ func TestBadConfig(t *testing.T) {
 		"data name":  {func(c *Config) { c.Data["a/b"] = train() }, fault.Invalid, "cannot have the name"},
 		"memory":     {func(c *Config) { c.Resources.Memory = 1 }, fault.Unsupported, "set Processes"},
 		"gpus":       {func(c *Config) { c.Resources.GPUs = 1 }, fault.Unsupported, "set Processes"},
+		"cpus":       {func(c *Config) { c.Resources.CPUs = 1 }, fault.Unsupported, "set Processes"},
+		"own env":    {func(c *Config) { c.Env = []string{"A=1"} }, fault.Unsupported, "set Processes"},
+		"dir":        {func(c *Config) { c.Dir = "/" }, fault.Unsupported, "set Processes"},
 		"from":       {func(c *Config) { c.From = filepath.Join(c.Storage, "none") }, fault.NotFound, `no run "none"`},
 		"time":       {func(c *Config) { c.StopTimeout = -1 }, fault.Invalid, "negative"},
 		"two of it":  {func(c *Config) { c.DataProcess = &DataProcess{} }, fault.Invalid, "not both"},
@@ -86,7 +89,7 @@ func TestBadConfig(t *testing.T) {
 func TestMoreWorkersThanGPUs(t *testing.T) {
 	c := quick(t, "gpus")
 	c.Resources.GPUs, c.Workers = 64, 64
-	refused(t, Command([]string{"true"}, c), fault.Invalid, "GPU")
+	refused(t, Command([]string{"true"}, c), fault.Invalid, "asked for 4096 GPUs (64 workers x 64), this machine has ")
 }
 
 func TestPrograms(t *testing.T) {
@@ -198,7 +201,7 @@ func TestBadLoops(t *testing.T) {
 			}
 			<-c.Done()
 			return context.Cause(c)
-		}, change: func(c *Config) { c.HangTimeout, c.Failures.Worker = 300*time.Millisecond, -1 }, code: fault.Stalled, want: []string{"gave no sign", "step 1"}},
+		}, change: func(c *Config) { c.HangTimeout, c.Failures.Hang = 300*time.Millisecond, -1 }, code: fault.Stalled, want: []string{"gave no sign", "step 1"}},
 		"refused plan": {loop: nothing, change: func(c *Config) {
 			c.Data["train"] = Data{Dataset: dataset.Range(10).Filter("nothing > 1"), Options: train().Options}
 		}, code: fault.Invalid, want: []string{`data set "train"`, `unknown column "nothing"`}},
@@ -297,6 +300,11 @@ func TestBadFolders(t *testing.T) {
 	if err := os.Symlink("/dev/null", filepath.Join(link, "x")); err != nil {
 		t.Fatal(err)
 	}
+	around := filepath.Join(t.TempDir(), "around")
+	if err := os.Symlink(c.Storage, around); err != nil {
+		t.Fatal(err)
+	}
+	within := filepath.Dir(c.Storage)
 	res := fitOK(t, func(c *Context) error {
 		for _, x := range []struct {
 			dir, want string
@@ -305,6 +313,11 @@ func TestBadFolders(t *testing.T) {
 			{filepath.Join(empty, "missing"), "missing", fault.NotFound},
 			{empty, "is empty", fault.Invalid},
 			{file, "is a file", fault.Invalid},
+			{".", "holds the working directory", fault.Invalid},
+			{"/", "holds ", fault.Invalid},
+			{within, "holds the folder of the run", fault.Invalid},
+			{around, "holds the folder of the run", fault.Invalid}, // by a link
+			{os.TempDir(), "holds the folder for temporary files", fault.Invalid},
 		} {
 			if err := c.Report(nil, x.dir); fault.CodeOf(err) != x.code || !strings.Contains(err.Error(), x.want) {
 				return fmt.Errorf("%s: %w", x.dir, err)
@@ -312,7 +325,7 @@ func TestBadFolders(t *testing.T) {
 		}
 		return c.Report(map[string]float64{"nan": math.NaN(), "inf": math.Inf(-1)}, "")
 	}, c)
-	if res.Reports != 4 || res.Checkpoint != 0 || !math.IsNaN(res.Metrics["nan"]) || !math.IsInf(res.Metrics["inf"], -1) {
+	if res.Reports != 9 || res.Checkpoint != 0 || !math.IsNaN(res.Metrics["nan"]) || !math.IsInf(res.Metrics["inf"], -1) {
 		t.Errorf("%+v", res)
 	}
 	run, err := store.Open(t.Context(), c.Storage, c.Name)
@@ -322,15 +335,56 @@ func TestBadFolders(t *testing.T) {
 	defer run.Close()
 	n := 0
 	for row, err := range run.History(t.Context()) {
-		if n++; err != nil || row.Report != int64(n) || n == 4 && !math.IsNaN(row.Metrics["nan"]) {
+		if n++; err != nil || row.Report != int64(n) || n == 9 && !math.IsNaN(row.Metrics["nan"]) {
 			t.Errorf("%+v, %v", row, err)
 		}
 	}
-	if n != 4 {
+	if n != 9 {
 		t.Errorf("%d rows of metrics", n)
 	}
 	c.Name = "link"
 	refused(t, New(func(c *Context) error { return c.Report(nil, link) }, c), fault.Invalid, "x")
+}
+
+// What is moved away is not of another checkpoint: neither a download, nor the run's own.
+func TestFoldersOfCheckpoints(t *testing.T) {
+	c := quick(t, "first")
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	c.Workers = 1
+	fitOK(t, func(c *Context) error { return save(c, "first") }, c)
+	for _, async := range []bool{true, false} {
+		c.Name, c.From, c.Checkpoint.Async = fmt.Sprint("from-", async), "first", async
+		res := fitOK(t, func(c *Context) error {
+			for range 2 {
+				dir, err := c.Checkpoint().Dir(c)
+				if err != nil {
+					return err
+				}
+				if _, err := os.Stat(filepath.Join(dir, "model-0.bin")); err != nil {
+					return err
+				}
+				err = c.Report(nil, dir)
+				if refused := err != nil && fault.CodeOf(err) == fault.Invalid && strings.Contains(err.Error(), "the folder of downloaded checkpoints"); refused != async {
+					return fmt.Errorf("async %v: %w", async, err)
+				}
+			}
+			mine := filepath.Join(c.Storage(), "mine")
+			if err := os.Mkdir(mine, 0o700); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(mine, "f"), nil, 0o600); err != nil {
+				return err
+			}
+			err := c.Report(nil, mine)
+			if refused := err != nil && fault.CodeOf(err) == fault.Invalid && strings.Contains(err.Error(), "the folder of the run"); refused != async {
+				return fmt.Errorf("async %v: %w", async, err)
+			}
+			return nil
+		}, c)
+		if res.Reports != 3 {
+			t.Errorf("%+v", res)
+		}
+	}
 }
 
 // save is a loop that makes checkpoints of a file.
@@ -424,10 +478,62 @@ func TestDamagedCheckpoint(t *testing.T) {
 			if err != nil || hit != 1 {
 				t.Fatal(err, hit)
 			}
-			c.Name, c.From = "next", filepath.Join(c.Storage, c.Name)
-			refused(t, New(func(c *Context) error { _, err := c.Checkpoint().Dir(c); return err }, c), fault.Corrupt, "model-1.bin")
+			load := func(c *Context) error { _, err := c.Checkpoint().Dir(c); return err }
+			next := c
+			next.Name, next.From = "next", filepath.Join(c.Storage, c.Name)
+			refused(t, New(load, next), fault.Corrupt, "model-1.bin", "there is no earlier checkpoint")
 		})
 	}
+}
+
+// A run whose newest checkpoint is damaged does not go on, and says from which it can: on request it does.
+func TestDamagedNewest(t *testing.T) {
+	c := quick(t, "newest")
+	c.Failures.Worker = -1
+	refused(t, New(func(c *Context) error {
+		if err := errors.Join(save(c, "one"), save(c, "two")); err != nil {
+			return err
+		}
+		return errors.New("enough")
+	}, c), fault.UserCode, "enough")
+	var names []string
+	err := filepath.WalkDir(filepath.Join(c.Storage, c.Name), func(path string, d fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, "model-1.bin") {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil || len(names) != 2 {
+		t.Fatal(names, err)
+	}
+	newest := 0
+	for i, name := range names {
+		if b, err := os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		} else if string(b) == "two" {
+			newest = i
+		}
+	}
+	if err := os.Remove(names[newest]); err != nil {
+		t.Fatal(err)
+	}
+	c.Resume = true
+	load := func(c *Context) error {
+		dir, err := c.Checkpoint().Dir(c)
+		if err != nil {
+			return err
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "model-1.bin")); err != nil || string(b) != "one" {
+			return fmt.Errorf("%s, %w", b, err)
+		}
+		return nil
+	}
+	res := refused(t, New(load, c), fault.Corrupt, "model-1.bin", "is missing", "of report 1", "has all of its files")
+	if res == nil || len(res.Checkpoints) != 2 {
+		t.Fatalf("%+v", res)
+	}
+	c.ResumeAt = res.Checkpoints[0].Number
+	fitOK(t, load, c)
 }
 
 // A name is taken once, and a run has one controller.

@@ -3,10 +3,13 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/testserver"
 	"github.com/penstock-data/penstock/trainer/store"
 	_ "gocloud.dev/blob/s3blob"
@@ -49,5 +52,43 @@ func TestBucket(t *testing.T) {
 	t.Logf("%d requests: %d errors, %d resets, %d truncated", p.Requests.Load(), p.Errors.Load(), p.Resets.Load(), p.Truncated.Load())
 	if p.Errors.Load()+p.Resets.Load()+p.Truncated.Load() == 0 {
 		t.Error("the bucket never failed")
+	}
+}
+
+// A bucket that forbids is no failure that another start mends: before a run begins its name stays free; later the run ends with what was kept, and goes on once it may write.
+func TestBucketForbidden(t *testing.T) {
+	s := testserver.S3(t)
+	s.CreateBucket(t, "runs")
+	p := testserver.NewProxy(t, s, testserver.Faults{Error: 1, Status: http.StatusForbidden, Only: func(r *http.Request) bool { return r.Method == http.MethodPut }})
+	c := quick(t, "forbidden")
+	c.Storage, c.Logs = s.Via(p).URL("runs"), t.TempDir()
+	loop := func(text string) func(*Context) error {
+		return func(k *Context) error {
+			if err := save(k, text); err != nil || text == "more" {
+				return err
+			}
+			if k.Rank() == 0 {
+				p.Set(testserver.Faults{Error: 1, Status: http.StatusForbidden, Only: func(r *http.Request) bool {
+					return r.Method == http.MethodPut && !strings.Contains(r.URL.Path, "/status/")
+				}})
+			}
+			if err := k.Barrier(); err != nil {
+				return err
+			}
+			return save(k, "two")
+		}
+	}
+	if res := refused(t, New(loop("one"), c), fault.Denied, "s3://runs/forbidden/run.json", "credentials"); res != nil {
+		t.Errorf("%+v", res)
+	}
+	p.Set(testserver.Faults{})
+	res := refused(t, New(loop("one"), c), fault.Denied, "the checkpoint of report 2", "credentials")
+	if res == nil || res.Attempts != 1 || res.Checkpoint == 0 || res.Reports != 2 {
+		t.Fatalf("%+v", res)
+	}
+	p.Set(testserver.Faults{})
+	c.Resume = true
+	if again := fitOK(t, loop("more"), c); again.Reports != 2 || len(again.Checkpoints) != 2 || again.Checkpoints[0].Number != res.Checkpoint {
+		t.Errorf("%+v", again)
 	}
 }

@@ -26,10 +26,12 @@ import (
 func (c *controller) complete(n int64) {
 	all := c.a.reports[n]
 	metrics := metricsOf(all)
-	step, files := int64(0), false
+	row, files := store.Row{Report: n, Time: time.Now()}, false
 	for _, r := range all {
 		for _, p := range r.Data {
-			step = max(step, p.Step)
+			if p.Epoch > row.Epoch || p.Epoch == row.Epoch && p.Step > row.Step {
+				row.Epoch, row.Step = p.Epoch, p.Step
+			}
 		}
 		files = files || r.Dir != ""
 	}
@@ -37,14 +39,14 @@ func (c *controller) complete(n int64) {
 		delete(c.a.reports, n)
 	}
 	c.reports, c.last = n, metrics
-	kept := metrics
+	row.Metrics = metrics
 	if len(c.devices) > 0 {
-		kept = maps.Clone(metrics)
+		row.Metrics = maps.Clone(metrics)
 		for _, m := range c.devices {
-			maps.Copy(kept, m)
+			maps.Copy(row.Metrics, m)
 		}
 	}
-	if err := c.metrics.Append(n, time.Now(), step, kept); err != nil {
+	if err := c.metrics.Append(row); err != nil {
 		c.cfg.Log.Warn("metrics are lost", "run", c.cfg.Name, "report", n, "error", err)
 	}
 	if h := c.cfg.Events.Reported; h != nil {

@@ -62,7 +62,7 @@ type Config struct {
 	Settings map[string]any
 	// Spec is kept in the run's record: what penstock resume starts the run from.
 	Spec string
-	// Env of worker processes: NAME=value, beside what they inherit from this process.
+	// Env of worker processes: NAME=value, beside what they inherit from this process. Goroutines have none of their own: Env, Dir, and Resources are Unsupported for them.
 	Env []string
 	// Dir is the working directory of worker processes; "": this process's.
 	Dir string
@@ -73,7 +73,8 @@ type Config struct {
 
 	// StartTimeout is how long workers that use the library have to connect; 0: 5 minutes. A program that never does (a plain torchrun script) is not waited for.
 	StartTimeout time.Duration
-	// HangTimeout ends a group in which a worker that has connected gives no sign (a report, a batch, Context.Alive) for so long; 0: 30 minutes, negative: never.
+	// HangTimeout ends a group in which a worker that has connected gives no sign (a report, a batch, Context.Alive) for so long, or has not ended so long after all loops have returned; 0: 30 minutes,
+	// negative: never. A program that never connects is not watched.
 	HangTimeout time.Duration
 	// ReportTimeout is how long a rank that gave files waits for the reports of the others; 0: 5 minutes.
 	ReportTimeout time.Duration
@@ -99,8 +100,10 @@ type Config struct {
 
 // Resources of one worker.
 type Resources struct {
-	CPUs float64 // 0: what the machine has, shared evenly; sets OMP_NUM_THREADS where it is not set
-	GPUs int     // whole ones, leased until the run ends
+	// CPUs are how many threads a worker process computes in: OMP_NUM_THREADS is set to it, and GOMAXPROCS of a loop in Go, where they are not set. 0: what the machine has, shared evenly by OMP_NUM_THREADS
+	// alone. The machine need not have as many.
+	CPUs float64
+	GPUs int // whole ones, leased until the run ends
 	// Memory of the worker's process tree in bytes: above it the worker is ended and counted as out of memory. 0: no limit.
 	Memory int64
 }
@@ -128,7 +131,8 @@ type DataProcess struct {
 // Failures are how many of each kind a run outlives without a commit in between: a checkpoint refills them. A group is started
 // again from the last one. 0 is the default; negative: none.
 type Failures struct {
-	Worker int           // a worker's crash or hang, or the loss of the data process; default 3
+	Worker int           // a worker's crash, or the loss of the data process; default 3
+	Hang   int           // a worker that gave no sign, did not connect, or made no report in time, or did not end; default 3
 	Memory int           // a worker, or the data process, ended for its memory; default 1
 	Delay  time.Duration // before another start, doubled each time up to a minute; 0: 1 second where a worker was never ready, else none
 }
@@ -167,7 +171,7 @@ type Events struct {
 type Failure struct {
 	Attempt int
 	Rank    int    // -1: of no worker
-	Class   string // worker, memory, or fatal
+	Class   string // worker, hang, memory, or fatal
 	Final   bool   // no other attempt follows
 	Log     string // file with what the worker printed; "": none
 	Err     error
@@ -238,7 +242,7 @@ func (c Config) or() (Config, error) {
 			*p = d
 		}
 	}
-	for p, d := range map[*int]int{&c.Failures.Worker: 3, &c.Failures.Memory: 1, &c.Checkpoint.Parallel: 8} {
+	for p, d := range map[*int]int{&c.Failures.Worker: 3, &c.Failures.Hang: 3, &c.Failures.Memory: 1, &c.Checkpoint.Parallel: 8} {
 		if *p == 0 {
 			*p = d
 		}

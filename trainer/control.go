@@ -3,8 +3,6 @@ package trainer
 import (
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -250,7 +248,7 @@ func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 	}
 	if r.Dir != "" {
 		if c.nodeOf(rank) == nil {
-			e.Err = checkDir(r.Dir)
+			e.Err = c.checkDir(r.Dir)
 		} else {
 			e.Err = r.Error.Err() // its hand has looked
 		}
@@ -270,27 +268,4 @@ func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 		all[rank] = r
 		c.step(e)
 	})
-}
-
-// checkDir refuses a folder that holds no checkpoint.
-func checkDir(dir string) error {
-	if !filepath.IsAbs(dir) {
-		return fault.New(fault.Invalid, "the folder of a checkpoint is an absolute path, not %q", dir)
-	}
-	st, err := os.Stat(dir)
-	if err != nil {
-		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
-	}
-	if !st.IsDir() {
-		return fault.New(fault.Invalid, "a checkpoint is a folder, %s is a file: give the folder that it is in", dir)
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
-	}
-	defer f.Close()
-	if names, _ := f.Readdirnames(1); len(names) == 0 {
-		return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is empty: write its files before the report, or report without a folder", dir)
-	}
-	return nil
 }

@@ -36,8 +36,9 @@ func (c *controller) leaseDevices(ctx context.Context) error {
 func (c *controller) queued(reason string) {
 	c.queueing.Lock()
 	defer c.queueing.Unlock()
-	c.status.set(store.Status{State: store.Queued, Reason: reason})
-	c.cfg.Log.Info("the run waits for devices", "run", c.cfg.Name, "reason", reason)
+	c.reason = reason
+	c.write(store.Queued)
+	c.cfg.Log.Info("the run "+reason, "run", c.cfg.Name)
 	if f := c.cfg.Events.Status; f != nil {
 		f(store.Queued, 0, fault.New(fault.Unavailable, "%s", reason))
 	}

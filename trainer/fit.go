@@ -219,6 +219,9 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if c.begun, err = c.run.Begin(wait, store.BeginOptions{Checkpoint: cfg.ResumeAt, TakeOver: cfg.TakeOver, Job: cfg.Job, JobAttempt: cfg.JobAttempt}); err != nil {
 		return err
 	}
+	if m := c.begun.From; m != nil {
+		c.last, c.reports, c.newest = m.Metrics, m.Report, m.Number
+	}
 	c.status = newStatusWriter(c.ctx, c.run, func(err error) { c.stop(err) })
 	close(c.ready)
 	if cfg.Resume {
@@ -286,13 +289,13 @@ func (c *controller) loop(ctx context.Context) {
 	c.began = time.Now()
 	c.first = c.begun.Number
 	cfg := group.Config{World: c.cfg.Workers, Library: c.work != nil, Async: c.cfg.Checkpoint.Async, StartTimeout: c.cfg.StartTimeout, HangTimeout: c.cfg.HangTimeout, ReportTimeout: c.cfg.ReportTimeout,
-		StopTimeout: c.cfg.StopTimeout, Worker: c.cfg.Failures.Worker, Memory: c.cfg.Failures.Memory, Delay: c.cfg.Failures.Delay, Attempt: c.begun.Number - 1}
+		StopTimeout: c.cfg.StopTimeout, Worker: c.cfg.Failures.Worker, Hang: c.cfg.Failures.Hang, Memory: c.cfg.Failures.Memory, Delay: c.cfg.Failures.Delay, Attempt: c.begun.Number - 1}
 	if m := c.begun.From; m != nil {
 		cfg.Checkpoint, cfg.Reports = m.Number, m.Report
-		c.last, c.reports, c.newest = m.Metrics, m.Report, m.Number
 	}
 	c.begins(cfg.Checkpoint, cfg.Reports)
 	c.g = group.New(cfg)
+	c.reason = ""
 	c.others.Go(c.accept)
 	c.others.Go(c.flush)
 	if c.measure != nil {
@@ -444,7 +447,10 @@ func (c *controller) write(state string) {
 
 // standing is where the run stands, with the failures of earlier controllers.
 func (c *controller) standing(state string) store.Status {
-	s := store.Status{State: state, Workers: c.cfg.Workers, Reports: c.reports, Checkpoint: c.newest, Metrics: maps.Clone(c.last), Reason: c.reason, Failures: maps.Clone(c.before.Failures)}
+	s := store.Status{State: state, Workers: c.cfg.Workers, Reports: c.reports, Checkpoint: c.newest, Metrics: maps.Clone(c.last), Reason: c.reason, Failures: maps.Clone(c.before.Failures), Preemptions: c.before.Preemptions}
+	if c.ended != nil && c.ended.State == group.Preempted {
+		s.Preemptions++
+	}
 	if e := c.before.Error; e != nil && e.Code != fault.Canceled.String() { // which was no failure
 		s.Error = e
 	}

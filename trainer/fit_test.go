@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -199,6 +200,70 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%d attempts, failures %+v", res.Attempts, res.Failures)
 	}
 	sameBook(t, &want, &got)
+}
+
+// The reports of an attempt that failed are in its files to the last, though no checkpoint came after them; those of the run have epoch and step of each report once.
+func TestMetricsOfAttempts(t *testing.T) {
+	c := quick(t, "metrics")
+	loop := func(k *Context) error {
+		s, err := k.Shard("train")
+		if err != nil {
+			return err
+		}
+		for n := 1; n <= steps+5; n++ {
+			b, err := s.Next(k)
+			if err == io.EOF {
+				b, err = s.Next(k)
+			}
+			if err != nil {
+				return err
+			}
+			at := map[string]float64{"epoch": float64(b.Epoch()), "step": float64(b.Step() + 1)}
+			b.Release()
+			if err := k.Report(at, ""); err != nil {
+				return err
+			}
+			if k.Attempt() == 1 && n == steps+2 {
+				if err := k.Barrier(); err != nil {
+					return err
+				}
+				return errors.New("it fails")
+			}
+		}
+		return nil
+	}
+	if res := fitOK(t, loop, c); res.Attempts != 2 || res.Reports != steps+5 {
+		t.Fatalf("%+v", res)
+	}
+	first, err := filepath.Glob(filepath.Join(c.Storage, c.Name, "metrics", "000001-*.jsonl"))
+	if err != nil || len(first) == 0 {
+		t.Fatal(first, err)
+	}
+	lines := 0
+	for _, name := range first {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(b), "\n")
+	}
+	if lines != steps+2 {
+		t.Errorf("%d reports of the first attempt are kept, want %d", lines, steps+2)
+	}
+	run, err := store.Open(t.Context(), c.Storage, c.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	n := 0
+	for row, err := range run.History(t.Context()) {
+		if n++; err != nil || row.Attempt != 2 || row.Report != int64(n) || float64(row.Epoch) != row.Metrics["epoch"] || float64(row.Step) != row.Metrics["step"] || row.Epoch != uint64((n-1)/steps) {
+			t.Fatalf("%+v, %v", row, err)
+		}
+	}
+	if n != steps+5 {
+		t.Errorf("%d reports", n)
+	}
 }
 
 func sameBook(t testing.TB, want, got *book) {

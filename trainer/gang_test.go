@@ -139,8 +139,11 @@ func (s *star) close() {
 func (k conf) member(g *gang.Gang, dir string) Config {
 	cfg := k.config()
 	cfg.Gang, cfg.SharedStorage, cfg.Processes = g, true, k.Loop == "processes"
-	if k.Loop == "" {
+	switch k.Loop {
+	case "":
 		cfg.Env = append(k.env(), "TRAINER_TEST=worker")
+	case "goroutines":
+		cfg.Env = nil
 	}
 	cfg.StartTimeout = 30 * time.Second
 	if cfg.DataProcess != nil && dir != "" {

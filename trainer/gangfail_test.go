@@ -249,7 +249,7 @@ func TestGangWorkerFails(t *testing.T) {
 			k.Workers, k.Fail, k.FailRank = 4, c.fail, 3
 			all, errs := together(t, 2, func(g *gang.Gang, dir string) Config {
 				cfg := k.quiet(t, g, dir)
-				cfg.Failures = Failures{Worker: -1, Memory: -1}
+				cfg.Failures = Failures{Worker: -1, Hang: -1, Memory: -1}
 				if cfg.HangTimeout = 0; c.fail == "hang" {
 					cfg.HangTimeout = 3 * time.Second
 				}

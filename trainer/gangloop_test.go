@@ -43,7 +43,7 @@ func loopOnOne(t *testing.T, workers int) (conf, outcome) {
 	t.Helper()
 	k := newConf(t, "one")
 	k.Workers, k.StepMS = workers, 0
-	fitOK(t, k.loop, func() Config { cfg := k.config(); cfg.Processes = false; return cfg }())
+	fitOK(t, k.loop, inGoroutines(k.config()))
 	o := outcomeOf(t, k, k.Storage)
 	if len(o.losses) != steps*epochs {
 		t.Fatal("the test is wrong")
@@ -123,7 +123,7 @@ func TestGangLoopFails(t *testing.T) {
 				k.Loop, k.Workers, k.Fail, k.FailRank = loop, 4, fail, 3
 				all, errs := trained(t, 2, func(g *gang.Gang, dir string) *Trainer {
 					cfg := k.quiet(t, g, dir)
-					cfg.Failures = Failures{Worker: -1}
+					cfg.Failures = Failures{Worker: -1, Hang: -1}
 					if fail == "hang" {
 						cfg.HangTimeout = 3 * time.Second
 					}
@@ -217,6 +217,9 @@ func TestGangLoopDeaf(t *testing.T) {
 		}, cfg)
 	})
 	close(release)
+	if all[1] == nil {
+		t.Fatal(errs)
+	}
 	<-returned
 	for i, err := range errs {
 		if fault.CodeOf(err) != fault.UserCode && fault.CodeOf(err) != fault.Stalled || !strings.Contains(err.Error(), "rank 1 on node 1") || !strings.Contains(err.Error(), "runs on") || all[i].State != store.Failed {

@@ -100,7 +100,7 @@ func (h *hand) relay(conn *net.UnixConn) {
 			return
 		}
 		if line, err = r.Line(); err == nil {
-			line = looked(line)
+			line = h.looked(line)
 		}
 	}
 	if fault.CodeOf(err) == fault.Invalid { // a line that does not end
@@ -149,7 +149,7 @@ func down(conn, up net.Conn) {
 }
 
 // looked is a line whose report says what is wrong with its folder.
-func looked(line []byte) []byte {
+func (h *hand) looked(line []byte) []byte {
 	if !bytes.Contains(line, []byte(`"dir"`)) {
 		return line
 	}
@@ -157,7 +157,7 @@ func looked(line []byte) []byte {
 	if json.Unmarshal(line, &m) != nil || m.Report == nil || m.Report.Dir == "" {
 		return line // the controller says what is wrong with it
 	}
-	m.Report.Error = wire.FromError(checkDir(m.Report.Dir))
+	m.Report.Error = wire.FromError(h.checkDir(m.Report.Dir))
 	b, err := wire.Append(nil, m)
 	if err != nil {
 		return line

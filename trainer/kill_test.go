@@ -164,7 +164,7 @@ func undisturbedOn(t *testing.T, workers int) outcome {
 	c := newConf(t, "alone")
 	c.Workers, c.StepMS = workers, 0
 	cfg := c.config()
-	cfg.Processes = false
+	cfg = inGoroutines(cfg)
 	fitOK(t, c.loop, cfg)
 	o := outcomeOf(t, c, c.Storage)
 	if len(o.losses) != steps*epochs || len(o.metrics) != 8 {

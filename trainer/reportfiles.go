@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -124,4 +125,78 @@ func (f *reportFiles) settle(err error) error {
 		err = fault.New(fault.CodeOf(err), "%w; its files are kept in %s", err, strings.Join(kept, ", and in "))
 	}
 	return err
+}
+
+// checkDir refuses a folder of this machine that holds no checkpoint: what is missing, empty, or a file; one that holds what others need, as the working directory; and, where folders are moved away
+// (Checkpointing.Async), one inside of those that checkpoints are in.
+func (s *site) checkDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fault.New(fault.Invalid, "the folder of a checkpoint is an absolute path, not %q", dir)
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
+	}
+	if !st.IsDir() {
+		return fault.New(fault.Invalid, "a checkpoint is a folder, %s is a file: give the folder that it is in", dir)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
+	}
+	defer f.Close()
+	if names, _ := f.Readdirnames(1); len(names) == 0 {
+		return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is empty: write its files before the report, or report without a folder", dir)
+	}
+	within := func(path, of string) bool {
+		return path == of || strings.HasPrefix(path, strings.TrimSuffix(of, "/")+"/")
+	}
+	whole := leads(dir)
+	for _, p := range s.spots() {
+		switch path := leads(p.path); {
+		case within(path, whole):
+			return fault.New(fault.Invalid, "the folder of a checkpoint, %s, holds %s, %s: write the files of a checkpoint into a folder of their own", dir, p.what, p.path)
+		case s.staging != nil && p.files && within(whole, path):
+			return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is in %s, %s, and would be moved away from there (Checkpointing.Async): copy its files into a folder of their own", dir, p.what, p.path)
+		}
+	}
+	return nil
+}
+
+// spot is a folder that is no checkpoint.
+type spot struct {
+	path, what string
+	files      bool // of checkpoints
+}
+
+// spots are the folders of this machine that the run needs, and the user.
+func (s *site) spots() []spot {
+	var all []spot
+	if dir, err := os.Getwd(); err == nil {
+		all = append(all, spot{dir, "the working directory", false})
+	}
+	if dir := s.cfg.Dir; dir != "" {
+		all = append(all, spot{dir, "the working directory of the workers", false})
+	}
+	if dir, ok := s.run.Local(); ok {
+		all = append(all, spot{dir, "the folder of the run", true})
+	}
+	if dir, err := downloads(); err == nil {
+		all = append(all, spot{dir, "the folder of downloaded checkpoints", true})
+	}
+	if dir, err := os.UserHomeDir(); err == nil {
+		all = append(all, spot{dir, "the home of this user", false})
+	}
+	return append(all, spot{os.TempDir(), "the folder for temporary files", false}, spot{s.logs, "the logs of the run", false}, spot{s.sockets.path, "the sockets of the run", false})
+}
+
+// leads is where a path leads.
+func leads(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		return to
+	}
+	return path // of what is not there
 }

@@ -134,7 +134,9 @@ func TestCancel(t *testing.T) {
 		c := newConf(t, fmt.Sprintf("cancel-%v", processes))
 		c.StepMS = 20
 		cfg := c.config()
-		cfg.Processes = processes
+		if !processes {
+			cfg = inGoroutines(cfg)
+		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var at time.Time
 		cfg.Events.Committed = func(store.Manifest) { at = time.Now(); cancel(errors.New("enough")) }

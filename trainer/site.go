@@ -117,6 +117,10 @@ func (s *site) launches() error {
 			return fault.New(fault.Unsupported, "the memory of goroutines cannot be limited: set Processes")
 		case cfg.Resources.GPUs > 0:
 			return fault.New(fault.Unsupported, "goroutines cannot have devices of their own: set Processes")
+		case cfg.Resources.CPUs > 0:
+			return fault.New(fault.Unsupported, "the CPUs of goroutines cannot be limited: set Processes, or GOMAXPROCS for all")
+		case len(cfg.Env) > 0 || cfg.Dir != "":
+			return fault.New(fault.Unsupported, "goroutines have the environment and the working directory of this process: set Processes, or change those (Config.Env, Config.Dir)")
 		}
 	}
 	if s.work != nil && cfg.Processes {
@@ -242,7 +246,7 @@ func (s *site) process(w launch.Worker, base, vars []string, socket string, atte
 // environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang.
 func (s *site) environ(from []string) []string {
 	var env []string
-	threads, gloo := false, s.cfg.gang() == nil
+	threads, goThreads, gloo := false, s.work == nil || s.cfg.Resources.CPUs == 0, s.cfg.gang() == nil
 	for _, kv := range append(from[:len(from):len(from)], s.cfg.Env...) {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
@@ -250,17 +254,22 @@ func (s *site) environ(from []string) []string {
 			continue
 		case "OMP_NUM_THREADS":
 			threads = true
+		case "GOMAXPROCS":
+			goThreads = true
 		case envGloo:
 			gloo = true
 		}
 		env = append(env, kv)
 	}
+	n := int(s.cfg.Resources.CPUs)
+	if s.cfg.Resources.CPUs == 0 {
+		n = procs.CPUs() / s.cfg.perNode()
+	}
 	if !threads {
-		n := int(s.cfg.Resources.CPUs)
-		if s.cfg.Resources.CPUs == 0 {
-			n = procs.CPUs() / s.cfg.perNode()
-		}
 		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(n, 1)))
+	}
+	if !goThreads {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(max(n, 1)))
 	}
 	if !gloo {
 		if name := interfaceOf(s.cfg.gang().Host(s.node)); name != "" {

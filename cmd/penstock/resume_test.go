@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -200,7 +202,8 @@ esac
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1")
 }
 
-// Of GPUs whole ones are leased, more than there are is refused with both numbers, and a run that waits for others hears a notice: it is preempted, and resumed later.
+// Of GPUs whole ones are leased, and seen by their worker alone; more than there are is refused with both numbers. A run that waits for others says for whom, and hears a notice: it is preempted, and
+// resumed later. What it was before it waits, or is refused, is not forgotten.
 func TestTrainGPUs(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
 		t.Skip("this machine has GPUs of its own") // NVML would list those
@@ -216,34 +219,75 @@ func TestTrainGPUs(t *testing.T) {
 		return append([]string{"train", trainSpec(t, sub, config), "--name", name, "--storage", dir + "/runs", "--set", "train.resources={gpus: 1}"}, args...)
 	}
 	r := penstock(t, gpus("much", "", "--workers", "3")...)
-	if r.code != exitUsage || !strings.Contains(r.err, "3") || !strings.Contains(r.err, "2") || !strings.Contains(r.err, "GPU") {
+	if r.code != exitUsage || !strings.Contains(r.err, "asked for 3 GPUs (3 workers x 1), this machine has 2") {
+		t.Errorf("%+v", r)
+	}
+	// A run that failed once, and was preempted once.
+	again := startPenstock(t, gpus("again", "wait: 10, die: 12, tell: "+made.path)...)
+	made.wait(t, again, 20)
+	send(t, again.Cmd, syscall.SIGTERM)
+	if _ = again.Wait(); again.ProcessState.ExitCode() != exitPreempted {
+		t.Fatalf("exit %d: %s%s", again.ProcessState.ExitCode(), again.out.String(), again.err.String())
+	}
+	history := func(state string) string {
+		t.Helper()
+		var x runJSON
+		if err := json.Unmarshal([]byte(ok(t, "status", dir+"/runs/again", "--json")), &x); err != nil {
+			t.Fatal(err)
+		}
+		if x.State != state || x.Failures["worker"] != 1 || x.Preemptions != 1 || x.Reports == 0 || x.Checkpoint == 0 {
+			t.Fatalf("%+v, want %s", x, state)
+		}
+		return fmt.Sprint(x.Reports, x.Checkpoint, x.Metrics)
+	}
+	was := history(store.Preempted)
+	if text := ok(t, "status", dir+"/runs/again"); !strings.Contains(text, "failures         1 of a worker\npreemptions      1\n") {
+		t.Error(text)
+	}
+	if r := penstock(t, "resume", dir+"/runs/again", "--workers", "3"); r.code == 0 || !strings.Contains(r.err, "asked for 3 GPUs") || history(store.Failed) != was {
 		t.Errorf("%+v", r)
 	}
 	holder := startPenstock(t, gpus("holder", "wait: 20, tell: "+made.path, "--set", "train.config.steps=1000000")...)
 	made.wait(t, holder, 2)
-	c := command(t, gpus("queued", "")...)
-	stderr, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	c.Stdout = &out
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer c.Process.Kill()
-	in := bufio.NewReader(stderr)
-	for line := ""; !strings.Contains(line, "waits for devices"); {
-		if line, err = in.ReadString('\n'); err != nil {
-			t.Fatal(err, line)
+	waits := fmt.Sprintf("penstock: the run waits for 2 more GPUs: 0, 1 held by run holder (process %d)\n", holder.Process.Pid)
+	queue := func(args ...string) (c *exec.Cmd, out *strings.Builder, in *bufio.Reader) {
+		t.Helper()
+		c, out = command(t, args...), &strings.Builder{}
+		stderr, err := c.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
 		}
+		c.Stdout = out
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill() })
+		in = bufio.NewReader(stderr)
+		for line := ""; line != waits; {
+			if line, err = in.ReadString('\n'); err != nil {
+				t.Fatal(err, line)
+			}
+		}
+		return c, out, in
 	}
-	if r := penstock(t, "status", dir+"/runs/queued"); !strings.Contains(r.out, "queued") {
-		t.Errorf("%+v", r)
+	lost, _, left := queue("resume", dir+"/runs/again")
+	memtest.Poll(time.Minute, func() bool { return strings.Contains(ok(t, "status", dir+"/runs/again"), store.Queued) }) // what is said comes before what is written
+	if history(store.Queued) != was {
+		t.Error("it is another run")
 	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	send(t, lost, syscall.SIGKILL)
+	_, _ = left.ReadString(0)
+	_ = lost.Wait()
+	if history(store.StateLost) != was {
+		t.Error("it is another run")
 	}
+	c, out, in := queue(gpus("queued", "")...)
+	if !memtest.Poll(time.Minute, func() bool {
+		return strings.Contains(ok(t, "status", dir+"/runs/queued"), "queued (waits for 2 more GPUs: 0, 1 held by run holder")
+	}) {
+		t.Error(ok(t, "status", dir+"/runs/queued"))
+	}
+	send(t, c, syscall.SIGTERM)
 	rest, _ := in.ReadString(0)
 	_ = c.Wait()
 	if c.ProcessState.ExitCode() != exitPreempted || !strings.Contains(out.String(), "queued: preempted after 0 reports in 0 attempts") || !strings.Contains(out.String(), "go on with: penstock resume queued") {
@@ -252,11 +296,41 @@ func TestTrainGPUs(t *testing.T) {
 	if r := penstock(t, "status", dir+"/runs/queued"); !strings.Contains(r.out, "state            preempted") {
 		t.Errorf("%+v", r)
 	}
-	if err := holder.Process.Signal(syscall.SIGINT); err != nil {
+	send(t, holder.Cmd, syscall.SIGINT)
+	_ = holder.Wait()
+	for _, name := range []string{"queued", "again"} {
+		r := penstock(t, "resume", dir+"/runs/"+name)
+		for _, want := range []string{"rank 1: 30 steps", "rank 0 sees GPUs 0\n", "rank 1 sees GPUs 1\n"} {
+			if r.code != 0 || !strings.Contains(r.out, want) {
+				t.Errorf("%s: %+v, want %q", name, r, want)
+			}
+		}
+	}
+	run, err := store.Open(t.Context(), dir+"/runs", "queued")
+	if err != nil {
 		t.Fatal(err)
 	}
-	_ = holder.Wait()
-	if r := penstock(t, "resume", dir+"/runs/queued"); r.code != 0 || !strings.Contains(r.out, "rank 1: 30 steps") {
-		t.Errorf("%+v", r)
+	defer run.Close()
+	reports := 0
+	for row, err := range run.History(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports++
+		for name, want := range map[string]float64{"rank0/gpu0/utilisation": 0.37, "rank0/gpu0/power": 61.5, "rank1/gpu0/temperature": 40, "rank1/gpu0/memory": 2048 << 20} {
+			if got, ok := row.Metrics[name]; !ok || got != want {
+				t.Errorf("report %d: %s is %v, want %v: %v", row.Report, name, got, want, row.Metrics)
+			}
+		}
+	}
+	if reports == 0 {
+		t.Error("no reports")
+	}
+}
+
+func send(t *testing.T, c *exec.Cmd, s syscall.Signal) {
+	t.Helper()
+	if err := c.Process.Signal(s); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -84,23 +84,24 @@ it, as with one that failed or was preempted. (The process is looked for on this
 
 // runJSON is a run in --json.
 type runJSON struct {
-	Name       string         `json:"name"`
-	State      string         `json:"state"`
-	Created    time.Time      `json:"created,omitzero"`
-	Updated    time.Time      `json:"updated,omitzero"`
-	Workers    int            `json:"workers,omitempty"`
-	Attempt    int            `json:"attempt"`
-	Reports    int64          `json:"reports"`
-	Checkpoint int            `json:"checkpoint"`
-	Metrics    store.Metrics  `json:"metrics,omitempty"`
-	Failures   map[string]int `json:"failures,omitempty"`
-	Reason     string         `json:"reason,omitempty"`
-	Error      *store.Error   `json:"error,omitempty"`
-	Host       string         `json:"host,omitempty"`
-	PID        int            `json:"pid,omitempty"`
-	Job        string         `json:"job,omitempty"` // of a cluster, CLUSTER/JOB
-	URL        string         `json:"url,omitempty"`
-	Command    []string       `json:"command,omitempty"`
+	Name        string         `json:"name"`
+	State       string         `json:"state"`
+	Created     time.Time      `json:"created,omitzero"`
+	Updated     time.Time      `json:"updated,omitzero"`
+	Workers     int            `json:"workers,omitempty"`
+	Attempt     int            `json:"attempt"`
+	Reports     int64          `json:"reports"`
+	Checkpoint  int            `json:"checkpoint"`
+	Metrics     store.Metrics  `json:"metrics,omitempty"`
+	Failures    map[string]int `json:"failures,omitempty"`
+	Preemptions int            `json:"preemptions,omitempty"`
+	Reason      string         `json:"reason,omitempty"`
+	Error       *store.Error   `json:"error,omitempty"`
+	Host        string         `json:"host,omitempty"`
+	PID         int            `json:"pid,omitempty"`
+	Job         string         `json:"job,omitempty"` // of a cluster, CLUSTER/JOB
+	URL         string         `json:"url,omitempty"`
+	Command     []string       `json:"command,omitempty"`
 }
 
 func runOf(s store.Summary) runJSON {
@@ -113,7 +114,7 @@ func runOf(s store.Summary) runJSON {
 		workers = x.Workers
 	}
 	return runJSON{Name: s.Name, State: s.State, Created: s.Created, Updated: x.Updated, Workers: workers, Attempt: x.Attempt, Reports: x.Reports, Checkpoint: x.Checkpoint,
-		Metrics: x.Metrics, Failures: x.Failures, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID, Job: x.Job}
+		Metrics: x.Metrics, Failures: x.Failures, Preemptions: x.Preemptions, Reason: x.Reason, Error: x.Error, Host: x.Host, PID: x.PID, Job: x.Job}
 }
 
 func statusCommand() *cobra.Command {
@@ -188,6 +189,9 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	}
 	t.row("attempts", number(int64(x.Attempt)))
 	t.row("failures", failuresText(x.Failures))
+	if x.Preemptions > 0 {
+		t.row("preemptions", number(int64(x.Preemptions)))
+	}
 	t.row("reports", count(x.Reports))
 	t.row("last checkpoint", lastNumber(x.Checkpoint))
 	if len(x.Metrics) > 0 {
@@ -421,7 +425,7 @@ func metricsText(m map[string]float64) string {
 
 // failuresText counts the failures of a run by what they were.
 func failuresText(f map[string]int) string {
-	names := map[string]string{"worker": "of a worker", "memory": "out of memory", "fatal": "that ended the run"}
+	names := map[string]string{"worker": "of a worker", "hang": "that hung", "memory": "out of memory", "fatal": "that ended the run"}
 	var parts []string
 	for _, class := range slices.Sorted(maps.Keys(f)) {
 		if f[class] > 0 {

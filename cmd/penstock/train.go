@@ -428,10 +428,13 @@ func configure(c *trainer.Config, t *spec.Train, workers bool) error {
 		}
 	}
 	if f := t.Failures; f != nil {
-		c.Failures.Worker, c.Failures.Memory = budget(f.Worker), budget(f.Memory)
+		c.Failures = trainer.Failures{Worker: budget(f.Worker), Hang: budget(f.Hang), Memory: budget(f.Memory), Delay: time.Duration(f.Delay)}
 	}
 	if k := t.Checkpoints; k != nil {
-		c.Checkpoint = trainer.Checkpointing{Async: k.Upload == "async", Policy: store.Policy{KeepLast: k.KeepLast, KeepEvery: k.KeepEvery}}
+		c.Checkpoint = trainer.Checkpointing{Async: k.Upload == "async", Parallel: k.Parallel, Policy: store.Policy{KeepLast: k.KeepLast, KeepEvery: k.KeepEvery}}
+		if k.KeepAll {
+			c.Checkpoint.KeepLast = -1
+		}
 		if b := k.KeepBest; b != nil {
 			c.Checkpoint.KeepBest, c.Checkpoint.Metric, c.Checkpoint.Order = max(b.N, 1), b.Metric, b.Order
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/trainer"
+	"github.com/penstock-data/penstock/trainer/store"
 )
 
 // trainSpec writes the spec of a run whose workers are those of worker_test.go; config is what they are told beside its steps.
@@ -564,5 +568,73 @@ func TestData(t *testing.T) {
 	var said struct{ Error struct{ Code, Text string } }
 	if err := json.Unmarshal([]byte(r.out), &said); err != nil || said.Error.Code != "invalid" || !strings.Contains(said.Error.Text, "idd") || r.code != exitUsage {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Every key of the train section is a part of the configuration: what it says, and that it says something.
+func TestConfigure(t *testing.T) {
+	n := func(i int) *int { return &i }
+	hang := spec.Duration(3 * time.Second)
+	full := func() *spec.Train {
+		return &spec.Train{
+			Workers: 4, Resources: &spec.Resources{CPUs: 1.5, GPUs: 2, Memory: 3 << 30}, Storage: "runs", Env: []string{"A=1"}, WorkingDir: "src", Logs: "logs",
+			Config:       map[string]json.RawMessage{"lr": json.RawMessage("0.1")},
+			StartTimeout: spec.Duration(time.Second), HangTimeout: &hang, ReportTimeout: spec.Duration(5 * time.Second), StopTimeout: spec.Duration(7 * time.Second),
+			Failures:    &spec.Failures{Worker: n(11), Hang: n(12), Memory: n(13), Delay: spec.Duration(14 * time.Second)},
+			Checkpoints: &spec.Checkpoints{KeepLast: 15, KeepBest: &spec.Best{Metric: "m", Order: "max", N: 16}, KeepEvery: 17, Upload: "async", Parallel: 18},
+			Preemption:  &spec.Preemption{Grace: spec.Duration(19 * time.Second)},
+		}
+	}
+	of := func(s *spec.Train) trainer.Config {
+		t.Helper()
+		var c trainer.Config
+		if err := configure(&c, s, true); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	want := trainer.Config{
+		Workers: 4, Resources: trainer.Resources{CPUs: 1.5, GPUs: 2, Memory: 3 << 30}, Storage: "runs", Env: []string{"A=1"}, Dir: "src", Logs: "logs", Settings: map[string]any{"lr": json.RawMessage("0.1")},
+		StartTimeout: time.Second, HangTimeout: 3 * time.Second, ReportTimeout: 5 * time.Second, StopTimeout: 7 * time.Second,
+		Failures:   trainer.Failures{Worker: 11, Hang: 12, Memory: 13, Delay: 14 * time.Second},
+		Checkpoint: trainer.Checkpointing{Policy: store.Policy{KeepLast: 15, KeepBest: 16, Metric: "m", Order: "max", KeepEvery: 17}, Async: true, Parallel: 18},
+		Preemption: trainer.Preemption{Grace: 19 * time.Second},
+	}
+	if got := of(full()); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	elsewhere := map[string]bool{"Command": true, "Name": true, "Data": true} // see training.run
+	var leaves func(path []int, s reflect.Type)
+	leaves = func(path []int, s reflect.Type) {
+		for i := range s.NumField() {
+			f, at := s.Field(i), append(path[:len(path):len(path)], i)
+			if typ := f.Type; typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct {
+				leaves(at, typ.Elem())
+				continue
+			}
+			s := full()
+			v := reflect.ValueOf(s).Elem().FieldByIndex(at)
+			if f.Type.Kind() == reflect.Bool {
+				v.SetBool(true)
+			} else {
+				v.SetZero()
+			}
+			if reflect.DeepEqual(of(s), want) != elsewhere[f.Name] {
+				t.Errorf("%s: without it the configuration is the same: %v", f.Name, !elsewhere[f.Name])
+			}
+		}
+	}
+	leaves(nil, reflect.TypeFor[spec.Train]())
+	zero := spec.Duration(0)
+	c := of(&spec.Train{HangTimeout: &zero, Failures: &spec.Failures{Worker: n(0), Hang: n(0), Memory: n(0)}})
+	if c.Workers != 1 || c.Storage != defaultStorage || c.HangTimeout >= 0 || c.Failures.Worker >= 0 || c.Failures.Hang >= 0 || c.Failures.Memory >= 0 {
+		t.Errorf("0 is none: %+v", c)
+	}
+	if c := of(&spec.Train{Checkpoints: &spec.Checkpoints{KeepAll: true}}); c.Checkpoint.KeepLast >= 0 {
+		t.Errorf("%+v", c)
+	}
+	var missing trainer.Config
+	if err := configure(&missing, &spec.Train{Env: []string{"PENSTOCK_TEST_NOT_SET"}}, true); err == nil || !strings.Contains(err.Error(), "PENSTOCK_TEST_NOT_SET is not set here") {
+		t.Error(err)
 	}
 }

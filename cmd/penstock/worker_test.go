@@ -196,6 +196,9 @@ func worker() error {
 		}
 	}
 	fmt.Printf("rank %d: %d steps\n", rank, done)
+	if gpus, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
+		fmt.Printf("rank %d sees GPUs %s\n", rank, gpus)
+	}
 	if err := data.Close(); err != nil {
 		return err
 	}

@@ -47,16 +47,20 @@ type TrainData struct {
 
 // Failures that a run outlives.
 type Failures struct {
-	Worker *int `json:"worker,omitempty" doc:"crashes and hangs of workers, and losses of the data process; default 3" min:"0"`
-	Memory *int `json:"memory,omitempty" doc:"ends for lack of memory; default 1" min:"0"`
+	Worker *int     `json:"worker,omitempty" doc:"crashes of workers, and losses of the data process; default 3" min:"0"`
+	Hang   *int     `json:"hang,omitempty" doc:"workers that gave no sign, did not connect, made no report in time, or did not end; default 3" min:"0"`
+	Memory *int     `json:"memory,omitempty" doc:"ends for lack of memory; default 1" min:"0"`
+	Delay  Duration `json:"delay,omitempty" doc:"before another start, doubled each time up to a minute; default: none, 1s where no worker got ready"`
 }
 
 // Checkpoints of a run. The newest is always kept.
 type Checkpoints struct {
+	KeepAll   bool   `json:"keep_all,omitempty" doc:"all of them"`
 	KeepLast  int    `json:"keep_last,omitempty" doc:"the last n; default 3" min:"1"`
 	KeepBest  *Best  `json:"keep_best,omitempty" doc:"the best by a metric, beside these"`
 	KeepEvery int64  `json:"keep_every,omitempty" doc:"the first at or after each so many reports, for good" min:"1"`
 	Upload    string `json:"upload,omitempty" doc:"sync: report returns when the checkpoint is committed (default); async: when its files have been moved away, and they are committed beside the steps" enum:"sync|async"`
+	Parallel  int    `json:"parallel,omitempty" doc:"files that are uploaded at once; default 8" min:"1"`
 }
 
 // Best checkpoints.
@@ -88,6 +92,9 @@ func (c *checker) trainRules(root *yaml.Node, s *Spec) {
 	if s.Shards == nil {
 		add("train", "the spec has no shards, which say how rows become the batches of workers: add `shards: {global_batch: 256}`")
 	}
+	if k := t.Checkpoints; k != nil && k.KeepAll && (k.KeepLast > 0 || k.KeepBest != nil || k.KeepEvery > 0) {
+		add("train.checkpoints.keep_all", "all checkpoints are kept, so keep_last, keep_best and keep_every say nothing: give keep_all, or the others")
+	}
 	if t.Command != nil && (len(t.Command) == 0 || t.Command[0] == "") {
 		add("train.command", "must begin with a program, such as [python, train.py]")
 	}
@@ -117,6 +124,9 @@ func (c *checker) trainRules(root *yaml.Node, s *Spec) {
 	times := map[string]Duration{"start_timeout": t.StartTimeout, "report_timeout": t.ReportTimeout, "stop_timeout": t.StopTimeout}
 	if t.Preemption != nil {
 		times["preemption.grace"] = t.Preemption.Grace
+	}
+	if t.Failures != nil {
+		times["failures.delay"] = t.Failures.Delay
 	}
 	for _, key := range slices.Sorted(maps.Keys(times)) {
 		if path := "train." + key; times[key] < 0 || times[key] == 0 && lookup(root, path) != nil {

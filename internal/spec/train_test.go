@@ -29,8 +29,8 @@ train:
   hang_timeout: 0s
   report_timeout: 2m
   stop_timeout: 3s
-  failures: {worker: 0, memory: 2}
-  checkpoints: {keep_last: 5, keep_best: {metric: val_loss, order: max, n: 2}, keep_every: 100, upload: async}
+  failures: {worker: 0, hang: 5, memory: 2, delay: 4s}
+  checkpoints: {keep_last: 5, keep_best: {metric: val_loss, order: max, n: 2}, keep_every: 100, upload: async, parallel: 4}
   preemption: {grace: 45s}
 `
 
@@ -39,13 +39,13 @@ func TestTrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zero, two, never := 0, 2, Duration(0)
+	zero, five, two, never := 0, 5, 2, Duration(0)
 	want := Train{
 		Command: []string{"python", "train.py", "--deep"}, Workers: 3, Resources: &Resources{CPUs: 1.5, GPUs: 1, Memory: 8 << 30}, Name: "first",
 		Storage: "s3://bucket/runs", Data: map[string]TrainData{"val": {Spec: "val.yaml", Eval: true}}, Config: s.Train.Config, Env: []string{"A=1", "HOME"},
 		WorkingDir: "src", Logs: "logs", StartTimeout: Duration(time.Minute), HangTimeout: &never, ReportTimeout: Duration(2 * time.Minute),
-		StopTimeout: Duration(3 * time.Second), Failures: &Failures{&zero, &two}, Preemption: &Preemption{Duration(45 * time.Second)},
-		Checkpoints: &Checkpoints{KeepLast: 5, KeepBest: &Best{"val_loss", "max", 2}, KeepEvery: 100, Upload: "async"},
+		StopTimeout: Duration(3 * time.Second), Failures: &Failures{&zero, &five, &two, Duration(4 * time.Second)}, Preemption: &Preemption{Duration(45 * time.Second)},
+		Checkpoints: &Checkpoints{KeepLast: 5, KeepBest: &Best{"val_loss", "max", 2}, KeepEvery: 100, Upload: "async", Parallel: 4},
 	}
 	if !reflect.DeepEqual(*s.Train, want) {
 		t.Errorf("%+v, want %+v", *s.Train, want)
@@ -94,6 +94,10 @@ func TestTrainMistakes(t *testing.T) {
 		{"metric: val_loss, ", "", `train.checkpoints.keep_best: key "metric" is missing`},
 		{"metric: val_loss", "metric: ''", "train.checkpoints.keep_best.metric: must not be empty"},
 		{"keep_last: 5", "keep_last: 0", "train.checkpoints.keep_last: must be at least 1"},
+		{"keep_last: 5", "keep_all: true", "t.yaml:20:27: train.checkpoints.keep_all: all checkpoints are kept, so keep_last, keep_best and keep_every say nothing"},
+		{"keep_last: 5, keep_best: {metric: val_loss, order: max, n: 2}, keep_every: 100", "keep_all: true", ""},
+		{"delay: 4s", "delay: -4s", "train.failures.delay: must be more than 0s"},
+		{"parallel: 4", "parallel: 0", "train.checkpoints.parallel: must be at least 1"},
 		{"upload: async", "upload: later", `want one of sync, async, not "later"`},
 	} {
 		text := strings.Replace(trained, c.from, c.to, 1)

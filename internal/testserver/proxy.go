@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,7 +26,8 @@ type Faults struct {
 
 	Slow     float64       // the answer comes after Latency
 	Latency  time.Duration // of slow answers
-	Error    float64       // 503 without reaching the server
+	Error    float64       // Status without reaching the server
+	Status   int           // of errors; 0: 503
 	Reset    float64       // the connection is reset instead of an answer
 	Truncate float64       // the connection ends somewhere in the body
 	Stall    float64       // the body stops somewhere, the connection stays
@@ -150,7 +152,7 @@ func (p *Proxy) serve(rp *httputil.ReverseProxy, w http.ResponseWriter, r *http.
 	switch fault {
 	case faultError:
 		p.Errors.Add(1)
-		http.Error(w, "injected", http.StatusServiceUnavailable)
+		http.Error(w, "injected", cmp.Or(f.Status, http.StatusServiceUnavailable))
 		return
 	case faultReset:
 		p.Resets.Add(1)

@@ -24,7 +24,6 @@ type Lease struct {
 	per     int
 	devices []Device
 	own     bool // this process has a CUDA_VISIBLE_DEVICES
-	gpus    bool // the machine has any
 
 	once  sync.Once
 	files []*os.File
@@ -35,14 +34,11 @@ type Lease struct {
 //
 // Instances of a divided GPU are leased to workers that ask for one device: CUDA uses no more than one in a process.
 func (inv *Inventory) Lease(ctx context.Context, run string, perWorker, workers int, waiting func(reason string)) (*Lease, error) {
-	if perWorker < 0 || workers < 1 {
+	if perWorker < 1 || workers < 1 {
 		return nil, fault.New(fault.Invalid, "asked for %d GPUs for each of %d workers", perWorker, workers)
 	}
-	l := &Lease{per: perWorker, own: inv.own, gpus: inv.Total > 0}
+	l := &Lease{per: perWorker, own: inv.own}
 	want := perWorker * workers
-	if want == 0 {
-		return l, nil
-	}
 	usable := slices.Clone(inv.Devices)
 	if perWorker > 1 {
 		usable = slices.DeleteFunc(usable, func(d Device) bool { return d.Parent != "" })
@@ -122,14 +118,8 @@ func (l *Lease) Visible(worker int) []string {
 	return out
 }
 
-// Env is what a worker's environment needs, as NAME=value. A worker that asked for no device sees none, where the machine has some: it would use what others lease.
+// Env is what a worker's environment needs, as NAME=value: it sees its own devices alone.
 func (l *Lease) Env(worker int) []string {
-	if l.per == 0 {
-		if l.gpus {
-			return []string{"CUDA_VISIBLE_DEVICES="}
-		}
-		return nil
-	}
 	env := []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(l.Visible(worker), ",")}
 	if !l.own {
 		env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID") // else CUDA counts the fastest first, and not as we do

@@ -41,7 +41,7 @@ func Example() {
 	metrics := run.Metrics(attempt.Number)
 	for report := int64(1); report <= 4; report++ {
 		loss := map[string]float64{"loss": 1 / float64(report)}
-		if err := metrics.Append(report, time.Now(), 10*report, loss); err != nil {
+		if err := metrics.Append(store.Row{Report: report, Time: time.Now(), Step: 10 * report, Metrics: loss}); err != nil {
 			fmt.Println(err)
 			return
 		}

@@ -48,7 +48,7 @@ func TestFaults(t *testing.T) {
 		if i == 3 {
 			files["large"] = strings.Repeat("large", 4<<20) // of several parts
 		}
-		if err := w.Append(i, time.Now(), i, nil); err != nil {
+		if err := w.Append(Row{Report: i, Time: time.Now(), Step: i}); err != nil {
 			t.Fatal(err)
 		}
 		m, err := c.Commit(t.Context(), Commit{Report: i, World: 1, Parts: []Part{{0, tree(t, files)}}})
@@ -123,7 +123,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	defer r.Close()
 	at := begin(t, r)
-	if err := r.Metrics(at.Number).Append(1, time.Now(), 1, nil); err != nil {
+	if err := r.Metrics(at.Number).Append(Row{Report: 1, Time: time.Now(), Step: 1}); err != nil {
 		t.Fatal(err)
 	}
 	m := commit(t, r, 1, map[string]string{"f": "x"})

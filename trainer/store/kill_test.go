@@ -48,7 +48,7 @@ func commitChild(c childConfig) {
 			die(os.MkdirAll(filepath.Dir(f), 0o777))
 			die(os.WriteFile(f, []byte(data), 0o666))
 		}
-		die(w.Append(report, time.Now(), report, Metrics{"x": float64(report)}))
+		die(w.Append(Row{Report: report, Time: time.Now(), Step: report, Metrics: Metrics{"x": float64(report)}}))
 		m, err := r.Commit(ctx, Commit{Report: report, World: 2, Metrics: Metrics{"x": rnd.Float64()}, Parts: []Part{{0, c.Dir}},
 			Data: map[string]Data{"train": {State: json.RawMessage(fmt.Sprint(report)), Ledger: fmt.Append(nil, "ledger", report)}}, Parallel: 3})
 		die(err)

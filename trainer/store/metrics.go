@@ -24,12 +24,13 @@ const (
 	readSegment = 128 << 20
 )
 
-// Row is a report.
+// Row is a report. Epoch and Step are where the ranks were in their training data set; of several, in the one that is furthest.
 type Row struct {
 	Attempt int       `json:"-"`
 	Report  int64     `json:"report"`
-	Time    time.Time `json:"time"`
-	Step    int64     `json:"step"`
+	Time    time.Time `json:"time"` // UTC
+	Epoch   uint64    `json:"epoch"`
+	Step    int64     `json:"step"` // done in this epoch
 	Metrics Metrics   `json:"metrics"`
 }
 
@@ -68,10 +69,11 @@ func (r *Run) flushMetrics(ctx context.Context) error {
 }
 
 // Append keeps a report to be written, without I/O. Reports of an attempt come in order. When 64 MiB wait it is an Exhausted error: the storage has not taken any for long.
-func (w *MetricsWriter) Append(report int64, t time.Time, step int64, m map[string]float64) error {
-	line, err := json.Marshal(Row{Report: report, Time: t.UTC(), Step: step, Metrics: m})
+func (w *MetricsWriter) Append(row Row) error {
+	row.Time = row.Time.UTC()
+	line, err := json.Marshal(row)
 	if err != nil {
-		return fault.New(fault.Invalid, "metrics of report %d: %w", report, err)
+		return fault.New(fault.Invalid, "metrics of report %d: %w", row.Report, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

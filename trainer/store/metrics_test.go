@@ -57,9 +57,9 @@ func TestHistory(t *testing.T) {
 			var waiting []Row
 			for range rnd.IntN(30) {
 				report++
-				row := Row{Attempt: at.Number, Report: report, Step: report * 3, Time: base.Add(time.Duration(report) * time.Second),
+				row := Row{Attempt: at.Number, Report: report, Epoch: rnd.Uint64(), Step: report * 3, Time: base.Add(time.Duration(report) * time.Second),
 					Metrics: Metrics{"loss": rnd.Float64(), "big": math.Inf(1), "text \"\n": 1e-300}}
-				if err := w.Append(row.Report, row.Time, row.Step, row.Metrics); err != nil {
+				if err := w.Append(row); err != nil {
 					t.Fatal(err)
 				}
 				waiting = append(waiting, row)
@@ -92,7 +92,7 @@ func TestMetricsBounds(t *testing.T) {
 		long := Metrics{strings.Repeat("m", 1000): 1}
 		const n = 9000
 		for i := range int64(n) {
-			if err := w.Append(i+1, time.Now(), i, long); err != nil {
+			if err := w.Append(Row{Report: i + 1, Time: time.Now(), Step: i, Metrics: long}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestMetricsBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.hook = nil
-		if err := w.Append(n+1, time.Now(), n, nil); err != nil {
+		if err := w.Append(Row{Report: n + 1, Time: time.Now(), Step: n}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
@@ -149,7 +149,7 @@ func TestMetricsBounds(t *testing.T) {
 		huge := Metrics{strings.Repeat("h", 5<<20): 1}
 		var err error
 		for i := int64(0); err == nil && i < 20; i++ {
-			err = w.Append(n+2+i, time.Now(), 0, huge)
+			err = w.Append(Row{Report: n + 2 + i, Time: time.Now(), Metrics: huge})
 		}
 		wantErr(t, err, fault.Exhausted, "64 MiB")
 		if err := w.Flush(t.Context()); err != nil {
@@ -175,7 +175,7 @@ func TestMetricsConflicts(t *testing.T) {
 	now := time.Now()
 	add := func(n int64) {
 		t.Helper()
-		if err := w.Append(n, now, n, Metrics{"x": 1}); err != nil {
+		if err := w.Append(Row{Report: n, Time: now, Step: n, Metrics: Metrics{"x": 1}}); err != nil {
 			t.Fatal(err)
 		}
 	}

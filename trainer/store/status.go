@@ -39,15 +39,17 @@ type Status struct {
 	Attempt int    `json:"attempt"` // the group's start; set by SetStatus
 	// The controller; set by SetStatus.
 	Process
-	Job        string         `json:"job,omitempty"`     // that started it, as in BeginOptions; set by SetStatus
-	Updated    time.Time      `json:"updated"`           // set by SetStatus
-	Workers    int            `json:"workers,omitempty"` // of the last attempt
-	Reports    int64          `json:"reports"`
-	Checkpoint int            `json:"checkpoint,omitempty"` // the newest
-	Metrics    Metrics        `json:"metrics,omitempty"`    // of the last report
-	Error      *Error         `json:"error,omitempty"`      // the last failure
-	Failures   map[string]int `json:"failures,omitempty"`   // by class, of all controllers of the run
-	Reason     string         `json:"reason,omitempty"`     // why it waits, restarts or was preempted
+	Job        string    `json:"job,omitempty"`     // that started it, as in BeginOptions; set by SetStatus
+	Updated    time.Time `json:"updated"`           // set by SetStatus
+	Workers    int       `json:"workers,omitempty"` // of the last attempt
+	Reports    int64     `json:"reports"`
+	Checkpoint int       `json:"checkpoint,omitempty"` // the newest
+	Metrics    Metrics   `json:"metrics,omitempty"`    // of the last report
+	Error      *Error    `json:"error,omitempty"`      // the last failure
+	// Of all controllers of the run: failures by class, and how often it was preempted.
+	Failures    map[string]int `json:"failures,omitempty"`
+	Preemptions int            `json:"preemptions,omitempty"`
+	Reason      string         `json:"reason,omitempty"` // why it waits, restarts or was preempted
 }
 
 // Error is a failure as it is told to people.

@@ -156,7 +156,7 @@ func (g *Group) watch() {
 	}
 	if t, ok := g.startDue(); ok && g.now >= t {
 		missing := g.which(func(r *rank) bool { return !r.hello && r.running })
-		g.cause = &cause{rank: missing[0], same: "start", err: fault.New(fault.Stalled, "%s did not connect within %v of the start, the others have: see the log, or raise start_timeout", list(missing), g.cfg.StartTimeout)}
+		g.cause = &cause{rank: missing[0], class: Hang, same: "start", err: fault.New(fault.Stalled, "%s did not connect within %v of the start, the others have: see the log, or raise start_timeout", list(missing), g.cfg.StartTimeout)}
 		if len(missing) == g.cfg.World {
 			g.cause.err = fault.New(fault.Stalled, "no worker connected within %v of the start: see the logs, or raise start_timeout", g.cfg.StartTimeout)
 		}
@@ -173,8 +173,11 @@ func (g *Group) watch() {
 	}
 	if late != nil {
 		silent := g.which(func(r *rank) bool { t, ok := g.hangDue(r); return ok && g.now >= t })
-		g.cause = &cause{rank: culprit, same: "hang", err: fault.New(fault.Stalled, "rank %d gave no sign (a report, a batch, Context.Alive) for %v, the longest of all: it hangs after step %d. Its stacks are in the log folder; hang_timeout is raised where steps take that long",
+		g.cause = &cause{rank: culprit, class: Hang, same: "hang", err: fault.New(fault.Stalled, "rank %d gave no sign (a report, a batch, Context.Alive) for %v, the longest of all: it hangs after step %d. Its stacks are in the log folder; hang_timeout is raised where steps take that long",
 			culprit, (g.now - late.sign).Round(time.Second), late.step)}
+		if late.done {
+			g.cause.err = fault.New(fault.Stalled, "the loop of rank %d has returned, but its process did not end within %v: what it does at its exit hangs. Its stacks are in the log folder; hang_timeout is raised where that takes so long", culprit, (g.now - late.sign).Round(time.Second))
+		}
 		g.ask(silent)
 		return
 	}
@@ -204,8 +207,22 @@ func (g *Group) startDue() (time.Duration, bool) {
 	return g.launched + g.cfg.StartTimeout, any && !all && g.cfg.StartTimeout > 0
 }
 
+// hangDue: a rank that has connected gives signs until its loop returns, and ends soon after all loops have. What it does at its exit may wait for other ranks.
 func (g *Group) hangDue(r *rank) (time.Duration, bool) {
-	return r.sign + g.cfg.HangTimeout, g.cfg.HangTimeout > 0 && r.hello && r.running && !r.done && r.owed == 0 && r.idle == 0
+	if g.cfg.HangTimeout <= 0 || !r.hello || !r.running || r.owed > 0 || r.idle > 0 {
+		return 0, false
+	}
+	last := r.sign
+	if r.done {
+		for i := range g.ranks {
+			o := &g.ranks[i]
+			if o.hello && !o.done {
+				return 0, false
+			}
+			last = max(last, o.sign)
+		}
+	}
+	return last + g.cfg.HangTimeout, true
 }
 
 // reportDue: a rank waits in a report for other ranks, not for an upload.
@@ -226,7 +243,7 @@ func (g *Group) lateReport(i int) {
 		g.hear(fatalCause(missing[0], fault.New(fault.Invalid, "%w. No report of this run was made by all ranks: call report on every rank, also on those that give no files", err)))
 		return
 	}
-	g.cause = &cause{rank: missing[0], same: "report", err: err}
+	g.cause = &cause{rank: missing[0], class: Hang, same: "report", err: err}
 	g.ask(missing)
 }
 
@@ -339,10 +356,7 @@ func (g *Group) judge() {
 		err = fault.New(fault.CodeOf(err), "twice before the first report or batch, so it would come again: %w", err)
 	default:
 		g.fails[c.class]++
-		budget := g.cfg.Worker
-		if c.class == Memory {
-			budget = g.cfg.Memory
-		}
+		budget := [Fatal]int{g.cfg.Worker, g.cfg.Hang, g.cfg.Memory}[c.class]
 		if again = g.fails[c.class] <= budget; !again && budget > 0 {
 			err = fault.New(fault.CodeOf(err), "failure %d without a checkpoint in between, of which %d are outlived (failures.%s): %w", g.fails[c.class], budget, c.class, err)
 		}

@@ -22,6 +22,7 @@ type Config struct {
 	ReportTimeout time.Duration // a rank that waits in a report for others
 	StopTimeout   time.Duration // between asking workers to end and ending them
 	Worker        int           // failures of workers without a commit in between that are outlived; < 0: none
+	Hang          int           // of those that hung
 	Memory        int           // of those ended for their memory
 	Delay         time.Duration // before another attempt, doubled up to a minute; 0: 1 second where no worker was ready, else none
 	Lag           int64         // reports that ranks may be apart; 0: 1024
@@ -141,12 +142,13 @@ type Action struct {
 type Class uint8
 
 const (
-	Worker Class = iota // a crash, a hang, the data process lost
+	Worker Class = iota // a crash, the data process lost
+	Hang                // no sign, no hello, or no report in time
 	Memory              // ended for memory
 	Fatal               // would come again: no budget
 )
 
-func (c Class) String() string { return [...]string{"worker", "memory", "fatal"}[c] }
+func (c Class) String() string { return [...]string{"worker", "hang", "memory", "fatal"}[c] }
 
 type phase uint8
 
@@ -187,7 +189,7 @@ type Group struct {
 
 	cause  *cause        // of the failure under way
 	heard  time.Duration // its first word
-	fails  [2]int        // by class, since the last commit
+	fails  [Fatal]int    // by class, since the last commit
 	starts int           // attempts since the last commit that failed
 	last   string        // what failed before progress, for the second time
 	end    *ending       // the run ends once the workers have

@@ -58,7 +58,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func configOf(t *testing.T, d *datadriven.TestData) Config {
-	cfg := Config{World: 2, StartTimeout: 5 * time.Minute, HangTimeout: 30 * time.Minute, ReportTimeout: 5 * time.Minute, StopTimeout: 10 * time.Second, Worker: 3, Memory: 1}
+	cfg := Config{World: 2, StartTimeout: 5 * time.Minute, HangTimeout: 30 * time.Minute, ReportTimeout: 5 * time.Minute, StopTimeout: 10 * time.Second, Worker: 3, Hang: 3, Memory: 1}
 	for _, a := range d.CmdArgs {
 		v := ""
 		if len(a.Vals) > 0 {
@@ -74,6 +74,8 @@ func configOf(t *testing.T, d *datadriven.TestData) Config {
 			cfg.Async = true
 		case "worker":
 			cfg.Worker = n
+		case "hang":
+			cfg.Hang = n
 		case "lag":
 			cfg.Lag = int64(n)
 		case "checkpoint":

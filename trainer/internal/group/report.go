@@ -200,7 +200,7 @@ func (g *Group) uploaded(e Event) {
 	g.upload = nil
 	if e.Err == nil {
 		g.newest, g.reports = e.Checkpoint, c.n
-		g.fails, g.starts, g.last = [2]int{}, 0, ""
+		g.fails, g.starts, g.last = [Fatal]int{}, 0, ""
 		g.answer(c, e.Checkpoint, nil)
 		return
 	}

@@ -68,6 +68,7 @@ type worker struct {
 	waiting int64 // report without an answer
 	told    bool  // to end
 	stuck   bool
+	done    bool // said that its loop returned
 	acked   map[int64]bool
 }
 
@@ -103,7 +104,7 @@ func newWorld(seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 6))
 	w := &world{r: r, total: 1 + r.Int64N(30), every: 1 + r.Int64N(6), crash: []float64{0, 0.002, 0.02}[r.IntN(3)], fails: map[Class]int{}}
 	w.cfg = Config{World: 1 + r.IntN(4), Library: r.IntN(2) == 0, Async: r.IntN(2) == 0, StartTimeout: 5 * time.Minute, HangTimeout: 30 * time.Minute, ReportTimeout: time.Hour,
-		StopTimeout: 10 * time.Second, Worker: r.IntN(4), Memory: r.IntN(2), Lag: int64(r.IntN(4))}
+		StopTimeout: 10 * time.Second, Worker: r.IntN(4), Hang: r.IntN(3), Memory: r.IntN(2), Lag: int64(r.IntN(4))}
 	for i := range w.cfg.World {
 		if r.IntN(2) == 0 || i == 0 {
 			w.saves = append(w.saves, i)
@@ -225,6 +226,12 @@ func (w *world) happens() (Event, bool) {
 		case !x.hello:
 			moves = append(moves, func() Event { x.hello = true; return Event{Kind: Hello, Rank: i} })
 		case x.waiting > 0:
+		case !x.done && x.made == w.total && r.IntN(2) == 0: // an end in two steps, the second of which may never come
+			moves = append(moves, func() Event {
+				x.done = true
+				x.stuck = rare(w.crash * 8)
+				return Event{Kind: Done, Rank: i}
+			})
 		case x.made == w.total || w.notice && x.made > w.counted: // sees the notice sooner or later
 			moves = append(moves, func() Event { x.alive = false; return Event{Kind: Exit, Rank: i} })
 		default:
@@ -332,7 +339,7 @@ func (w *world) do(a Action) error {
 		}
 	case Failure:
 		w.fails[a.Class]++
-		budget := map[Class]int{Worker: w.cfg.Worker, Memory: w.cfg.Memory, Fatal: 0}[a.Class]
+		budget := map[Class]int{Worker: w.cfg.Worker, Hang: w.cfg.Hang, Memory: w.cfg.Memory, Fatal: 0}[a.Class]
 		if !a.Final && w.fails[a.Class] > budget {
 			return fmt.Errorf("beyond its budget")
 		}
