@@ -1,4 +1,4 @@
-"""Writes down which samples every rank gets: run.sh stops it on 4 workers, goes on with 3, and compares."""
+"""Writes down which samples every rank gets: run.sh stops it on 4 workers, goes on with 3, and has ledger.py print and compare."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def main() -> None:
     saved = penstock.get_checkpoint()
     if saved:
         net.load_state_dict(torch.load(saved / "net.pt"))
-    ledger = Path(config["ledger"], f"{os.getpid()}.txt").open("w")
+    ledger = Path(config["ledger"], f"{me.attempt}-{me.world_size}-{me.rank}.txt").open("w")
     train = penstock.shard("train")
     with tempfile.TemporaryDirectory() as folder:
         while train.epoch < config["epochs"]:
@@ -31,8 +31,9 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                for n in batch.samples:
-                    print(train.epoch, n, train.step - 1, file=ledger)
+                for sample in batch.lineage:
+                    row = sample.place
+                    print(batch.epoch, sample.n, batch.step, f"{row.file}:{row.row_group}:{row.row}", file=ledger)
                 if me.rank == 0 and train.step == config.get("stop") and not saved:
                     os.kill(os.getppid(), signal.SIGTERM)  # as when the machine is taken away
                 save = penstock.preempted() or train.step % 50 == 0

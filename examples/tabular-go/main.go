@@ -3,10 +3,12 @@
 //
 //	cd examples/tabular-go && go run . -workers 2
 //	go run . -workers 2 -crash 30      # worker 1 is killed at step 30 of the second epoch: the run goes on from its last checkpoint, and ends with the same loss
+//	go run . -resume -name NAME        # goes on with a run that SIGTERM has stopped, which saves first
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -168,7 +170,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	t := trainer.New(loop, trainer.Config{Name: *name, Storage: *storage, Resume: *resume, Workers: *workers, Processes: true, Data: data(), Events: trainer.Events{
+	notice := trainer.Preemption{Notice: trainer.Signals(ctx)} // SIGTERM: the machine will be taken away
+	t := trainer.New(loop, trainer.Config{Name: *name, Storage: *storage, Resume: *resume, Workers: *workers, Processes: true, Data: data(), Preemption: notice, Events: trainer.Events{
 		Failed: func(f trainer.Failure) { fmt.Printf("attempt %d: %v\n", f.Attempt, f.Err) },
 		Reported: func(n int64, attempt int, m map[string]float64) {
 			if v, ok := m["val_loss"]; ok {
@@ -177,8 +180,12 @@ func main() {
 		},
 	}})
 	r, err := t.Fit(ctx)
+	if errors.Is(err, trainer.ErrPreempted) {
+		log.Print(err)
+		os.Exit(75) // as penstock train: the run is not done
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("run %s: %d reports in %d attempts, validation loss %.9f\n", r.Run, r.Reports, r.Attempts, r.Metrics["val_loss"])
+	fmt.Printf("run %s: %d reports in %d attempts, validation loss %v\n", r.Run, r.Reports, r.Attempts, r.Metrics["val_loss"])
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock._errors import Error, Invalid, NotFound, Unavailable, error
+from penstock._folder import NAME, Folder
 
 _MOST = 103  # bytes that a socket's address has room for
 
@@ -73,8 +74,8 @@ class Server:
         spec = os.fspath(spec)
         if not os.path.exists(spec):
             raise NotFound(f"{spec}: no such spec")
-        self._dir = _folder()
-        self.socket = os.path.join(self._dir, "s")
+        folder = _folder()
+        self.socket = os.path.join(folder.path, "s")
         argv = [program, "data", "--child"]  # what goes wrong is an exception here, and not printed besides
         for s in sets:
             argv += ["--set", s]
@@ -83,9 +84,9 @@ class Server:
             # A session of its own: an interrupt at the terminal is for this process, which ends the child by closing its input.
             self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment())
         except OSError as e:
-            shutil.rmtree(self._dir, ignore_errors=True)
+            folder.close()
             raise Unavailable(f"{program} cannot be started: {e.strerror or e}") from e
-        self._end = weakref.finalize(self, _end, self._child, self._dir, os.getpid())
+        self._end = weakref.finalize(self, _end, self._child, folder, os.getpid())
         _servers.add(self)
         try:
             self._ready()
@@ -132,19 +133,21 @@ class Server:
         self._end()
 
 
-def _folder() -> str:
+def _folder() -> Folder:
+    most = _MOST - len(f"/{NAME}12345678/s.lock")
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if base and len(os.fsencode(base)) + len("/penstock-12345678/s.lock") <= _MOST and os.access(base, os.W_OK):
-            return tempfile.mkdtemp(prefix="penstock-", dir=base)
-    raise Invalid("no folder for a socket: set TMPDIR to one that this user may write, with a path of at most 75 bytes")
+        if base and len(os.fsencode(base)) <= most and os.access(base, os.W_OK):
+            return Folder(base)
+    raise Invalid(f"no folder for a socket: set TMPDIR to one that this user may write, with a path of at most {most} bytes")
 
 
-def _end(child: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+def _end(child: subprocess.Popen[bytes], folder: Folder, owner: int) -> None:
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
     if os.getpid() != owner:
+        folder.close(remove=False)
         return  # a fork's: the child is its parent's
     try:
         child.wait(10)
@@ -155,7 +158,7 @@ def _end(child: subprocess.Popen[bytes], folder: str, owner: int) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.close()
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()

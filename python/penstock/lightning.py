@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from penstock import _control, _open, train
 from penstock._errors import Invalid, Unsupported
+from penstock._folder import Folder
 from penstock._shard import Shard
 from penstock._state import Place, summed
 
@@ -230,7 +231,11 @@ class ReportCallback(_Callback):
                 values[name] = v
         if self._metrics is not None and (missing := [n for n in self._metrics if n not in values]):
             raise Invalid(f"metric {', '.join(missing)} was not logged; there are: {', '.join(trainer.callback_metrics) or 'none'}")
-        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
-            if save:
-                trainer.save_checkpoint(os.path.join(folder, _FILE))  # on all ranks: it is theirs together, and written by the first
-            train.report(values, checkpoint=folder if save and os.listdir(folder) else None)
+        if not save:
+            train.report(values)
+            return
+        with Folder(tempfile.gettempdir()) as folder:
+            files = os.path.join(folder.path, "checkpoint")
+            os.mkdir(files)
+            trainer.save_checkpoint(os.path.join(files, _FILE))  # on all ranks: it is theirs together, and written by the first
+            train.report(values, checkpoint=files if os.listdir(files) else None)

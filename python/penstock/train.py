@@ -77,14 +77,16 @@ def get_config() -> dict[str, Any]:
 
 
 def get_device() -> torch.device:
-    """The first GPU leased to this worker, which is made the current one, else the CPU. Outside of a run: the GPU of LOCAL_RANK where CUDA is there."""
+    """The first GPU leased to this worker, which is made the current one, else the CPU. Outside of a run: the GPU of LOCAL_RANK where CUDA is there; in a
+    function of a ``python`` step that of its process, which have the GPUs of the machine in turn."""
     import torch
 
     s = _control.session()
     if s is None:
         if not torch.cuda.is_available():
             return torch.device("cpu")
-        device = torch.device("cuda", get_context().local_rank % torch.cuda.device_count())
+        number = _control._number("PENSTOCK_WORKER", get_context().local_rank)
+        device = torch.device("cuda", number % torch.cuda.device_count())
     elif not s.welcome.devices:
         return torch.device("cpu")
     elif not torch.cuda.is_available():
@@ -100,24 +102,23 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
 
     ``metrics`` are numbers by name: Python's, numpy's, or tensors of one element. ``checkpoint`` is a directory whose files, with those of other ranks, are kept
     together with the position in every training data set: a rank that gives one waits until that is committed (or, with asynchronous checkpoints, until
-    the directory was moved away). A report that is not kept raises with the reason.
+    the directory was moved away). A report that is not kept raises with the reason; where only its directory cannot be used (it is missing, empty, a file,
+    or holds the working directory) the report counts as one without, so that a loop which catches the error may go on.
     """
     s = _control.session()
     if s is not None and metrics and checkpoint is None and s.again(metrics):
         return
     metrics = metrics or {}
     names, values = tuple(metrics), _metrics.values(metrics)
-    directory = ""
-    if checkpoint is not None:
-        directory = os.path.abspath(os.fspath(checkpoint))
-        if not os.path.isdir(directory):
-            what = "is a file" if os.path.exists(directory) else "does not exist"
-            raise Invalid(f"checkpoint {directory} {what}: give a directory with the files to keep")
-    if s is None:
-        _metrics.form(names)
-        _alone(directory)
+    directory = "" if checkpoint is None else os.path.abspath(os.fspath(checkpoint))
+    if s is not None:
+        s.report(names, values, directory)  # the controller looks at the directory: every rank makes as many reports
         return
-    s.report(names, values, directory)
+    _metrics.form(names)
+    if directory and not os.path.isdir(directory):
+        what = "is a file" if os.path.exists(directory) else "does not exist"
+        raise Invalid(f"checkpoint {directory} {what}: give a directory with the files to keep")
+    _alone(directory)
 
 
 def get_checkpoint() -> Optional[Path]:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,56 @@ def test_tokens(tmp_path: Path) -> None:
     assert status["metrics"]["loss"] < 3.2  # type: ignore[index]
 
 
-def test_finetune() -> None:
-    """Stopped on 4 workers, gone on with 3."""
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"))
-    r = subprocess.run([ROOT / "examples/finetune-resume/run.sh", sys.executable], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
-    assert r.returncode == 0 and re.search(r"each in the same step as in a run without a stop", r.stdout), r.stdout + r.stderr
+def test_finetune(penstock_bin: str, tmp_path: Path) -> None:
+    """Stopped on 4 workers, gone on with 3. The ledger that is printed has every district below the filter's limit once, but for those that fill no step at the end."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"), PENSTOCK_BINARY=penstock_bin)
+    r = subprocess.run([ROOT / "examples/finetune-resume/run.sh", sys.executable, tmp_path], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
+    assert r.returncode == 0, r.stdout + r.stderr
+    lines = re.findall(r"^ +(\d+) +(\d+) +0  (\d+)-(\d+) +(\d+)-(\d+) +([0-9 +]+)$", r.stdout, re.MULTILINE)
+    (first, second) = ([int(x) for x in line[:6]] for line in lines)
+    assert first[:3] == [1, 4, 0] and second[:2] == [2, 3] and second[2] == first[3] + 1 and second[4] == first[5] + 1
+    assert [line[6] for line in lines] == ["24 + 24 + 24 + 24", "32 + 32 + 32"]
+    assert first[4] == 0 and first[5] + 1 == 96 * second[2] and second[5] + 1 == 96 * (second[3] + 1)
+
+    file = "examples/data/housing/housing.parquet"
+    housing = parquet.ParquetFile(ROOT / file)
+    there = {f"{file}:{g}:{i}" for g in range(housing.num_row_groups) for i, v in enumerate(housing.read_row_group(g)["median_house_value"].to_pylist()) if v < 500000}
+    given = [line.split(" ", 3)[3] for p in (tmp_path / "stopped").glob("*.txt") for line in p.read_text().splitlines()]
+    assert len(set(given)) == len(given) == len(there) // 96 * 96 == second[5] + 1 and set(given) <= there
+
+
+def test_finetune_ledger(tmp_path: Path) -> None:
+    """What is wrong with a ledger is found."""
+
+    def compare(**files: list[tuple[int, int, str]]) -> tuple[int, str]:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for name, rows in {"one_1_2_0": [(0, 0, "a"), (2, 1, "c")], "one_1_2_1": [(1, 0, "b"), (3, 1, "d")], **files}.items():
+            run, _, file = name.partition("_")
+            (folder / run).mkdir(exist_ok=True)
+            (folder / run / f"{file.replace('_', '-')}.txt").write_text("".join(f"0 {n} {step} {row}\n" for n, step, row in rows))
+        r = subprocess.run([sys.executable, ROOT / "examples/finetune-resume/ledger.py", folder / "two", folder / "one"], capture_output=True, text=True)
+        assert not r.stderr
+        return r.returncode, r.stdout
+
+    head = [(0, 0, "a"), (1, 0, "b")]
+    code, said = compare(two_1_1_0=head, two_2_1_0=[(2, 1, "c"), (3, 1, "d")])
+    assert code == 0 and "complete, without repeats" in said
+    code, said = compare(two_1_1_0=head, two_2_1_0=[(3, 1, "d")])
+    assert code == 1 and "epoch 0 has the samples 0-1, 3" in said and "1 samples are not those" in said
+    code, said = compare(two_1_1_0=head, two_2_1_0=[(1, 0, "b"), (2, 1, "c"), (3, 1, "d")])
+    assert code == 1 and "epoch 0 has the samples 0-1, 1-3" in said and "more than once: b" in said
+    code, said = compare(two_1_1_0=head, two_2_1_0=[(2, 1, "d"), (3, 1, "c")])
+    assert code == 1 and "2 samples are not those of the other run, or not in the same step: first sample 2 of epoch 0" in said
+    code, said = compare(two_1_1_0=[*head, (2, 0, "c")], two_2_1_0=[(3, 1, "d")])
+    assert code == 1 and "first sample 2 of epoch 0" in said
+
+
+def test_demo(penstock_bin: str, tmp_path: Path) -> None:
+    """What `make demo` runs: late flights are written, and a training run whose worker is killed goes on to its end."""
+    env = dict(os.environ, PENSTOCK_BINARY=penstock_bin)
+    r = subprocess.run([ROOT / "examples/demo.sh", tmp_path], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    assert r.returncode == 0, r.stdout + r.stderr
+    assert "4,349 rows in 1 file" in r.stdout and "rank 1 (pid " in r.stdout and "SIGKILL" in r.stdout
+    assert re.search(r"16 reports in 2 attempts, validation loss 0\.", r.stdout), r.stdout
+    assert len([*(tmp_path / "flights").glob("*.parquet")]) == len([*(tmp_path / "runs").iterdir()]) == 1

@@ -12,7 +12,7 @@ from test_train_run import ROWS, Train, losses, train  # noqa: F401
 pytest.importorskip("lightning")
 
 LOOP = """
-import os, signal, sys, time, warnings
+import os, signal, sys, tempfile, time, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import logging
@@ -46,6 +46,10 @@ class Net(L.LightningModule):
                 time.sleep(0.001)
         self.log("loss", loss)
         return loss
+    def on_save_checkpoint(self, checkpoint):
+        if [me.attempt, me.rank, self.current_epoch, self.trainer.fit_loop.batch_idx] == config.get("die_saving"):
+            Path("saving").write_text(" ".join(map(str, Path(tempfile.gettempdir()).glob("penstock-*/checkpoint"))))
+            os.kill(os.getpid(), signal.SIGKILL)
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=config["lr"])
 
@@ -72,11 +76,19 @@ def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:  # noqa: F811
     seen(tmp_path / "two", 2)
 
 
-def test_no_length(train: Train, tmp_path: Path) -> None:  # noqa: F811
-    """Where nobody knows how many batches there are Lightning takes one ahead: it is not counted. A notice counts after what was read ahead: two batches."""
-    p = train("one", LOOP, "--set", f"steps=[{{with_columns: {{x: double(id) / {ROWS}.0, y: double(id % 7)}}}}, {{filter: x >= 0.0}}]", config={"die": [1, 0, 0, 6], "notice": [2, 0, 1, 2]})
+def test_no_length(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Where nobody knows how many batches there are Lightning takes one ahead: it is not counted. A notice counts after what was read ahead: two batches.
+
+    The worker is killed while it saves: the next one removes what it left.
+    """
+    temporary = tmp_path / ("t" * 60)  # too long for sockets: the controller has its folder elsewhere, and removes nothing here
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    p = train("one", LOOP, "--set", f"steps=[{{with_columns: {{x: double(id) / {ROWS}.0, y: double(id % 7)}}}}, {{filter: x >= 0.0}}]", config={"die_saving": [1, 0, 0, 7], "notice": [2, 0, 1, 2]})
     assert p.returncode == 75, p.stderr
     assert "SIGKILL" in p.stderr and 50 < len(losses(tmp_path / "one", 0)) < 96
+    (left,) = (tmp_path / "one" / "saving").read_text().split()
+    assert left.startswith(str(temporary)) and not [*temporary.glob("penstock-*")]
     p = train("one", LOOP, "penstock-runs/a", command="resume")
     assert p.returncode == 0, p.stderr
     seen(tmp_path / "one", 1)

@@ -8,6 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 import fake
 import penstock
 from conftest import Served
-from penstock import _control, _open, _process
+from penstock import _control, _folder, _open, _process
 
 Spec = Callable[[str], Path]
 
@@ -204,6 +205,75 @@ time.sleep(60)
     os.close(fd)
     p.stdout.close()
     os.killpg(p.pid, signal.SIGKILL)  # the fork
+
+
+@pytest.mark.parametrize("by", ["penstock.open", "penstock train"])
+def test_folder_of_a_killed_process(by: str, penstock_bin: str, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is removed by whoever makes the next one in the same place; that of a process that lives is not. A fork of the killed one holds nothing."""
+    program = "import os, sys, time, penstock; s = penstock.open(sys.argv[1]); os.fork() and print(s._feed.path, flush=True); time.sleep(600)"
+    path = spec(RANGE)
+    with tempfile.TemporaryDirectory(prefix="ps-") as base:  # a short one: it is for sockets
+        monkeypatch.setenv("XDG_RUNTIME_DIR", base)
+        monkeypatch.setenv("PENSTOCK_BINARY", penstock_bin)
+
+        def another() -> None:
+            if by == "penstock.open":
+                penstock.open(path).close()
+            else:
+                subprocess.run([penstock_bin, "train", path, "--storage", f"{base}/runs", "--", "true"], check=True, capture_output=True)
+
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        p = subprocess.Popen([sys.executable, "-c", program, str(path)], env=env, stdout=subprocess.PIPE, start_new_session=True)
+        assert p.stdout is not None
+        try:
+            folder = Path(p.stdout.readline().decode().strip()).parent
+            another()
+            assert folder.is_relative_to(base) and folder.is_dir()
+            p.kill()
+            p.wait()
+            assert folder.is_dir()
+            another()
+            assert not folder.exists()
+        finally:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+            p.stdout.close()
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what has the name of a folder of ours, those go that nobody holds: not files, not links, not one that is just being made."""
+    names = [tmp_path / f"{_folder.NAME}{n}" for n in ("left", "new", "old", "file", "link")]
+    left, new, old, file, link = names
+    for folder in (left, new, old):
+        folder.mkdir()
+        (folder / "kept").write_text("")
+    (left / "lock").touch()
+    os.utime(old, (0, 0))
+    file.touch()
+    os.utime(file, (0, 0))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "lock").touch()
+    link.symlink_to(tmp_path / "elsewhere")
+    with _folder.Folder(str(tmp_path)) as one, _folder.Folder(str(tmp_path)) as two:
+        assert [p.exists() for p in names] == [False, True, False, True, True]
+        assert Path(one.path).is_dir() and one.path != two.path and (tmp_path / "elsewhere" / "lock").exists()
+        assert stat.S_IMODE(os.stat(one.path).st_mode) == 0o700
+    assert not os.path.exists(one.path) and not os.path.exists(two.path)
+
+    # One that is swept before it is locked is given up for another.
+    lock = _folder._lock
+    swept: list[str] = []
+
+    def late(path: str) -> int | None:
+        if not swept:
+            swept.append(path)
+            os.utime(path, (0, 0))
+            _folder._sweep(str(tmp_path))
+        return lock(path)
+
+    monkeypatch.setattr(_folder, "_lock", late)
+    with _folder.Folder(str(tmp_path)) as three:
+        assert Path(three.path).is_dir() and three.path not in swept
 
 
 def test_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spec: Spec) -> None:

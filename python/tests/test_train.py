@@ -506,6 +506,19 @@ def test_device_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
             train.get_device()
 
 
+def test_devices_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a step have the GPUs in turn."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    made: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", made.append)
+    for number in range(4):
+        monkeypatch.setenv("PENSTOCK_WORKER", str(number))
+        assert train.get_device() == torch.device("cuda", number % 2)
+    assert [d.index for d in made] == [0, 1, 0, 1]
+
+
 def test_distributed() -> None:
     """Two workers with DDP: their gradients are averaged, and the group ends without a word."""
     pytest.importorskip("torch")

@@ -148,3 +148,50 @@ def test_reports_that_do_not_fit(train: Train) -> None:
             penstock.report({"a": 1})
     """, "--workers", "2", "--set", "train.failures.worker=0")  # fmt: skip
     assert p.returncode != 0 and "rank 0 after step 2, rank 1 after step 1" in p.stderr, p.stderr
+
+
+def test_directories_that_are_no_checkpoints(train: Train, tmp_path: Path) -> None:
+    """Each is a report all the same, also where files are moved away: a loop that catches the error goes on in step with the other rank, and nothing is lost of what is there."""
+    for upload in "sync", "async":
+        p = train(upload, """
+            import os, penstock
+            from pathlib import Path
+            shard = penstock.shard("train")
+            os.makedirs("empty", exist_ok=True)
+            os.makedirs("good", exist_ok=True)
+            Path("file").touch()
+            Path("good/model").write_text("whole")
+            bad = ["missing", "empty", "file", "", ".", "..", "penstock-runs", str(Path.home()), "/tmp"]
+            for batch in shard.iter_batches():
+                n = shard.step - 1
+                if shard.rank == 1 or n > len(bad):
+                    penstock.report({"a": n})
+                elif n == len(bad):
+                    penstock.report({"a": n}, checkpoint="good")
+                else:
+                    try:
+                        penstock.report({"a": n}, checkpoint=bad[n])
+                        print("kept", repr(bad[n]))
+                    except (penstock.Invalid, penstock.NotFound) as e:
+                        print("refused", e)
+        """, "--workers", "2", "--set", "train.failures.worker=0", "--set", f"train.checkpoints.upload={upload}")  # fmt: skip
+        assert p.returncode == 0 and "kept" not in p.stdout, p.stdout + p.stderr
+        for want, times in ("no such file", 1), ("is empty", 1), ("is a file", 1), ("holds the working directory", 3), ("holds the folder of the run", 1), ("holds the ", 6):
+            assert p.stdout.count(want) >= times, (want, p.stdout)
+        assert "after 48 reports" in p.stdout and "last checkpoint 1" in p.stdout, p.stdout
+        assert {"spec.yaml", "loop.py", "empty", "file", "penstock-runs"} <= set(os.listdir(tmp_path / upload))
+
+
+def test_what_a_process_does_at_its_end_hangs(train: Train, tmp_path: Path) -> None:
+    """It is found, with its stacks, though its loop has returned well."""
+    p = train("end", """
+        import atexit, threading
+        atexit.register(threading.Event().wait)  # runs after penstock's own, as teardowns of frameworks that were imported first do
+        import penstock
+        shard = penstock.shard("train")
+        for batch in shard.iter_batches():
+            penstock.report({"a": 1})
+    """, "--workers", "2", "--set", "train.failures.hang=0", "--set", "train.hang_timeout=2s", "--set", "train.stop_timeout=100ms")  # fmt: skip
+    assert p.returncode == 1, p.stderr
+    assert "the loop of rank" in p.stderr and "has returned, but its process did not end within" in p.stderr, p.stderr
+    assert "threading.py" in (tmp_path / "end/penstock-runs/a/logs/attempt-1/rank-0.log").read_text()
