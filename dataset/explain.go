@@ -35,9 +35,9 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	if err != nil {
 		return "", err
 	}
-	off := map[string]bool{}
-	for _, r := range o.NoRules {
-		off[r] = true
+	off, err := o.noRules(n)
+	if err != nil {
+		return "", err
 	}
 	opt, applied, err := ops.Optimize(n, off)
 	if err != nil {

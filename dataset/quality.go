@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -42,7 +43,17 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 	}
 	shuffle := j.Sources[0].Layout.Shuffle() // of all columns: the one alone would get larger windows
 	opt.Options = shard.Options{GlobalBatch: opt.GlobalBatch, Shuffle: &shuffle, Tail: opt.Tail, Epochs: 1, StepsPerEpoch: opt.StepsPerEpoch}
-	its, err := d.only(column).Shards(ctx, 1, &opt)
+	read, at := d, 0
+	if parseSkips(root, opt.OnError) { // with one column fewer rows would be skipped
+		is := root.Schema().FieldIndices(column)
+		if is == nil {
+			return q, fault.New(fault.Invalid, "unknown column %q%s", column, near.Column(column, root.Schema()))
+		}
+		at = is[0]
+	} else {
+		read = d.only(column)
+	}
+	its, err := read.Shards(ctx, 1, &opt)
 	if err != nil {
 		return q, err
 	}
@@ -58,7 +69,7 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 		}
 		step := map[string]int64{}
 		for i := range b.Real() {
-			step[b.Record().Column(0).ValueStr(i)]++
+			step[b.Record().Column(at).ValueStr(i)]++
 		}
 		q.Entropy += entropy(step, int64(b.Real()))
 		q.Steps++

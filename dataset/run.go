@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -15,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/exec/plan"
 	"github.com/penstock-data/penstock/exec/sink"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -49,7 +51,8 @@ type RunOptions struct {
 	Observe func(stats func() exec.Stats)
 	// Log receives what happens along the way: retries, stalls, at level debug every skipped row. nil discards it. Not used with a Runner.
 	Log *slog.Logger
-	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults. The steps of shards are fused always.
+	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults. The steps of shards are fused always. Where rows are
+	// skipped that do not parse, fold and projection stay on: by them only columns are parsed that something is made of.
 	NoRules []string
 }
 
@@ -88,9 +91,9 @@ func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.
 	if err != nil {
 		return nil, nil, err
 	}
-	off := map[string]bool{}
-	for _, r := range o.NoRules {
-		off[r] = true
+	off, err := o.noRules(n)
+	if err != nil {
+		return nil, nil, err
 	}
 	written := n
 	n, _, err = ops.Optimize(n, off)
@@ -102,6 +105,25 @@ func (d *Dataset) optimized(ctx context.Context, o RunOptions) (ops.Node, *exec.
 		g.Words = func(ctx context.Context) ([][2]string, error) { return words(ctx, written) }
 	}
 	return n, g, err
+}
+
+// noRules are the rules that a run of root leaves out. Under a policy that skips rows, which columns of text are read
+// decides which rows are: a rule that decides on columns cannot be left out.
+func (o *RunOptions) noRules(root ops.Node) (off map[string]bool, err error) {
+	off = map[string]bool{}
+	for _, r := range o.NoRules {
+		if off[r] = true; (r == "fold" || r == "projection") && parseSkips(root, o.OnError) {
+			return nil, fault.New(fault.Unsupported, "rule %s cannot be switched off where rows that do not parse are skipped: with more columns more rows would be; leave on_error out, or the rule in (NoRules)", r)
+		}
+	}
+	return off, nil
+}
+
+// parseSkips reports whether a run may leave rows out for values that do not parse: then it matters which columns are read.
+func parseSkips(root ops.Node, run *ops.OnError) bool {
+	return run != nil && run.Policy == "skip" && slices.ContainsFunc(ops.Reads(root), func(r *ops.Read) bool {
+		return slices.ContainsFunc(r.Table.Splits(), func(s driver.Split) bool { return s.Rows < 0 })
+	})
 }
 
 // words are those of the graph of a plan as written.

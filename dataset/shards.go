@@ -126,8 +126,12 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 		shuffle.Mode = shard.ModeWindow
 	}
 	packed := slices.ContainsFunc(sources, func(s ops.Source) bool { return s.Pack != nil })
+	off, err := o.noRules(root)
+	if err != nil {
+		return j, err
+	}
 	var columns []string
-	if !packed && !parseSkips(root, o.OnError) {
+	if !packed && !parseSkips(root, o.OnError) { // a form that read fewer columns would skip fewer rows, and be another order
 		if columns = formColumns(j.Schema, o.Form); columns != nil {
 			var fields []arrow.Field
 			for _, c := range columns {
@@ -137,7 +141,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 		}
 	}
 	for _, s := range sources {
-		src, err := d.shardSource(ctx, s, o, shuffle, len(sources), columns)
+		src, err := d.shardSource(ctx, s, o, off, shuffle, len(sources), columns)
 		if err != nil && mix != nil {
 			return j, fault.New(fault.CodeOf(err), "source %q of the mix: %w", s.Name, err)
 		}
@@ -167,23 +171,21 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 }
 
 // shardSource translates one source.
-func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions, shuffle shard.Shuffle, sources int, columns []string) (shard.Source, error) {
+func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions, off map[string]bool, shuffle shard.Shuffle, sources int, columns []string) (shard.Source, error) {
 	src := shard.Source{Name: s.Name, Repeat: s.Repeat, Limit: -1}
 	n := s.Plan
 	if l, ok := n.(*ops.Limit); ok && shuffle.Mode == shard.ModeNone {
 		src.Limit, n = l.N, l.In
 	}
-	full := n
-	src.KeepsRows = keepsRows(n) && (o.OnError == nil || o.OnError.Policy != "skip")
-	off := map[string]bool{}
-	for _, r := range o.NoRules {
-		off[r] = true
+	graph := func(n ops.Node, off map[string]bool) (*exec.Graph, error) {
+		n, _, err := ops.Optimize(n, off)
+		if err != nil {
+			return nil, err
+		}
+		return plan.Translate(ctx, n, nil)
 	}
-	n, _, err := ops.Optimize(n, off)
-	if err != nil {
-		return src, err
-	}
-	if src.Graph, err = plan.Translate(ctx, n, nil); err != nil {
+	var err error
+	if src.Graph, err = graph(n, nil); err != nil {
 		return src, err
 	}
 	if p := s.Pack; p != nil {
@@ -192,18 +194,17 @@ func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions,
 			LossMask: p.LossMask || p.MaskColumn != "",
 		}}
 	}
-	src.KeepsRows = src.KeepsRows && !skips(src.Graph.Root)
-	if src.Layout, err = shard.NewLayout(ctx, src.Graph, shuffle, sources); err != nil || columns == nil {
+	src.KeepsRows = keepsRows(n) && (o.OnError == nil || o.OnError.Policy != "skip") && !skips(src.Graph.Root)
+	if src.Layout, err = shard.NewLayout(ctx, src.Graph, shuffle, sources); err != nil || columns == nil && len(off) == 0 {
 		return src, err
 	}
-	// The layout is that of the plan as written; what the form leaves out need not be read for it.
-	if n, err = ops.Select(full, columns, ops.Meta{Verb: "shards"}); err != nil {
-		return src, err
+	// The layout is that of the plan by all rules, whatever is left out of them, or by the form.
+	if columns != nil {
+		if n, err = ops.Select(n, columns, ops.Meta{Verb: "shards"}); err != nil {
+			return src, err
+		}
 	}
-	if n, _, err = ops.Optimize(n, off); err != nil {
-		return src, err
-	}
-	if src.Graph, err = plan.Translate(ctx, n, nil); err != nil {
+	if src.Graph, err = graph(n, off); err != nil {
 		return src, err
 	}
 	return src, src.Layout.Runs(src.Graph)
@@ -234,14 +235,6 @@ func formColumns(schema *arrow.Schema, f shard.Form) []string {
 		return nil
 	}
 	return cols
-}
-
-// parseSkips reports whether rows may be left out for values that do not parse. A form that read fewer columns
-// would then leave out fewer rows, and be another order.
-func parseSkips(root ops.Node, run *ops.OnError) bool {
-	return run != nil && run.Policy == "skip" && slices.ContainsFunc(ops.Reads(root), func(r *ops.Read) bool {
-		return slices.ContainsFunc(r.Table.Splits(), func(s driver.Split) bool { return s.Rows < 0 })
-	})
 }
 
 // keepsRows reports whether no step of a plan changes the number of rows.

@@ -6,8 +6,10 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Rule rewrites plans. A rule never changes rows, their order, which rows fail and
-// where, nor the canonical list of splits: so it may be switched off at will.
+// Rule rewrites plans. A rule never changes rows, their order, which steps fail at which rows,
+// nor the canonical list of splits: so it may be switched off at will. One thing does depend on rules: a
+// read parses only the columns that are used, so under a policy that skips rows which do not parse, fold and
+// projection are part of the plan (dataset.RunOptions.NoRules).
 type Rule interface {
 	Name() string
 	// Rewrite returns root itself when there is nothing to do, and what it did

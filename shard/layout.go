@@ -110,7 +110,7 @@ func (l *Layout) measure(ctx context.Context) error {
 		for i, s := range splits {
 			switch {
 			case l.Bytes:
-				units[i] = s.Bytes
+				units[i] = max(s.Bytes, s.Rows) // no row is less than a byte
 			case s.Rows >= 0:
 				units[i] = s.Rows
 			default:

@@ -21,7 +21,7 @@ type Options struct {
 	Prefetch int
 	// Endless goes from epoch to epoch without io.EOF in between.
 	Endless bool
-	// Epochs is how many there are; 0: as many as are asked for.
+	// Epochs is how many the job has, from RunOptions.Epoch on, whatever epoch State is of; 0: as many as are asked for.
 	Epochs int
 	// StepsPerEpoch ends an epoch after so many steps; required where every source
 	// of a mix repeats. 0: when the data ends.

@@ -107,7 +107,7 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 		if err != nil {
 			return err
 		}
-		o.State, o.Epoch = &st, st.Epoch
+		o.State = &st
 	}
 	ds, err := s.Dataset()
 	if err != nil {

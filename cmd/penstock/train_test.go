@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/shard/feed"
 	"github.com/penstock-data/penstock/trainer"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -563,6 +565,36 @@ func TestData(t *testing.T) {
 		if left, _ := os.ReadDir(sock); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
+	}
+	// The number of epochs is the job's, also of one that goes on.
+	over := filepath.Join(dir, "over.json")
+	ok(t, "batches", spec, "--ranks", "1", "--epoch", "0", "--state-out", over)
+	c := command(t, "data", spec, "--ranks", "1", "--socket", sock+"/s", "--state", over, "--set", "shards.epochs=1")
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Error(err)
+	}
+	f, err := feed.Dial(t.Context(), sock+"/s", 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Next(t.Context()); err != io.EOF {
+		t.Errorf("a job of one epoch that is over goes on: %v", err)
+	}
+	f.Close()
+	in.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
 	}
 	r := penstock(t, "data", spec, "--socket", sock+"/s", "--set", "steps.0.filter=idd > 1")
 	var said struct{ Error struct{ Code, Text string } }

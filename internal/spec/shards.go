@@ -24,7 +24,7 @@ type Shards struct {
 	Columns       map[string]TensorColumn `json:"columns,omitempty" doc:"batches are tensors of these columns; without it they are Arrow record batches of all columns"`
 	WithLineage   bool                    `json:"with_lineage,omitempty" doc:"every sample says where it comes from: columns _source, _file, _row_group, _row, _epoch, _n of Arrow batches"`
 	Prefetch      *int                    `json:"prefetch,omitempty" doc:"steps made ahead of the consumer; default 2" min:"0"`
-	Epochs        int                     `json:"epochs,omitempty" doc:"how many there are; default: as many as are asked for" min:"1"`
+	Epochs        int                     `json:"epochs,omitempty" doc:"how many the job has, also where it goes on from a state; default: as many as are asked for" min:"1"`
 	StepsPerEpoch int64                   `json:"steps_per_epoch,omitempty" doc:"ends an epoch after so many steps; needed where every source of a mix repeats" min:"1"`
 	Endless       bool                    `json:"endless,omitempty" doc:"go from epoch to epoch without an end in between"`
 }

@@ -74,7 +74,7 @@ func (p *Pass) chunk() (*chunk, error) {
 func (p *Pass) planWindow(c *chunk, lane int, window int64, tasks *int) winPlan {
 	w := winPlan{lane: lane, window: window}
 	from, to := p.order.Bounds(lane, window)
-	if p.from != nil && p.from[lane] == (order.Pos{Window: window, Given: to - from}) && p.s.c.KeepsRows {
+	if p.from != nil && p.s.c.Known() && p.from[lane] == (order.Pos{Window: window, Given: to - from}) {
 		w.given = true
 		return w
 	}

@@ -53,7 +53,7 @@ func (p *Pass) window(plan *winPlan) (_ *Window, err error) {
 	shuffled := c.Shape.Mode == order.Window
 	if l := c.Layout; shuffled && c.Transform == nil && l != nil && !l.Rest && l.Size < smallRow {
 		f.layout = l
-		if c.KeepsRows && !c.Bytes && !c.Lineage {
+		if c.Known() && !c.Lineage {
 			f.place(plan)
 		}
 	}

@@ -104,7 +104,7 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 		o := o
 		o.Ranks, o.Nodes = nil, nodes
 		if at != nil {
-			o.State, o.Epoch = &at.State, at.State.Epoch
+			o.State = &at.State
 			if len(at.Ledger) > 0 {
 				var err error
 				if o.Ledger, err = shard.ReadLedger(bytes.NewReader(at.Ledger)); err != nil {

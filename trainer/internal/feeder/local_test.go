@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -443,4 +444,41 @@ func TestStartCanceled(t *testing.T) {
 	}
 	sockets, _ := start(t, f, 1, nil)
 	step(t, dialAll(t, sockets["train"], 1))
+}
+
+// A number of epochs is that of the job: it does not begin anew where the job goes on.
+func TestEpochsGoOn(t *testing.T) {
+	o := trainOptions()
+	o.Epochs, o.GlobalBatch = 2, 100
+	f := Local(folder(t), []Set{Of("train", dataset.Range(300), o, false)}, nil)
+	var state shard.State
+	read := func(at map[string]At) (epochs string) {
+		sockets, _ := start(t, f, 1, at)
+		r := reader(t, sockets["train"], 0)
+		for range 10 {
+			b, err := r.Next(t.Context())
+			if err == io.EOF {
+				epochs += "."
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			epochs += fmt.Sprint(b.Epoch())
+			b.Release()
+			if epochs == "000.1" {
+				state = r.State()
+			}
+		}
+		if err := f.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		return epochs
+	}
+	if got := read(nil); got != "000.111..." {
+		t.Errorf("epochs of the steps: %s", got)
+	}
+	if got := read(map[string]At{"train": {State: state}}); got != "11........" {
+		t.Errorf("gone on in epoch 1: %s", got)
+	}
 }

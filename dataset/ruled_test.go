@@ -1,0 +1,220 @@
+package dataset_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/shard"
+)
+
+// dealt are the rows of an epoch of one rank, and the states after its steps. With every > 0 the job is opened anew from
+// its state after so many steps.
+func dealt(t *testing.T, ds *dataset.Dataset, o dataset.ShardOptions, every int) (rows []string, states []shard.State) {
+	t.Helper()
+	o.Epochs = 1
+	var it *shard.Iterator
+	defer func() { it.Close() }()
+	for step := 0; ; step++ {
+		if it == nil || every > 0 && step%every == 0 {
+			if it != nil {
+				s := it.State()
+				o.State = &s
+				if err := it.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			its, err := ds.Shards(t.Context(), 1, &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			it = its[0]
+		}
+		b, err := it.Next(t.Context())
+		if err == io.EOF {
+			return rows, states
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Real() {
+			var row []string
+			for _, c := range b.Record().Columns() {
+				row = append(row, c.ValueStr(i))
+			}
+			rows = append(rows, strings.Join(row, " "))
+		}
+		b.Release()
+		states = append(states, it.State())
+	}
+}
+
+// Beside text, bytes stand for the rows of other sources, also for those that take none: no row is lost, none comes twice,
+// and no window has more rows than bytes, wherever the job stops and goes on.
+func TestRowsBesideText(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("some text\n", 200)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	same := dataset.Range(3200).WithColumns(`text = "the same"`).Select("text") // half a byte for a row
+	if _, err := same.WriteParquet(t.Context(), filepath.Join(dir, "p"), nil); err != nil {
+		t.Fatal(err)
+	}
+	nothing := array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "text", Type: arrow.Null, Nullable: true}}, nil), []arrow.Array{array.NewNull(500)}, 500)
+	for name, c := range map[string]struct {
+		ds   *dataset.Dataset
+		rows int
+	}{
+		"compressed": {dataset.ReadParquet(filepath.Join(dir, "p")), 3200},
+		"nulls":      {dataset.FromRecords(nothing.Schema(), nothing).WithColumns(`text = cast(text, "string")`), 500},
+		"range":      {same, 3200},
+	} {
+		ds := c.ds.Union(dataset.ReadText(text))
+		for _, window := range []int64{7, 50, 4096} {
+			o := dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 3}, Options: shard.Options{GlobalBatch: 23, Tail: shard.TailPad, Shuffle: &shard.Shuffle{Lanes: 1, WindowBytes: window}}}
+			want, states := dealt(t, ds, o, 0)
+			if len(want) != c.rows+200 {
+				t.Errorf("%s, windows of %d: %d rows", name, window, len(want))
+			}
+			for _, s := range states {
+				if at := s.Sources[0].Pos[0]; at[1] > window {
+					t.Fatalf("%s, windows of %d: one has given %d rows", name, window, at[1])
+				}
+			}
+			if name == "nulls" { // records in memory are of this process alone
+				continue
+			}
+			for _, every := range []int{1, 5} {
+				if got, again := dealt(t, ds, o, every); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(again, states) {
+					t.Errorf("%s, windows of %d: other rows, or states, when it goes on every %d steps: %d rows of %d", name, window, every, len(got), len(want))
+				}
+			}
+		}
+	}
+}
+
+// Rules leave the order alone: default windows, too, are those of the plan, whatever is left out of it by which rule.
+func TestShardsWithoutRules(t *testing.T) {
+	dir := t.TempDir()
+	wide := dataset.Range(60_000).WithColumns(`s = "` + strings.Repeat("x", 400) + `" + string(id)`)
+	if _, err := wide.WriteParquet(t.Context(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	ds := dataset.ReadParquet(dir).Filter("id % 3 > 0").Select("id")
+	o := dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 3}, Options: shard.Options{GlobalBatch: 1000}}
+	want, states := dealt(t, ds, o, 0)
+	if len(want) != 40_000 || states[0].Sources[0].Window < 1<<18 {
+		t.Fatalf("%d rows, windows of %d: those of numbers alone are larger", len(want), states[0].Sources[0].Window)
+	}
+	o.NoRules = ops.RuleNames()
+	if got, again := dealt(t, ds, o, 0); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(again, states) {
+		t.Errorf("other rows without rules: windows of %d, %d with them", again[0].Sources[0].Window, states[0].Sources[0].Window)
+	}
+}
+
+// sometimes is a CSV file of 500 rows, of which 50 have an x that is no number: those whose id ends with 3.
+func sometimes(t *testing.T) *dataset.Dataset {
+	var text strings.Builder
+	text.WriteString("id,x\n")
+	for i := range 500 {
+		if i%10 == 3 {
+			fmt.Fprintf(&text, "%d,bad\n", i)
+		} else {
+			fmt.Fprintf(&text, "%d,%d\n", i, 2*i)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "a.csv")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "x": "int"}}))
+}
+
+// Which rows are skipped depends on which columns are parsed, so rules that decide on those stay on; others may be left out.
+func TestRulesUnderSkip(t *testing.T) {
+	skip := &ops.OnError{Policy: "skip"}
+	for used, want := range map[string]int64{"id": 400, "id,x": 360} {
+		ds := sometimes(t).Filter("id >= 100").Select(strings.Split(used, ",")...)
+		for _, r := range ops.RuleNames() {
+			o := dataset.RunOptions{OnError: skip, NoRules: []string{r}}
+			n, err := ds.Count(t.Context(), &o)
+			if r == "fold" || r == "projection" {
+				if fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), r) {
+					t.Errorf("without %s: %d rows, %v", r, n, err)
+				}
+				if _, err := ds.Shards(t.Context(), 1, &dataset.ShardOptions{RunOptions: o, Options: shard.Options{GlobalBatch: 8}}); fault.CodeOf(err) != fault.Unsupported {
+					t.Errorf("shards without %s: %v", r, err)
+				}
+				continue
+			}
+			if err != nil || n != want {
+				t.Errorf("%s without %s: %d rows, %v", used, r, n, err)
+			}
+			rows, _ := dealt(t, ds, dataset.ShardOptions{RunOptions: o, Options: shard.Options{GlobalBatch: 50, Tail: shard.TailPad, Shuffle: &shard.Shuffle{Lanes: 2, WindowBytes: 512}}}, 3)
+			if int64(len(rows)) != want {
+				t.Errorf("%s without %s: %d rows of shards", used, r, len(rows))
+			}
+		}
+	}
+	if n, err := sometimes(t).Select("id").Count(t.Context(), &dataset.RunOptions{NoRules: []string{"merge"}}); err != nil || n != 500 {
+		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+// The label entropy is that of the order of the job, also where a column that is no label decides which rows there are.
+func TestLabelEntropyUnderSkip(t *testing.T) {
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip"}}, Options: shard.Options{GlobalBatch: 45, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}}}
+	q, err := sometimes(t).WithColumns("label = id % 10").LabelEntropy(t.Context(), "label", 1, o)
+	if err != nil || q.Labels != 9 || q.Steps != 10 {
+		t.Errorf("%+v, %v: no row whose label is 3 has a number for x", q, err)
+	}
+	_, err = sometimes(t).LabelEntropy(t.Context(), "idd", 1, o)
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `did you mean "id"`) {
+		t.Error(err)
+	}
+}
+
+// Limits of skipped rows are those of an epoch, and of what was read since the job was opened.
+func TestLimitsOfShards(t *testing.T) {
+	ds := dataset.Range(20_000).WithColumns(`c = int(id % 100 == 0 ? "bad" : "1")`)
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip", MaxRows: 150}}, Options: shard.Options{GlobalBatch: 198, Prefetch: -1, Shuffle: &shard.Shuffle{Lanes: 1, WindowRows: 500}}}
+	read := func(steps int) (shard.State, error) {
+		its, err := ds.Shards(t.Context(), 1, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer its[0].Close()
+		for range steps {
+			b, err := its[0].Next(t.Context())
+			if err != nil {
+				return its[0].State(), err
+			}
+			b.Release()
+		}
+		return its[0].State(), nil
+	}
+	if _, err := read(100); fault.CodeOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "in this epoch, more than max_rows 150") {
+		t.Errorf("200 rows of an epoch do not parse: %v", err)
+	}
+	half, err := read(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.State = &half
+	if _, err := read(50); err != nil {
+		t.Errorf("100 rows of the rest do not parse: %v", err)
+	}
+}
