@@ -123,7 +123,7 @@ func TestTrainDataNodes(t *testing.T) {
 func TestPyTorchOnNodes(t *testing.T) {
 	const workers = 2
 	p := newPytorch(t)
-	ledger, losses := p.whole(t, workers)
+	ledger, losses, _ := p.whole(t, workers)
 	c := nodesOf(t)
 	out, storage := t.TempDir(), t.TempDir()
 	spec := p.spec(t, out, storage, "sync", workers)

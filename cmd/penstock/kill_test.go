@@ -64,18 +64,19 @@ func (p pytorch) spec(t *testing.T, out, storage, upload string, workers int) st
 	return writeSpec(t, p.text(out, storage, upload, workers, 10, "step: 0.005"))
 }
 
-// whole is what a run gives that nobody disturbs: its samples and losses.
-func (p pytorch) whole(t *testing.T, workers int) (ledger, losses map[string]string) {
+// whole is what a run gives that nobody disturbs: its samples and losses, and what it takes.
+func (p pytorch) whole(t *testing.T, workers int) (ledger, losses map[string]string, took time.Duration) {
 	t.Helper()
-	out := t.TempDir()
+	out, begin := t.TempDir(), time.Now()
 	if r := penstock(t, "train", p.spec(t, out, t.TempDir(), "sync", workers), "--name", "whole"); r.code != 0 {
 		t.Fatalf("%+v", r)
 	}
+	took = time.Since(begin)
 	ledger, losses = written(t, out, "ledger", 0), written(t, out, "loss", workers)
 	if len(ledger) != 1600 || len(losses) != 40*workers {
 		t.Fatalf("%d samples, %d losses: the test is wrong", len(ledger), len(losses))
 	}
-	return ledger, losses
+	return ledger, losses, took
 }
 
 // written is what workers wrote into files of a kind: the rest of each line by its first word. What was written twice must be the same; by is the number of workers, 0: any.
@@ -115,7 +116,7 @@ func written(t *testing.T, out, kind string, by int) map[string]string {
 func TestKilledPyTorch(t *testing.T) {
 	const workers = 2
 	p := newPytorch(t)
-	ledger, losses := p.whole(t, workers)
+	ledger, losses, took := p.whole(t, workers)
 	runs, soak := 3, os.Getenv("PENSTOCK_SOAK") != ""
 	if soak {
 		runs = 20
@@ -145,7 +146,7 @@ func TestKilledPyTorch(t *testing.T) {
 			url, _, dir := storage.Of(t, k)
 			spec := p.spec(t, out, url, upload, workers)
 			now := workers
-			run := killtest.Run{Case: k, Dir: filepath.Join(dir, "run"), Steps: 40, Every: 5, StepTime: 5 * time.Millisecond, Takes: 6 * time.Second, Limit: 4 * time.Minute,
+			run := killtest.Run{Case: k, Dir: filepath.Join(dir, "run"), Steps: 40, Every: 5, StepTime: 5 * time.Millisecond, Takes: took, Limit: 4 * time.Minute,
 				Start: func(resume bool) (*exec.Cmd, int) {
 					if resume {
 						now = then
