@@ -55,6 +55,9 @@ func (y Tally) Add(kills []Kill) {
 	}
 }
 
+// Hit reports whether a case's victim was killed at its moment.
+func (y Tally) Hit(c Case) bool { return y[Case{Victim: c.Victim, Moment: c.Moment}] > 0 }
+
 // Check fails the test where a victim or a moment was never hit; with all, where a victim was not hit at a moment.
 func (y Tally) Check(t *testing.T, all bool) {
 	byVictim, byMoment := map[string]int{}, map[string]int{}
