@@ -138,6 +138,13 @@ func New(o Options) (*Files, error) {
 	case o.TargetBytes < 0 || o.BufferBytes < 0:
 		return nil, fault.New(fault.Invalid, "sizes must not be negative")
 	}
+	for _, path := range []string{o.Path, o.DeadLetter} {
+		if path != "" {
+			if err := blobio.Check(path); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if err := checkJobID(o.Job); err != nil {
 		return nil, err
 	}

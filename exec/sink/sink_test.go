@@ -416,6 +416,12 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, o := range map[string]Options{"the driver of az": {Path: "x", DeadLetter: "azblob://nope/x"}, "unknown scheme": {Path: "s4://b/x"}} {
+		o.Encoding, o.Job = ipcEncoding{}, "a"
+		if _, err := New(o); fault.CodeOf(err) != fault.Unsupported || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	dir := t.TempDir()
 	for name, o := range map[string]Options{
 		`did you mean "p"?; have id`: {PartitionBy: []string{"pp"}},
@@ -424,7 +430,6 @@ func TestNewRefuses(t *testing.T) {
 		"must lie apart":             {DeadLetter: filepath.Join(dir, "x", "bad")},
 		"must lie apart ":            {DeadLetter: dir},
 		`"p" is no int64`:            {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
-		"the driver of az":           {DeadLetter: "azblob://nope/x"},
 	} {
 		o.Path = filepath.Join(dir, "x")
 		s := newFiles(t, o)

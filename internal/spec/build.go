@@ -271,6 +271,12 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 	if s.Sink != nil && s.Sink.Count == nil {
 		err = inOrder(err, s.checkSink(schema))
 	}
+	if o := s.Run.OnError; o != nil && o.DeadLetter != "" {
+		err = inOrder(err, s.at("run.on_error.dead_letter", blobio.Check(o.DeadLetter)))
+	}
+	if s.Train != nil && s.Train.Storage != "" {
+		err = inOrder(err, s.at("train.storage", blobio.Check(s.Train.Storage)))
+	}
 	return err
 }
 

@@ -159,13 +159,8 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		b.remote, b.shared = openMemory(u.Host), true
 		b.o.NoHedge = true
 	default:
-		if !blob.DefaultURLMux().ValidBucketScheme(u.Scheme) {
-			if d := drivers[u.Scheme]; d != "" {
-				return nil, fault.New(fault.Unsupported, "the driver of %s:// is not part of this program: import _ %q", u.Scheme, d).
-					At(fault.Place{File: bucketURL})
-			}
-			return nil, fault.New(fault.Unsupported, "unknown scheme %q: use a path, s3://, gs://, azblob:// or mem://", u.Scheme).
-				At(fault.Place{File: bucketURL})
+		if err := checkScheme(u.Scheme); err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: bucketURL})
 		}
 		if q := u.Query(); q.Has("prefix") || q.Has("key") {
 			return bad("write prefixes and keys as a path, not as a parameter")
@@ -187,6 +182,17 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		b.cache, b.url = b.o.Cache, bucketURL
 	}
 	return b, nil
+}
+
+// checkScheme refuses one for which the program has no driver.
+func checkScheme(scheme string) error {
+	switch {
+	case scheme == "file" || scheme == "mem" || blob.DefaultURLMux().ValidBucketScheme(scheme):
+		return nil
+	case drivers[scheme] != "":
+		return fault.New(fault.Unsupported, "the driver of %s:// is not part of this program: import _ %q", scheme, drivers[scheme])
+	}
+	return fault.New(fault.Unsupported, "unknown scheme %q: use a path, s3://, gs://, azblob:// or mem://", scheme)
 }
 
 // Info describes an object (or, from ListDir, a directory).

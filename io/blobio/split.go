@@ -61,6 +61,16 @@ func Split(p string) (bucketURL, key string, err error) {
 	return bucketURL, key, nil
 }
 
+// Check reports what Split, or Open, would refuse of a user's path without I/O.
+func Check(p string) error {
+	bucketURL, _, err := Split(p)
+	if err != nil {
+		return err
+	}
+	scheme, _, _ := strings.Cut(bucketURL, "://")
+	return fault.Wrap(checkScheme(scheme), fault.Place{File: p})
+}
+
 func splitLocal(p string) (bucketURL, key string, err error) {
 	if p == "" {
 		return "", "", fault.New(fault.Invalid, "the path is empty: use . for the working directory")

@@ -56,6 +56,11 @@ func TestSplit(t *testing.T) {
 			t.Errorf("Split(%q) = %q, %q, %v; want %q, %q", c.path, bucket, key, err, c.bucket, c.key)
 		}
 	}
+	for p, code := range map[string]fault.Code{"": fault.Invalid, "s3://": fault.Invalid, "gopher://b/k": fault.Unsupported, "a/b": fault.Unknown, "file:///a": fault.Unknown, "mem://b/k": fault.Unknown} {
+		if err := blobio.Check(p); fault.CodeOf(err) != code || (err == nil) != (code == fault.Unknown) {
+			t.Errorf("Check(%q): %v, want %v", p, err, code)
+		}
+	}
 	for _, p := range []string{"", "s3://", "s3:///k", "s3://?region=r", "file://host/x", "file://x", "file:///%zz", "a\x00b"} {
 		if b, k, err := blobio.Split(p); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("Split(%q) = %q, %q, %v", p, b, k, err)
