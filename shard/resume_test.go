@@ -180,7 +180,7 @@ func TestCounted(t *testing.T) {
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
 	for i := range 1000 {
-		if i == 500 {
+		if i == 500 || i >= 990 { // whole windows of them, at the end of the split
 			io.WriteString(w, "{\"id\": \"no number\"}\n")
 			continue
 		}
@@ -201,7 +201,7 @@ func TestCounted(t *testing.T) {
 		}
 		n += b.Real()
 	}
-	if n != 999 {
+	if n != 989 {
 		t.Errorf("%d rows", n)
 	}
 }

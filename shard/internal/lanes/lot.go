@@ -97,6 +97,7 @@ type laneReader struct {
 	at     int64        // unit at which it stands, or will when its task is through
 	rest   driver.Batch // read, of the next task
 	bad    atomic.Pointer[func(error) error]
+	badEnd atomic.Int64 // row behind the last one that did not parse; it may be the last of the split
 	stats  driver.ScanStats
 	told   [5]int64 // of stats, to tasks before
 
@@ -195,7 +196,12 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 	}
 	if o.OnBadRow != nil {
 		p.bad.Store(&o.OnBadRow)
-		so.OnBadRow = func(err error) error { return (*p.bad.Load())(err) }
+		so.OnBadRow = func(err error) error {
+			if row, ok := fault.PlaceOf(err).Row.Get(); ok {
+				p.badEnd.Store(row + 1)
+			}
+			return (*p.bad.Load())(err)
+		}
 	}
 	stop := context.AfterFunc(ctx, p.cancel)
 	var err error
@@ -395,8 +401,8 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 		if err == io.EOF {
 			s.ended = true
 			s.settle(b)
-			if s.lot.counted && s.at < t.to {
-				return driver.Batch{}, recounted(s.at, t.to)
+			if end := max(s.at, p.badEnd.Load()); s.lot.counted && (end < t.to || end > t.to && t.last) {
+				return driver.Batch{}, recounted(end, t.to)
 			}
 		}
 		if err == nil && s.lot.counted && t.last && b.End() > t.to {
