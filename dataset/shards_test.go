@@ -1,8 +1,8 @@
 package dataset_test
 
 import (
-	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,66 +16,104 @@ import (
 	"github.com/penstock-data/penstock/shard"
 )
 
-// ids reads one epoch of all ranks and returns the ids by step, in order of rank.
-func ids(t *testing.T, its []*shard.Iterator) (out []string) {
+// ids reads one epoch of all ranks and returns the id that each sample has.
+func ids(t *testing.T, its []*shard.Iterator) map[int64]int64 {
 	t.Helper()
-	for step := 0; ; step++ {
+	out := map[int64]int64{}
+	for {
+		ends := 0
 		for _, it := range its {
 			b, err := it.Next(t.Context())
 			if err == io.EOF {
-				if it == its[len(its)-1] {
-					return out
-				}
+				ends++
 				continue
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			col := b.Record().Column(0).(*array.Int64)
-			for i := range b.Real() {
-				out = append(out, fmt.Sprintf("%d/%d", b.Samples()[i], col.Value(i)))
+			for i, n := range b.Samples() {
+				if _, ok := out[n]; ok {
+					t.Fatalf("sample %d is given twice", n)
+				}
+				out[n] = col.Value(i)
 			}
 			b.Release()
 		}
+		if ends == len(its) {
+			return out
+		}
+		if ends > 0 {
+			t.Fatalf("the epoch is at its end for %d of %d ranks", ends, len(its))
+		}
 	}
 }
 
-func TestShardsSmoke(t *testing.T) {
-	ds := dataset.Range(1000000).Filter("id % 3 != 0")
-	its, err := ds.Shards(t.Context(), 3, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000}, RunOptions: dataset.RunOptions{Seed: 7}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(its[0].Explain())
-	got := ids(t, its)
-	t.Log(len(got), got[:20])
-	seen := map[string]bool{}
-	for _, g := range got {
-		if seen[g] {
-			t.Fatal("twice", g)
-		}
-		seen[g] = true
-	}
-	t.Log(its[0].State())
-	for _, it := range its {
-		if err := it.Close(); err != nil {
+// An epoch has every row that a filter leaves once, but for the tail, in another order than that of the data, and every sample
+// has the same row on any number of ranks.
+func TestShards(t *testing.T) {
+	const rows, kept = 599_990, 399_993
+	ds := dataset.Range(rows).Filter("id % 3 != 0")
+	var want map[int64]int64
+	for _, ranks := range []int{3, 1} {
+		its, err := ds.Shards(t.Context(), ranks, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000}, RunOptions: dataset.RunOptions{Seed: 7}})
+		if err != nil {
 			t.Fatal(err)
 		}
+		got := ids(t, its)
+		for _, it := range its {
+			if s := it.State(); s.Epoch != 1 || s.Step != 0 || s.Sample != 0 {
+				t.Errorf("after the epoch rank %d is at epoch %d, step %d, sample %d", it.Rank(), s.Epoch, s.Step, s.Sample)
+			}
+			if err := it.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want == nil {
+			want = got
+		} else if !maps.Equal(got, want) {
+			t.Errorf("%d ranks are given other rows", ranks)
+		}
+	}
+	if len(want) != kept/1000*1000 {
+		t.Errorf("%d samples, want %d", len(want), kept/1000*1000)
+	}
+	seen := map[int64]bool{}
+	inPlace := 0
+	for n := range int64(len(want)) {
+		id, ok := want[n]
+		if !ok || id < 0 || id >= rows || id%3 == 0 || seen[id] {
+			t.Fatalf("sample %d is row %d (there: %v; once more: %v)", n, id, ok, seen[id])
+		}
+		if seen[id] = true; id/3 == n/2 {
+			inPlace++
+		}
+	}
+	if inPlace > 1000 {
+		t.Errorf("%d samples are where they are in the data", inPlace)
 	}
 }
 
-// A step found by StateAt is the one that comes in its turn, with and without steps that change
-// the number of rows.
+// A step found by StateAt is the one that comes in its turn. Where no step changes the number of rows nothing is counted for it; else it
+// is once, and what it found is kept.
 func TestStateAt(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	for _, ds := range []*dataset.Dataset{dataset.Range(300000), dataset.Range(300000).Filter("id % 3 != 0")} {
+	for name, c := range map[string]struct {
+		ds     *dataset.Dataset
+		counts int
+	}{
+		"all rows": {dataset.Range(300000), 0},
+		"filtered": {dataset.Range(300000).Filter("id % 3 != 0"), 1},
+	} {
 		o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 1000, Shuffle: &shard.Shuffle{Lanes: 4, WindowRows: 5000}}, RunOptions: dataset.RunOptions{Seed: 7}}
-		its, err := ds.Shards(t.Context(), 1, o)
+		its, err := c.ds.Shards(t.Context(), 1, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var want [32]byte
+		var at shard.State
 		for range 78 {
+			at = its[0].State()
 			b, err := its[0].Next(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -85,9 +123,12 @@ func TestStateAt(t *testing.T) {
 		}
 		counted := 0
 		for range 2 {
-			s, err := ds.StateAt(t.Context(), 1, o, shard.At{Step: 77, Counting: func(string) { counted++ }})
+			s, err := c.ds.StateAt(t.Context(), 1, o, shard.At{Step: 77, Counting: func(string) { counted++ }})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if d := cmp.Diff(at, s); d != "" {
+				t.Errorf("%s: the state before the step is another one (- as it was): %s", name, d)
 			}
 			if err := its[0].Restore(s); err != nil {
 				t.Fatal(err)
@@ -96,12 +137,14 @@ func TestStateAt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b.Digest() != want {
-				t.Error("another batch")
+			if b.Digest() != want || b.Step() != 77 {
+				t.Errorf("%s: another batch, of step %d", name, b.Step())
 			}
 			b.Release()
 		}
-		t.Log("counting passes:", counted)
+		if counted != c.counts {
+			t.Errorf("%s: counted %d times, want %d", name, counted, c.counts)
+		}
 		if err := its[0].Close(); err != nil {
 			t.Error(err)
 		}

@@ -3,18 +3,15 @@ package shard_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
-
-	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/internal/order"
-	"github.com/penstock-data/penstock/shard/internal/order/ordertest"
-	"github.com/penstock-data/penstock/shard/internal/pack"
 )
 
 // graph is a random plan with a job, and the model of what it gives.
@@ -28,18 +25,23 @@ type graph struct {
 	sched   order.Schedule
 	pack    *dataset.PackOptions
 	mode    shard.Mode
-	lanes   int
-	window  int64
+	lanes   int   // 0: the default
+	window  int64 // 0: the default
 	limit   int64 // -1: none
+	first   uint64
 	global  int
 	tail    shard.Tail
-	steps   int64 // per epoch; 0: until the data ends
-	skip    bool  // rows that do not parse
+	steps   int64    // per epoch; 0: until the data ends
+	skip    bool     // rows that do not parse
+	hidden  []string // columns that the job drops in the end, and the plain run does not
 	chaos   chaos
+	notes   map[string]bool // features, for the tally
 
+	places map[string]shard.Place // of source rows, by key
 	passes map[passKey]*modelPass
-	plain  map[uint64]map[string][]string // by epoch and key: the rows that come of a row
-	tokens map[uint64]map[string][][]int32
+	plain  map[uint64]map[string][]*modelRow // by epoch and key: the rows that come of a row
+	solid  []modelColumn                     // columns that tensors can be made of
+	scalar bool                              // all columns are such, and none has lists
 	epochs map[uint64]*modelEpoch
 }
 
@@ -49,45 +51,33 @@ func (g *graph) close() error {
 	return g.ds.Close()
 }
 
+// has notes that the graph has a feature.
+func (g *graph) has(feature string) { g.notes[feature] = true }
+
+func (g *graph) note(format string, args ...any) { g.text += fmt.Sprintf(format, args...) }
+
+func (g *graph) String() string {
+	return fmt.Sprintf("PENSTOCK_SEED=%d: mode %s, %d lanes, window %d, G=%d, tail %s, %d steps, from epoch %d\n%s", g.seed, g.mode, g.lanes, g.window, g.global, g.tail, g.steps, g.first, g.text)
+}
+
 type modelSource struct {
 	name   string
 	leaves []leaf
 	ds     *dataset.Dataset // without pack
 	weight int64
 	repeat bool
-	bytes  bool
-}
-
-type passKey struct {
-	source      int
-	epoch, pass uint64
-}
-
-// modelPass is a pass as the reference has it.
-type modelPass struct {
-	lanes [][]ordertest.Window
-	seq   []ordertest.Timed
-	rows  []string
-}
-
-type modelSample struct {
-	source int
-	pass   uint64
-	nth    int // in the pass
-	lane   int32
-	row    string
-}
-
-type modelEpoch struct {
-	samples []modelSample
-	empty   bool // a whole pass of a source that is to be repeated has no sample
+	bytes  bool   // bytes stand for rows
+	lanes  int    // of the job
+	window int64  // the same
+	id     string // the column of ids; "" if there is none
+	text   string // the column of lines
 }
 
 // newGraph makes the graph of a seed.
 func newGraph(p *pool, seed uint64) *graph {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	g := &graph{seed: seed, limit: -1, passes: map[passKey]*modelPass{}, plain: map[uint64]map[string][]string{},
-		tokens: map[uint64]map[string][][]int32{}, epochs: map[uint64]*modelEpoch{}}
+	g := &graph{seed: seed, limit: -1, notes: map[string]bool{}, places: map[string]shard.Place{}, passes: map[passKey]*modelPass{},
+		plain: map[uint64]map[string][]*modelRow{}, epochs: map[uint64]*modelEpoch{}}
 	chaoses.Store(fmt.Sprint(seed), &g.chaos)
 	g.mode = []shard.Mode{shard.ModeWindow, shard.ModeWindow, shard.ModeWindow, shard.ModeBlocks, shard.ModeNone}[rng.IntN(5)]
 	g.lanes = 1
@@ -95,18 +85,22 @@ func newGraph(p *pool, seed uint64) *graph {
 		g.lanes = 1 + rng.IntN(1+rng.IntN(12))
 	}
 	g.window = int64(1 + rng.IntN(1+rng.IntN(60)))
+	if rng.IntN(4) == 0 {
+		g.first = rng.Uint64N(1 << rng.IntN(40))
+	}
 	used := map[string]bool{}
 	n := 1
 	if rng.IntN(3) == 0 {
 		g.mixed, n = true, 1+rng.IntN(5)
 	}
-	packed := rng.IntN(5) == 0
+	packed := rng.IntN(6) == 0
+	numbers := rng.IntN(3) > 0 && !packed
 	for i := range n {
 		s := &modelSource{name: "data", weight: 1}
 		if g.mixed {
 			s.name, s.weight, s.repeat = fmt.Sprintf("s%d", i), int64(1+rng.IntN(4)), rng.IntN(4) == 0
 		}
-		g.source(p, rng, s, used, packed)
+		g.source(p, rng, s, used, packed, numbers)
 		g.sources = append(g.sources, s)
 	}
 	// Bytes stand for rows in all sources of text; a window of these takes more units.
@@ -115,8 +109,22 @@ func newGraph(p *pool, seed uint64) *graph {
 			g.window *= int64(1 + rng.IntN(40))
 		}
 	}
+	if rng.IntN(6) == 0 {
+		g.window = 0
+		g.has("default window")
+	}
+	if g.mode == shard.ModeWindow && rng.IntN(5) == 0 {
+		g.lanes = 0
+		g.has("default lanes")
+	}
 	g.assemble(rng, packed)
 	g.global = 1 + rng.IntN(1+rng.IntN(60))
+	switch most := int64(60); {
+	case rng.IntN(6) == 0:
+		g.global = 33 + rng.IntN(60) // for many ranks
+	case rng.IntN(5) == 0 && g.window > 0:
+		g.global = int(1 + (g.window-1)%most) // steps that end with a window
+	}
 	g.tail = []shard.Tail{shard.TailDrop, shard.TailPad, shard.TailRepeat}[rng.IntN(3)]
 	all := true
 	for _, s := range g.sources {
@@ -128,99 +136,203 @@ func newGraph(p *pool, seed uint64) *graph {
 	return g
 }
 
-// source makes the reads and steps of a source.
-func (g *graph) source(p *pool, rng *rand.Rand, s *modelSource, used map[string]bool, packed bool) {
-	note := func(format string, args ...any) { g.text += fmt.Sprintf(format, args...) }
-	note("[%s: ", s.name)
-	known, has := true, map[string]bool{}
-	for k := range 1 + rng.IntN(3)*rng.IntN(2) {
-		l, text := p.leaf(rng, &g.chaos, used)
+// reads makes the reads of a source: one, or several together.
+func (g *graph) reads(p *pool, rng *rand.Rand, s *modelSource, used map[string]bool, packed bool) (has map[string]bool) {
+	known, enter, dense, lines := true, true, false, false
+	kinds := make([]string, 1+rng.IntN(3)*rng.IntN(2))
+	if rng.IntN(9) == 0 && !packed { // rows that take less than a byte, where bytes stand for rows
+		kinds = []string{"dense", textKinds[rng.IntN(len(textKinds))], "", ""}[:2+rng.IntN(2)*rng.IntN(3)]
+		rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	}
+	has = map[string]bool{}
+	for k, kind := range kinds {
+		l, text := p.leaf(rng, &g.chaos, used, kind)
 		for packed && !slices.Contains(l.columns, "t") {
-			l, text = p.leaf(rng, &g.chaos, used)
+			l, text = p.leaf(rng, &g.chaos, used, "")
 		}
-		g.skip = g.skip || strings.HasPrefix(text, "bad")
 		if k > 0 {
-			note(" + ")
+			g.note(" + ")
 			s.ds = s.ds.Union(l.ds)
 		} else {
 			s.ds = l.ds
 		}
-		note("%s", text)
-		known = known && !l.lines
+		g.note("%s", text)
+		g.skip = g.skip || strings.HasPrefix(l.kind, "bad")
+		counted := slices.Contains(countedKinds, l.kind)
+		known, enter = known && !l.lines && !counted, enter && !counted
+		dense, lines = dense || l.kind == "dense", lines || l.lines
+		if l.kind == "ipc" {
+			g.has("arrow files")
+		}
 		for _, c := range l.columns {
 			has[c] = true
 		}
+		for _, x := range l.splits {
+			at := x.place
+			at.Source = s.name
+			for r, key := range x.keys {
+				at.Row = int64(r)
+				g.places[key] = at
+			}
+		}
 		s.leaves = append(s.leaves, l)
 	}
-	s.bytes = !known
-	number := func() string {
-		if has["id"] {
-			return fmt.Sprintf("id %% %d != %d", 2+rng.IntN(5), rng.IntN(3))
+	if s.bytes = !known && enter; s.bytes {
+		if dense {
+			g.has("dense rows beside text")
 		}
-		return fmt.Sprintf("size(text) %% %d != 0", 2+rng.IntN(5))
+		if slices.ContainsFunc(s.leaves, func(l leaf) bool { return !l.lines }) {
+			g.has("rows beside text")
+		}
+	}
+	if !known && !enter && lines {
+		g.has("counted text")
+	}
+	if has["id"] {
+		s.id = "id"
+	}
+	if has["text"] {
+		s.text = "text"
+	}
+	return has
+}
+
+// source makes the reads and steps of a source.
+func (g *graph) source(p *pool, rng *rand.Rand, s *modelSource, used map[string]bool, packed, numbers bool) {
+	g.note("[%s: ", s.name)
+	has := g.reads(p, rng, s, used, packed)
+	filter := func(e string) {
+		g.note(" | %s", e)
+		s.ds = s.ds.Filter(e)
+	}
+	apply := func(name string, f *ops.Func, err error, o *dataset.MapOptions) {
+		if err != nil {
+			panic(err)
+		}
+		g.note(" | %s", name)
+		s.ds = s.ds.Apply(f, o)
 	}
 	if rng.IntN(3) == 0 { // behind the read, so that readers see it
 		if e := s.condition(rng, has); e != "" {
-			note(" | %s", e)
-			s.ds = s.ds.Filter(e)
+			filter(e)
 		}
 	}
 	for k := range rng.IntN(4) {
-		switch rng.IntN(10) {
+		switch rng.IntN(13) {
 		case 0:
-			e := number()
-			note(" | %s", e)
-			s.ds = s.ds.Filter(e)
+			e := fmt.Sprintf("size(%s) %% %d != 0", s.text, 2+rng.IntN(5))
+			if s.id != "" {
+				e = fmt.Sprintf("%s %% %d != %d", s.id, 2+rng.IntN(5), rng.IntN(3))
+			}
+			filter(e)
 		case 1:
-			note(" | random filter")
-			s.ds = s.ds.Filter("random() < 0.7")
+			filter("random() < 0.7")
 		case 2:
-			note(" | with random")
+			g.note(" | with random")
 			s.ds = s.ds.WithColumns(fmt.Sprintf("r%d = random()", k))
 		case 3:
 			if has["l"] && !packed {
-				note(" | explode")
+				g.note(" | explode")
 				s.ds = s.ds.WithColumns("x = l").Explode("x")
 			}
 		case 4:
-			note(" | copies")
 			f, err := copies.Func(nil)
-			if err != nil {
-				panic(err)
-			}
-			s.ds = s.ds.Apply(f, &dataset.MapOptions{BatchRows: rng.IntN(20)})
+			apply("copies", f, err, &dataset.MapOptions{BatchRows: rng.IntN(20)})
 		case 5:
-			note(" | echo")
 			f, err := echo.Func(nil)
-			if err != nil {
-				panic(err)
-			}
-			s.ds = s.ds.Apply(f, nil)
+			apply("echo", f, err, nil)
 		case 6:
-			note(" | sample")
+			g.note(" | sample")
 			s.ds = s.ds.Sample(0.6, rng.Uint64())
 		case 7:
-			note(" | split")
+			g.note(" | split")
 			s.ds = s.ds.Split(dataset.SplitOptions{Fractions: []float64{0.7, 0.3}, Seed: rng.Uint64()})[rng.IntN(2)]
 		case 8:
 			if has["s"] {
-				note(" | cast, skip")
+				g.note(" | cast, skip")
 				s.ds = s.ds.WithColumns(fmt.Sprintf("c%d = int(s)", k)).OnError(ops.OnError{Policy: "skip"})
 			}
 		case 9:
-			note(" | may fail")
 			f, err := faulty.Func([]byte(fmt.Sprint(g.seed)))
-			if err != nil {
-				panic(err)
-			}
-			s.ds = s.ds.Apply(f, nil)
+			apply("may fail", f, err, nil)
+		default:
+			g.columns(rng, s, has, packed)
 		}
 	}
 	if rng.IntN(30) == 0 {
-		note(" | nothing")
-		s.ds = s.ds.Filter("random() < 0.0")
+		filter("random() < 0.0")
 	}
-	note("]")
+	if numbers {
+		g.numbers(s, has)
+	}
+	g.note("]")
+}
+
+// columns selects, drops or renames some, never the only one that names a row.
+func (g *graph) columns(rng *rand.Rand, s *modelSource, has map[string]bool, packed bool) {
+	var names, free []string
+	for _, c := range slices.Sorted(maps.Keys(has)) {
+		names = append(names, c)
+		if c != s.id && c != s.text && !(packed && c == "t") {
+			free = append(free, c)
+		}
+	}
+	switch how := rng.IntN(3); {
+	case how == 0: // a selection is all columns that are left
+		var keep []string
+		for _, c := range names {
+			if !slices.Contains(free, c) || rng.IntN(2) == 0 {
+				keep = append(keep, c)
+			} else {
+				delete(has, c)
+			}
+		}
+		rng.Shuffle(len(keep), func(i, j int) { keep[i], keep[j] = keep[j], keep[i] })
+		g.note(" | select %v", keep)
+		g.has("select")
+		s.ds = s.ds.Select(keep...)
+	case how == 1 && len(free) > 0:
+		c := free[rng.IntN(len(free))]
+		delete(has, c)
+		g.note(" | drop %s", c)
+		g.has("drop")
+		s.ds = s.ds.Drop(c)
+	default:
+		to := map[string]string{}
+		if s.id == "id" {
+			to["id"], s.id = "key", "key"
+		}
+		if s.text == "text" {
+			to["text"], s.text = "words", "words"
+		}
+		for _, c := range []string{"s", "v"} {
+			if has[c] && rng.IntN(2) == 0 {
+				to[c] = c + c
+			}
+		}
+		for old, name := range to {
+			delete(has, old)
+			has[name] = true
+		}
+		if len(to) > 0 {
+			g.note(" | rename %v", to)
+			g.has("rename")
+			s.ds = s.ds.Rename(to)
+		}
+	}
+}
+
+// numbers adds columns that have a number in every row of every source, so that there is something to make tensors of.
+func (g *graph) numbers(s *modelSource, has map[string]bool) {
+	n, f := "3", "0.5"
+	if s.id != "" {
+		n = fmt.Sprintf("coalesce(%s, 7) %% 1000", s.id)
+	}
+	if has["v"] {
+		f = "coalesce(v, 0.5)"
+	}
+	g.note(" | numbers")
+	s.ds = s.ds.WithColumns("n = "+n, fmt.Sprintf("h = cast(%s, \"int16\")", n), "f = "+f, fmt.Sprintf("e = cast(%s, \"float32\")", f))
 }
 
 // condition is one that a reader can judge rows by, which some of the rows meet; "" if there is none.
@@ -265,7 +377,6 @@ func (s *modelSource) condition(rng *rand.Rand, has map[string]bool) string {
 
 // assemble makes the dataset of the sources.
 func (g *graph) assemble(rng *rand.Rand, packed bool) {
-	note := func(format string, args ...any) { g.text += fmt.Sprintf(format, args...) }
 	if packed {
 		g.pack = &dataset.PackOptions{Length: 1 + rng.IntN(30), Method: []string{ops.PackConcat, ops.PackBestFit}[rng.IntN(2)],
 			Overlong: []string{ops.OverlongSplit, ops.OverlongDrop}[rng.IntN(2)], PadID: -1, LossMask: rng.IntN(2) == 0}
@@ -273,7 +384,9 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 			eos := int64(-2)
 			g.pack.EOS = &eos
 		}
-		note(" pack %+v", *g.pack)
+		g.note(" pack %+v", *g.pack)
+	} else if !g.skip && rng.IntN(4) == 0 { // where rows may be skipped, it matters which columns are read
+		g.hide(rng)
 	}
 	weights := func() (w []int64) {
 		for range g.sources {
@@ -289,6 +402,19 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 		if packed {
 			return ds.Pack("t", g.pack)
 		}
+		var drop []string
+		schema, err := ds.Schema(context.Background())
+		if err != nil {
+			panic(fmt.Sprintf("%v\n%v", g, err))
+		}
+		for _, c := range g.hidden {
+			if schema.HasField(c) {
+				drop = append(drop, c)
+			}
+		}
+		if drop != nil {
+			ds = ds.Drop(drop...)
+		}
 		return ds
 	}
 	if !g.mixed {
@@ -297,7 +423,7 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 		if g.mode == shard.ModeNone && !packed && rng.IntN(3) == 0 {
 			g.limit = int64(rng.IntN(100))
 			g.ds = g.ds.Limit(g.limit)
-			note(" limit %d", g.limit)
+			g.note(" limit %d", g.limit)
 		}
 		return
 	}
@@ -319,357 +445,40 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 		o.Schedule = append(o.Schedule, ops.WeightsAt{At: at, Weights: w})
 	}
 	g.ds = dataset.MixWith(o, ins...)
-	note(" mix %v all=%v", g.sched, g.stopAll)
+	g.note(" mix %v all=%v", g.sched, g.stopAll)
 }
 
-// units of the splits of a source, in order.
-func (s *modelSource) units() (u []int64, at []struct {
-	leaf  *leaf
-	split *modelSplit
-}) {
-	for i := range s.leaves {
-		l := &s.leaves[i]
-		for k := range l.splits {
-			x := &l.splits[k]
-			n := int64(len(x.keys))
-			if s.bytes {
-				n = x.bytes
-			}
-			u = append(u, n)
-			at = append(at, struct {
-				leaf  *leaf
-				split *modelSplit
-			}{l, x})
-		}
-	}
-	return u, at
-}
-
-// run is the plain execution of all steps of an epoch: what comes of each source row.
-func (g *graph) run(epoch uint64) error {
-	if g.plain[epoch] != nil {
-		return nil
-	}
-	if epoch > 0 && !strings.Contains(g.text, "random") { // every epoch has the same rows
-		g.plain[epoch], g.tokens[epoch] = g.plain[0], g.tokens[0]
-		return nil
-	}
-	ds := g.sources[0].ds
-	if g.mixed {
-		var more []*dataset.Dataset
-		for _, s := range g.sources[1:] {
-			more = append(more, s.ds)
-		}
-		ds = ds.Union(more...)
-	}
-	rows, tokens := map[string][]string{}, map[string][][]int32{}
-	o := dataset.RunOptions{Seed: g.seed, Epoch: epoch}
-	if g.skip {
-		o.OnError = &ops.OnError{Policy: "skip"}
-	}
-	for rec, err := range ds.Records(context.Background(), &o) {
+// hide picks columns that the job drops: rows come as they are, read without what names them, say.
+func (g *graph) hide(rng *rand.Rand) {
+	all := map[string]bool{}
+	var schemas []map[string]bool
+	for _, s := range g.sources {
+		schema, err := s.ds.Schema(context.Background())
 		if err != nil {
-			return err
+			panic(fmt.Sprintf("%v\n%v", g, err))
 		}
-		for i := range int(rec.NumRows()) {
-			k := keyOf(rec, i)
-			rows[k] = append(rows[k], textOf(rec, i))
-			if g.pack != nil {
-				l := rec.Column(rec.Schema().FieldIndices("t")[0]).(*array.List)
-				a, b := l.ValueOffsets(i)
-				tokens[k] = append(tokens[k], append([]int32{}, l.ListValues().(*array.Int32).Int32Values()[a:b]...))
-			}
+		has := map[string]bool{}
+		for _, f := range schema.Fields() {
+			all[f.Name], has[f.Name] = true, true
 		}
+		schemas = append(schemas, has)
 	}
-	g.plain[epoch], g.tokens[epoch] = rows, tokens
-	return nil
-}
-
-// pass is the reference's pass of a source.
-func (g *graph) pass(k passKey) *modelPass {
-	if p := g.passes[k]; p != nil {
-		return p
-	}
-	s := g.sources[k.source]
-	key := order.Key{Seed: g.seed, Epoch: k.epoch, Pass: k.pass, Source: s.name}
-	shape := order.Shape{Mode: map[shard.Mode]order.Mode{shard.ModeNone: order.None, shard.ModeBlocks: order.Blocks, shard.ModeWindow: order.Window}[g.mode],
-		Lanes: g.lanes, Window: g.window}
-	units, at := s.units()
-	p := &modelPass{lanes: ordertest.Lay(key, shape, units)}
-	samples := map[[2]int64][]string{}
-	for v := range p.lanes {
-		for w, win := range p.lanes[v] {
-			var rows []string // keys
-			for _, seg := range win.Segments {
-				x := at[seg.Split]
-				begin := len(rows)
-				for r, key := range x.split.keys {
-					// Where the row begins, in units.
-					num, den := int64(r), int64(1)
-					switch {
-					case s.bytes && x.leaf.lines:
-						num = x.split.at[r]
-					case s.bytes:
-						num, den = int64(r)*x.split.bytes, int64(len(x.split.keys))
-					}
-					if num >= seg.From*den && num < seg.To*den {
-						rows = append(rows, key)
-					}
-				}
-				if s.bytes && x.leaf.lines { // rows that do not parse stand between two that do
-					for len(rows) > begin && rows[len(rows)-1] == "" {
-						rows = rows[:len(rows)-1]
-					}
-					for len(rows) > begin && rows[begin] == "" {
-						rows = slices.Delete(rows, begin, begin+1)
-					}
-				}
-			}
-			turn := make([]int, len(rows))
-			for i := range turn {
-				turn[i] = i
-			}
-			if g.mode == shard.ModeWindow {
-				turn = ordertest.Perm(key, "rows", fmt.Sprint(v), fmt.Sprint(w), len(rows))
-			}
-			var out []string
-			var docs [][]int32
-			for _, i := range turn {
-				out = append(out, g.plain[k.epoch][rows[i]]...)
-				docs = append(docs, g.tokens[k.epoch][rows[i]]...)
-			}
-			if g.pack != nil {
-				out = g.packed(docs)
-			}
-			samples[[2]int64{int64(v), int64(w)}] = out
-		}
-	}
-	p.seq = ordertest.Sequence(p.lanes, func(v int, w int64) int64 { return int64(len(samples[[2]int64{int64(v), w}])) })
-	for _, t := range p.seq {
-		p.rows = append(p.rows, samples[[2]int64{int64(t.Lane), t.Window}][t.Index])
-	}
-	g.passes[k] = p
-	return p
-}
-
-// packed renders the samples of a window of documents. Which document goes where is package pack's
-// business; what becomes of it is written down here.
-func (g *graph) packed(docs [][]int32) (out []string) {
-	var lengths []int32
-	for i, d := range docs {
-		if len(d) > 0 && g.pack.EOS != nil {
-			docs[i] = append(d[:len(d):len(d)], int32(*g.pack.EOS))
-		}
-		lengths = append(lengths, int32(len(docs[i])))
-	}
-	plan := pack.Concat
-	if g.pack.Method == ops.PackBestFit {
-		plan = pack.BestFit
-	}
-	p := plan(lengths, g.pack.Length, pack.Overlong(g.pack.Overlong))
-	for b := range p.NumBins() {
-		ids, segs, pos, mask := []string{}, []string{}, []string{}, []string{}
-		for k, x := range p.Pieces[p.Bins[b]:p.Bins[b+1]] {
-			for i := range x.N {
-				ids = append(ids, fmt.Sprint(docs[x.Doc][x.From+i]))
-				segs, pos, mask = append(segs, fmt.Sprint(k+1)), append(pos, fmt.Sprint(i)), append(mask, "1")
-			}
-		}
-		for len(ids) < g.pack.Length {
-			ids, segs, pos, mask = append(ids, fmt.Sprint(g.pack.PadID)), append(segs, "0"), append(pos, "0"), append(mask, "0")
-		}
-		list := func(x []string) string { return "[" + strings.Join(x, ",") + "]" }
-		s := "input_ids=" + list(ids)
-		if g.pack.LossMask {
-			s += " loss_mask=" + list(mask)
-		}
-		out = append(out, s+" position_ids="+list(pos)+" segment_ids="+list(segs))
-	}
-	return out
-}
-
-// epoch is the reference's epoch.
-func (g *graph) epoch(num uint64) *modelEpoch {
-	if e := g.epochs[num]; e != nil {
-		return e
-	}
-	const most = 600
-	length := int64(-1)
-	if g.steps > 0 {
-		length = g.steps * int64(g.global)
-	}
-	if g.limit >= 0 && (length < 0 || g.limit < length) {
-		length = g.limit
-	}
-	e := &modelEpoch{}
-	at := make([]struct {
-		pass  uint64
-		given int
-	}, len(g.sources))
-	lane0 := func(i int) int32 { return int32(i * g.lanes) }
-	turns := []int(nil)
-epoch:
-	for n := int64(0); length < 0 || n < length; n++ {
-		if n >= int64(len(turns)) {
-			turns = ordertest.Mix(g.sched, 2*n+64)
-		}
-		i := turns[n]
-		for {
-			p := g.pass(passKey{i, num, at[i].pass})
-			if k := at[i].given; k < len(p.rows) {
-				e.samples = append(e.samples, modelSample{i, at[i].pass, k, lane0(i) + p.seq[k].Lane, p.rows[k]})
-				at[i].given++
-				break
-			}
-			switch {
-			case g.sources[i].repeat:
-			case g.stopAll && g.mixed:
-				ended := true
-				for k, s := range g.sources {
-					ended = ended && (k == i || s.repeat || at[k].pass > 0)
-				}
-				if ended {
-					break epoch
-				}
-			default:
-				break epoch
-			}
-			if len(p.rows) == 0 {
-				e.empty = true
-				break epoch
-			}
-			at[i].pass++
-			at[i].given = 0
-		}
-		if n == most && g.steps == 0 { // small sources beside large ones repeat for long
-			g.steps = 1 + most/int64(g.global)/4
-			clear(g.epochs)
-			return g.epoch(num)
-		}
-	}
-	g.epochs[num] = e
-	return e
-}
-
-// positions are the parts of a state that the reference gives after n samples of an epoch.
-func (g *graph) positions(num uint64, n int) []shard.SourceState {
-	at := make([]passKey, len(g.sources))
-	given := make([]int, len(g.sources))
-	for i := range at {
-		at[i] = passKey{i, num, 0}
-	}
-	for _, s := range g.epoch(num).samples[:n] {
-		at[s.source].pass, given[s.source] = s.pass, s.nth+1
-	}
-	var out []shard.SourceState
-	for i, s := range g.sources {
-		x := shard.SourceState{Name: s.name, Mode: g.mode, Lanes: g.lanes, Window: g.window, Pass: at[i].pass}
-		p := g.pass(at[i])
-		for _, y := range ordertest.Pos(p.lanes, p.seq, given[i]) {
-			x.Pos = append(x.Pos, [2]int64{y.Window, y.Given})
-		}
-		out = append(out, x)
-	}
-	return out
-}
-
-// modelBatch is a batch of the reference.
-type modelBatch struct {
-	n    []int64
-	rows []string
-	full int // with pads
-}
-
-// stepsAt are the steps of an epoch from sample n on, by step and rank.
-func (g *graph) stepsAt(num uint64, n, global, ranks int) (out [][]modelBatch) {
-	all := g.epoch(num).samples
-	shares := order.Shares(global, ranks)
-	for ; n < len(all); n += global {
-		step, ns := []modelSample{}, []int64{}
-		for i := n; i < min(n+global, len(all)); i++ {
-			step, ns = append(step, all[i]), append(ns, int64(i))
-		}
-		if len(step) < global {
-			if g.tail == shard.TailDrop {
-				break
-			}
-			for j := 0; len(step) < global && g.tail == shard.TailRepeat; j++ {
-				step, ns = append(step, all[j%len(all)]), append(ns, int64(j%len(all)))
-			}
-		}
-		lanes := make([]int32, len(step))
-		for i, s := range step {
-			lanes[i] = s.lane
-		}
-		batches := make([]modelBatch, ranks)
-		for r, idx := range ordertest.Deal(lanes, ranks) {
-			batches[r].full = shares[r]
-			for _, i := range idx {
-				batches[r].n, batches[r].rows = append(batches[r].n, ns[i]), append(batches[r].rows, step[i].row)
-			}
-		}
-		out = append(out, batches)
-	}
-	return out
-}
-
-// same compares a batch with the reference's.
-func (w *modelBatch) same(b *shard.Batch, tail shard.Tail) error {
-	rec := b.Record()
-	if !slices.Equal(b.Samples(), w.n) || b.Real() != len(w.n) || b.Rows() != w.full || rec != nil && int(rec.NumRows()) != w.full {
-		return fmt.Errorf("samples %v, %d real of %d rows; want %v of %d", b.Samples(), b.Real(), b.Rows(), w.n, w.full)
-	}
-	for i, want := range w.rows {
-		got := ""
-		if rec != nil {
-			got = textOf(rec, i)
-		} else {
-			got = tensorText(b, i)
-		}
-		if got != want {
-			return fmt.Errorf("sample %d is\n  %s\nwant\n  %s", w.n[i], got, want)
-		}
-	}
-	if tail != shard.TailPad {
-		return nil
-	}
-	if rec == nil {
-		mask, ok := b.Tensor("mask")
-		for i := range w.full {
-			if !ok || (mask.Data[i] == 1) != (i < len(w.n)) {
-				return fmt.Errorf("mask %v of %d samples", mask.Data, len(w.n))
-			}
-		}
-		return nil
-	}
-	mask, ok := rec.Column(int(rec.NumCols()) - 1).(*array.Boolean)
-	for i := range w.full {
-		if !ok || mask.Value(i) != (i < len(w.n)) {
-			return fmt.Errorf("mask %v of %d samples", rec.Column(int(rec.NumCols())-1), len(w.n))
-		}
-	}
-	return nil
-}
-
-// tensorText renders a row of packed tensors as textOf does.
-func tensorText(b *shard.Batch, row int) string {
-	var parts []string
-	for _, t := range b.Tensors() {
-		var vals []string
-		switch {
-		case t.Name == "mask":
+	for _, c := range slices.Sorted(maps.Keys(all)) {
+		if rng.IntN(2) == 0 {
 			continue
-		case t.DType == shard.Int32:
-			for _, v := range shard.Values[int32](t)[row*t.Shape[1]:][:t.Shape[1]] {
-				vals = append(vals, fmt.Sprint(v))
-			}
-		default:
-			for _, v := range t.Data[row*t.Shape[1]:][:t.Shape[1]] {
-				vals = append(vals, fmt.Sprint(v))
-			}
 		}
-		parts = append(parts, t.Name+"=["+strings.Join(vals, ",")+"]")
+		for _, has := range schemas {
+			delete(has, c)
+		}
+		g.hidden = append(g.hidden, c)
 	}
-	slices.Sort(parts)
-	return strings.Join(parts, " ")
+	for _, has := range schemas {
+		if len(has) == 0 { // nothing is left of a source
+			g.hidden = nil
+		}
+	}
+	if g.hidden != nil {
+		g.note(" hidden %v", g.hidden)
+		g.has("hidden columns")
+	}
 }

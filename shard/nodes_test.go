@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -59,75 +56,30 @@ func TestNodes(t *testing.T) {
 	if testing.Short() {
 		n = 30
 	}
-	base := rand.Uint64()
-	var seeds []uint64
-	for i := range n {
-		seeds = append(seeds, base+uint64(i))
-	}
-	if s := os.Getenv("PENSTOCK_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seeds = []uint64{seed}
-	}
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	p := newPool(t)
-	var mu sync.Mutex
-	var sum tally
-	failures := 0
-	begin := time.Now()
-	work := make(chan uint64)
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) + 1 {
-		workers.Go(func() {
-			for seed := range work {
-				var one tally
-				g := newGraph(p, seed)
-				err := g.checkNodes(t, &one)
-				_ = g.ds.Close()
-				mu.Lock()
-				sum.add(one)
-				if err != nil {
-					if failures++; failures <= 5 {
-						t.Errorf("PENSTOCK_SEED=%d: mode %s, %d lanes, window %d, G=%d, tail %s, %d steps\n%s\n%v", seed, g.mode, g.lanes, g.window, g.global, g.tail, g.steps, g.text, err)
-					}
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for _, seed := range seeds {
-		work <- seed
-	}
-	close(work)
-	workers.Wait()
-	t.Logf("%d graphs in %v, %d failed: %+v", len(seeds), time.Since(begin).Round(time.Millisecond), failures, sum)
+	overGraphs(t, n, (*graph).checkNodes)
 }
 
 func (g *graph) checkNodes(t *testing.T, sum *tally) error {
-	for epoch := range uint64(3) {
-		if err := g.run(epoch); err != nil {
-			return fmt.Errorf("plain run: %w", err)
-		}
+	if err := g.prepare(); err != nil {
+		return err
 	}
-	for epoch := range uint64(3) {
-		if g.epoch(epoch).empty { // where an epoch ends with an error none is looked at
+	for k := range uint64(modelEpochs) {
+		if g.epoch(g.first + k).empty { // where an epoch ends with an error none is looked at
 			sum.Empty++
 			return nil
 		}
 	}
 	rng := rand.New(rand.NewPCG(g.seed, 6))
 	states := map[string]string{}
-	from := at{}
-	for k := 0; from.epoch < 2 && k < 4; k++ {
+	from := at{epoch: g.first}
+	for k := 0; from.epoch < g.first+2 && k < 4; k++ {
 		global := g.global
 		if g.steps == 0 && k > 0 && rng.IntN(3) == 0 {
 			global = 1 + rng.IntN(2*g.global)
 			sum.Regrouped++
 		}
 		r := g.newRun(rng, global)
-		r.ranks, r.live = 1+rng.IntN(min(global, 8)), nil
+		r.ranks, r.live, r.each = 1+rng.IntN(min(global, 8)), nil, false
 		d := newDivision(rng, r.ranks)
 		g.chaos.off()
 		if r.faults {
@@ -148,7 +100,7 @@ func (g *graph) checkNodes(t *testing.T, sum *tally) error {
 	return nil
 }
 
-// readNodes reads at most so many steps and ends of epochs, to the end of epoch 1, and says where it came to.
+// readNodes reads at most so many steps and ends of epochs, to the end of its second epoch, and says where it came to.
 func (g *graph) readNodes(t *testing.T, r run, d division, from at, most int, states map[string]string, sum *tally) (to at, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -159,7 +111,7 @@ func (g *graph) readNodes(t *testing.T, r run, d division, from at, most int, st
 	}
 	var events []event
 	to = from
-	for to.epoch < 2 && len(events) < most {
+	for to.epoch < g.first+2 && len(events) < most {
 		want := g.stepsAt(to.epoch, to.sample, r.global, r.ranks)
 		for k := 0; k <= len(want) && len(events) < most; k++ {
 			e := event{at: to}
@@ -213,7 +165,7 @@ func (g *graph) readNodes(t *testing.T, r run, d division, from at, most int, st
 						case b.Step() != e.step || b.Epoch() != e.epoch || b.Rank() != it.Rank():
 							err = fmt.Errorf("it is step %d of epoch %d, rank %d", b.Step(), b.Epoch(), b.Rank())
 						default:
-							err = e.batches[it.Rank()].same(b, g.tail)
+							err = g.same(b, r, &e.batches[it.Rank()])
 						}
 						mu.Lock()
 						sum.Batches++
