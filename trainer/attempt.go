@@ -367,12 +367,27 @@ func (c *controller) exitError(at *attempt, e launch.Exit) error {
 	if len(e.Tail) == 0 {
 		text += c.ofNode(e.Rank)
 	}
+	if len(e.Tail) > 0 && e.Signal == 0 && !e.Memory { // where one line is shown, the exit code alone says nothing
+		text += ", and printed last: " + lastPrinted(e.Tail)
+	}
 	if len(e.Tail) > 0 {
 		text += fmt.Sprintf(" (log: %s%s):\n    %s", c.logFile(at.number, e.Rank), c.ofNode(e.Rank), strings.Join(e.Tail, "\n    "))
 	} else if e.PID != 0 && e.Signal == 0 && !e.Memory {
 		text += ", and printed nothing"
 	}
 	return fault.New(code, "%s", text)
+}
+
+// lastPrinted is the last line of a log, which is the exception where a program in Python ended by one.
+func lastPrinted(tail []string) string {
+	line := tail[len(tail)-1]
+	if n := 300; len(line) > n {
+		line = strings.ToValidUTF8(line[:n], "") + "..."
+	}
+	if strings.HasSuffix(line, "No module named 'penstock'") {
+		line += "; install the package into this interpreter: make wheel, then pip install python/dist/penstock-*.whl"
+	}
+	return line
 }
 
 // logFile is where a worker's output goes.
@@ -433,9 +448,9 @@ func (c *controller) stacks(ranks []int) {
 		for _, r := range ranks {
 			text, err := at.group.Stacks(ctx, r)
 			if err == nil {
-				dir := filepath.Join(c.logs, fmt.Sprintf("attempt-%d", at.number))
-				if err = os.MkdirAll(dir, 0o755); err == nil {
-					err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank-%d.stacks", r)), []byte(text), 0o644)
+				file := filepath.Join(c.logs, group.StacksName(at.number, r))
+				if err = os.MkdirAll(filepath.Dir(file), 0o755); err == nil {
+					err = os.WriteFile(file, []byte(text), 0o644)
 				}
 			}
 			if err != nil {

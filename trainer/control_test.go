@@ -277,6 +277,14 @@ func TestFoldersAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// A folder that another process removed before its lock file was made is no failure: another one is made.
+func TestFolderGoneBeforeItsLock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	if f, err := lockFolder(&dir); f != nil || err != nil {
+		t.Errorf("%v, %v", f, err)
+	}
+}
+
 // Without a home, downloads lie where no other user can put anything.
 func TestDownloadsWithoutHome(t *testing.T) {
 	tmp := t.TempDir()

@@ -139,7 +139,26 @@ func (c *controller) listens(ctx context.Context) (_ context.Context, heard func
 }
 
 func preempted(reason string) error {
-	return fault.New(fault.Canceled, "the run was preempted (%s): it can be resumed", reason)
+	return fault.New(fault.Canceled, "%w", &noticeError{reason})
+}
+
+// noticeError is a notice as the error of the run.
+type noticeError struct{ reason string }
+
+func (n *noticeError) Error() string {
+	return "the run was preempted (" + n.reason + "): it can be resumed"
+}
+
+// reasonOf is an error as the reason of a state: the state says that the run was preempted.
+func reasonOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	if n, ok := errors.AsType[*noticeError](err); ok {
+		text = strings.Replace(text, n.Error(), n.reason, 1)
+	}
+	return text
 }
 
 // errFinished says that there is nothing to go on with.
@@ -429,10 +448,7 @@ func (c *controller) act(a group.Action) {
 
 // setStatus writes where the run stands.
 func (c *controller) setStatus(a group.Action) {
-	c.reason = ""
-	if a.Err != nil {
-		c.reason = a.Err.Error()
-	}
+	c.reason = reasonOf(a.Err)
 	c.write(string(a.State))
 	c.cfg.Log.Info(fmt.Sprintf("attempt %d: %s", a.Attempt, a.State), "run", c.cfg.Name, "state", a.State, "attempt", a.Attempt)
 	if h := c.cfg.Events.Status; h != nil {
@@ -487,17 +503,14 @@ func (c *controller) result() *Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), last)
 	defer cancel()
 	res := &Result{Run: c.run.Name(), Storage: c.run.URL(), State: string(c.ended.State), Reports: c.reports, Metrics: c.last, Attempts: c.ended.Attempt - c.first + 1, Attempt: c.ended.Attempt, Failures: c.failed,
-		Checkpoint: c.ended.Checkpoint, Err: c.ended.Err}
+		Checkpoint: c.ended.Checkpoint, Late: c.ended.Ranks, Err: c.ended.Err}
 	superseded := errors.Is(context.Cause(c.ctx), store.ErrSuperseded)
 	if c.metrics != nil && !superseded {
 		if err := c.metrics.Flush(ctx); err != nil && res.Err == nil {
 			res.State, res.Err = store.Failed, err
 		}
 	}
-	c.reason = ""
-	if res.Err != nil {
-		c.reason = res.Err.Error()
-	}
+	c.reason = reasonOf(res.Err)
 	c.write(res.State)
 	if err := c.status.close(); err != nil && res.Err == nil {
 		res.State, res.Err = store.Failed, err

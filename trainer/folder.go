@@ -57,7 +57,7 @@ func newTempFolder(base string) (*tempFolder, error) {
 	}
 }
 
-// lockFolder locks a new folder, and makes its path absolute. It is nil where another process took the folder for one that was left, between its lock file and the lock.
+// lockFolder locks a new folder, and makes its path absolute. It is nil where another process took the folder for one that was left, before its lock file was made or locked.
 func lockFolder(dir *string) (*os.File, error) {
 	abs, err := filepath.Abs(*dir)
 	if err != nil {
@@ -66,6 +66,9 @@ func lockFolder(dir *string) (*os.File, error) {
 	*dir = abs
 	f, err := os.OpenFile(filepath.Join(abs, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
+		if os.IsNotExist(err) {
+			err = nil
+		}
 		return nil, err
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

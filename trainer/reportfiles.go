@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,8 +128,8 @@ func (f *reportFiles) settle(err error) error {
 	return err
 }
 
-// checkDir refuses a folder of this machine that holds no checkpoint: what is missing, empty, or a file; one that holds what others need, as the working directory; and, where folders are moved away
-// (Checkpointing.Async), one inside of those that checkpoints are in.
+// checkDir refuses a folder of this machine that holds no checkpoint: what is missing, has no file, or is one; one that holds what others need, as the working directory; and, where folders are moved away
+// (Checkpointing.Async), one inside of those that checkpoints are in, of this run or another.
 func (s *site) checkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fault.New(fault.Invalid, "the folder of a checkpoint is an absolute path, not %q", dir)
@@ -140,19 +141,17 @@ func (s *site) checkDir(dir string) error {
 	if !st.IsDir() {
 		return fault.New(fault.Invalid, "a checkpoint is a folder, %s is a file: give the folder that it is in", dir)
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
-	}
-	defer f.Close()
-	if names, _ := f.Readdirnames(1); len(names) == 0 {
-		return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is empty: write its files before the report, or report without a folder", dir)
-	}
-	within := func(path, of string) bool {
-		return path == of || strings.HasPrefix(path, strings.TrimSuffix(of, "/")+"/")
-	}
 	whole := leads(dir)
-	for _, p := range s.spots() {
+	spots := s.spots()
+	if run, ok := s.run.Local(); ok { // the storage may be a folder for many things
+		storage := leads(filepath.Dir(run))
+		for at := whole; at != storage && within(at, storage); at = filepath.Dir(at) {
+			if store.IsRun(at) {
+				spots = append(spots, spot{at, "the folder of a run", true})
+			}
+		}
+	}
+	for _, p := range spots {
 		switch path := leads(p.path); {
 		case within(path, whole):
 			return fault.New(fault.Invalid, "the folder of a checkpoint, %s, holds %s, %s: write the files of a checkpoint into a folder of their own", dir, p.what, p.path)
@@ -160,7 +159,28 @@ func (s *site) checkDir(dir string) error {
 			return fault.New(fault.Invalid, "the folder of a checkpoint, %s, is in %s, %s, and would be moved away from there (Checkpointing.Async): copy its files into a folder of their own", dir, p.what, p.path)
 		}
 	}
+	if ok, err := hasFile(whole); err != nil {
+		return fault.New(fault.CodeOf(err), "the folder of a checkpoint: %w", err)
+	} else if !ok {
+		return fault.New(fault.Invalid, "the folder of a checkpoint, %s, has no files: write them before the report, or report without a folder", dir)
+	}
 	return nil
+}
+
+// hasFile looks for the first file below dir: no further, as the upload sees them all.
+func hasFile(dir string) (found bool, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			found, err = true, fs.SkipAll
+		}
+		return err
+	})
+	return found, err
+}
+
+// within reports whether a path is a folder, or below it. Both are clean.
+func within(path, of string) bool {
+	return path == of || strings.HasPrefix(path, strings.TrimSuffix(of, "/")+"/")
 }
 
 // spot is a folder that is no checkpoint.

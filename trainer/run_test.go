@@ -123,7 +123,7 @@ func TestPreemptDeaf(t *testing.T) {
 		<-k.Done()
 		return context.Cause(k)
 	}, c).Fit(t.Context())
-	if res == nil || res.State != store.Preempted {
+	if res == nil || res.State != store.Preempted || !slices.Equal(res.Late, []int{0, 1}) || !errors.Is(err, ErrPreempted) || !strings.Contains(fmt.Sprint(err), "ranks 0, 1 did not end within the grace of 200ms") {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

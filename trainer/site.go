@@ -360,6 +360,22 @@ func (s *site) fetch(ctx context.Context, run *store.Run, m *store.Manifest) (st
 
 // take moves the folders of ranks of this machine into one that is the site's, where nobody waits for their upload, and sets their places. After an error some may be there already.
 func (s *site) take(parts []store.Part) (staged string, err error) {
+	for i := range parts {
+		p := &parts[i]
+		p.Dir = leads(p.Dir) // a link would be moved itself, and its files would still be the loop's
+		for _, o := range parts[:i] {
+			if o.Dir == p.Dir {
+				return "", fault.New(fault.Invalid, "ranks %d and %d both gave the folder %s: give each its own, or save on one rank only", o.Rank, p.Rank, p.Dir)
+			}
+			in, of := p, &o
+			if within(of.Dir, in.Dir) {
+				in, of = of, in
+			}
+			if within(in.Dir, of.Dir) {
+				return "", fault.New(fault.Invalid, "rank %d gave the folder %s, which is in that of rank %d, %s, and both would be moved away (Checkpointing.Async): give each its own", in.Rank, in.Dir, of.Rank, of.Dir)
+			}
+		}
+	}
 	if staged, err = os.MkdirTemp(s.staging.path, "report-"); err != nil {
 		return "", fault.Wrap(err, fault.Place{File: s.staging.path})
 	}

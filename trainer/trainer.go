@@ -40,6 +40,8 @@ type Result struct {
 	Checkpoint int
 	// Checkpoints that are kept, ascending.
 	Checkpoints []store.Manifest
+	// Late are the ranks that did not end within Preemption.Grace of a notice, and were ended: what came after Checkpoint is lost.
+	Late []int
 	// Err is the first cause of a run that did not finish.
 	Err error
 }

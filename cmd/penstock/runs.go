@@ -172,7 +172,7 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	state := stateText(x.State, x.Error)
 	reason := firstLine(x.Reason)
 	if e := x.Error; reason != "" && reason != state && (e == nil || firstLine(e.Text) != reason) { // else it is told below
-		state += " (" + oneLine(x.Reason) + ")"
+		state += " (" + printable(reason) + ")"
 	}
 	t.row("state", state)
 	t.row("folder", x.URL)

@@ -152,7 +152,7 @@ with --take-over.
 				return cerr
 			}
 			if err == nil && st.State == store.Finished && t.at == 0 {
-				nothingLeft(cmd.OutOrStdout(), name, "", st.Reports, st.Checkpoint)
+				nothingLeft(cmd.OutOrStdout(), storage, name, "", st.Reports, st.Checkpoint)
 				return nil
 			}
 			if err != nil && fault.CodeOf(err) != fault.NotFound {
@@ -182,6 +182,16 @@ with --take-over.
 	}
 	c.Flags().StringVar(&t.storage, "storage", defaultStorage, "folder or bucket `URL` that the run is in")
 	t.flags(c)
+	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		type unknown interface { // pflag's
+			error
+			GetSpecifiedName() string
+		}
+		if no, ok := errors.AsType[unknown](err); ok && no.GetSpecifiedName() == "set" {
+			return usage("resume: a run that is resumed keeps its spec; to go on with another: penstock train SPEC --name RUN --resume --set key=value")
+		}
+		return flagError(cmd, err)
+	})
 	return c
 }
 
@@ -325,7 +335,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return err
 	case hand: // node 0 says how it ended
 	case r.Attempts == 0 && r.State == store.Finished:
-		nothingLeft(cmd.OutOrStdout(), r.Run, place.Job(), r.Reports, r.Checkpoint)
+		nothingLeft(cmd.OutOrStdout(), c.Storage, r.Run, place.Job(), r.Reports, r.Checkpoint)
 		return err
 	default:
 		t.summary(cmd.OutOrStdout(), r, place.Job(), time.Since(begin))
@@ -469,6 +479,17 @@ func (t *training) summary(w io.Writer, r *trainer.Result, job string, took time
 	if len(r.Metrics) > 0 {
 		fmt.Fprintf(w, "; %s", metricsText(r.Metrics))
 	}
+	if len(r.Late) > 0 {
+		who, after := "rank ", "the last checkpoint"
+		if len(r.Late) > 1 {
+			who = "ranks "
+		}
+		if r.Checkpoint == 0 {
+			after = "the start"
+		}
+		who += strings.Trim(strings.Join(strings.Fields(fmt.Sprint(r.Late)), ", "), "[]")
+		fmt.Fprintf(w, "; %s did not end within the grace, and had to be ended: what came after %s is lost", who, after)
+	}
 	fmt.Fprintln(w)
 	if r.State != store.Finished && (job == "" || r.State != store.Preempted) { // else the cluster starts it again
 		fmt.Fprintln(w, goOn(t.cfg.Storage, r.Run, job))
@@ -476,14 +497,14 @@ func (t *training) summary(w io.Writer, r *trainer.Result, job string, took time
 }
 
 // nothingLeft says that a run is finished, and what may come of it; job is that of penstock train --cluster, if any.
-func nothingLeft(w io.Writer, name, job string, reports int64, checkpoint int) {
+func nothingLeft(w io.Writer, storage, name, job string, reports int64, checkpoint int) {
 	fmt.Fprintf(w, "%s is finished: %s, %s; nothing was done", name, some(reports, "report"), lastCheckpoint(checkpoint))
 	if checkpoint > 0 {
-		train := "penstock train SPEC"
+		train := "penstock train SPEC --from " + inStorage(storage, name)
 		if job != "" {
-			train = "the same penstock train --cluster, with another --name and"
+			train = "the same penstock train --cluster, with another --name and --from " + name
 		}
-		fmt.Fprintf(w, ". Another run begins with its checkpoint: %s --from %s", train, name)
+		fmt.Fprint(w, ". Another run begins with its checkpoint: ", train)
 	}
 	fmt.Fprintln(w)
 }
@@ -504,11 +525,14 @@ func goOn(storage, name, job string) string {
 }
 
 // resumeHint is the command that goes on with a run.
-func resumeHint(storage, name string) string {
+func resumeHint(storage, name string) string { return "penstock resume " + inStorage(storage, name) }
+
+// inStorage is a run as the command line names it.
+func inStorage(storage, name string) string {
 	if storage == defaultStorage {
-		return "penstock resume " + name
+		return name
 	}
-	return fmt.Sprintf("penstock resume %s --storage %s", name, storage)
+	return name + " --storage " + storage
 }
 
 // runAt splits what names a run: a name in storage, or a folder or URL.

@@ -282,6 +282,70 @@ func TestTrain(t *testing.T) {
 	}
 }
 
+// Commands that are suggested are in the storage of the run, and what resume does not take says what does.
+func TestTrainHints(t *testing.T) {
+	dir := t.TempDir()
+	spec := trainSpec(t, dir, "")
+	if r := penstock(t, "train", spec, "--name", "first", "--set", "train.config.steps=5"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, args := range [][]string{{"train", spec, "--name", "first", "--resume"}, {"resume", dir + "/runs/first"}, {"resume", "first", "--storage", dir + "/runs"}} {
+		if r := penstock(t, args...); r.code != 0 || !strings.HasSuffix(r.out, ": penstock train SPEC --from first --storage "+dir+"/runs\n") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	if r := penstock(t, "resume", dir+"/runs/first", "--set", "train.workers=1"); r.code != exitUsage || !strings.Contains(r.err, "keeps its spec") || !strings.Contains(r.err, "penstock train SPEC --name RUN --resume --set key=value") {
+		t.Errorf("%+v", r)
+	}
+	if r := penstock(t, "resume", "first", "--sett", "x"); r.code != exitUsage || !strings.Contains(r.err, "unknown flag: --sett") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Of a program that ends with an exit code and never connects, the line that says why is its last one: the error has it, and the status.
+func TestTrainLastPrinted(t *testing.T) {
+	dir := t.TempDir()
+	spec := trainSpec(t, dir, "")
+	for name, want := range map[string]string{
+		"penstock": "install the package into this interpreter: make wheel, then pip install python/dist/penstock-*.whl (log: ",
+		"torch":    " (log: ",
+	} {
+		last := fmt.Sprintf("ModuleNotFoundError: No module named '%s'", name)
+		script := fmt.Sprintf(`echo "Traceback (most recent call last):" >&2; echo "%s" >&2; echo >&2; exit 1`, last)
+		r := penstock(t, "train", spec, "--name", name, "--workers", "1", "--", "sh", "-c", script)
+		if all := lines(r.err); r.code != exitFailed || !strings.Contains(all[len(all)-1], " ended with exit code 1, and printed last: "+last) || !strings.Contains(all[len(all)-1], want) || strings.Contains(r.err, "Traceback") {
+			t.Errorf("%+v", r)
+		}
+		if r = penstock(t, "status", dir+"/runs/"+name); !strings.Contains(r.out, "last error ") || !strings.Contains(r.out, last) || !strings.Contains(r.out, want) {
+			t.Errorf("%+v", r)
+		}
+	}
+	r := penstock(t, "train", spec, "--name", "long", "--workers", "1", "--", "sh", "-c", `printf 'é%.0s' $(seq 1000); exit 1`)
+	if !strings.Contains(r.err, "printed last: "+strings.Repeat("é", 150)+"... (log: ") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Of workers that do not heed a notice it is said that they were ended, and what is lost; that the run was preempted is said once.
+func TestTrainDeaf(t *testing.T) {
+	dir := t.TempDir()
+	made := listen(t, dir)
+	script := fmt.Sprintf(`trap "" TERM USR2; echo 0 > %s; while :; do sleep 1; done`, made.path)
+	s := startPenstock(t, "train", trainSpec(t, dir, ""), "--name", "deaf", "--set", "train.preemption.grace=50ms", "--set", "train.stop_timeout=50ms", "--", "sh", "-c", script)
+	made.wait(t, s, 0)
+	made.wait(t, s, 0)
+	send(t, s.Cmd, syscall.SIGTERM)
+	_ = s.Wait()
+	said := "ranks 0, 1 did not end within the grace"
+	if code := s.ProcessState.ExitCode(); code != exitPreempted || !strings.Contains(s.out.String(), "deaf: preempted after 0 reports in 1 attempt, no checkpoint in ") ||
+		!strings.Contains(s.out.String(), "; "+said+", and had to be ended: what came after the start is lost\n") || !strings.Contains(s.err.String(), said) {
+		t.Errorf("exit %d: %s%s", code, s.out.String(), s.err.String())
+	}
+	if r := penstock(t, "status", dir+"/runs/deaf"); !strings.Contains(r.out, "state            preempted (terminated; "+said+" of 50ms, and had to be ended: what came after the start is lost)\n") || strings.Contains(r.out, "was preempted") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Whatever is killed, and whenever, the run goes on with the batches that come next: the same ones on as many workers, the same samples on
 // others.
 func TestTrainKilled(t *testing.T) {
@@ -407,7 +471,7 @@ func TestTrainSignals(t *testing.T) {
 	}
 }
 
-// A failure is told once, by what the worker printed: the last line is a sentence with the path of its log. What failed is known to those who come later.
+// A failure is told by what the worker printed, as it came, and once by the last line: a sentence with what it printed last and the path of its log. What failed is known to those who come later.
 func TestTrainFails(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "w.sh")
@@ -423,7 +487,7 @@ func TestTrainFails(t *testing.T) {
 	spec := trainSpec(t, dir, "")
 	r := penstock(t, "train", spec, "--name", "a", "--workers", "1", "--set", "train.working_dir="+dir, "--set", "train.failures={worker: 0}", "--", "sh", "w.sh")
 	log := dir + "/runs/a/logs/attempt-1/rank-0.log"
-	if l := lines(r.err); r.code != exitFailed || strings.Count(r.out+r.err, "the reason") != 1 || strings.Contains(r.err, "warning") || !strings.HasPrefix(l[len(l)-1], "penstock: rank 0") || !strings.HasSuffix(l[len(l)-1], "exit code 7 (log: "+log+")\n") {
+	if l := lines(r.err); r.code != exitFailed || strings.Count(r.out, "the reason") != 1 || strings.Count(r.err, "the reason") != 1 || strings.Contains(r.err, "warning") || !strings.HasPrefix(l[len(l)-1], "penstock: rank 0") || !strings.HasSuffix(l[len(l)-1], "exit code 7, and printed last: the reason (log: "+log+")\n") {
 		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
 	}
 	code("0")
@@ -431,7 +495,7 @@ func TestTrainFails(t *testing.T) {
 		t.Errorf("resume: %+v", r)
 	}
 	r = penstock(t, "status", dir+"/runs/a")
-	for _, want := range []string{"workers          2\n", "attempts         2\n", "failures         1 of a worker\n", "exit code 7"} {
+	for _, want := range []string{"workers          2\n", "attempts         2\n", "failures         1 of a worker\n", "exit code 7, and printed last: the reason"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("status has no %q: %+v", want, r)
 		}

@@ -32,6 +32,7 @@ type source struct {
 type part struct {
 	rank int
 	dir  string
+	is   os.FileInfo // the folder
 	root *os.Root
 }
 
@@ -55,6 +56,12 @@ func scan(ctx context.Context, given []Part) (parts []*part, files []source, err
 		p := &part{rank: g.Rank, dir: g.Dir}
 		if p.root, err = openPart(p); err != nil {
 			return parts, nil, err
+		}
+		for _, o := range parts {
+			if os.SameFile(o.is, p.is) { // to name the first of their files would not say why
+				p.root.Close()
+				return parts, nil, fault.New(fault.Invalid, "ranks %d and %d both gave the folder %s: give each its own, or save on one rank only", o.rank, p.rank, p.dir)
+			}
 		}
 		parts = append(parts, p)
 		n := len(files)
@@ -104,6 +111,7 @@ func openPart(p *part) (*os.Root, error) {
 	case !fi.IsDir():
 		return nil, p.bad(".", "not a folder: a checkpoint is a folder of files; put this one into a folder of its own")
 	}
+	p.is = fi
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
 		return nil, p.fail(".", err)

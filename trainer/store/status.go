@@ -49,7 +49,7 @@ type Status struct {
 	// Of all controllers of the run: failures by class, and how often it was preempted.
 	Failures    map[string]int `json:"failures,omitempty"`
 	Preemptions int            `json:"preemptions,omitempty"`
-	Reason      string         `json:"reason,omitempty"` // why it waits, restarts or was preempted
+	Reason      string         `json:"reason,omitempty"` // why it waits, restarts, was preempted or failed
 }
 
 // Error is a failure as it is told to people.

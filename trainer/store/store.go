@@ -20,6 +20,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -316,6 +317,12 @@ func (r *Run) URL() string { return r.url }
 
 // Local is the run's folder where its storage is one.
 func (r *Run) Local() (dir string, ok bool) { return r.b.Local(r.prefix) }
+
+// IsRun reports whether a local folder is that of a run.
+func IsRun(dir string) bool {
+	fi, err := os.Stat(filepath.Join(dir, runFile))
+	return err == nil && fi.Mode().IsRegular()
+}
 
 // Close frees what the run holds in this process: other processes of this machine may go on with it, and what Fetch returned may be removed. What has not
 // been flushed of its metrics is lost. Idempotent.

@@ -112,8 +112,38 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 				}
 			}
 		}
-		return d.Shards(ctx, ranks, &o)
+		its, err := d.Shards(ctx, ranks, &o)
+		if err != nil || eval {
+			return its, err
+		}
+		if steps, known := its[0].Len(); known && steps == 0 { // a loop over it would end at once, and the run with nothing done
+			for _, it := range its {
+				err = errors.Join(err, it.Close())
+			}
+			return nil, errors.Join(noStep(ctx, d, ranks, o), err)
+		}
+		return its, nil
 	}}
+}
+
+// noStep says why an epoch of a training set has no step, where its length follows from metadata.
+func noStep(ctx context.Context, d *dataset.Dataset, ranks int, o dataset.ShardOptions) error {
+	batch := o.GlobalBatch
+	if batch == 0 {
+		batch = o.BatchPerRank * ranks
+	}
+	o.State, o.Ledger, o.Nodes = nil, nil, nil
+	o.GlobalBatch, o.BatchPerRank = 1, 0 // so that each sample is a step
+	its, err := d.Shards(ctx, 1, &o)
+	if err != nil {
+		return err
+	}
+	samples, _ := its[0].Len()
+	err = fault.New(fault.Invalid, "an epoch has no step: the data set has no samples")
+	if samples > 0 {
+		err = fault.New(fault.Invalid, "an epoch has no step: %d samples are fewer than a global batch of %d, and tail drop leaves them out: make global_batch smaller, or give tail: pad", samples, batch)
+	}
+	return errors.Join(err, its[0].Close())
 }
 
 // check reports what is wrong with a Start.

@@ -482,3 +482,33 @@ func TestEpochsGoOn(t *testing.T) {
 		t.Errorf("gone on in epoch 1: %s", got)
 	}
 }
+
+// A training set that is known to have no step in an epoch is refused; one whose length is not known is not, nor one that is padded or for evaluation.
+func TestNoStep(t *testing.T) {
+	options := func(global, perRank int, tail shard.Tail) dataset.ShardOptions {
+		o := trainOptions()
+		o.GlobalBatch, o.BatchPerRank, o.Tail = global, perRank, tail
+		return o
+	}
+	for name, c := range map[string]struct {
+		set  Set
+		want string
+	}{
+		"short":    {Of("s", dataset.Range(100), options(101, 0, ""), false), "an epoch has no step: 100 samples are fewer than a global batch of 101, and tail drop leaves them out: make global_batch smaller, or give tail: pad"},
+		"by rank":  {Of("s", dataset.Range(100), options(0, 51, shard.TailDrop), false), "100 samples are fewer than a global batch of 102"},
+		"empty":    {Of("s", dataset.Range(0), options(101, 0, shard.TailPad), false), "the data set has no samples"},
+		"enough":   {Of("s", dataset.Range(101), options(101, 0, ""), false), ""},
+		"padded":   {Of("s", dataset.Range(100), options(101, 0, shard.TailPad), false), ""},
+		"unknown":  {Of("s", dataset.Range(100).Filter("id > 5"), options(101, 0, ""), false), ""},
+		"no train": {Of("s", dataset.Range(100), options(101, 0, ""), true), ""},
+	} {
+		f := Local(folder(t), []Set{c.set}, nil)
+		_, _, err := f.Start(t.Context(), Start{Ranks: 2})
+		if c.want == "" && err != nil || c.want != "" && (fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if err := f.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -151,6 +151,7 @@ func (g *Group) untold() bool {
 // watch looks at the clock while workers run.
 func (g *Group) watch() {
 	if g.notice != nil && g.now >= g.by {
+		g.late = g.which(func(r *rank) bool { return r.running })
 		g.halt()
 		return
 	}
@@ -173,10 +174,11 @@ func (g *Group) watch() {
 	}
 	if late != nil {
 		silent := g.which(func(r *rank) bool { t, ok := g.hangDue(r); return ok && g.now >= t })
-		g.cause = &cause{rank: culprit, class: Hang, same: "hang", err: fault.New(fault.Stalled, "rank %d gave no sign (a report, a batch, Context.Alive) for %v, the longest of all: it hangs after step %d. Its stacks are in the log folder; hang_timeout is raised where steps take that long",
-			culprit, (g.now - late.sign).Round(time.Second), late.step)}
+		g.cause = &cause{rank: culprit, class: Hang, same: "hang", err: fault.New(fault.Stalled, "rank %d gave no sign (a report, a batch, alive) for %v, the longest of all: it hangs after step %d. Its stacks are in the log folder, %s; raise hang_timeout where steps take that long",
+			culprit, (g.now - late.sign).Round(time.Second), late.step, StacksName(g.attempt, culprit))}
 		if late.done {
-			g.cause.err = fault.New(fault.Stalled, "the loop of rank %d has returned, but its process did not end within %v: what it does at its exit hangs. Its stacks are in the log folder; hang_timeout is raised where that takes so long", culprit, (g.now - late.sign).Round(time.Second))
+			g.cause.err = fault.New(fault.Stalled, "the loop of rank %d has returned, but its process did not end within %v: what it does at its exit hangs. Its stacks are in the log folder, %s; raise hang_timeout where that takes so long",
+				culprit, (g.now - late.sign).Round(time.Second), StacksName(g.attempt, culprit))
 		}
 		g.ask(silent)
 		return
@@ -188,6 +190,11 @@ func (g *Group) watch() {
 		}
 	}
 	g.unequal()
+}
+
+// StacksName is the file of a rank's stacks, below the folder of logs.
+func StacksName(attempt, rank int) string {
+	return fmt.Sprintf("attempt-%d/rank-%d.stacks", attempt, rank)
 }
 
 // ask collects stacks before the group is ended.
@@ -337,6 +344,12 @@ func (g *Group) ended() {
 	switch {
 	case g.end != nil && (g.end.state == Finished || g.cause == nil):
 		g.finish(g.end.state, g.end.err)
+	case g.cause == nil && len(g.late) > 0:
+		after := "the last checkpoint"
+		if g.newest == 0 {
+			after = "the start"
+		}
+		g.finish(Preempted, fault.New(fault.CodeOf(g.notice.Err), "%w; %s did not end within the grace of %v, and had to be ended: what came after %s is lost", g.notice.Err, list(g.late), g.notice.Grace, after))
 	case g.cause == nil:
 		g.finish(Preempted, g.notice.Err)
 	default:
@@ -400,5 +413,5 @@ func (g *Group) pause() time.Duration {
 
 func (g *Group) finish(s State, err error) {
 	g.phase, g.state = over, s
-	g.act(Action{Do: Finish, Attempt: g.attempt, Checkpoint: g.newest, State: s, Err: err})
+	g.act(Action{Do: Finish, Attempt: g.attempt, Checkpoint: g.newest, State: s, Ranks: g.late, Err: err})
 }

@@ -119,7 +119,7 @@ const (
 	Warn                // tell Ranks of the notice: Grace is left, Report N (of a rank without data) is the first that counts, Err says why
 	Status              // State of the run; Err where it is the cause of a restart
 	Failure             // Rank (-1: none) failed in Attempt: Class, Err, Final
-	Finish              // the run is over: State, Err. The last action
+	Finish              // the run is over: State, Err; Ranks did not end within the grace of a notice. The last action
 )
 
 // Action is what the shell does, in order. Slices are the shell's.
@@ -196,6 +196,7 @@ type Group struct {
 	gone   bool          // a machine is
 	notice *Event        // of preemption
 	by     time.Duration // when its grace is over
+	late   []int         // ranks that ran then
 }
 
 type rank struct {
