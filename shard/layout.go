@@ -298,15 +298,22 @@ func (l *Layout) flat() []int64 {
 }
 
 // Explain describes the layout in a few lines.
-func (l *Layout) Explain() string {
+func (l *Layout) Explain() string { return l.explain(1) }
+
+// explain is Explain where windows, once they are made, take grown times as much as their rows.
+func (l *Layout) explain(grown float64) string {
 	var b strings.Builder
 	splits := 0
 	for _, u := range l.units {
 		splits += len(u)
 	}
 	fmt.Fprintf(&b, "shuffle %s: %s, %d %s; %s, windows of %d %s", l.Mode, units.Count(splits, "split"), l.total, l.unit(), units.Count(l.shape.Lanes, "lane"), l.shape.Window, l.unit())
-	fmt.Fprintf(&b, "\n  resident: about %s (windows %s, readers up to %s)", exec.Bytes(l.resident()),
-		exec.Bytes(l.resident()-int64(l.shape.Lanes)*l.group), exec.Bytes(int64(l.shape.Lanes)*l.group))
+	readers := int64(l.shape.Lanes) * l.group
+	windows := int64(float64(l.resident()-readers) * grown)
+	fmt.Fprintf(&b, "\n  resident: about %s (windows %s, readers up to %s)", exec.Bytes(windows+readers), exec.Bytes(windows), exec.Bytes(readers))
+	if grown > 1 {
+		fmt.Fprintf(&b, "; windows are packed to records, %.3g times as large as their tokens, and wait on disk where the memory budget has no room for them. Tensors (columns) take less", grown)
+	}
 	if l.Mode == ModeWindow {
 		q := order.Expect(l.flat(), l.shape)
 		fmt.Fprintf(&b, "\n  quality: samples come from %d resident %s of about %.0f splits (%.1f per window); orders of two epochs correlate by at most %.3f",
@@ -326,10 +333,34 @@ func (j *job) explain() string {
 		if len(j.Sources) > 1 {
 			fmt.Fprintf(&b, "source %s, weight %d: ", s.Name, j.Weights[0].Weights[i])
 		}
-		b.WriteString(s.Layout.Explain())
+		b.WriteString(s.Layout.explain(j.grown(i)))
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// grown is how much larger the windows of source i are than their rows: those that are packed to records have three
+// columns or four.
+func (j *job) grown(i int) float64 {
+	s := &j.Sources[i]
+	if s.Pack == nil || !j.packsRecords() {
+		return 1
+	}
+	t, err := s.Pack.schema(s.Graph.Schema)
+	if err != nil {
+		return 1
+	}
+	whole := int64(0)
+	for _, f := range t.Fields() {
+		whole += typeWidth(f.Type)
+	}
+	return float64(whole) / float64(typeWidth(t.Field(0).Type))
+}
+
+// packsRecords reports whether windows are packed to records, not to bins that batches are made of: where batches are
+// records, or rows go to other nodes.
+func (j *job) packsRecords() bool {
+	return !j.Form.Tensors || j.Nodes != nil && j.Nodes.Exchange.Nodes() > 1
 }
 
 // Shuffle is the layout's shuffle with its defaults filled in.

@@ -76,54 +76,73 @@ func (p *Packing) transform(in *arrow.Schema, whole, lineage bool) func(memory.A
 		if err != nil {
 			return nil, err
 		}
-		bins, err := pack.New(p.PackOptions, tokens, masks, w.Runs)
+		var plan *pack.Plan
+		if lineage {
+			plan = &pack.Plan{}
+		}
+		bins, err := pack.New(alloc, p.PackOptions, tokens, masks, w.Runs, plan)
 		if err != nil {
 			return nil, err
 		}
-		n := bins.Plan().NumBins()
+		defer func() {
+			if bins != nil { // also where memory is out
+				bins.Release()
+			}
+		}()
+		n := bins.NumBins()
 		if n == 0 {
 			return &lanes.Rows{}, nil
 		}
 		var origin func(bin int) lanes.Origin
+		var places int64
 		if lineage {
-			origin = origins(bins.Plan(), documents(w))
+			origin, places = origins(plan, w)
 		}
-		out := &lanes.Rows{Runs: []gather.Run{{N: int32(n)}}}
+		var rec *lanes.Rec
 		if whole {
-			out.Recs = []*lanes.Rec{lanes.NewRec(bins.Record(alloc, 0, n), origin)}
+			rec = lanes.NewRec(bins.Record(alloc, 0, n), origin)
 		} else {
-			out.Recs = []*lanes.Rec{lanes.NewBins(bins, w, origin)}
+			rec = lanes.NewBins(bins, w, origin)
+			bins = nil
 		}
-		return out, nil
+		if lineage {
+			rec.Places = places
+		}
+		return &lanes.Rows{Recs: []*lanes.Rec{rec}, Runs: []gather.Run{{N: int32(n)}}}, nil
 	}
 }
 
-// origins names where the documents of each bin come from.
-func origins(plan *pack.Plan, docs func(doc int) lanes.Origin) func(bin int) lanes.Origin {
+// origins names where the documents of each bin come from, and says how many bytes it keeps for that. It holds no record: only
+// places.
+func origins(plan *pack.Plan, w *lanes.Rows) (func(bin int) lanes.Origin, int64) {
+	of := make([]func(int) lanes.Origin, len(w.Recs))
+	for i, r := range w.Recs {
+		of[i] = r.Origin
+	}
+	type place struct{ rec, row int32 }
+	docs := make([]place, 0, w.Count())
+	for _, r := range w.Runs {
+		for k := range r.N {
+			docs = append(docs, place{r.Rec, r.Row + k})
+		}
+	}
+	bins, places := plan.Bins, make([]place, len(plan.Pieces))
+	size := int64(len(places))*8 + int64(len(bins))*4
+	for _, r := range w.Recs {
+		size += r.Places
+	}
+	for i, x := range plan.Pieces {
+		places[i] = docs[x.Doc]
+	}
 	return func(bin int) lanes.Origin {
 		var parts []lanes.Origin
-		for _, piece := range plan.Pieces[plan.Bins[bin]:plan.Bins[bin+1]] {
-			parts = append(parts, docs(int(piece.Doc)))
+		for _, x := range places[bins[bin]:bins[bin+1]] {
+			parts = append(parts, of[x.rec](int(x.row)))
 		}
 		o := parts[0]
 		o.Parts = parts
 		return o
-	}
-}
-
-// documents names where each document of w comes from. It holds no record: only places.
-func documents(w *lanes.Rows) func(doc int) lanes.Origin {
-	origins := make([]func(int) lanes.Origin, len(w.Recs))
-	for i, r := range w.Recs {
-		origins[i] = r.Origin
-	}
-	rows := make([]gather.Run, 0, len(w.Runs))
-	for _, r := range w.Runs {
-		for k := range r.N {
-			rows = append(rows, gather.Run{Rec: r.Rec, Row: r.Row + k})
-		}
-	}
-	return func(doc int) lanes.Origin { return origins[rows[doc].Rec](int(rows[doc].Row)) }
+	}, size
 }
 
 // PackMethod and PackOverlong are options of packing.

@@ -16,6 +16,9 @@ import (
 // behind the other; larger ones are copied once only, into batches.
 const smallRow = 1 << 10
 
+// runBytes is the size of a run.
+const runBytes = 12
+
 // filling is a window that is being collected. Where its rows are to be packed, they are packed at their places in the window's
 // order: every block as soon as it comes, while the caches hold it, if no step changes the number of rows; else when all are
 // there, as a row's place depends on which others are left. What has no single place, or does not pack, is packed
@@ -188,6 +191,7 @@ func (f *filling) pack() {
 			continue
 		}
 		f.w.Recs[i] = newPacked(buf, rec.Origin)
+		f.w.Recs[i].Places = rec.Places
 		rec.release()
 	}
 }
@@ -214,7 +218,7 @@ func (f *filling) finish(n int64, shuffled bool) error {
 			f.p.permute.begin(int(n), f.p.key.Rows(w.Lane, w.Window))
 		}
 		w.Runs = f.p.permute.runs(f.blocks)
-		if c.Lineage || c.Transform != nil {
+		if c.Lineage && c.Transform == nil {
 			w.Runs = slices.Clone(w.Runs)
 		}
 	} else {
@@ -292,7 +296,7 @@ func (w *Window) inlinePacked(alloc memory.Allocator, size int, lineage bool) {
 // replace makes rec, the samples in their order, the only record.
 func (w *Window) replace(rec *Rec, lineage bool) {
 	if lineage {
-		rec.Origin = w.origins(w.Runs)
+		rec.Origin, rec.Places = w.origins(w.Runs), w.places()+int64(len(w.Runs))*runBytes
 	}
 	n := w.Count()
 	w.Rows.Release()

@@ -142,8 +142,12 @@ func TestSpill(t *testing.T) {
 		}
 		w.index()
 		given := r.Int64N(int64(len(ids)))
-		if err := w.spillTo(t.TempDir(), alloc, given); err != nil {
+		chunk := int64(4<<10) << r.IntN(9)
+		if err := w.spillTo(t.TempDir(), alloc, chunk, given); err != nil {
 			t.Fatal(err)
+		}
+		if w.size < 1 || w.size > chunk+chunk/4+2<<10 { // IPC has a head
+			t.Fatalf("a window on disk counts %d bytes, with chunks of %d", w.size, chunk)
 		}
 		if n := alloc.CurrentAlloc(); n != 0 {
 			t.Fatalf("%d bytes in memory beside the disk", n)

@@ -352,7 +352,7 @@ func (p *Pass) spill(w *Window, given int64) error {
 	if w.spill != nil || !w.uniform() {
 		return nil
 	}
-	if err := w.spillTo("", p.s.alloc, given); err != nil {
+	if err := w.spillTo("", p.s.alloc, p.s.chunk(), given); err != nil {
 		return err
 	}
 	p.s.c.Meter.Spilled.Add(1)
@@ -400,9 +400,7 @@ func (p *Pass) read() (c collected, ok bool) {
 	}
 	c.m = c.w.Count()
 	c.w.index()
-	for _, r := range c.w.Recs {
-		c.w.size += r.size()
-	}
+	c.w.measure(p.s.c.Exec.Budget, "places of "+p.s.c.Name)
 	room := p.s.room()
 	if c.w.size > room/aheadRoom {
 		c.seen = make(chan struct{})

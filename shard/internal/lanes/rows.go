@@ -18,12 +18,13 @@ type Rec struct {
 	Packed []byte
 	Bins   *pack.Packed
 	Origin func(row int) Origin // of each row; may be nil without Config.Lineage
+	Places int64                // bytes of the Go heap that are kept to say where rows come from
 
 	Slot  int32  // scratch of whoever collects records for a batch
 	Stamp uint64 // of the batch that Slot is of
 
 	release func()
-	held    int64 // bytes of the documents of Bins
+	held    int64 // bytes of Bins, and of the documents that they borrow
 }
 
 // Origin is where a sample comes from: a row of a split, or, for a packed one, the rows
@@ -57,13 +58,24 @@ func NewRec(batch arrow.RecordBatch, origin func(row int) Origin) *Rec {
 	return &Rec{Batch: batch, Origin: origin, release: batch.Release}
 }
 
-// NewBins takes over the records of docs, which bins is made of.
+// NewBins takes over bins, unless it panics as memory is out, and the records of docs, which they are made of.
 func NewBins(bins *pack.Packed, docs *Rows, origin func(row int) Origin) *Rec {
-	r := &Rec{Bins: bins, Origin: origin, release: (&Rows{Recs: docs.Recs}).Release}
-	for _, d := range docs.Recs {
-		r.held += d.size()
+	r := &Rec{Bins: bins, Origin: origin, release: bins.Release}
+	if bins.Settle() {
+		docs.Release()
+	} else {
+		recs := docs.Recs
+		for _, d := range recs {
+			r.held += d.size()
+			r.Places += d.Places
+		}
+		r.release = func() {
+			bins.Release()
+			(&Rows{Recs: recs}).Release()
+		}
+		docs.Recs, docs.Runs = nil, nil
 	}
-	docs.Recs, docs.Runs = nil, nil
+	r.held += bins.Size()
 	return r
 }
 
@@ -82,7 +94,7 @@ func (r *Rec) size() int64 {
 
 // blockRec takes over b.
 func blockRec(source string, b *exec.Block) *Rec {
-	return &Rec{Batch: b.Batch, release: b.Release, Origin: func(row int) Origin {
+	return &Rec{Batch: b.Batch, release: b.Release, Places: int64(len(b.Rows)) * 8, Origin: func(row int) Origin {
 		o := b.Origin
 		return Origin{Source: source, Split: o.Split, File: o.File, RowGroup: o.Index, Row: b.RowAt(row)}
 	}}
@@ -94,10 +106,31 @@ type Window struct {
 	Window int64
 	Rows
 
-	first []int64 // Runs[i] begins with sample first[i]; nil where each run is one sample
-	left  int64   // samples not yet taken
-	size  int64   // bytes in memory
-	spill *spill  // where the samples are if they did not fit; nil: in memory
+	first []int64     // Runs[i] begins with sample first[i]; nil where each run is one sample
+	left  int64       // samples not yet taken
+	size  int64       // bytes in memory, places included
+	spill *spill      // where the samples are if they did not fit; nil: in memory
+	paid  *exec.Lease // for the places of all records; nil: there are none
+}
+
+// places is what its records keep of the Go heap to say where rows come from.
+func (w *Window) places() (n int64) {
+	for _, r := range w.Recs {
+		n += r.Places
+	}
+	return n
+}
+
+// measure finds the size of a window in memory, and has places paid for.
+func (w *Window) measure(b *exec.Budget, who string) {
+	n := w.places()
+	w.size = n
+	for _, r := range w.Recs {
+		w.size += r.size()
+	}
+	if n > 0 {
+		w.paid = b.Charge(who, n)
+	}
 }
 
 // uniform reports whether all rows are packed, or none: a window of which some could not be has rows that
@@ -117,6 +150,10 @@ func (w *Window) free() {
 	if w.spill != nil {
 		w.spill.close()
 		w.spill = nil
+	}
+	if w.paid != nil {
+		w.paid.Release()
+		w.paid = nil
 	}
 }
 

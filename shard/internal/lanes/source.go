@@ -39,7 +39,8 @@ type Config struct {
 	// Layout packs the rows of windows that are permuted, where they are small and that is all that batches are made of;
 	// nil: none are packed.
 	Layout *rows.Layout
-	// Transform makes something else of a window's rows (packing), which it takes over; nil: nothing.
+	// Transform makes something else of a window's rows (packing), which it takes over; nil: nothing. Their runs are valid
+	// until it returns.
 	Transform func(alloc memory.Allocator, w *Rows) (*Rows, error)
 	// Sources is how many share the budget: the windows of all of them may take half of it, and wait on
 	// disk beyond that.
@@ -140,6 +141,12 @@ func New(c Config) *Source {
 // room is what the windows that wait in memory may take, and once more what readers that wait may.
 func (s *Source) room() int64 {
 	return s.c.Exec.Budget.Limit() / (2 * int64(max(s.c.Sources, 1)))
+}
+
+// chunk is how much of a window that is on disk is in memory: those of all lanes take no more than a quarter of the room for
+// windows, if there is at least a sample for each.
+func (s *Source) chunk() int64 {
+	return min(chunkBytes, s.room()/(4*int64(max(s.c.Shape.Lanes, 1))))
 }
 
 // Close frees what passes share; all are closed.

@@ -1,7 +1,7 @@
 package lanes
 
 import (
-	"bytes"
+	"bufio"
 	"io"
 	"os"
 
@@ -32,8 +32,9 @@ type spill struct {
 	origin func(i int64) Origin
 }
 
-// spillTo moves the samples of w to a file of dir ("": the system's folder for temporary files).
-func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err error) {
+// spillTo moves the samples of w to a file of dir ("": the system's folder for temporary files), in chunks of about so many bytes. What
+// is left in memory is a chunk, which counts from now on, and where samples come from.
+func (w *Window) spillTo(dir string, alloc memory.Allocator, chunk, given int64) (err error) {
 	f, err := os.CreateTemp(dir, "penstock-window-*")
 	if err != nil {
 		return fault.New(fault.Exhausted, "a window does not fit the memory budget, and there is no place on disk for it (TMPDIR): %w", err)
@@ -46,24 +47,30 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 		}
 	}()
 	total := w.Count()
-	s.rows = max(min(chunkRows, chunkBytes*total/max(w.size, 1)), 1)
+	places := w.places()
+	size := w.size - places
+	if b := w.Recs[0].Bins; b != nil {
+		size = total * b.RowBytes() // they are records there
+	}
+	s.rows = max(min(chunkRows, chunk*total/max(size, 1)), 1)
 	write := w.records(alloc)
 	if rows := w.Recs[0].Packed; rows != nil {
 		s.packed = int64(len(rows)) / total
-		write = func(from, n int64) ([]byte, error) { return rows[from*s.packed : (from+n)*s.packed], nil }
-	}
-	var end int64
-	for from := int64(0); from < total; from += s.rows {
-		n := min(s.rows, total-from)
-		chunk, err := write(from, n)
-		if err != nil {
+		write = func(out io.Writer, from, n int64) error {
+			_, err := out.Write(rows[from*s.packed : (from+n)*s.packed])
 			return err
 		}
-		if _, err = f.Write(chunk); err != nil {
-			return fault.New(fault.Exhausted, "a window does not fit the memory budget, and cannot be written to disk (TMPDIR): %w", err)
+	}
+	out := &counted{w: bufio.NewWriterSize(f, 64<<10)}
+	largest := int64(0)
+	for from := int64(0); from < total && out.err == nil; from += s.rows {
+		n := min(s.rows, total-from)
+		before := out.n
+		if err := write(out, from, n); err != nil && out.err == nil {
+			return err
 		}
-		end += int64(len(chunk))
-		s.ends = append(s.ends, end)
+		largest = max(largest, out.n-before)
+		s.ends = append(s.ends, out.n)
 		s.left = append(s.left, n)
 	}
 	for i := range s.left { // samples given before a restore are never taken
@@ -71,15 +78,21 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 		s.left[i] -= k
 		given -= k
 	}
+	if out.err == nil {
+		out.err = out.w.Flush()
+	}
+	if out.err != nil {
+		return fault.New(fault.Exhausted, "a window does not fit the memory budget, and cannot be written to disk (TMPDIR): %w", out.err)
+	}
 	s.loaded = make([]*Rec, len(s.ends))
-	places := *w
+	rows := *w
 	origins := make([]func(int) Origin, len(w.Recs))
 	for i, r := range w.Recs {
 		origins[i] = r.Origin
 	}
-	w.size = 0
+	w.size = largest + places
 	s.origin = func(i int64) Origin {
-		rec, row, _ := places.place(i)
+		rec, row, _ := rows.place(i)
 		return origins[rec](int(row))
 	}
 	w.Rows.Release()
@@ -87,8 +100,24 @@ func (w *Window) spillTo(dir string, alloc memory.Allocator, given int64) (err e
 	return nil
 }
 
-// records makes n samples from one on a stream of one record.
-func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, error) {
+// counted counts what is written, and keeps the first error: writers of formats go on at those, or say something else.
+type counted struct {
+	w   *bufio.Writer
+	n   int64
+	err error
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	if c.err == nil {
+		c.err = err
+	}
+	return n, err
+}
+
+// records writes n samples from one on as a stream of one record.
+func (w *Window) records(alloc memory.Allocator) func(out io.Writer, from, n int64) error {
 	recs := make([]arrow.RecordBatch, len(w.Recs))
 	for i, r := range w.Recs {
 		recs[i] = r.Batch
@@ -99,23 +128,22 @@ func (w *Window) records(alloc memory.Allocator) func(from, n int64) ([]byte, er
 		}
 		return gather.Record(alloc, Nullable(recs[0].Schema()), recs, w.slice(from, n))
 	}
-	return func(from, n int64) ([]byte, error) {
+	return func(to io.Writer, from, n int64) error {
 		rec, err := record(from, n)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer rec.Release()
 		schema := rec.Schema()
-		var buf bytes.Buffer
-		out := ipc.NewWriter(&buf, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
+		out := ipc.NewWriter(to, ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc}))
 		err = out.Write(rec)
 		if cerr := out.Close(); err == nil {
 			err = cerr
 		}
 		if err != nil {
-			return nil, internal("writing a window as Arrow IPC: %w", err)
+			return internal("writing a window as Arrow IPC: %w", err)
 		}
-		return buf.Bytes(), nil
+		return nil
 	}
 }
 

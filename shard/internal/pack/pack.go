@@ -2,6 +2,7 @@ package pack
 
 import (
 	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -132,20 +133,31 @@ func CheckMask(masks arrow.DataType, o Options) error {
 }
 
 // Packed is documents and the plan for their bins. It borrows the columns that it was
-// made from: they must outlive it. Safe for concurrent use; nothing to close.
+// made from, until Settle copies the tokens out of them: they must outlive it. What it holds itself is of
+// the allocator: Release it. Safe for concurrent use, but for these two.
 type Packed struct {
 	o      Options
 	token  arrow.DataType
+	width  int // bytes of a token
 	schema *arrow.Schema
-	plan   *Plan
-	docs   []span // tokens of every document
-	masks  []span // their masks; nil: 1
-	src    lists
-	mask   lists
 
+	held scratch // the rest
+	bins []int32 // the pieces of bin i are bins[i] to bins[i+1]-1
+	n    []int32 // tokens of every piece; less than 0: -n, of which the last is EOS, not the document's
+
+	// Where the tokens of every piece are: from index from of record rec on. Their masks, if there are any, are those of the
+	// same record. Nil once settled.
+	rec      []int32
+	from     []int64
+	maskFrom []int64
+	src      lists
+	mask     lists
 	maskBits bool // masks are bool
-	ones     []uint8
-	count    []int32 // 0, 1, 2, ...
+
+	// The tokens of all pieces, one behind the other, EOS included; nil: not settled.
+	first []int64 // index of the first one of every bin
+	ids   []byte
+	masks []uint8 // nil: 1
 }
 
 // span is a list: n values of record rec from index from on.
@@ -159,7 +171,9 @@ type span struct {
 // column, lists of uint8, int8 or bool as long as the tokens. A null list is an empty
 // document, which gets no piece, not even with EOS. A null token, or a mask of another
 // length, is a RowError that names the index of the document.
-func New(o Options, tokens, masks []arrow.Array, runs []gather.Run) (*Packed, error) {
+//
+// docs, if not nil, gets the plan, on the Go heap: Piece.Doc counts the rows of runs.
+func New(alloc memory.Allocator, o Options, tokens, masks []arrow.Array, runs []gather.Run, docs *Plan) (_ *Packed, err error) {
 	if len(tokens) == 0 {
 		return nil, fault.New(fault.Internal, "packing needs the column of at least one record")
 	}
@@ -167,13 +181,23 @@ func New(o Options, tokens, masks []arrow.Array, runs []gather.Run) (*Packed, er
 	if err != nil {
 		return nil, err
 	}
-	p := &Packed{o: o, token: t, schema: o.schema(t)}
+	p := &Packed{o: o, token: t, width: t.(arrow.FixedWidthDataType).BitWidth() / 8, schema: o.schema(t), held: scratch{alloc: alloc}}
+	s := &scratch{alloc: alloc}
+	defer s.free()
+	done := false
+	defer func() {
+		if !done { // also where memory is out
+			p.Release()
+		}
+	}()
 	if p.src, err = open(tokens); err != nil {
 		return nil, err
 	}
-	if p.docs, err = p.src.spans(runs, "token"); err != nil {
+	lists, err := p.src.spans(s, runs, "token")
+	if err != nil {
 		return nil, err
 	}
+	var marks []span
 	if masks != nil {
 		if len(masks) != len(tokens) {
 			return nil, fault.New(fault.Internal, "%d columns of masks for %d of tokens", len(masks), len(tokens))
@@ -185,42 +209,137 @@ func New(o Options, tokens, masks []arrow.Array, runs []gather.Run) (*Packed, er
 		if p.mask, err = open(masks); err != nil {
 			return nil, err
 		}
-		if p.masks, err = p.mask.spans(runs, "mask value"); err != nil {
+		if marks, err = p.mask.spans(s, runs, "mask value"); err != nil {
 			return nil, err
 		}
-		for d, s := range p.docs {
-			if n := p.masks[d].n; n != s.n {
-				return nil, fault.New(fault.RowError, "document %d has %d tokens and a mask of %d: they must be equally long", d, s.n, n)
+		for d, l := range lists {
+			if n := marks[d].n; n != l.n {
+				return nil, fault.New(fault.RowError, "document %d has %d tokens and a mask of %d: they must be equally long", d, l.n, n)
 			}
 		}
 	}
-	n := make([]int32, len(p.docs)) // tokens, EOS included
-	for d, s := range p.docs {
-		n[d] = s.n
-		if o.EOS != nil && s.n > 0 {
+	n := take[int32](s, len(lists)) // tokens, EOS included
+	for d, l := range lists {
+		n[d] = l.n
+		if o.EOS != nil && l.n > 0 {
 			n[d]++
 		}
 	}
+	var plan *Plan
 	if o.Method == MethodConcat {
-		p.plan = Concat(n, o.Length, o.Overlong)
+		plan = concat(s, n, o.Length, o.Overlong)
 	} else {
-		p.plan = BestFit(n, o.Length, o.Overlong)
+		plan = bestFit(s, n, o.Length, o.Overlong)
 	}
-	p.count = make([]int32, o.Length)
-	for i := range p.count {
-		p.count[i] = int32(i)
+	if docs != nil {
+		*docs = Plan{slices.Clone(plan.Pieces), slices.Clone(plan.Bins), plan.Dropped}
 	}
-	if o.LossMask {
-		p.ones = make([]uint8, o.Length)
-		for i := range p.ones {
-			p.ones[i] = 1
-		}
-	}
+	p.keep(plan, lists, marks)
+	done = true
 	return p, nil
 }
 
-// Plan names the documents of every bin: Piece.Doc counts the rows of runs. Read only.
-func (p *Packed) Plan() *Plan { return p.plan }
+// keep notes what is to be known of the pieces of plan.
+func (p *Packed) keep(plan *Plan, lists, marks []span) {
+	h := &p.held
+	p.bins = take[int32](h, len(plan.Bins))
+	copy(p.bins, plan.Bins)
+	k := len(plan.Pieces)
+	p.n, p.rec, p.from = take[int32](h, k), take[int32](h, k), take[int64](h, k)
+	if marks != nil {
+		p.maskFrom = take[int64](h, k)
+	}
+	for i, x := range plan.Pieces {
+		l := &lists[x.Doc]
+		p.n[i], p.rec[i], p.from[i] = x.N, l.rec, l.from+int64(x.From)
+		if x.From+x.N > l.n {
+			p.n[i] = -x.N
+		}
+		if marks != nil {
+			p.maskFrom[i] = marks[x.Doc].from + int64(x.From)
+		}
+	}
+}
+
+// sparse is the least number of bytes that the tokens of a piece have on average, for pieces to be remembered by where they
+// are: that takes 16 to 24 bytes.
+const sparse = 128
+
+// Settle copies the tokens of pieces, where they are so short that it takes much to remember where they are. If it does, which is
+// what it returns, the columns that p was made from are of no more use to it.
+func (p *Packed) Settle() bool {
+	total := int64(0)
+	for _, n := range p.n {
+		total += int64(max(n, -n))
+	}
+	if total*int64(p.width) >= sparse*int64(len(p.n)) || total > math.MaxInt/8 {
+		return false
+	}
+	h := &scratch{alloc: p.held.alloc}
+	done := false
+	defer func() {
+		if !done {
+			h.free()
+		}
+	}()
+	bins, n, first := take[int32](h, len(p.bins)), take[int32](h, len(p.n)), take[int64](h, p.NumBins()+1)
+	ids := take[byte](h, int(total)*p.width)
+	var masks []byte
+	if p.maskFrom != nil {
+		masks = take[byte](h, int(total))
+	}
+	copy(bins, p.bins)
+	at := int64(0)
+	for b := range p.NumBins() {
+		first[b] = at
+		for _, x := range p.n[p.bins[b]:p.bins[b+1]] {
+			at += int64(max(x, -x))
+		}
+	}
+	first[p.NumBins()] = total
+	switch p.width {
+	case 1:
+		collect[uint8](p, ids)
+	case 2:
+		collect[uint16](p, ids)
+	case 4:
+		collect[uint32](p, ids)
+	default:
+		collect[uint64](p, ids)
+	}
+	at = 0
+	for i, x := range p.n {
+		n[i] = max(x, -x)
+		if masks != nil {
+			p.fillMask(masks[at:at+int64(n[i])], i)
+			at += int64(n[i])
+		}
+	}
+	p.held.free()
+	p.held = *h
+	p.bins, p.n, p.first, p.ids, p.masks = bins, n, first, ids, masks
+	p.rec, p.from, p.maskFrom, p.src, p.mask = nil, nil, nil, lists{}, lists{}
+	done = true
+	return true
+}
+
+// NumBins is the number of bins.
+func (p *Packed) NumBins() int { return len(p.bins) - 1 }
+
+// Size is the bytes that p holds beside the columns that it borrows.
+func (p *Packed) Size() int64 { return p.held.size }
+
+// RowBytes is the size of a bin in a record.
+func (p *Packed) RowBytes() int64 {
+	n := p.width + 8
+	if p.o.LossMask {
+		n++
+	}
+	return int64(p.o.Length) * int64(n)
+}
+
+// Release gives up what p holds. Idempotent.
+func (p *Packed) Release() { p.held.free() }
 
 // Schema is that of [Schema].
 func (p *Packed) Schema() *arrow.Schema { return p.schema }
@@ -305,8 +424,8 @@ func open(cols []arrow.Array) (lists, error) {
 
 // spans returns the list of every row of runs; null lists are empty. what names a
 // value in the error for one that is null.
-func (l *lists) spans(runs []gather.Run, what string) ([]span, error) {
-	out := make([]span, 0, gather.Count(runs))
+func (l *lists) spans(s *scratch, runs []gather.Run, what string) ([]span, error) {
+	out := take[span](s, gather.Count(runs))[:0]
 	for _, r := range runs {
 		valid, items, base := l.valid[r.Rec], l.items[r.Rec], int64(l.base[r.Rec])
 		for row := int(r.Row); row < int(r.Row)+int(r.N); row++ {

@@ -339,6 +339,12 @@ func shifted(alloc memory.Allocator, a arrow.Array) arrow.Array {
 
 // Record for record against the definition of each column.
 func TestPack(t *testing.T) {
+	settled := 0
+	defer func() {
+		if settled < 50 || settled > 190 {
+			t.Errorf("%d of 200 were settled", settled)
+		}
+	}()
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 6))
 		alloc := memtest.New(t)
@@ -384,19 +390,45 @@ func TestPack(t *testing.T) {
 		checkRows(t, where, rec, plan, d, o, masks != nil)
 
 		// A part of the bins is the same as a slice.
-		p, err := New(o, d.tokens, masks, d.runs)
+		p, err := New(alloc, o, d.tokens, masks, d.runs, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		from := rng.IntN(plan.NumBins() + 1)
-		part, slice := p.Record(alloc, from, plan.NumBins()), rec.NewSlice(int64(from), rec.NumRows())
+		slice := rec.NewSlice(int64(from), rec.NumRows())
+		part := p.Record(alloc, from, plan.NumBins())
 		if !array.RecordEqual(part, slice) {
 			t.Fatalf("%s: bins from %d on differ", where, from)
 		}
 		part.Release()
+
+		// And once the tokens were copied, without the documents.
+		owns := p.Settle()
+		if short := int(plan.Tokens())*p.width < sparse*len(plan.Pieces); owns != short {
+			t.Fatalf("%s: settled %v: %d tokens in %d pieces", where, owns, plan.Tokens(), len(plan.Pieces))
+		}
+		if owns {
+			settled++
+			d.release()
+			each := int64(p.width)
+			if masks != nil {
+				each++
+			}
+			if most := plan.Tokens()*each + int64(len(plan.Pieces))*4 + int64(plan.NumBins()+1)*12; p.Size() != most {
+				t.Fatalf("%s: settled, %d bytes are held, want %d", where, p.Size(), most)
+			}
+		}
+		part = p.Record(alloc, from, plan.NumBins())
+		if !array.RecordEqual(part, slice) {
+			t.Fatalf("%s: settled, bins from %d on differ", where, from)
+		}
+		part.Release()
+		p.Release()
 		slice.Release()
 		rec.Release()
-		d.release()
+		if !owns {
+			d.release()
+		}
 	}
 }
 
@@ -492,9 +524,11 @@ func TestBadInput(t *testing.T) {
 
 // packAll is New and the Record of all bins.
 func packAll(alloc memory.Allocator, o Options, tokens, masks []arrow.Array, runs []gather.Run) (arrow.RecordBatch, *Plan, error) {
-	p, err := New(o, tokens, masks, runs)
+	var plan Plan
+	p, err := New(alloc, o, tokens, masks, runs, &plan)
 	if err != nil {
 		return nil, nil, err
 	}
-	return p.Record(alloc, 0, p.plan.NumBins()), p.plan, nil
+	defer p.Release()
+	return p.Record(alloc, 0, p.NumBins()), &plan, nil
 }

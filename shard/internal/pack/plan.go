@@ -41,11 +41,27 @@ const (
 // tokens. Only the last bin may be partly filled. Empty documents get no piece. All
 // lengths must be at least 0, and length at least 1.
 func Concat(lengths []int32, length int, overlong Overlong) *Plan {
-	p := &Plan{Pieces: make([]Piece, 0, len(lengths)+len(lengths)/2), Bins: []int32{0}}
+	return concat(nil, lengths, length, overlong)
+}
+
+func concat(s *scratch, lengths []int32, length int, overlong Overlong) *Plan {
+	p := &Plan{}
+	docs, tokens := 0, int64(0)
+	for _, n := range lengths {
+		if overlong == Drop && int(n) > length {
+			p.Dropped++
+		} else if n > 0 {
+			docs++
+			tokens += int64(n)
+		}
+	}
+	bins := (tokens + int64(length) - 1) / int64(length)
+	// At most one piece begins with a document or with a bin.
+	p.Pieces = take[Piece](s, int(min(int64(docs)+bins, tokens)))[:0]
+	p.Bins = append(take[int32](s, int(bins)+1)[:0], 0)
 	room := int32(length) // in the bin that is open
 	for d, n := range lengths {
 		if overlong == Drop && int(n) > length {
-			p.Dropped++
 			continue
 		}
 		for from := int32(0); from < n; {
@@ -75,11 +91,22 @@ func Concat(lengths []int32, length int, overlong Overlong) *Plan {
 // among the documents says nothing about lengths, neither long nor short documents come
 // first where the documents are in random order.
 func BestFit(lengths []int32, length int, overlong Overlong) *Plan {
+	return bestFit(nil, lengths, length, overlong)
+}
+
+func bestFit(s *scratch, lengths []int32, length int, overlong Overlong) *Plan {
 	p := &Plan{}
-	pieces := make([]Piece, 0, len(lengths))
-	for d, n := range lengths {
+	total := 0
+	for _, n := range lengths {
 		if int(n) > length && overlong == Drop {
 			p.Dropped++
+		} else {
+			total += (int(n) + length - 1) / length
+		}
+	}
+	pieces := take[Piece](s, total)[:0]
+	for d, n := range lengths {
+		if int(n) > length && overlong == Drop {
 			continue
 		}
 		for from := int32(0); from < n; from += int32(length) {
@@ -89,10 +116,10 @@ func BestFit(lengths []int32, length int, overlong Overlong) *Plan {
 			}
 		}
 	}
-	bin, opener := assign(pieces, length)
+	bin, opener := assign(s, pieces, length)
 
 	// Number the bins in the order of their openers, then sort the pieces by bin.
-	rank := make([]int32, len(opener))
+	rank := take[int32](s, len(opener))
 	next := int32(0)
 	for i := range pieces {
 		if b := bin[i]; opener[b] == int32(i) {
@@ -100,15 +127,17 @@ func BestFit(lengths []int32, length int, overlong Overlong) *Plan {
 			next++
 		}
 	}
-	p.Bins = make([]int32, len(opener)+1)
+	p.Bins = take[int32](s, len(opener)+1)
+	clear(p.Bins)
 	for _, b := range bin {
 		p.Bins[rank[b]+1]++
 	}
 	for i := 1; i < len(p.Bins); i++ {
 		p.Bins[i] += p.Bins[i-1]
 	}
-	p.Pieces = make([]Piece, len(pieces))
-	at := append([]int32(nil), p.Bins[:len(opener)]...)
+	p.Pieces = take[Piece](s, len(pieces))
+	at := take[int32](s, len(opener))
+	copy(at, p.Bins)
 	for i, x := range pieces {
 		r := rank[bin[i]]
 		p.Pieces[at[r]] = x
@@ -119,16 +148,17 @@ func BestFit(lengths []int32, length int, overlong Overlong) *Plan {
 
 // assign gives the bin of every piece, in order of their opening, and the piece that
 // opened each. Linear in pieces and length.
-func assign(pieces []Piece, length int) (bin, opener []int32) {
+func assign(s *scratch, pieces []Piece, length int) (bin, opener []int32) {
 	// Longest first, by counting.
-	start := make([]int32, length+2)
+	start := take[int32](s, length+2)
+	clear(start)
 	for _, x := range pieces {
 		start[length-int(x.N)+1]++
 	}
 	for i := 1; i < len(start); i++ {
 		start[i] += start[i-1]
 	}
-	order := make([]int32, len(pieces))
+	order := take[int32](s, len(pieces))
 	for i, x := range pieces {
 		k := length - int(x.N)
 		order[start[k]] = int32(i)
@@ -137,10 +167,11 @@ func assign(pieces []Piece, length int) (bin, opener []int32) {
 
 	// Bins with the same room are a stack: top[room] is its last bin + 1, below[bin] the
 	// one under it. rooms is the set of rooms whose stack is not empty.
-	top := make([]int32, length+1)
+	top := take[int32](s, length+1)
+	clear(top)
 	rooms := newSet(length + 1)
-	bin = make([]int32, len(pieces))
-	var below []int32
+	bin = take[int32](s, len(pieces))
+	opener, below := take[int32](s, len(pieces))[:0], take[int32](s, len(pieces))[:0]
 	for _, i := range order {
 		n := int(pieces[i].N)
 		room, ok := rooms.atLeast(n)
