@@ -244,7 +244,7 @@ func (c *child) answer() (arrow.RecordBatch, error) {
 		}
 		c.r = r
 		if err := checkColumns(r.Schema(), c.cmd.answer); err != nil {
-			return nil, errAnswer{fmt.Errorf("other columns than it should: %w; where the command changes columns, declare those it gives back in schema", err)}
+			return nil, errAnswer{fault.New(fault.Invalid, "other columns than it should: %w; where the command changes columns, declare those it gives back in schema", err)}
 		}
 	}
 	if !c.r.Next() {
@@ -282,7 +282,11 @@ func (c *child) explain(ctx context.Context, err error) error {
 	}
 	if ea, ok := errors.AsType[errAnswer](err); ok {
 		c.kill()
-		return c.report(fault.UserCode, "answered with %v", ea.error)
+		code := fault.CodeOf(ea.error)
+		if code == fault.Unknown {
+			code = fault.UserCode
+		}
+		return c.report(code, "answered with %v", ea.error)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.kill()
