@@ -312,6 +312,9 @@ func (c *child) report(code fault.Code, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if said := c.stderr.String(); said != "" {
 		text += "; stderr: " + said
+		if strings.Contains(said, "No module named 'penstock'") {
+			text += "; install the package for " + c.cmd.program + ", or name an interpreter that has it (python of the step, or $PENSTOCK_PYTHON)"
+		}
 	}
 	return fault.New(code, "%s: %s", c.cmd, text)
 }

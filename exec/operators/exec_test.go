@@ -40,6 +40,9 @@ func childMain(mode string) {
 	case "garbage":
 		fmt.Println("hello, I print to stdout: " + strings.Repeat("x", 1000))
 		time.Sleep(time.Minute)
+	case "unpacked": // as an interpreter without the package
+		fmt.Fprintln(os.Stderr, "ModuleNotFoundError: No module named 'penstock'")
+		os.Exit(1)
 	case "quit":
 		os.Exit(9)
 	case "env":
@@ -247,6 +250,7 @@ func TestExecFailures(t *testing.T) {
 	}{
 		{"crash", nil, "died: exit status 3; stderr: segmentation fault, or so", fault.WorkerLost},
 		{"quit", nil, "died: exit status 9", fault.WorkerLost},
+		{"unpacked", nil, "No module named 'penstock'; install the package for /", fault.WorkerLost},
 		{"quit", func(s *ops.ExecSpec) { s.BatchRows = 3000 }, "died: exit status 9", fault.WorkerLost},
 		{"torn", nil, "died: exit status 7", fault.WorkerLost},
 		{"kill", nil, "died: signal: killed", fault.WorkerLost},
