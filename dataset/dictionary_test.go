@@ -355,3 +355,56 @@ func TestDictionaryCollect(t *testing.T) {
 		t.Errorf("the heap grew by %d bytes, and %d were collected", after-before, size)
 	}
 }
+
+// Dictionaries of types for which arrow has no builder go through steps and functions as others do.
+func TestDictionaryOfLargeText(t *testing.T) {
+	s := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "kind", Type: arrow.BinaryTypes.LargeString, Nullable: true},
+		{Name: "word", Type: arrow.BinaryTypes.LargeString}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	for i := range 100 {
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		b.Field(1).(*array.LargeStringBuilder).Append(fmt.Sprint("kind ", i%3))
+		b.Field(2).(*array.LargeStringBuilder).Append(fmt.Sprint("word ", i%7))
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	file := filepath.Join(t.TempDir(), "a.parquet")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := pqarrow.NewFileWriter(s, f, nil, pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ds := dataset.Read(parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{file}}, Dictionary: parquetio.Dictionary{All: true}})).Filter(`id > 9 && kind != "kind 1"`).
+		MapBatches(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) { in.Retain(); return in, nil }, nil)
+	if n, err := ds.Count(t.Context(), nil); err != nil || n != 60 {
+		t.Fatalf("%d rows, %v", n, err)
+	}
+	rows := 0
+	for rec, err := range ds.Records(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, ok := rec.Schema().Field(2).Type.(*arrow.DictionaryType); !ok || d.ValueType.ID() != arrow.LARGE_STRING {
+			t.Errorf("word is %v", rec.Schema().Field(2).Type)
+		}
+		for i := range int(rec.NumRows()) {
+			if id := rec.Column(0).(*array.Int64).Value(i); rec.Column(2).ValueStr(i) != fmt.Sprint("word ", id%7) {
+				t.Errorf("row %d has %s", id, rec.Column(2).ValueStr(i))
+			}
+			rows++
+		}
+	}
+	if rows != 60 {
+		t.Errorf("%d rows", rows)
+	}
+}

@@ -3,6 +3,7 @@ package dataset_test
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -216,5 +217,22 @@ func TestLimitsOfShards(t *testing.T) {
 	o.State = &half
 	if _, err := read(50); err != nil {
 		t.Errorf("100 rows of the rest do not parse: %v", err)
+	}
+}
+
+// What an epoch skipped is said once, when it has been read.
+func TestSkippedIsSaid(t *testing.T) {
+	var said strings.Builder
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	o := dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip"}, Log: log}, Options: shard.Options{GlobalBatch: 45, Shuffle: &shard.Shuffle{Lanes: 2, WindowBytes: 512}}}
+	if rows, _ := dealt(t, sometimes(t), o, 0); len(rows) != 450 {
+		t.Errorf("%d rows", len(rows))
+	}
+	if got := said.String(); strings.Count(got, "were skipped") != 1 || !strings.Contains(got, `msg="on_error: 50 of 500 rows were skipped in epoch 0" source=data epoch=0 pass=0 skipped=50 rows=500`) {
+		t.Error(got)
+	}
+	said.Reset()
+	if dealt(t, sometimes(t).Select("id"), o, 0); said.Len() > 0 {
+		t.Error(said.String())
 	}
 }

@@ -49,7 +49,8 @@ type RunOptions struct {
 	// statistics at any time, also after its end: for progress displays, and to see
 	// which tasks are at what (exec.Stats.Inflight).
 	Observe func(stats func() exec.Stats)
-	// Log receives what happens along the way: retries, stalls, at level debug every skipped row. nil discards it. Not used with a Runner.
+	// Log receives what happens along the way: retries, stalls, at level debug every skipped row; of shards how many rows an epoch skipped. nil discards it.
+	// Not used with a Runner, but for the last.
 	Log *slog.Logger
 	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults. The steps of shards are fused always. Where rows are
 	// skipped that do not parse, fold and projection stay on: by them only columns are parsed that something is made of.

@@ -120,7 +120,7 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	if err != nil {
 		return j, err
 	}
-	j = shard.Job{Ranks: ranks, Schema: root.Schema(), Runner: o.runner(), Exec: *e, Options: o.Options}
+	j = shard.Job{Ranks: ranks, Schema: root.Schema(), Runner: o.runner(), Exec: *e, Log: o.Log, Options: o.Options}
 	shuffle := *o.Shuffle
 	if shuffle.Mode == "" {
 		shuffle.Mode = shard.ModeWindow

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 )
 
 // MapFunc makes one row of each row of in. It borrows in and returns a reference.
@@ -90,9 +91,7 @@ func (f *Func) probe(ctx context.Context, in *arrow.Schema) (s *arrow.Schema, er
 			s, err = nil, fault.New(fault.UserCode, "the function panicked on an empty batch, with which its schema is found (set the schema of the function to avoid the call): %v\n%s", p, debug.Stack())
 		}
 	}()
-	b := array.NewRecordBuilder(memory.DefaultAllocator, in)
-	defer b.Release()
-	empty := b.NewRecordBatch()
+	empty := gather.None(in)
 	defer empty.Release()
 	ctx = WithCall(ctx, &Call{Alloc: memory.DefaultAllocator, Random: f.UsesRandom})
 	var out arrow.RecordBatch

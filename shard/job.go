@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type Job struct {
 	Ranks   int
 	Runner  exec.Runner
 	Exec    exec.Options // of the runs; Seed and Epoch are the job's, Epoch the first
+	Log     *slog.Logger // hears how many rows of an epoch a policy left out; nil: nobody does
 	Options
 }
 
@@ -218,6 +220,15 @@ func (j *job) lanes(i int) lanes.Config {
 		Published: func(epoch, pass uint64, lane int, window, samples int64) {
 			j.ledger.add(epoch, pass, i, lane, window, samples)
 		},
+	}
+	if j.Log != nil {
+		c.Skipped = func(epoch, pass uint64, skipped, rows int64) {
+			of := ""
+			if len(j.Sources) > 1 {
+				of = fmt.Sprintf(" of source %s", s.Name)
+			}
+			j.Log.Warn(fmt.Sprintf("on_error: %d of %d rows%s were skipped in epoch %d", skipped, rows, of, epoch), "source", s.Name, "epoch", epoch, "pass", pass, "skipped", skipped, "rows", rows)
+		}
 	}
 	if j.Nodes != nil && j.Nodes.Exchange.Nodes() > 1 {
 		c.Elsewhere = j.elsewhere(i, j.lane0[i])

@@ -316,8 +316,10 @@ func (l *Layout) explain(grown float64) string {
 	}
 	if l.Mode == ModeWindow {
 		q := order.Expect(l.flat(), l.shape)
-		fmt.Fprintf(&b, "\n  quality: samples come from %d resident %s of about %.0f splits (%.1f per window); orders of two epochs correlate by at most %.3f",
-			q.ResidentUnits, l.unit(), q.ResidentSplits, q.SplitsPerWindow, min(q.Correlation, 1))
+		fmt.Fprintf(&b, "\n  quality: samples come from %d resident %s of about %.0f splits (%.1f per window)", q.ResidentUnits, l.unit(), q.ResidentSplits, q.SplitsPerWindow)
+		if q.Correlation < 1 { // of few splits nothing can be said
+			fmt.Fprintf(&b, "; orders of two epochs correlate by at most %.3f", q.Correlation)
+		}
 	}
 	if l.counted > 0 {
 		fmt.Fprintf(&b, "\n  %d splits had to be counted, as their rows cannot be found from the middle (compressed, JSON arrays, line breaks in fields); they are read from their start after a resume", l.counted)

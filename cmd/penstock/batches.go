@@ -129,10 +129,14 @@ func (j *job) one(epoch uint64) error {
 
 // iterators opens the ranks; done closes them.
 func (j *job) iterators(ctx context.Context) (its []*shard.Iterator, done func() error, err error) {
+	log, end := warnings(os.Stderr)
+	j.o.Log = log
 	if its, err = j.ds.Shards(ctx, j.ranks, j.o); err != nil {
+		end()
 		return nil, nil, j.spec.AtShards(err)
 	}
 	return its, func() error {
+		defer end()
 		var err error
 		for _, it := range its {
 			err = errors.Join(err, it.Close())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -109,6 +110,9 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 		}
 		o.State = &st
 	}
+	log, end := warnings(cmd.ErrOrStderr())
+	defer end()
+	o.Log = log
 	ds, err := s.Dataset()
 	if err != nil {
 		return err
@@ -138,6 +142,12 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 	return err
 }
 
+// warnings are what a process that serves or prints batches says beside them: how many rows it skipped, what it tries again. Call end.
+func warnings(w io.Writer) (log *slog.Logger, end func()) {
+	l := newLineLog(w, true)
+	return slog.New(l), l.close
+}
+
 var errClosed = fault.New(fault.Canceled, "standard input was closed")
 
 // untilClosed is a context that ends with a pipe: whoever started this process holds the other end. Nothing else is read: a terminal is the user's, and
@@ -165,6 +175,8 @@ func controlled(cmd *cobra.Command, record string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	out := os.Stdout
 	os.Stdout = os.Stderr // a step that prints must not be heard by the controller
+	log, end := warnings(os.Stderr)
+	defer end()
 	return trainer.ServeData(context.WithoutCancel(cmd.Context()), os.Stdin, out, func() (map[string]trainer.Data, error) {
 		text, err := os.ReadFile(record)
 		if err != nil {
@@ -174,7 +186,12 @@ func controlled(cmd *cobra.Command, record string) error {
 		if err != nil {
 			return nil, err
 		}
-		return dataSets(o, func(err error) { fmt.Fprintln(os.Stderr, "penstock: warning:", err) })
+		sets, err := dataSets(o, func(err error) { log.Warn(err.Error()) })
+		for name, d := range sets {
+			d.Options.Log = log
+			sets[name] = d
+		}
+		return sets, err
 	})
 }
 

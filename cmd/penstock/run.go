@@ -166,7 +166,7 @@ func (s *summary) write(out io.Writer, name string) {
 	r, took := s.result, seconds(time.Since(s.start))
 	switch {
 	case r.Already:
-		fmt.Fprintf(out, "%s: finished before (job %s): %s in %s; nothing to do\n", name, r.Job, some(r.Rows, "row"), some(r.Files, "file"))
+		fmt.Fprintf(out, "%s: finished before (job %s): %s in %s; nothing to do (for another run give run.id another value, or the sink another path)\n", name, r.Job, some(r.Rows, "row"), some(r.Files, "file"))
 	case r.Job == "":
 		fmt.Fprintf(out, "%s: %s in, %s out in %s\n", name, some(r.Stats.RowsIn, "row"), some(r.Rows, "row"), took)
 	default:

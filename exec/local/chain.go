@@ -207,7 +207,10 @@ func (c *chain) step(i int, b *exec.Block) error {
 	// and which failure of several is met, does not depend on where batches are cut.
 	l.hold = true
 	defer func() { l.hold = false }()
-	return c.halves(i, b)
+	if alone := c.halves(i, b); alone != nil {
+		return alone
+	}
+	return fault.New(fault.CodeOf(err), "%d rows from row %d on together, of which none fails alone: %w", b.Batch.NumRows(), b.RowAt(0), err)
 }
 
 // findable reports whether running less rows shows which one err is about.

@@ -183,6 +183,30 @@ func TestSkip(t *testing.T) {
 	}
 }
 
+// TestNoneFails: a step that fails for many rows together, and for none of them alone, is not cured by smaller batches unless the policy says to go on.
+func TestNoneFails(t *testing.T) {
+	many := &exectest.Op{Label: "many", Process: func(_ context.Context, _ *exec.Env, in *exec.Block, emit exec.Emit) error {
+		if n := in.Batch.NumRows(); n > 100 {
+			return fault.New(fault.UserCode, "%d rows are too many", n)
+		}
+		in.Batch.Retain()
+		return emit(in.With(in.Batch, in.Rows, in.Ords))
+	}}
+	tb := exectest.NewTable(2, 1000)
+	_, _, err := collect(t, exectest.Scan(tb, many), &exec.Options{CPUs: 1, BatchRows: 500})
+	if fault.CodeOf(err) != fault.UserCode || !strings.Contains(err.Error(), "rows are too many") || !strings.Contains(err.Error(), "on together, of which none fails alone: step (many): ") {
+		t.Error(err)
+	}
+	ids, st, err := collect(t, exectest.Scan(tb, many), &exec.Options{CPUs: 1, BatchRows: 500, OnError: exec.OnError{Policy: exec.Skip}})
+	if err != nil || len(ids) != 2000 || st.Skipped != 0 {
+		t.Errorf("under skip: %d rows, %d skipped, %v", len(ids), st.Skipped, err)
+	}
+	ids, _, err = collect(t, exectest.Scan(tb, many), &exec.Options{CPUs: 1, BatchRows: 100})
+	if err != nil || len(ids) != 2000 {
+		t.Errorf("in batches that it takes: %d rows, %v", len(ids), err)
+	}
+}
+
 // TestSkipLimits: a run ends at the same row, whatever the batches and tasks.
 func TestSkipLimits(t *testing.T) {
 	bad := func(id int64) bool { return id%10 == 3 }

@@ -50,7 +50,8 @@ func New(o *Options) *Runner {
 }
 
 const (
-	closeGrace      = time.Second // how long Close, and a call that was timed out, wait for code that does not obey its context
+	closeGrace      = time.Second      // how long Close, and a call that was timed out, wait for code that does not obey its context
+	opsGrace        = 15 * time.Second // and for steps to end: large child processes take their time, also when they are killed
 	stallTimeout    = 5 * time.Minute
 	readTimeout     = 2 * time.Minute
 	minBatchBytes   = 4 << 10

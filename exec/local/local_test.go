@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +182,33 @@ func TestCancelNow(t *testing.T) {
 			b.Close()
 		}
 	})
+}
+
+// Close waits for the ends of steps, as of large child processes, longer than for calls that do not obey, but not without end.
+func TestSlowEnd(t *testing.T) {
+	for takes, want := range map[time.Duration]string{5 * time.Second: "", time.Minute: "the end of a step"} {
+		synctest.Test(t, func(t *testing.T) {
+			op := exectest.Pass()
+			op.OnClose = func() error { time.Sleep(takes); return nil }
+			s, err := local.New(nil).Run(t.Context(), exectest.Scan(exectest.NewTable(1, 10), op), &exec.Options{CPUs: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for err == nil {
+				var b *exec.Block
+				if b, err = s.Next(t.Context()); b != nil {
+					b.Release()
+				}
+			}
+			if err != io.EOF {
+				t.Fatal(err)
+			}
+			if err := s.Close(); want == "" && err != nil || want != "" && (fault.CodeOf(err) != fault.Stalled || !strings.Contains(err.Error(), want)) {
+				t.Errorf("an end that takes %v: %v", takes, err)
+			}
+			time.Sleep(takes) // of the bubble: everything ends
+		})
+	}
 }
 
 // With Spans the consumer can tell, for every task, which rows it covered and when it is through.

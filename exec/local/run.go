@@ -71,6 +71,7 @@ type run struct {
 	closeError error // of operators; read after done
 	active     map[*attempt]struct{}
 	wake       chan struct{} // room 1: something changed for the consumer
+	idle       chan struct{} // closed once no attempt is at work; made by Close
 	done       chan struct{} // closed once every goroutine is gone and all is freed; made by Close
 
 	lastReturn time.Time // consumer only
@@ -546,28 +547,37 @@ func (r *run) Close() error {
 			r.out = nil
 		}
 		r.signal()
-		r.done = make(chan struct{})
+		r.idle, r.done = make(chan struct{}), make(chan struct{})
 		go r.drain()
 	}
-	done := r.done
 	r.mu.Unlock()
 	const parts = 10 // a process that stood still itself, as SIGSTOP has it, loses one of them
-	grace := time.NewTicker(closeGrace / parts)
-	defer grace.Stop()
-	for range parts {
-		select {
-		case <-done:
-			return r.closeErr()
-		case <-grace.C:
+	within := func(c chan struct{}, d time.Duration) bool {
+		grace := time.NewTicker(d / parts)
+		defer grace.Stop()
+		for range parts {
+			select {
+			case <-c:
+				return true
+			case <-grace.C:
+			}
 		}
+		return false
 	}
-	return fault.New(fault.Stalled, "closed, but code that does not obey its context still runs and holds its memory:\n%s", r.report())
+	switch {
+	case !within(r.idle, closeGrace):
+		return fault.New(fault.Stalled, "closed, but code that does not obey its context still runs and holds its memory:\n%s", r.report())
+	case !within(r.done, opsGrace):
+		return fault.New(fault.Stalled, "closed, but the end of a step (of a function's, or of child processes) takes longer than %v", opsGrace)
+	}
+	return r.closeErr()
 }
 
 // drain waits for all attempts and frees what they share; Close joins it.
 func (r *run) drain() {
 	defer close(r.done)
 	r.live.Wait()
+	close(r.idle)
 	for _, w := range r.work {
 		if w.input != nil {
 			w.input.Release()

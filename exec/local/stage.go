@@ -6,11 +6,10 @@ import (
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/internal/sched"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -115,7 +114,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 		if n := len(st.Ops); n > 0 {
 			s.schema = st.Ops[n-1].Schema()
 		}
-		s.none = sync.OnceValue(func() arrow.RecordBatch { return emptyBatch(s.schema) })
+		s.none = sync.OnceValue(func() arrow.RecordBatch { return gather.None(s.schema) })
 		if st.Scan != nil {
 			s.sources = []int{st.Scan.Source}
 		}
@@ -202,12 +201,6 @@ func projected(schema *arrow.Schema, columns []string) *arrow.Schema {
 		}
 	}
 	return arrow.NewSchema(fields, nil)
-}
-
-func emptyBatch(schema *arrow.Schema) arrow.RecordBatch {
-	b := array.NewRecordBuilder(memory.NewGoAllocator(), schema)
-	defer b.Release()
-	return b.NewRecordBatch()
 }
 
 // account names an attempt's account: `scan taxi.parquet#3`.

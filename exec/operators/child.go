@@ -244,7 +244,7 @@ func (c *child) answer() (arrow.RecordBatch, error) {
 		}
 		c.r = r
 		if err := checkColumns(r.Schema(), c.cmd.answer); err != nil {
-			return nil, errAnswer{fmt.Errorf("other columns than it should: %w; where the command changes columns, declare those it gives back in schema", err)}
+			return nil, errAnswer{fault.New(fault.Invalid, "other columns than it should: %w; where the command changes columns, declare those it gives back in schema", err)}
 		}
 	}
 	if !c.r.Next() {
@@ -282,7 +282,11 @@ func (c *child) explain(ctx context.Context, err error) error {
 	}
 	if ea, ok := errors.AsType[errAnswer](err); ok {
 		c.kill()
-		return c.report(fault.UserCode, "answered with %v", ea.error)
+		code := fault.CodeOf(ea.error)
+		if code == fault.Unknown {
+			code = fault.UserCode
+		}
+		return c.report(code, "answered with %v", ea.error)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.kill()
@@ -308,6 +312,9 @@ func (c *child) report(code fault.Code, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if said := c.stderr.String(); said != "" {
 		text += "; stderr: " + said
+		if strings.Contains(said, "No module named 'penstock'") {
+			text += "; install the package for " + c.cmd.program + ", or name an interpreter that has it (python of the step, or $PENSTOCK_PYTHON)"
+		}
 	}
 	return fault.New(code, "%s: %s", c.cmd, text)
 }

@@ -97,7 +97,7 @@ func (t *execTask) add(p *pieces, in *exec.Block, lo, hi int, answer arrow.Recor
 	n := hi - lo
 	if !t.e.spec.Flat {
 		if answer.NumRows() != int64(n) {
-			return t.e.fail(fault.New(fault.UserCode, "%s answered %d rows with %d; a command that changes rows must be declared flat", t.e.pool.cmd, n, answer.NumRows()), in, lo)
+			return t.e.fail(fault.New(fault.Invalid, "%s answered %d rows with %d; a command that changes rows must be declared flat", t.e.pool.cmd, n, answer.NumRows()), in, lo)
 		}
 		rows, ords := in.Rows, in.Ords
 		if rows != nil {
@@ -116,7 +116,7 @@ func (t *execTask) add(p *pieces, in *exec.Block, lo, hi int, answer arrow.Recor
 		err = fault.New(fault.UserCode, "null")
 	}
 	if err != nil {
-		return t.e.fail(fault.New(fault.UserCode, "%s answered with a wrong column %s: %w", t.e.pool.cmd, ops.ParentColumn, err), in, lo)
+		return t.e.fail(fault.New(fault.Invalid, "%s answered with a wrong column %s: %w", t.e.pool.cmd, ops.ParentColumn, err), in, lo)
 	}
 	short := make([]int32, len(parents))
 	for i, v := range parents {

@@ -40,6 +40,9 @@ func childMain(mode string) {
 	case "garbage":
 		fmt.Println("hello, I print to stdout: " + strings.Repeat("x", 1000))
 		time.Sleep(time.Minute)
+	case "unpacked": // as an interpreter without the package
+		fmt.Fprintln(os.Stderr, "ModuleNotFoundError: No module named 'penstock'")
+		os.Exit(1)
 	case "quit":
 		os.Exit(9)
 	case "env":
@@ -247,6 +250,7 @@ func TestExecFailures(t *testing.T) {
 	}{
 		{"crash", nil, "died: exit status 3; stderr: segmentation fault, or so", fault.WorkerLost},
 		{"quit", nil, "died: exit status 9", fault.WorkerLost},
+		{"unpacked", nil, "No module named 'penstock'; install the package for /", fault.WorkerLost},
 		{"quit", func(s *ops.ExecSpec) { s.BatchRows = 3000 }, "died: exit status 9", fault.WorkerLost},
 		{"torn", nil, "died: exit status 7", fault.WorkerLost},
 		{"kill", nil, "died: signal: killed", fault.WorkerLost},
@@ -254,10 +258,10 @@ func TestExecFailures(t *testing.T) {
 		{"close", nil, "closed its stdin or stdout", fault.WorkerLost},
 		{"garbage", nil, "only that may be written to stdout", fault.UserCode},
 		{"flood", nil, "died: exit status 6; stderr: ...", fault.WorkerLost},
-		{"types", nil, "answered with other columns than it should: 1 column where 6 columns should be; where the command changes columns, declare those it gives back in schema", fault.UserCode},
-		{"short", nil, "answered 16 rows with 15; a command that changes rows must be declared flat", fault.UserCode},
+		{"types", nil, "answered with other columns than it should: 1 column where 6 columns should be; where the command changes columns, declare those it gives back in schema", fault.Invalid},
+		{"short", nil, "answered 16 rows with 15; a command that changes rows must be declared flat", fault.Invalid},
 		{"damaged", nil, "damaged", fault.UserCode},
-		{"badflat", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:2], nil) }, "wrong column __parent", fault.UserCode},
+		{"badflat", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:2], nil) }, "wrong column __parent", fault.Invalid},
 		{"refuse", nil, ": ValueError: batch 1", fault.RowError},
 		{"told", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:1], nil) }, "told: [id: type=int64 __parent: type=int64]", fault.WorkerLost},
 		{"echo", func(s *ops.ExecSpec) { s.Command = []string{"/no/such/program"} }, "/no/such/program: cannot start", fault.Invalid},

@@ -154,7 +154,7 @@ func (t *filterFuncTask) Process(ctx context.Context, in *exec.Block, emit exec.
 		if mask != nil {
 			got = mask.Len()
 		}
-		return t.f.fail(fault.New(fault.UserCode, "the function returned %d values for %d rows", got, n), in, 0)
+		return t.f.fail(fault.New(fault.Invalid, "the function returned %d values for %d rows", got, n), in, 0)
 	}
 	return t.f.keep(t.env, in, t.f.cols, mask, emit)
 }

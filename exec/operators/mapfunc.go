@@ -83,14 +83,14 @@ func (t *mapTask) call(ctx context.Context, in *exec.Block, lo, hi int) (arrow.R
 		return nil, nil, nil, err
 	}
 	if out == nil {
-		return nil, nil, nil, fault.New(fault.UserCode, "the function returned no batch")
+		return nil, nil, nil, fault.New(fault.Invalid, "the function returned no batch")
 	}
 	if err := checkColumns(out.Schema(), m.schema); err != nil {
-		return nil, nil, nil, fault.New(fault.UserCode, "the function returned other columns than it should: %w", err)
+		return nil, nil, nil, fault.New(fault.Invalid, "the function returned other columns than it should: %w", err)
 	}
 	if m.fn.Map != nil {
 		if out.NumRows() != int64(hi-lo) {
-			return nil, nil, nil, fault.New(fault.UserCode, "the function made %d rows of %d; use a flat map for that", out.NumRows(), hi-lo)
+			return nil, nil, nil, fault.New(fault.Invalid, "the function made %d rows of %d; use a flat map for that", out.NumRows(), hi-lo)
 		}
 		rows, ords := in.Rows, in.Ords
 		if rows != nil { // nil: the piece's Row says it all
@@ -102,7 +102,7 @@ func (t *mapTask) call(ctx context.Context, in *exec.Block, lo, hi int) (arrow.R
 		return relabel(out, m.schema), rows, ords, nil
 	}
 	if err := checkParents(parents, out.NumRows(), hi-lo); err != nil {
-		return nil, nil, nil, fault.New(fault.UserCode, "the function returned wrong parents: %w", err)
+		return nil, nil, nil, fault.New(fault.Invalid, "the function returned wrong parents: %w", err)
 	}
 	rows, ords := multiplied(t.env, in, lo, parents)
 	return relabel(out, m.schema), rows, ords, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -39,9 +40,7 @@ type op struct {
 }
 
 func newOp(step Step, schema *arrow.Schema) op {
-	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
-	defer b.Release()
-	return op{step, schema, b.NewRecordBatch()}
+	return op{step, schema, gather.None(schema)}
 }
 
 func (o *op) Name() string          { return o.step.Name }

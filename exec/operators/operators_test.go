@@ -530,31 +530,31 @@ func TestErrors(t *testing.T) {
 			in.Retain()
 			return in, nil
 		}), "row 1010: bad", fault.RowError},
-		{"nil", of(func(context.Context, arrow.RecordBatch) (arrow.RecordBatch, error) { return nil, nil }), "returned no batch", fault.UserCode},
+		{"nil", of(func(context.Context, arrow.RecordBatch) (arrow.RecordBatch, error) { return nil, nil }), "returned no batch", fault.Invalid},
 		{"rows", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return in.NewSlice(0, 1), nil
-		}), "made 1 rows of 4; use a flat map", fault.UserCode},
+		}), "made 1 rows of 4; use a flat map", fault.Invalid},
 		{"more rows", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return testBatch(rand.New(rand.NewPCG(4, 4)), int(in.NumRows())+1, alloc), nil
-		}), "made 5 rows of 4; use a flat map", fault.UserCode},
+		}), "made 5 rows of 4; use a flat map", fault.Invalid},
 		{"no rows of the last", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			if in.Column(0).(*array.Int64).Value(0) == 16 {
 				return in.NewSlice(0, 0), nil
 			}
 			in.Retain()
 			return in, nil
-		}), "made 0 rows of 4; use a flat map", fault.UserCode},
+		}), "made 0 rows of 4; use a flat map", fault.Invalid},
 		{"columns", of(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return choose(in, []int{0}, arrow.NewSchema(testSchema.Fields()[:1], nil)), nil
-		}), "other columns than it should: 1 column where 6 columns should be", fault.UserCode},
-		{"few parents", flat(1, 2), "2 for 20 rows", fault.UserCode},
-		{"descending", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 3, 19), "row 18 has parent 3", fault.UserCode},
-		{"out of range", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20), "row 19 has parent 20", fault.UserCode},
+		}), "other columns than it should: 1 column where 6 columns should be", fault.Invalid},
+		{"few parents", flat(1, 2), "2 for 20 rows", fault.Invalid},
+		{"descending", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 3, 19), "row 18 has parent 3", fault.Invalid},
+		{"out of range", flat(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20), "row 19 has parent 20", fault.Invalid},
 		{"mask", must[*FilterFunc](t)(NewFilterFunc(step, testSchema, ops.FilterOf(func(ctx context.Context, in arrow.RecordBatch) (*array.Boolean, error) {
 			part := in.NewSlice(0, 3)
 			defer part.Release()
 			return odd(ctx, part)
-		}), nil)), "returned 3 values for 20 rows", fault.UserCode},
+		}), nil)), "returned 3 values for 20 rows", fault.Invalid},
 	} {
 		_, err := run(t, c.op, testEnv(alloc), cut(nil, rec, 1, false)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) || fault.CodeOf(err) != c.code {

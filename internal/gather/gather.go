@@ -350,3 +350,13 @@ func (b *build) concatenate() (arrow.ArrayData, error) {
 	d.Retain()
 	return d, nil
 }
+
+// None is a record batch without rows, of any types: arrow's builders lack some. It holds no memory.
+func None(schema *arrow.Schema) arrow.RecordBatch {
+	cols := make([]arrow.Array, schema.NumFields())
+	for i, f := range schema.Fields() {
+		cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
+		defer cols[i].Release()
+	}
+	return array.NewRecordBatch(schema, cols, 0)
+}

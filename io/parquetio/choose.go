@@ -112,6 +112,11 @@ func (c *column) readChosen(ctx context.Context, o *leafOut, n int, keep *chosen
 				return orEnds(c, err)
 			}
 		}
+		if c.body == nil && !c.slices.open && c.sliced() { // what is left is then left of a slice
+			if err := c.slicePage(ctx); err != nil {
+				return err
+			}
+		}
 		k := min(n-o.levels, c.left)
 		rows := scratch(&c.d.chosen, kernel.WordsOf(k))
 		kernel.PartBits(rows, keep.rows, o.levels, k)

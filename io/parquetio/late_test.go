@@ -265,3 +265,61 @@ func TestLatePages(t *testing.T) {
 		t.Logf("v2=%t: %d pages of all columns, %d of k; no match %d, 1 %% %d", v2, all, own, none, some)
 	}
 }
+
+// Of a page of a remote file that is read in slices, rows are chosen slice by slice, also by batches with more rows than a slice has.
+func TestChosenOfSlices(t *testing.T) {
+	const rows = 100_000
+	for _, nulls := range []bool{false, true} {
+		for _, index := range []bool{false, true} {
+			fs := []arrow.Field{{Name: "s", Type: arrow.PrimitiveTypes.Int64}, {Name: "x", Type: arrow.PrimitiveTypes.Int64, Nullable: true}}
+			rec := rowsOf(fs, rows, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
+				b.Field(0).(*array.Int64Builder).Append(rng.Int64N(1000) * min(int64(r), 1)) // the first row passes: its page is opened as it is read
+				if nulls && r%7 == 0 {
+					b.Field(1).AppendNull()
+				} else {
+					b.Field(1).(*array.Int64Builder).Append(int64(r))
+				}
+			})
+			defer rec.Release()
+			path := filepath.Join(t.TempDir(), "f.parquet")
+			f, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fileLayout{index: index, codec: compress.Codecs.Uncompressed, page: 1 << 30}.write(t, f, rec) // closes it
+			want := 0
+			for _, v := range rec.Column(0).(*array.Int64).Int64Values() {
+				if v < 500 {
+					want++
+				}
+			}
+			tab := mustOpen(t, nil, bucketFile(t, path))
+			for _, batch := range []int{4096, 16384, 65536} {
+				for _, from := range []int64{0, 33_333} {
+					o := driver.ScanOptions{Alloc: memtest.New(t), Predicate: between("s", 0, 500), BatchRows: batch, AheadBytes: 1 << 17, FromRow: from, Gaps: true, Stats: new(driver.ScanStats)}
+					n := 0
+					err := readAll(t.Context(), tab, 0, &o, func(b driver.Batch) {
+						for i := range b.Record.NumRows() {
+							row := b.Row + i
+							if b.Rows != nil {
+								row = b.Rows[i]
+							}
+							if s := b.Record.Column(0).(*array.Int64).Value(int(i)); s != rec.Column(0).(*array.Int64).Value(int(row)) {
+								t.Fatalf("row %d: s is %d", row, s)
+							} else if s < 500 {
+								n++
+							}
+							x, is := b.Record.Column(1).(*array.Int64), rec.Column(1).(*array.Int64)
+							if x.IsNull(int(i)) != is.IsNull(int(row)) || x.IsValid(int(i)) && x.Value(int(i)) != row {
+								t.Fatalf("row %d: x is %s", row, x.ValueStr(int(i)))
+							}
+						}
+					})
+					if err != nil || from == 0 && n != want {
+						t.Errorf("nulls %t, index %t, batches of %d, from row %d: %d rows, want %d: %v", nulls, index, batch, from, n, want, err)
+					}
+				}
+			}
+		}
+	}
+}

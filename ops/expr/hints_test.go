@@ -11,7 +11,7 @@ import (
 func TestHintsCanBeUsed(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "fare", Type: arrow.PrimitiveTypes.Float64, Nullable: true}, {Name: "name", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
 	for text, use := range map[string]string{
-		`fare + "x"`: `string(fare) + "x"`, `"x" + fare`: `"x" + string(fare)`, `fare + "1.5"`: "fare + 1.5", `" 2" * fare`: "2 * fare", `name * fare`: "double(name) * fare",
+		`fare + "x"`: `string(fare) + "x"`, `"x" + fare`: `"x" + string(fare)`, `fare + "1.5"`: "fare + 1.5", `" 2" * fare`: "2 * fare", `name * fare`: "double(name) * fare", `name * name`: "double(name) * double(name)",
 		`int32(fare)`: `cast(fare, "int32")`, `float64(fare + 1)`: `cast(fare + 1, "float64")`, `abs(int8(name))`: `cast(name, "int8")`, `fare * "x"`: "", `"x" - fare`: "",
 	} {
 		e, err := Parse(text)

@@ -42,6 +42,8 @@ func (b *binder) arithmetic(n *node, args []*bound) (*bound, error) {
 			if n.name == "+" {
 				hint += fmt.Sprintf(", or string(%s) to join texts", short(l.src))
 			}
+		case isText(l.typ) && isText(r.typ) && l.lit == nil && r.lit == nil:
+			hint = fmt.Sprintf(": use double(%s) %s double(%s)", short(l.src), n.name, short(r.src))
 		case l.typ.ID() == arrow.BOOL || r.typ.ID() == arrow.BOOL:
 			hint = ": use int(x) of a bool"
 		}

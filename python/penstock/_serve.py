@@ -188,13 +188,13 @@ class _Function:
                 columns.append(from_numpy(f.name, v, f.type))
         rows = {f.name: len(c) for f, c in zip(self._schema, columns)}
         if len(set(rows.values())) > 1:
-            raise ValueError(f"{self._name()} returned columns of different lengths: {', '.join(f'{n} {k}' for n, k in rows.items())}")
+            raise Invalid(f"{self._name()} returned columns of different lengths: {', '.join(f'{n} {k}' for n, k in rows.items())}")
         self._count(batch.num_rows, next(iter(rows.values()), batch.num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _count(self, had: int, has: int) -> None:
         if not self._flat and had != has:
-            raise ValueError(f"{self._name()} returned {has} rows for {had}; a function that changes rows must be declared with flat: true, and return column {PARENT}")
+            raise Invalid(f"{self._name()} returned {has} rows for {had}; a function that changes rows must be declared with flat: true, and return column {PARENT}")
 
     def _check_names(self, got: Mapping[str, Any]) -> None:
         missing = [n for n in self._schema.names if n not in got]

@@ -127,7 +127,7 @@ def test_functions_that_are_none(tmp_path: Path) -> None:
     (lambda b: {}, Invalid, "returned no column id, but none at all"),
     (lambda b: {"ids": b["id"], "x": b["id"]}, Invalid, "returned no column id, but ids, x"),
     (lambda b: {**b, "x": b["id"]}, Invalid, "returned column x, which the step does not have"),
-    (lambda b: {"id": b["id"][:1]}, ValueError, "returned 1 rows for 2"),
+    (lambda b: {"id": b["id"][:1]}, Invalid, "returned 1 rows for 2"),
     (lambda b: {"id": ["a", "b"]}, ValueError, "column 'id': values of type string"),
     (lambda b: {"id": ["1", "2"]}, ValueError, "column 'id': values of type string"),
     (lambda b: {"id": [1.5, 2.5]}, ValueError, "column 'id': "),

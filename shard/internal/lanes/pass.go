@@ -151,6 +151,9 @@ func (p *Pass) Start() {
 			c, ok := p.collect()
 			if !ok {
 				p.drained.Store(true)
+				if n := p.skipped.total(); n > 0 && p.s.c.Skipped != nil {
+					p.s.c.Skipped(p.epoch, p.num, n, p.skipped.rows)
+				}
 				if err := p.skipped.check(true); err != nil && p.own == nil {
 					send(collected{err: err})
 				}

@@ -53,6 +53,15 @@ func (l *skips) all(yield func(*int64) bool) {
 	}
 }
 
+// total is how many rows were skipped.
+func (l *skips) total() int64 {
+	n := l.run.skipped
+	for _, t := range l.steps {
+		n += t.skipped
+	}
+	return n
+}
+
 // news is what was counted since the last call, for others to join; nil where nothing was skipped by a policy with a limit.
 func (l *skips) news() (more []int64) {
 	if !l.limited() {

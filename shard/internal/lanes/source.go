@@ -50,6 +50,8 @@ type Config struct {
 	Exec    exec.Options // Budget is set
 	// Published is called for every window, with the number of its samples; may be nil.
 	Published func(epoch, pass uint64, lane int, window, samples int64)
+	// Skipped is called when a pass has been read, with how many of its rows a policy left out here, if any; may be nil.
+	Skipped func(epoch, pass uint64, skipped, rows int64)
 	// Elsewhere: lanes that others read; nil: none.
 	Elsewhere *Elsewhere
 }
