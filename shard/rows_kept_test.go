@@ -54,14 +54,14 @@ func TestRowsNotKept(t *testing.T) {
 					b.Release()
 				}
 			}
-			wantError(t, err, fault.UserCode, c.says, "use a flat map")
+			wantError(t, err, fault.Invalid, c.says, "use a flat map")
 			if s := fault.PlaceOf(err).Step; !strings.Contains(s, "map_batches") || !strings.Contains(err.Error(), s) {
 				t.Errorf("the step is %q in %v", s, err)
 			}
 			if s := it.State(); !reflect.DeepEqual(s, at) || s.Sample != int64(len(seen)) {
 				t.Errorf("%d samples were given; the state is %+v", len(seen), s)
 			}
-			if _, again := it.Next(t.Context()); fault.CodeOf(again) != fault.UserCode {
+			if _, again := it.Next(t.Context()); fault.CodeOf(again) != fault.Invalid {
 				t.Errorf("then %v", again)
 			}
 		})
