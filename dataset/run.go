@@ -53,7 +53,7 @@ type RunOptions struct {
 	// Not used with a Runner, but for the last.
 	Log *slog.Logger
 	// NoRules switches rewrite rules off by name (ops.RuleNames); for finding faults. The steps of shards are fused always. Where rows are
-	// skipped that do not parse, fold and projection stay on: by them only columns are parsed that something is made of.
+	// skipped that do not parse, leaving out fold or projection is Unsupported: by them only columns are parsed that something is made of.
 	NoRules []string
 }
 

@@ -2,22 +2,16 @@ package dataset_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
-
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/io/csvio"
-	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -129,21 +123,8 @@ func TestShardsSkip(t *testing.T) {
 
 // Rows that do not parse are left out whatever the form of the batches is: a column that no tensor needs counts, too.
 func TestSkippedInEveryForm(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("id,x\n")
-	for i := range 500 {
-		if i%10 == 3 {
-			fmt.Fprintf(&text, "%d,bad\n", i)
-		} else {
-			fmt.Fprintf(&text, "%d,%d\n", i, 2*i)
-		}
-	}
-	file := filepath.Join(t.TempDir(), "a.csv")
-	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ds := sometimes(t)
 	ids := func(f shard.Form, from *shard.State, steps int) (ids []int64, s shard.State) {
-		ds := dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "x": "int"}}))
 		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip"}},
 			Options: shard.Options{GlobalBatch: 20, Tail: shard.TailPad, Epochs: 1, Form: f, State: from, Shuffle: &shard.Shuffle{Lanes: 2, WindowBytes: 512}}}
 		its, err := ds.Shards(t.Context(), 1, o)

@@ -76,7 +76,10 @@ func whole(f figures, rows float64) error {
 // batches of 1,024 samples, as tensors, of one epoch: the next one is not begun while it drains.
 var batches = shard.Options{GlobalBatch: 1024, Form: shard.Form{Tensors: true}, Tail: shard.TailPad, Epochs: 1}
 
-// epoch reads four epochs in batches of 1,024, as tensors.
+// manyEpochs is what a training run sees: the memory of the windows that are resident is touched for the first time in one of them.
+const manyEpochs = 4
+
+// epoch reads manyEpochs in batches of 1,024, as tensors.
 //
 //	epoch DIR DATA none | window [LANES [ROWS]]
 func epoch(args []string) (figures, error) {
@@ -101,18 +104,17 @@ func stepsEpoch(args []string) (figures, error) {
 	return wholeEpochs(ds.Select("x", "y", "z", "label"), o)
 }
 
-// wholeEpochs reads four epochs of all rows: what a training run sees, in which the memory of the windows that are
-// resident is touched for the first time once.
+// wholeEpochs reads manyEpochs of all rows.
 func wholeEpochs(ds *dataset.Dataset, o *dataset.ShardOptions) (figures, error) {
-	o.Epochs, o.Endless = 4, true
+	o.Epochs, o.Endless = manyEpochs, true
 	it, err := ds.Iterator(context.Background(), o)
 	if err != nil {
 		return nil, err
 	}
 	steps, ok := it.Len()
 	f, err := drain(it, nil)
-	if err == nil && (!ok || f["steps"] != float64(4*steps)) {
-		err = fmt.Errorf("%v steps, not four times %d", f["steps"], steps)
+	if err == nil && (!ok || f["steps"] != float64(manyEpochs*steps)) {
+		err = fmt.Errorf("%v steps, not %d times %d", f["steps"], manyEpochs, steps)
 	}
 	return f, err
 }

@@ -3,6 +3,7 @@ package operators
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -113,7 +114,7 @@ func (t *execTask) add(p *pieces, in *exec.Block, lo, hi int, answer arrow.Recor
 	parents := col.Int64Values()
 	err := checkParents(parents, answer.NumRows(), n)
 	if err == nil && col.NullN() > 0 {
-		err = fault.New(fault.UserCode, "null")
+		err = errors.New("null")
 	}
 	if err != nil {
 		return t.e.fail(fault.New(fault.Invalid, "%s answered with a wrong column %s: %w", t.e.pool.cmd, ops.ParentColumn, err), in, lo)

@@ -143,7 +143,7 @@ type Class uint8
 
 const (
 	Worker Class = iota // a crash, the data process lost
-	Hang                // no sign, no hello, or no report in time
+	Hang                // no sign, no hello, no report, or no end in time
 	Memory              // ended for memory
 	Fatal               // would come again: no budget
 )
