@@ -116,7 +116,6 @@ func TestSpill(t *testing.T) {
 				rec = newPacked(buf, rec.Origin)
 			}
 			w.Recs = append(w.Recs, rec)
-			w.size += rec.size()
 			ids = append(ids, some...)
 		}
 		var origins []Origin
@@ -141,13 +140,19 @@ func TestSpill(t *testing.T) {
 			w.inlinePacked(alloc, 8, true)
 		}
 		w.index()
+		budget := exec.NewBudget(1 << 30)
+		w.measure(budget, "places")
+		places := w.places() // stay in memory
 		given := r.Int64N(int64(len(ids)))
 		chunk := int64(4<<10) << r.IntN(9)
 		if err := w.spillTo(t.TempDir(), alloc, chunk, given); err != nil {
 			t.Fatal(err)
 		}
-		if w.size < 1 || w.size > chunk+chunk/4+2<<10 { // IPC has a head
-			t.Fatalf("a window on disk counts %d bytes, with chunks of %d", w.size, chunk)
+		if n := w.size - places; n < 1 || n > chunk+chunk/4+2<<10 { // IPC has a head
+			t.Fatalf("seed %d: a window on disk counts %d bytes beside places, with chunks of %d", seed, n, chunk)
+		}
+		if n := budget.Used(); n != places || pack != (n > 0) {
+			t.Fatalf("seed %d: %d bytes of places are paid for, of %d", seed, n, places)
 		}
 		if n := alloc.CurrentAlloc(); n != 0 {
 			t.Fatalf("%d bytes in memory beside the disk", n)
@@ -172,9 +177,13 @@ func TestSpill(t *testing.T) {
 			i += int64(n)
 		}
 		if n := alloc.CurrentAlloc(); n != 0 || most == 0 || most > chunkRows*64 {
-			t.Fatalf("%d bytes of chunks at the end, %d at most", n, most)
+			t.Fatalf("seed %d: %d bytes of chunks at the end, %d at most", seed, n, most)
 		}
 		w.free()
+		if n := budget.Used(); n != 0 {
+			t.Fatalf("seed %d: %d bytes are not given back", seed, n)
+		}
+		budget.Close()
 	}
 }
 
