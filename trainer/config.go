@@ -68,7 +68,7 @@ type Config struct {
 	Dir string
 	// Logs is a folder for the workers' output; "": RUN/logs where the storage is a folder, else penstock-logs/RUN.
 	Logs string
-	// Output gets what worker processes print, with the name of their worker before each line; nil: this process's stderr.
+	// Output gets what worker processes and the data process print, with the name of their worker or "data" before each line; nil: this process's stderr.
 	Output io.Writer
 
 	// StartTimeout is how long workers that use the library have to connect; 0: 5 minutes. A program that never does (a plain torchrun script) is not waited for.

@@ -10,27 +10,24 @@ import (
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
-// dataLogName is the log of this node's data process: nodes may have one folder of logs.
-func (c *site) dataLogName() string {
+// dataName is what this node's data process is called in logs: nodes may have one folder of them.
+func (c *site) dataName() string {
 	if c.node > 0 {
-		return fmt.Sprintf("data-%d.log", c.node)
+		return fmt.Sprintf("data-%d", c.node)
 	}
-	return "data.log"
+	return "data"
 }
 
-// dataProcess makes the feeder of a process of its own. What that prints goes to dataLogName.
+// dataProcess makes the feeder of a process of its own. What that prints goes where workers' lines go.
 func (c *site) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 	if len(p.Argv) == 0 {
 		return nil, fault.New(fault.Invalid, "a data process needs a program")
 	}
-	if err := os.MkdirAll(c.logs, 0o755); err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: c.logs})
-	}
-	f, err := os.OpenFile(filepath.Join(c.logs, c.dataLogName()), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := c.local.Log(c.dataName())
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: c.logs})
+		return nil, err
 	}
-	c.dataLog = f
+	c.dataLog = log
 	argv := slices.Clone(p.Argv)
 	if p.Input != "" {
 		path := filepath.Join(c.sockets.path, "input")
@@ -39,5 +36,5 @@ func (c *site) dataProcess(p *DataProcess) (feeder.Feeder, error) {
 		}
 		argv = append(argv, path)
 	}
-	return feeder.Process(c.sockets.path, argv, p.Env, f), nil
+	return feeder.Process(c.sockets.path, argv, p.Env, log), nil
 }

@@ -185,7 +185,7 @@ func (c *controller) forget() {
 		_ = c.status.close() // what it says is removed
 	}
 	if c.logs != "" { // what is not empty stays
-		if file := filepath.Join(c.logs, c.dataLogName()); isEmpty(file) {
+		if file := filepath.Join(c.logs, c.dataName()+".log"); isEmpty(file) {
 			_ = os.Remove(file)
 		}
 		_ = os.Remove(c.logs)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/netip"
@@ -41,7 +42,8 @@ type site struct {
 	sockets  *tempFolder
 	staging  *tempFolder   // of Checkpointing.Async; nil: none
 	served   feeder.Feeder // of this machine
-	dataLog  *os.File      // of a data process; nil: none
+	dataLog  io.Closer     // of a data process; nil: none
+	local    launch.Local  // of this machine
 	launcher launch.Launcher
 	lease    *device.Lease // nil: no devices
 	measure  func(context.Context) map[string]float64
@@ -158,8 +160,9 @@ func (s *site) equip() (err error) {
 	if s.logs, err = s.cfg.logs(s.run); err != nil {
 		return fault.Wrap(err, fault.Place{File: s.cfg.Logs})
 	}
+	s.local = launch.Processes(launch.Options{Logs: s.logs, Terminal: s.cfg.Output})
 	if s.launcher == nil {
-		s.launcher = launch.Processes(launch.Options{Logs: s.logs, Terminal: s.cfg.Output})
+		s.launcher = s.local
 	}
 	s.served, err = s.feeds()
 	return err

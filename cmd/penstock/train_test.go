@@ -279,6 +279,19 @@ func TestTrain(t *testing.T) {
 	}
 }
 
+// What the data process says, as how many rows an epoch skipped, is on the terminal, and in its log.
+func TestTrainSkips(t *testing.T) {
+	dir := t.TempDir()
+	r := penstock(t, "train", trainSpec(t, dir, ""), "--name", "skips", "--set", `steps.0.filter=cast(id % 3 * 200, "uint8") >= 0`, "--set", "run.on_error=skip", "--set", "shards.epochs=2", "--set", "train.config.steps=200")
+	const said = "on_error: 3000 of 9000 rows were skipped in epoch 0"
+	if r.code != 0 || strings.Count(r.out, "[data] penstock: warning: "+said+"\n") != 1 {
+		t.Errorf("%+v", r)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "runs", "skips", "logs", "data.log")); err != nil || strings.Count(string(b), said) != 1 {
+		t.Errorf("its log: %q, %v", b, err)
+	}
+}
+
 // Commands that are suggested are in the storage of the run, and what resume does not take says what does.
 func TestTrainHints(t *testing.T) {
 	dir := t.TempDir()

@@ -290,15 +290,6 @@ func (g *group) report(i int, e Exit) {
 	}
 }
 
-func (o *output) closeFile() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.file != nil {
-		o.file.close()
-		o.file = nil
-	}
-}
-
 // look finds the processes of all workers and what they use.
 func (g *group) look() {
 	g.lookedAt = time.Now()

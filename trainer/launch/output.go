@@ -32,6 +32,15 @@ type output struct {
 	watch *watch // of stderr; nil: nobody watches
 }
 
+func (o *output) closeFile() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.file != nil {
+		o.file.close()
+		o.file = nil
+	}
+}
+
 // watch collects what comes from now on.
 type watch struct {
 	buf  []byte

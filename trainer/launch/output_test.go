@@ -421,3 +421,49 @@ func BenchmarkTerminal(b *testing.B) {
 		s.take(text)
 	}
 }
+
+// What a process prints that is no worker goes to its file and the terminal by lines, however it is cut, and whole at the end.
+func TestLog(t *testing.T) {
+	var b bytes.Buffer
+	dir := t.TempDir()
+	l, err := Processes(Options{Logs: dir, Terminal: &b, Rotate: 64}).Log("data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "one\ntw" + "o\nthree\nfour\x1b[2J\nfive"
+	for i := range text {
+		if n, err := l.Write([]byte(text[i : i+1])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "data.log")); err != nil || string(got) != text[:len(text)-4] {
+		t.Errorf("before its end: %q, %v", got, err)
+	}
+	long := strings.Repeat("x", 50) + "\n"
+	for _, s := range []string{"\n", long, long} {
+		if _, err := l.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Write([]byte("six")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var kept string
+	for _, name := range []string{"data.log.2", "data.log.1", "data.log"} {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || len(got) > 64 {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		kept += string(got)
+	}
+	if want := text + "\n" + long + long + "six"; kept != want {
+		t.Errorf("files: %q, not %q", kept, want)
+	}
+	x := strings.TrimSuffix(long, "\n")
+	if want := "[data] one\n[data] two\n[data] three\n[data] four\n[data] five\n[data] " + x + "\n[data] last line repeated 1 times\n[data] six\n"; b.String() != want {
+		t.Errorf("terminal: %q", b.String())
+	}
+}

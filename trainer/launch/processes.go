@@ -39,7 +39,7 @@ type Options struct {
 //
 // On other Unix systems a worker is its process group: children that leave it are not ended, workers outlive this process, Worker.Memory is refused,
 // Usage has the ranks and process ids only, and Stacks what workers print. Elsewhere there are no such workers.
-func Processes(o Options) Launcher {
+func Processes(o Options) Local {
 	if o.Rotate <= 0 {
 		o.Rotate = 64 << 20
 	}
