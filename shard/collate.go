@@ -107,7 +107,7 @@ func (c *Collator) outputs(f Form) error {
 		o := f.Columns[name]
 		switch {
 		case o.Stack == nil && !c.schema.HasField(name):
-			return fault.New(fault.Invalid, "tensor of unknown column %q%s", name, near.Column(name, c.schema))
+			return fault.New(fault.Invalid, "no such column%s", near.Column(name, c.schema)).At(fault.Place{Column: name})
 		case o.Stack != nil && len(o.Stack) == 0:
 			return fault.New(fault.Invalid, "a stack of no columns: name some").At(fault.Place{Column: name})
 		case o.Stack != nil && !c.schema.HasField(o.Stack[0]):

@@ -7,6 +7,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
@@ -50,5 +51,5 @@ func dtypeOf(t arrow.DataType) (DType, error) {
 	if d := rows.Of(t); d != rows.None {
 		return DType(d), nil
 	}
-	return 0, fmt.Errorf("type %s has no tensor form", t)
+	return 0, fmt.Errorf("%s has no tensor form", typename.Name(t))
 }

@@ -163,7 +163,7 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 			who := j.unread()
 			j.mu.Unlock()
 			if who != "" {
-				err := fault.New(fault.Stalled, "rank %d waits for %v for %s, which is not read: iterators of one call advance together. Read all, close those that are not wanted, or name the ranks of this process (Ranks)", it.rank, j.stall, who)
+				err := fault.New(fault.Stalled, "rank %d waits for %v for %s, which is not read: all ranks advance together. Read all, close those that are not wanted, or open only the ranks that are read (ShardOptions.Ranks, penstock.open(rank=, world_size=))", it.rank, j.stall, who)
 				j.fail(err)
 				continue
 			}

@@ -115,6 +115,8 @@ type Data struct {
 	Options dataset.ShardOptions
 	// Eval deals every row exactly once, in order, the last step padded with a mask; each loop over it begins at the first row. It is no part of checkpoints.
 	Eval bool
+	// Locate says more of an error of opening it, as the line of a spec that it is about; nil: there is no more to say.
+	Locate func(error) error
 }
 
 // DataProcess is a program that serves data sets, as `penstock data` does; see [ServeData].

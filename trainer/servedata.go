@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer/internal/feeder"
 )
 
@@ -31,7 +32,22 @@ func ServeData(ctx context.Context, in io.Reader, out io.Writer, open func() (ma
 	}
 	var sets []feeder.Set
 	for _, name := range slices.Sorted(maps.Keys(data)) {
-		sets = append(sets, feeder.Of(name, data[name].Dataset, data[name].Options, data[name].Eval))
+		sets = append(sets, data[name].set(name))
 	}
 	return feeder.Control(ctx, in, out, sets, gang.Aide)
+}
+
+// set is what a feeder serves.
+func (d Data) set(name string) feeder.Set {
+	set := feeder.Of(name, d.Dataset, d.Options, d.Eval)
+	if open := set.Open; d.Locate != nil {
+		set.Open = func(ctx context.Context, ranks int, at *feeder.At, nodes *shard.Nodes) ([]*shard.Iterator, error) {
+			its, err := open(ctx, ranks, at, nodes)
+			if err != nil {
+				err = d.Locate(err)
+			}
+			return its, err
+		}
+	}
+	return set
 }

@@ -175,8 +175,7 @@ func (s *site) feeds() (feeder.Feeder, error) {
 	}
 	var sets []feeder.Set
 	for _, name := range s.cfg.dataNames() {
-		d := s.cfg.Data[name]
-		sets = append(sets, feeder.Of(name, d.Dataset, d.Options, d.Eval))
+		sets = append(sets, s.cfg.Data[name].set(name))
 	}
 	return feeder.Local(s.sockets.path, sets, s.cfg.gang()), nil
 }

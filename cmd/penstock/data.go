@@ -221,7 +221,7 @@ func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, erro
 		if so.StallTimeout == 0 { // a rank may wait for another that evaluates
 			so.StallTimeout = stall
 		}
-		sets[name] = trainer.Data{Dataset: ds, Options: *so, Eval: eval}
+		sets[name] = trainer.Data{Dataset: ds, Options: *so, Eval: eval, Locate: s.AtShards}
 		return nil
 	}
 	if err := add(spec.TrainName, s, false); err != nil || s.Train == nil {

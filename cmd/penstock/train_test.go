@@ -551,6 +551,8 @@ func TestTrainMistakes(t *testing.T) {
 		{[]string{"train", spec, "--set", runs, "--name", "b", "--", "no-such-program"}, exitUsage, "program no-such-program is not in PATH"},
 		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "train.working_dir=/nowhere"}, exitUsage, "working directory /nowhere is not there"},
 		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "source={parquet: {paths: [/nowhere/*.parquet]}}"}, exitFailed, "/nowhere"},
+		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "shards.columns={z: float32}"}, exitUsage, `: --set shards.columns: column "z": no such column; have id`},
+		{[]string{"train", spec, "--set", runs, "--name", "b", "--set", "steps=[{with_columns: {z: string(id)}}, {select: [z]}]", "--set", "shards.columns={z: auto}"}, exitUsage, `data set "train": ` + spec + `: --set shards.columns: column "z": string has no tensor form: drop the column, convert it`},
 		{[]string{"train", spec, "--set", runs, "--name", "same", "--set", "train.config.same=true"}, exitFailed, "both gave a file"},
 		{[]string{"train", spec, "--set", "train.command=[sh, -c, 'echo a reason >&2; exit 7']", "--set", runs, "--set", "train.name=c"}, exitFailed, "exit code 7"},
 		{[]string{"resume", "none", "--storage", dir + "/other"}, exitFailed, `there is no run "none"`},

@@ -41,7 +41,7 @@ func TestSeveralMistakes(t *testing.T) {
 				`s:4:13: step 1 (filter): unknown column "idd"`, `s:5:13: step 2 (filter): unknown column "iddd"`, `s:6:56: step 1 (select): unknown column "ix"`}},
 		"the sink and the shards": {
 			head + "shards: {global_batch: 1, columns: {x: int32}}\nsink: {csv: {path: out/, partition_by: [idd]}}\n", nil, []string{
-				"s:3:9: shards", `s:4:41: sink: partition_by: unknown column "idd"`}},
+				`s:3:40: shards, column "x": no such column; have id`, `s:4:41: sink: partition_by: unknown column "idd"`}},
 		"an alias": {
 			head + "steps:\n  - filter: &a id >\n  - filter: *a\n", nil, []string{"s:4:13: step 1 (filter)", "s:5:13: step 2 (filter)"}},
 		"many": {many, nil, nil},

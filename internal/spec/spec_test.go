@@ -225,7 +225,7 @@ func TestCheckShards(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}, {Name: "mask", Type: arrow.FixedWidthTypes.Boolean}}, nil)
 	for shards, want := range map[string]string{
 		"columns: {id: float32}":                    "",
-		"columns: {idd: float32}":                   `unknown column "idd"`,
+		"columns: {idd: float32}":                   `column "idd": no such column; did you mean "id"?`,
 		"columns: {s: auto}":                        "no tensor form",
 		"columns: {id: {lists: pad}}":               "for lists of varying length",
 		"tail: pad":                                 `"mask"`,

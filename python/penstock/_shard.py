@@ -202,8 +202,10 @@ class Shard:
         """
         if isinstance(state, Mapping):
             text = json.dumps(dict(state), ensure_ascii=False, separators=(",", ":"))
-        else:
+        elif isinstance(state, (str, bytes, bytearray)):
             text = state if isinstance(state, str) else bytes(state).decode("utf-8", "replace")
+        else:
+            raise TypeError(f"load_state_dict({type(state).__name__}): give what state_dict() returned, or its JSON")
         if self._feed.begun and self._reopen is not None:
             self._feed.close()
             self._feed = self._reopen()

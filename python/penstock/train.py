@@ -105,6 +105,8 @@ def report(metrics: Optional[Mapping[str, Any]] = None, checkpoint: "str | os.Pa
     the directory was moved away). A report that is not kept raises with the reason; where only its directory cannot be used (it is missing, empty, a file,
     or holds the working directory) the report counts as one without, so that a loop which catches the error may go on.
     """
+    if type(metrics) is not dict and metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"report({type(metrics).__name__}): metrics are a dict of numbers by name, as report({{'loss': 0.5}})")
     s = _control.session()
     if s is not None and metrics and checkpoint is None and s.again(metrics):
         return

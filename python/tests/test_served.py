@@ -168,6 +168,8 @@ def test_bad_states(serve: Serve, spec: Spec) -> None:
             with pytest.raises(error, match=text) as e:
                 s.load_state_dict(bad)
             assert str(e.value).startswith("data process: ")
+        with pytest.raises(TypeError, match=r"load_state_dict\(NoneType\): give what state_dict\(\) returned"):
+            s.load_state_dict(None)  # type: ignore[arg-type]
         s.load_state_dict(good)
         assert next(s.iter_batches()).step == 0
 

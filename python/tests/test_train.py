@@ -85,6 +85,9 @@ def test_what_metrics_may_be() -> None:
     for k in (1, "", None):
         with pytest.raises(TypeError, match="names are text"):
             train.report({k: 1.0})  # type: ignore[dict-item]
+    for m in ([1], 0.5, "loss"):
+        with pytest.raises(TypeError, match="metrics are a dict of numbers by name"):
+            train.report(m)  # type: ignore[arg-type]
 
 
 def test_what_is_no_metric_is_named() -> None:
