@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the streaming core, reading from buckets, the order of shards, training, clusters and what their nodes exchange, and writes bench/results/core.md, remote.md, order.md, train.md, cluster.md and exchange.md.
-# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only plans on several nodes: ONLY=nodes bench/run.sh; only what nodes exchange: ONLY=exchange bench/run.sh (root, with ip and tc); only the regression check: ONLY=regress
+# Measures the streaming core, reading from buckets, the order of shards, how batches are assembled, training, clusters and what their nodes exchange, and writes bench/results/core.md, remote.md, order.md, batches.md, train.md, cluster.md and exchange.md.
+# usage: bench/run.sh [WORKDIR]; only the core: ONLY=core bench/run.sh [WORKDIR]; only the order: ONLY=order bench/run.sh [WORKDIR]; only batches: ONLY=batches bench/run.sh; only buckets: ONLY=remote bench/run.sh; only training: ONLY=train bench/run.sh; only clusters: ONLY=cluster bench/run.sh; only plans on several nodes: ONLY=nodes bench/run.sh; only what nodes exchange: ONLY=exchange bench/run.sh (root, with ip and tc); only the regression check: ONLY=regress
 # Training in Python is measured where PENSTOCK_PYTHON (or python3) has numpy, torch and pyarrow.
 # Needs bin/penstock (make build); uses valgrind for instruction counts where it is installed.
 set -euo pipefail
@@ -18,6 +18,11 @@ remote() { # every figure of remote.md; a part of them: bin/bench-remote -only f
 	go build -o bin/bench-remote ./bench/remote
 	bin/bench-remote "$dir" | tee "$dir/remote.md"
 	mv "$dir/remote.md" bench/results/remote.md
+}
+batches() { # every figure of batches.md; a part of them: bin/bench-batches -only shuffled DIR
+	go build -o bin/bench-batches ./bench/batches
+	bin/bench-batches "$dir/batches" | tee "$dir/batches.md"
+	mv "$dir/batches.md" bench/results/batches.md
 }
 train() { # every figure of train.md; a part of them: bin/bench-train -only overhead,paced DIR
 	go build -o bin/bench-train ./bench/train
@@ -38,7 +43,7 @@ nodes() { # every figure of nodes.md; a part of them: PENSTOCK_FIGURE=tasks, spl
 	PENSTOCK_FIGURES=$PWD/bench/results/nodes.md go test -count=1 -run TestFigures -timeout 20m ./exec/remote
 	cat bench/results/nodes.md
 }
-regress() { # against bench/results/regress.json, which it writes anew where nothing is slower
+regress() { # against bench/results/regress.json, which keeps the better of last and now where nothing is slower; to write what is measured: bin/bench-regress -update bench/results/regress.json DIR
 	go build -o bin/bench-regress ./bench/regress
 	bin/bench-regress bench/results/regress.json "$dir"
 }
@@ -48,6 +53,10 @@ if [ "${ONLY:-}" = regress ]; then
 fi
 if [ "${ONLY:-}" = remote ]; then
 	remote
+	exit
+fi
+if [ "${ONLY:-}" = batches ]; then
+	batches
 	exit
 fi
 if [ "${ONLY:-}" = train ]; then
@@ -139,6 +148,7 @@ if [ "${ONLY:-}" = core ]; then
 fi
 
 order
+batches
 remote
 train
 cluster

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var table = flag.String("table", "", "BenchmarkRows writes its figures to this file, as Markdown (- for stdout)")
+var table = flag.String("table", "", "BenchmarkRows writes its figures to this file, as Markdown (- for stdout); bench/batches reads it")
 
 // threadCPU is the time that this thread has had a core: what a busy machine does not spoil.
 func threadCPU() time.Duration {
@@ -103,59 +103,68 @@ type benchCase struct {
 	nulls   bool
 }
 
-func (c *benchCase) stack(to DType, scale float64) {
+func (c *benchCase) stack(to DType, scale, offset float64) {
 	names := make([]string, c.columns)
 	for i := range names {
 		names[i] = fmt.Sprintf("f%02d", i)
 	}
-	c.form = Form{Tensors: true, Columns: map[string]Column{"x": {Stack: names, DType: to, Scale: scale}}}
+	c.form = Form{Tensors: true, Columns: map[string]Column{"x": {Stack: names, DType: to, Scale: scale, Offset: offset}}}
 }
 
 func benchCases() (out []benchCase) {
 	f32 := arrow.PrimitiveTypes.Float32
 	tensors := Form{Tensors: true}
-	numbers := func(name string, t arrow.DataType, order string, packed bool, to DType, scale float64) {
+	numbers := func(name string, t arrow.DataType, order string, packed bool, to DType, scale, offset float64) {
 		c := benchCase{name: name, of: t, columns: benchColumns, order: order, packed: packed, build: benchNumber}
 		if to == Auto {
 			c.form = tensors
 		} else {
-			c.stack(to, scale)
+			c.stack(to, scale, offset)
 		}
 		out = append(out, c)
 	}
-	numbers("40 float32, stacked, packed rows", f32, "shuffled", true, Float32, 0)
-	numbers("40 float32, 40 tensors, packed rows", f32, "shuffled", true, Auto, 0)
-	numbers("40 float32, stacked, columns", f32, "shuffled", false, Float32, 0)
-	numbers("40 float32, 40 tensors, columns", f32, "shuffled", false, Auto, 0)
-	numbers("40 float32, packing of a window", f32, "window", true, Float32, 0)
-	numbers("40 uint8, packing of a window as float32", arrow.PrimitiveTypes.Uint8, "window", true, Float32, 0)
-	numbers("40 float32, stacked", f32, "in order", false, Float32, 0)
+	numbers("40 float32, stacked, packed rows", f32, "shuffled", true, Float32, 0, 0)
+	numbers("40 float32, 40 tensors, packed rows", f32, "shuffled", true, Auto, 0, 0)
+	numbers("40 float32, stacked, columns", f32, "shuffled", false, Float32, 0, 0)
+	numbers("40 float32, 40 tensors, columns", f32, "shuffled", false, Auto, 0, 0)
+	numbers("40 float32, packing of a window", f32, "window", true, Float32, 0, 0)
+	numbers("40 uint8, packing of a window as float32", arrow.PrimitiveTypes.Uint8, "window", true, Float32, 0, 0)
+	numbers("40 float32, stacked", f32, "in order", false, Float32, 0, 0)
 	for _, c := range []struct {
-		name  string
-		from  arrow.DataType
-		to    DType
-		scale float64
+		name          string
+		from          arrow.DataType
+		to            DType
+		scale, offset float64
 	}{
-		{"float32", f32, Float32, 0},
-		{"int32 to float32", arrow.PrimitiveTypes.Int32, Float32, 0},
-		{"int64 to float32", arrow.PrimitiveTypes.Int64, Float32, 0},
-		{"float64 to float32", arrow.PrimitiveTypes.Float64, Float32, 0},
-		{"uint8 to float32", arrow.PrimitiveTypes.Uint8, Float32, 0},
-		{"int16 to float32", arrow.PrimitiveTypes.Int16, Float32, 0},
-		{"bool to float32", arrow.FixedWidthTypes.Boolean, Float32, 0},
-		{"uint8 to float32, scaled", arrow.PrimitiveTypes.Uint8, Float32, 1. / 255},
-		{"float64 to float32, scaled", arrow.PrimitiveTypes.Float64, Float32, 2},
-		{"float32 to float32, scaled", f32, Float32, 2},
-		{"float32 to float16", f32, Float16, 0},
-		{"float32 to bfloat16", f32, BFloat16, 0},
-		{"uint8 to float16", arrow.PrimitiveTypes.Uint8, Float16, 0},
-		{"int32 to bfloat16", arrow.PrimitiveTypes.Int32, BFloat16, 0},
-		{"float64 to float16", arrow.PrimitiveTypes.Float64, Float16, 0},
-		{"float64 to bfloat16", arrow.PrimitiveTypes.Float64, BFloat16, 0},
-		{"float32 to float64", f32, Float64, 0},
-		{"int64 to int32", arrow.PrimitiveTypes.Int64, Int32, 0},
+		{"float32", f32, Float32, 0, 0},
+		{"int32 to float32", arrow.PrimitiveTypes.Int32, Float32, 0, 0},
+		{"int64 to float32", arrow.PrimitiveTypes.Int64, Float32, 0, 0},
+		{"float64 to float32", arrow.PrimitiveTypes.Float64, Float32, 0, 0},
+		{"uint8 to float32", arrow.PrimitiveTypes.Uint8, Float32, 0, 0},
+		{"int16 to float32", arrow.PrimitiveTypes.Int16, Float32, 0, 0},
+		{"bool to float32", arrow.FixedWidthTypes.Boolean, Float32, 0, 0},
+		{"uint8 to float32, scaled", arrow.PrimitiveTypes.Uint8, Float32, 1. / 255, 0},
+		{"float64 to float32, scaled", arrow.PrimitiveTypes.Float64, Float32, 2, 0},
+		{"float32 to float32, scaled", f32, Float32, 2, 0},
+		{"float32 to float32, offset", f32, Float32, 0, -1},
+		{"uint8 to float32, scaled and offset", arrow.PrimitiveTypes.Uint8, Float32, 1. / 255, -0.5},
+		{"float32 to float16, scaled", f32, Float16, 2, 0},
+		{"float32 to bfloat16, scaled", f32, BFloat16, 2, 0},
+		{"uint8 to float16, scaled", arrow.PrimitiveTypes.Uint8, Float16, 1. / 255, 0},
+		{"uint8 to bfloat16, scaled", arrow.PrimitiveTypes.Uint8, BFloat16, 1. / 255, 0},
+		{"uint8 to bfloat16", arrow.PrimitiveTypes.Uint8, BFloat16, 0, 0},
+		{"int64 to float16", arrow.PrimitiveTypes.Int64, Float16, 0, 0},
+		{"int64 to bfloat16", arrow.PrimitiveTypes.Int64, BFloat16, 0, 0},
+		{"float32 to float16", f32, Float16, 0, 0},
+		{"float32 to bfloat16", f32, BFloat16, 0, 0},
+		{"uint8 to float16", arrow.PrimitiveTypes.Uint8, Float16, 0, 0},
+		{"int32 to bfloat16", arrow.PrimitiveTypes.Int32, BFloat16, 0, 0},
+		{"float64 to float16", arrow.PrimitiveTypes.Float64, Float16, 0, 0},
+		{"float64 to bfloat16", arrow.PrimitiveTypes.Float64, BFloat16, 0, 0},
+		{"float32 to float64", f32, Float64, 0, 0},
+		{"int64 to int32", arrow.PrimitiveTypes.Int64, Int32, 0, 0},
 	} {
-		numbers("40 "+c.name+", stacked", c.from, "just read", false, c.to, c.scale)
+		numbers("40 "+c.name+", stacked", c.from, "just read", false, c.to, c.scale, c.offset)
 	}
 	text := func(rng *rand.Rand, b array.Builder) {
 		b.(*array.StringBuilder).Append("a text of many letters, say sixty or so, as they come by here"[:rng.IntN(60)])
@@ -212,7 +221,7 @@ func BenchmarkRows(b *testing.B) {
 		b.Run(strings.NewReplacer(" ", "_", ",", "").Replace(c.order+"/"+c.name), func(b *testing.B) {
 			speed, ratio := c.run(b, pool)
 			if b.N > 1 {
-				line := fmt.Sprintf("| %s | %s | %.1f | %.2f |\n", c.name, c.order, speed, ratio)
+				line := fmt.Sprintf("| %s | %s | %.2f | %.3f |\n", c.name, c.order, speed, ratio)
 				if i := strings.Index(md.String(), "| "+c.name+" | "+c.order+" |"); i >= 0 {
 					old := md.String()
 					md.Reset()

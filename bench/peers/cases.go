@@ -110,7 +110,8 @@ func workloads(e env) []workload {
 	}, {
 		name: "shuffle", title: "The same, shuffled",
 		what: "Penstock: the order model with its defaults (lanes, windows of 4 MiB), resumable. Torch: a hand-written pool of 100,000 rows in the data set. Ray: `local_shuffle_buffer_size=100_000`. " +
-			"datasets: `shuffle(buffer_size=100_000)`, cut after a while, so only its rate counts. DuckDB, Polars, pyarrow and Daft have no shuffle of a stream.",
+			"datasets: `shuffle(buffer_size=100_000)`, cut after a while, so only its rate counts. Mosaic: 100,000 rows in its own format (converting them is not counted), so only its rate counts. " +
+			"Grain: all rows read into one array in memory, and an order of all of them. DuckDB, Polars, pyarrow and Daft have no shuffle of a stream.",
 		files: []string{"table/*"},
 		cases: []kase{
 			{name: "penstock", args: e.ours("table-shuffle", table)},
@@ -119,6 +120,8 @@ func workloads(e env) []workload {
 			{name: "torch DataLoader, 2 workers", args: e.py("table", "torch_2_shuffle", table)},
 			{name: "ray data", args: e.py("table", "ray_shuffle", table)},
 			{name: "datasets, arrow", args: e.py("table", "datasets_shuffle", table), limit: 60 * sec, once: true, differ: true},
+			{name: "mosaic streaming, 2 workers", args: e.py("table", "mosaic_shuffle", table, e.work), once: true, differ: true},
+			{name: "grain, in memory", args: e.py("table", "grain_shuffle", table), once: true, limit: 150 * sec},
 			{name: "penstock again", args: e.ours("table-shuffle", table)},
 		},
 		columns: []column{wallColumn, cpuColumn, firstColumn, rateColumn, peakColumn},
@@ -195,6 +198,7 @@ func workloads(e env) []workload {
 			{name: "torch DataLoader, 2 workers", args: e.py("inflate", "torch_2", e.at("inflate.parquet"))},
 			{name: "torch DataLoader, 0 workers", args: e.py("inflate", "torch", e.at("inflate.parquet"))},
 			{name: "ray data map", args: e.py("inflate", "ray", e.at("inflate.parquet")), once: true, limit: 90 * sec},
+			{name: "ray data map_batches", args: e.py("inflate", "ray_batches", e.at("inflate.parquet")), once: true, limit: 90 * sec},
 			{name: "daft", args: e.py("inflate", "daft", e.at("inflate.parquet")), once: true, limit: 90 * sec},
 			{name: "penstock again", args: e.ours("inflate", e.at("inflate.parquet"))},
 		},

@@ -80,7 +80,7 @@ func (m *measured) against(ours, other string, c column) ratio {
 
 func ratioOf(a, b *caseResult, c column, spread float64) ratio {
 	r := ratio{value: nan, spread: spread, once: len(b.Runs) == 1}
-	if b.Err != "" || len(a.Runs) == 0 || len(b.Runs) == 0 {
+	if a.Err != "" || b.Err != "" || len(a.Runs) == 0 || len(b.Runs) == 0 {
 		return r
 	}
 	if len(a.Runs) != len(b.Runs) {
@@ -126,16 +126,24 @@ func (m *measured) of(name string) *measured {
 	return &measured{Name: m.Name, Cases: []*caseResult{m.get(name)}, w: m.w}
 }
 
+// own are a figure's values of our first case; none where it is wrong.
+func (m *measured) own(c column) []float64 {
+	if m.Cases[0].Err != "" {
+		return nil
+	}
+	return values(m.Cases[0].Runs, c)
+}
+
 // atMost is a goal on a figure of ours: the median.
 func (m *measured) atMost(what string, c column, bound float64, unit string) goal {
-	v, s := median(values(m.Cases[0].Runs, c)), m.spread(c)
+	v, s := median(m.own(c)), m.spread(c)
 	return goal{what: m.w.title + ": " + what, figure: strings.TrimSpace(up(v, c.digits) + " " + unit), aa: aa(s), want: fmt.Sprintf("<= %s", down(bound, c.digits)), met: verdict(v, bound, s)}
 }
 
 // atLeast is the other way round, of the worst run.
 func (m *measured) atLeast(what string, c column, bound float64, unit string) goal {
 	v := nan
-	if vs := values(m.Cases[0].Runs, c); len(vs) > 0 {
+	if vs := m.own(c); len(vs) > 0 {
 		v = slices.Min(vs)
 	}
 	g := goal{what: m.w.title + ": " + what, figure: strings.TrimSpace(down(v, c.digits) + " " + unit), aa: "-", want: fmt.Sprintf(">= %s", up(bound, c.digits)), met: "**no**"}

@@ -126,7 +126,7 @@ func (r *results) heading(b *strings.Builder) {
 	b.WriteString("Each case is a process of its own. *wall* and *CPU* (user and system, all processes of the tree) are from the end of its imports (and of `ray.init`) to the last row, which the consumer counts; medians of the rounds, min-max of wall beside. " +
 		"*peak* is the largest sum of proportional memory (PSS) of the tree, sampled every 50 ms (slower where that takes over 5 % of a core), or the high-water mark of its main process if that is more.\n\n" +
 		"Ratios are Penstock / the other, the median of the rounds: below 1 Penstock takes less. *A/A* is the largest factor between two runs of Penstock in one round; a ratio within it says nothing and is marked `<= A/A`. " +
-		"What is printed of Penstock is rounded up where less is better, of others down. (once): too slow for more than one round. (cut): stopped before the end; its rates are valid, its totals are not.\n\n" +
+		"What is printed of Penstock is rounded up where less is better, of others down. (once): too slow for more than one round. (cut): stopped before the end; its rates are valid, its totals are not. Totals of a workload must agree: a case is marked that gave another one than Penstock, or where most peers gave another one, Penstock is.\n\n" +
 		"Differences from the study: the files are smaller; its file written by parquet-go is replaced by one of Polars.\n")
 	var old []string
 	for _, w := range r.Workloads {
@@ -154,7 +154,7 @@ func (m *measured) table(b *strings.Builder) {
 			fmt.Fprintf(b, "| %s | %s |%s\n", c.Name, orDash(c.Err), strings.Repeat(" |", len(m.w.columns)+len(m.w.ratios)-1))
 			continue
 		}
-		own := strings.HasPrefix(c.Name, "penstock")
+		own := c.ours()
 		fmt.Fprintf(b, "| %s |", c.label())
 		for i, col := range m.w.columns {
 			vs := values(c.Runs, col)

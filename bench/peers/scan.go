@@ -12,6 +12,8 @@ import (
 var scanCPU = column{title: "CPU s", get: key("cpu"), digits: 3}
 var scanWall = column{title: "wall s", get: key("wall"), digits: 3}
 
+var scanPeak = column{title: "peak MiB", get: func(f figures) float64 { return key("peak")(f) / (1 << 20) }, digits: 0}
+
 // scanFiles are the files of a scan, in order.
 func scanFiles(m *measured) (files []string) {
 	for _, c := range m.Cases {
@@ -116,6 +118,7 @@ func scanTables(b *strings.Builder, m *measured) {
 	b.WriteString("\n## Scan\n\nEvery column of every file decoded, on one core; CPU seconds of a pass, the median of the rounds (a round is one pass that does not count, then passes for 0.3 s). " +
 		"`duckdb lazy`: `EXPLAIN ANALYZE`, whose sink drops vectors, dictionaries and strings as they are in the file; `to arrow`: true Arrow batches. `polars sink_ipc`: to /dev/null, decodes all. " +
 		"`decompress + copy`: every page decompressed (or copied) into one scratch, and as many bytes copied as the columns take in Arrow form. " +
+		"CPU is what each engine's process counts of itself; one that starts others is marked. Peak memory is the high-water mark of the process, which does all files and rounds. " +
 		"Names: content, writer (duckv2: DuckDB with Parquet V2 encodings; bss: BYTE_STREAM_SPLIT), codec, rows of a row group.\n\n")
 	var engines []string
 	for _, e := range scanEngines {
@@ -136,7 +139,20 @@ func scanTables(b *strings.Builder, m *measured) {
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("\nPenstock / the other, CPU on one core; on the right, wall on one core / on two:\n\n| file | A/A |")
+	b.WriteString("| **peak MiB, all files** |")
+	for _, e := range engines {
+		most := 0.0
+		for _, f := range files {
+			for _, v := range values(m.get(e+"/"+f).Runs, scanPeak) {
+				most = max(most, v) // NaN stays: an older run has no peaks
+			}
+		}
+		if most == 0 {
+			most = nan
+		}
+		fmt.Fprintf(b, " %s |", figure(most, scanPeak, e == "penstock"))
+	}
+	b.WriteString("\n\nPenstock / the other, CPU on one core; on the right, wall on one core / on two:\n\n| file | A/A |")
 	for _, e := range engines[1:] {
 		fmt.Fprintf(b, " %s |", e)
 	}

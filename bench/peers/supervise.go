@@ -162,10 +162,11 @@ func startPinned(cmd *exec.Cmd, cores int) error {
 // server is a process that answers one line per job; it lives through a whole workload, so that its
 // start is not measured.
 type server struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Scanner
-	err tail
+	cmd   *exec.Cmd
+	waits float64 // CPU seconds of processes that it had waited for when it was ready
+	in    io.WriteCloser
+	out   *bufio.Scanner
+	err   tail
 }
 
 func startServer(cores int, env []string, args ...string) (*server, error) {
@@ -188,6 +189,7 @@ func startServer(cores int, env []string, args ...string) (*server, error) {
 		s.close()
 		return nil, err
 	}
+	s.waits = allProcs()[s.cmd.Process.Pid].waits
 	return s, nil
 }
 
@@ -211,11 +213,34 @@ func (s *server) answer() (figures, error) {
 	return nil, fmt.Errorf("ended early (%v): %s", err, s.err.last())
 }
 
+// do has a job done. peak is the high-water mark so far: of this process, as there are no others; its CPU time is its own count.
 func (s *server) do(job string) (figures, error) {
 	if _, err := io.WriteString(s.in, job+"\n"); err != nil {
 		return nil, fmt.Errorf("%v: %s", err, s.err.last())
 	}
-	return s.answer()
+	f, err := s.answer()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.alone(); err != nil {
+		return nil, err
+	}
+	f["peak"] = float64(highWater(s.cmd.Process.Pid))
+	return f, nil
+}
+
+// alone is an error where the server has started processes: they would not be measured.
+func (s *server) alone() error {
+	all, pid := allProcs(), s.cmd.Process.Pid
+	if all[pid].waits > s.waits {
+		return errors.New("other processes worked for it")
+	}
+	for _, p := range all {
+		if p.parent == pid {
+			return errors.New("other processes work for it")
+		}
+	}
+	return nil
 }
 
 func (s *server) close() {

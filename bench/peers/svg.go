@@ -56,7 +56,7 @@ func (m *measured) plot() string {
 		if math.IsNaN(v) {
 			continue
 		}
-		bars = append(bars, bar{c.label(), v, strings.HasPrefix(c.Name, "penstock")})
+		bars = append(bars, bar{c.label(), v, c.ours()})
 		top = max(top, v)
 	}
 	const left, width, row = 235, 720, 24

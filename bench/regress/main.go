@@ -2,10 +2,12 @@
 // calibration kernel, which takes about as long on another machine as they do, and compares them with
 // the last results. `make bench` runs it.
 //
-//	regress [-update] [-tolerance X] [-rounds N] RESULTS DIR
+//	regress [-update] [-tolerance X] [-noise X] [-rounds N] RESULTS DIR
 //
-// RESULTS is a JSON file of multiples; DIR keeps the data. Without a regression the file is written
-// anew, and with one it stays and the exit code is 1; -update writes it in any case.
+// RESULTS is a JSON file of multiples; DIR keeps the data. Without a regression the better of last and now is
+// written of each workload, so that small losses add up until they are seen; with one the file stays and the exit
+// code is 1. Where rounds are too far apart to tell, that is said, nothing is written of the workload, and the exit
+// code is 2. -update writes what was measured, whatever it is.
 package main
 
 import (
@@ -20,6 +22,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/klauspost/compress/snappy"
 	"golang.org/x/sys/unix"
@@ -33,19 +36,32 @@ const rows = 1_000_000
 
 func main() {
 	log.SetFlags(0)
-	update := flag.Bool("update", false, "write the results whatever they are")
+	update := flag.Bool("update", false, "write what was measured, whatever it is")
 	tolerance := flag.Float64("tolerance", 1.25, "how much slower is a regression")
+	noise := flag.Float64("noise", 1.2, "how far apart rounds may be")
 	rounds := flag.Int("rounds", 7, "rounds of workloads in turn")
 	flag.Parse()
 	if flag.NArg() != 2 {
-		log.Fatal("usage: regress [-update] [-tolerance X] [-rounds N] RESULTS DIR")
+		log.Fatal("usage: regress [-update] [-tolerance X] [-noise X] [-rounds N] RESULTS DIR")
 	}
-	slower, err := check(flag.Arg(0), flag.Arg(1), *rounds, *tolerance, *update)
+	data := filepath.Join(flag.Arg(1), "regress")
+	if err := os.MkdirAll(flag.Arg(1), 0o755); err != nil {
+		log.Fatal("regress: ", err)
+	}
+	if err := makeData(data); err != nil {
+		log.Fatal("regress: ", err)
+	}
+	c := &checker{meter: meter{works: workloads, kernel: newCalibration().run, cpu: cpuSeconds, data: data, rounds: *rounds}, file: flag.Arg(0), tolerance: *tolerance, noise: *noise, update: *update}
+	slower, noisy, err := c.check()
 	if err != nil {
 		log.Fatal("regress: ", err)
 	}
-	if slower {
-		log.Fatal("regress: slower than the last results; if that is right, run it with -update")
+	if len(slower) > 0 {
+		log.Fatalf("regress: slower than the last results: %s; if that is right, run it with -update", strings.Join(slower, ", "))
+	}
+	if len(noisy) > 0 {
+		log.Printf("regress: too noisy to tell: %s; run it again where the machine has little else to do", strings.Join(noisy, ", "))
+		os.Exit(2)
 	}
 }
 
@@ -152,15 +168,14 @@ func newCalibration() *calibration {
 	return c
 }
 
-func (c *calibration) run() (cpu float64, err error) {
-	start := cpuSeconds()
+func (c *calibration) run() error {
 	for range 8 {
 		if _, err := snappy.Decode(c.plain, c.packed); err != nil {
-			return 0, err
+			return err
 		}
 		copy(c.copied, c.plain)
 	}
-	return cpuSeconds() - start, nil
+	return nil
 }
 
 func cpuSeconds() float64 {
@@ -171,90 +186,129 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// check measures, prints a table, and says whether something is slower.
-func check(file, dir string, rounds int, tolerance float64, update bool) (slower bool, err error) {
-	last := map[string]float64{}
-	if b, err := os.ReadFile(file); err == nil {
-		if err := json.Unmarshal(b, &last); err != nil {
-			return false, fmt.Errorf("%s: %w", file, err)
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return false, err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return false, err
-	}
-	data := filepath.Join(dir, "regress")
-	if err := makeData(data); err != nil {
-		return false, err
-	}
-	now, spread, err := measure(data, rounds)
-	if err != nil {
-		return false, err
-	}
-	fmt.Printf("Regression check, CPU as multiples of a calibration kernel (snappy and copies), %s, %d rounds:\n\n", runtime.Version(), rounds)
-	fmt.Println("| what | now | kernel against itself | last | now / last | |\n|---|---|---|---|---|---|")
-	for _, w := range workloads {
-		before, text, verdict := "-", "-", "new"
-		if old := last[w.name]; old > 0 {
-			r := now[w.name] / old
-			before = fmt.Sprintf("%.2f", old)
-			text, verdict = fmt.Sprintf("%.2f", math.Ceil(100*r)/100), "ok"
-			if r > tolerance*spread {
-				verdict, slower = "**slower**", true
-			}
-		}
-		fmt.Printf("| %s | %.2f | x%.2f | %s | %s | %s |\n", w.name, now[w.name], spread, before, text, verdict)
-	}
-	if slower && !update {
-		return true, nil
-	}
-	b, err := json.MarshalIndent(now, "", "  ")
-	if err != nil {
-		return false, err
-	}
-	return false, os.WriteFile(file, append(b, '\n'), 0o644)
+// checker compares what a meter says with the last results.
+type checker struct {
+	meter
+	file             string
+	tolerance, noise float64
+	update           bool
 }
 
-// measure gives the multiples, and how far the kernel's own times in the same rounds are apart.
-func measure(data string, rounds int) (now map[string]float64, spread float64, err error) {
-	kernel := newCalibration()
-	if _, err := kernel.run(); err != nil {
-		return nil, 0, err
+// check measures, prints a table, and names the workloads that are slower, and those of which that cannot be told.
+// It writes the file as told above.
+func (c *checker) check() (slower, noisy []string, err error) {
+	last := map[string]float64{}
+	if b, err := os.ReadFile(c.file); err == nil {
+		if err := json.Unmarshal(b, &last); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", c.file, err)
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, nil, err
 	}
-	multiples := map[string][]float64{}
-	var apart []float64
-	for round := range rounds + 1 { // the first one warms
-		for _, w := range workloads {
-			before, err := kernel.run()
+	now, err := c.measure()
+	if err != nil {
+		return nil, nil, err
+	}
+	keep := map[string]float64{} // is written
+	fmt.Printf("Regression check, CPU as multiples of a calibration kernel (snappy and copies), %s, %d rounds:\n\n", runtime.Version(), c.rounds)
+	fmt.Println("| what | now | rounds apart | last | now / last | |\n|---|---|---|---|---|---|")
+	for _, w := range c.works {
+		f, old := now[w.name], last[w.name]
+		before, text, verdict := "-", "-", "new"
+		keep[w.name] = f.multiple
+		if old > 0 {
+			r := f.multiple / old
+			before = fmt.Sprintf("%.2f", old)
+			text, verdict = fmt.Sprintf("%.2f", math.Ceil(100*r)/100), "ok"
+			if r > c.tolerance {
+				verdict = "**slower**"
+			}
+			keep[w.name] = min(f.multiple, old)
+		}
+		switch {
+		case f.apart > c.noise && (old == 0 || f.multiple <= old*c.tolerance*f.apart): // what is slower than noise explains is slower
+			verdict = "**too noisy to tell**"
+			noisy = append(noisy, w.name)
+			if keep[w.name] = old; old == 0 {
+				delete(keep, w.name)
+			}
+		case verdict == "**slower**":
+			slower = append(slower, w.name)
+		}
+		if c.update {
+			keep[w.name] = f.multiple
+		}
+		fmt.Printf("| %s | %.2f | x%.2f | %s | %s | %s |\n", w.name, f.multiple, f.apart, before, text, verdict)
+	}
+	if c.update {
+		slower, noisy = nil, nil
+	}
+	if slower != nil {
+		return slower, noisy, nil
+	}
+	b, err := json.MarshalIndent(keep, "", "  ")
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, noisy, os.WriteFile(c.file, append(b, '\n'), 0o644)
+}
+
+// meter measures workloads beside the kernel.
+type meter struct {
+	works  []work
+	kernel func() error
+	cpu    func() float64 // seconds that this process has used
+	data   string
+	rounds int
+}
+
+// figure of a workload: the median multiple, and how far apart rounds are: the kernel before it and after it (the
+// median), or the middle half of the multiples, whichever is more.
+type figure struct{ multiple, apart float64 }
+
+func (m *meter) measure() (map[string]figure, error) {
+	timed := func(f func() error) (float64, error) {
+		start := m.cpu()
+		err := f()
+		return m.cpu() - start, err
+	}
+	if err := m.kernel(); err != nil {
+		return nil, err
+	}
+	multiples, kernels := map[string][]float64{}, map[string][]float64{}
+	for round := range m.rounds + 1 { // the first one warms
+		for _, w := range m.works {
+			before, err := timed(m.kernel)
 			if err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			runtime.GC()
-			start := cpuSeconds()
-			n, err := w.run(data)
+			var n int64
+			cpu, err := timed(func() (err error) {
+				n, err = w.run(m.data)
+				return err
+			})
 			if err != nil {
-				return nil, 0, fmt.Errorf("%s: %w", w.name, err)
+				return nil, fmt.Errorf("%s: %w", w.name, err)
 			}
-			cpu := cpuSeconds() - start
 			if w.rows != 0 && n != w.rows || n == 0 {
-				return nil, 0, fmt.Errorf("%s: %d rows", w.name, n)
+				return nil, fmt.Errorf("%s: %d rows", w.name, n)
 			}
-			after, err := kernel.run()
+			after, err := timed(m.kernel)
 			if err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			if round > 0 {
 				multiples[w.name] = append(multiples[w.name], 2*cpu/(before+after))
-				apart = append(apart, max(before/after, after/before))
+				kernels[w.name] = append(kernels[w.name], max(before/after, after/before))
 			}
 		}
 	}
-	now = map[string]float64{}
+	now := map[string]figure{}
 	for name, v := range multiples {
-		now[name] = math.Round(1e4*median(v)) / 1e4
+		now[name] = figure{math.Round(1e4*median(v)) / 1e4, max(median(kernels[name]), v[len(v)-1-len(v)/4]/v[len(v)/4])} // median sorts
 	}
-	return now, median(apart), nil
+	return now, nil
 }
 
 func median(v []float64) float64 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ func scan(t testing.TB, r *report, small int64) {
 			`zone = concat("zone ", string(id % 200))`), parquetio.EncodingOptions{RowGroupBytes: 16 << 20}},
 	} {
 		enc := must(parquetio.NewEncoding(&d.o))(t)
-		must(d.ds.Write(ctx, s.path(false, d.name), enc, &dataset.WriteOptions{TargetBytes: 48 << 20}))(t)
+		written := must(d.ds.Write(ctx, s.path(false, d.name), enc, &dataset.WriteOptions{TargetBytes: 48 << 20}))(t)
 		for _, c := range []struct {
 			name    string
 			latency time.Duration
@@ -46,34 +47,39 @@ func scan(t testing.TB, r *report, small int64) {
 			}
 			const rounds = 3
 			var bare, whole, bareCPU, wholeCPU, localCPU []time.Duration
-			var bytes int64
 			for range rounds {
-				w, u := timed(t, func() (err error) {
-					bytes, err = gets(ctx, s.url(proxy), d.name+"/")
+				w, u := timed(t, func() error {
+					n, err := gets(ctx, s.url(proxy), d.name+"/")
+					if err == nil && n != written.Bytes {
+						err = fmt.Errorf("%d bytes, not the %d that were written", n, written.Bytes)
+					}
 					return err
 				})
 				bare, bareCPU = append(bare, w), append(bareCPU, u)
 				ds := dataset.ReadParquet(s.path(proxy, d.name))
-				w, u = timed(t, func() error {
-					_, err := ds.Drain(ctx, nil)
-					return err
-				})
+				w, u = timed(t, func() error { return drain(ctx, ds, written.Rows) })
 				whole, wholeCPU = append(whole, w), append(wholeCPU, u)
 				ds.Close()
 				// The same files, from the server's folder: what decoding alone takes.
 				ds = dataset.ReadParquet(filepath.Join(s.Dir(), "bench", d.name))
-				_, u = timed(t, func() error {
-					_, err := ds.Drain(ctx, nil)
-					return err
-				})
+				_, u = timed(t, func() error { return drain(ctx, ds, written.Rows) })
 				localCPU = append(localCPU, u)
 				ds.Close()
 			}
-			mb := float64(bytes) / 1e6
+			mb := float64(written.Bytes) / 1e6
 			r.add(fmt.Sprintf("scan of %.0f MB of Parquet (%s, %s) against bare parallel GETs, speed", mb, d.name, c.name), ">= 85 %", "%.0f %% (%.0f of %.0f MB/s; CPU of the program: scan %.2f s, GETs alone %.2f s, the scan of local files %.2f s)",
 				100*kit.Median(bare).Seconds()/kit.Median(whole).Seconds(), mb/kit.Median(whole).Seconds(), mb/kit.Median(bare).Seconds(), kit.Median(wholeCPU).Seconds(), kit.Median(bareCPU).Seconds(), kit.Median(localCPU).Seconds())
 		}
 	}
+}
+
+// drain reads all of ds, which must have so many rows.
+func drain(ctx context.Context, ds *dataset.Dataset, rows int64) error {
+	st, err := ds.Drain(ctx, nil)
+	if err == nil && st.RowsOut != rows {
+		err = fmt.Errorf("%d rows, not the %d that were written", st.RowsOut, rows)
+	}
+	return err
 }
 
 // gets fetches every object below prefix by ranges of 8 MiB, 16 at once, into
@@ -90,10 +96,12 @@ func gets(ctx context.Context, url, prefix string) (int64, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(16)
 	it := b.List(&blob.ListOptions{Prefix: prefix})
+	var listed error
 	for {
 		o, err := it.Next(ctx)
 		if err != nil {
-			break // io.EOF, or what Wait returns
+			listed = err
+			break
 		}
 		if strings.Contains(o.Key, "/_") {
 			continue
@@ -107,21 +115,20 @@ func gets(ctx context.Context, url, prefix string) (int64, error) {
 				defer rd.Close()
 				buf := pool.Get().(*[piece]byte)
 				defer pool.Put(buf)
-				n := 0
-				for n < piece {
-					k, err := rd.Read(buf[n:])
-					if n += k; err != nil {
-						break
-					}
-				}
+				n, err := io.ReadFull(rd, buf[:min(piece, o.Size-off)])
 				total.Add(int64(n))
-				if want := min(piece, o.Size-off); int64(n) != want {
-					return fmt.Errorf("%s: %d bytes, not %d", o.Key, n, want)
+				if err != nil {
+					return fmt.Errorf("%s, from %d: %w", o.Key, off, err)
 				}
 				return nil
 			})
 		}
 	}
-	err = g.Wait()
-	return total.Load(), err
+	if err := g.Wait(); err != nil { // the list then ends with it, too
+		return 0, err
+	}
+	if listed != io.EOF {
+		return 0, listed
+	}
+	return total.Load(), nil
 }

@@ -21,6 +21,7 @@ ROWS = 1024  # rows of a batch
 
 _t0 = 0.0
 _first = None
+last = []    # is called at the end, after the clock has stopped: what would outlive the process
 
 
 def _missing(kind, value, trace):
@@ -61,6 +62,8 @@ def end(**figures):
     figures.setdefault("wall", elapsed())
     if _first is not None:
         figures.setdefault("first", _first)
+    for f in last:
+        f()
     print("\n@end " + json.dumps(figures), flush=True)
     sys.stdin.readline()
     sys.stdout.flush()

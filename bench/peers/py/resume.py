@@ -157,6 +157,8 @@ def mosaic():
     import logging
     logging.disable(logging.WARNING)
     from streaming import MDSWriter, StreamingDataset, StreamingDataLoader
+    from streaming.base.util import clean_stale_shared_memory
+    peer.last.append(clean_stale_shared_memory)
     folder = os.path.join(work, "mds")
     shutil.rmtree(folder, ignore_errors=True)
     t = filtered().slice(0, 30_000)  # converting and reading take 0.1 ms a row
