@@ -470,7 +470,7 @@ func (c *column) ahead(ctx context.Context, row int64, n int, first *leafOut) er
 	acct := &c.d.acct
 	used, limit := acct.used, acct.limit
 	defer func() { acct.used, acct.limit = used, limit }()
-	most := c.d.ahead / int64(c.d.sharers)
+	most := c.d.ahead / c.d.sharing()
 	total := first.bytes()
 	acct.limit = used + most
 	for page := c.page.pos; c.left > 0 && c.page.pos == page && total < most; {

@@ -12,5 +12,7 @@
 // timestamp[ns].
 //
 // Pages are read, checked (sizes, CRC), decompressed and decoded here, straight into
-// Arrow buffers (native.go); arrow-go gives the schema and writes.
+// Arrow buffers (native.go); arrow-go gives the schema and writes. Beside its batches, a reader holds no
+// more than ScanOptions.AheadBytes (64 MiB if that is 0) and one page, as it is in the file and decompressed, however large pages are and
+// however many columns there are.
 package parquetio

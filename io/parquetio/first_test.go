@@ -5,8 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/drivertest"
@@ -17,14 +22,20 @@ func manyFiles(t testing.TB, n int) string {
 	dir := t.TempDir()
 	rec := drivertest.Records(drivertest.Schema(), 1, 0, 1000)
 	defer rec.Release()
+	b := array.NewStringBuilder(memory.DefaultAllocator)
+	for i := range 1000 {
+		b.Append(fmt.Sprintf("%060d", i)) // bounds of 60 bytes
+	}
+	long := b.NewArray()
+	rec = array.NewRecordBatch(arrow.NewSchema(append(rec.Schema().Fields(), arrow.Field{Name: "long", Type: arrow.BinaryTypes.String}), nil), append(slices.Clone(rec.Columns()), long), 1000)
 	path := filepath.Join(dir, "f00000.parquet")
 	writeFile(t, path, &EncodingOptions{RowGroupRows: 100}, nil, rec)
-	b, err := os.ReadFile(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i < n; i++ {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%05d.parquet", i)), b, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%05d.parquet", i)), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,6 +69,9 @@ func TestFirstBatch(t *testing.T) {
 	chunks := 0
 	for _, f := range tab.(*table).footers {
 		chunks += len(f.groups) * len(f.schema.leaves)
+	}
+	if c := tab.(*table).footers[0].group(0).chunks; len(c[len(c)-1].max) != 60 {
+		t.Errorf("the bound of a long value has %d bytes", len(c[len(c)-1].max))
 	}
 	per := int64(after.HeapAlloc-before.HeapAlloc) / int64(chunks)
 	t.Logf("%d splits; resolved in %v, first batch after %v; %d column chunks take %d bytes each", len(tab.Splits()), resolved, took, chunks, per)

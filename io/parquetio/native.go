@@ -310,6 +310,16 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 	return d.shared[: n : n+pageSlack]
 }
 
+// sharing is how many columns use the shared page: those that did, and those that have not read a page yet for which there may be no room.
+func (d *decoder) sharing() (n int64) {
+	for _, c := range d.cols {
+		if c.sharer || c.mem == nil && c.c.codec != codecNone && c.c.raw > d.keep-d.kept {
+			n++
+		}
+	}
+	return max(n, 1)
+}
+
 // freePage gives back the memory of c's page.
 func (d *decoder) freePage(c *column) {
 	if c.mem != nil {

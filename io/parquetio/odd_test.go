@@ -57,9 +57,12 @@ func TestUnreadableTypes(t *testing.T) {
 				t.Errorf("%s, %q: %d rows, %v", name, o.Columns, rows, err)
 			}
 		}
+		if by := tab.(*table).ReadBy(); by != "native decoder; cannot read "+want.text {
+			t.Errorf("%s is read by %s", name, by)
+		}
 		o := &Options{Options: fileset.Options{Columns: []string{"id"}}}
-		if s := mustOpen(t, o, path).Schema(); s.NumFields() != 1 {
-			t.Errorf("%s: %v", name, s)
+		if tab := mustOpen(t, o, path); tab.Schema().NumFields() != 1 || tab.(*table).ReadBy() != "native decoder" {
+			t.Errorf("%s: %v, read by %s", name, tab.Schema(), tab.(*table).ReadBy())
 		}
 	}
 }

@@ -248,11 +248,11 @@ func oracle(t testing.TB, b []byte, s *fileSchema, group int) ([]arrow.Array, er
 	t.Helper()
 	pf, err := file.NewParquetReader(bytes.NewReader(b))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	fr, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	fr.Manifest = s.manifest
 	var out []arrow.Array

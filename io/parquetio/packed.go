@@ -165,9 +165,10 @@ func (s *footerScratch) free() {
 
 // pack checks the row groups against the schema and the file, drops
 // statistics that cannot be used, and packs what is left.
-func (f *footer) pack(s *footerScratch, ordered, oldMR bool) error {
+func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
 	f.groups = make([]groupInfo, len(s.groups))
 	leaves := len(f.schema.leaves)
+	oldMR, nan := oldMR(createdBy), losesNaN(createdBy)
 	var rows int64
 	for i, pg := range s.groups {
 		g := &f.groups[i]
@@ -182,7 +183,7 @@ func (f *footer) pack(s *footerScratch, ordered, oldMR bool) error {
 		chunks := s.chunks[pg.from:pg.to]
 		for l := range chunks {
 			c := &chunks[l]
-			if err := f.check(c, &f.schema.leaves[l], ordered, oldMR); err != nil {
+			if err := f.check(c, &f.schema.leaves[l], ordered, oldMR, nan); err != nil {
 				at.Column = f.schema.leaves[l].name
 				return err.At(at)
 			}
@@ -198,7 +199,7 @@ func (f *footer) pack(s *footerScratch, ordered, oldMR bool) error {
 }
 
 // check refuses a chunk that cannot be, and drops what cannot be used.
-func (f *footer) check(c *chunk, leaf *leaf, ordered, oldMR bool) *fault.Error {
+func (f *footer) check(c *chunk, leaf *leaf, ordered, oldMR, nan bool) *fault.Error {
 	if c.flags&encrypted != 0 { // an error of who reads it
 		*c = chunk{flags: encrypted, nulls: -1, text: -1, codec: -1}
 		return nil
@@ -211,6 +212,10 @@ func (f *footer) check(c *chunk, leaf *leaf, ordered, oldMR bool) *fault.Error {
 	}
 	if !inside(c.ci, int64(c.ciLen), f.end) || !inside(c.oi, int64(c.oiLen), f.end) {
 		c.ciLen, c.oiLen = 0, 0
+	}
+	if nan && leaf.kind == kindFloat {
+		c.flags &^= hasMin | hasMax
+		c.ciLen = 0
 	}
 	if c.bloom <= 0 || c.bloom >= f.end || c.bloomLen < 0 {
 		c.bloom, c.bloomLen = 0, 0

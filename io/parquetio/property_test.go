@@ -197,6 +197,9 @@ func holds(term *driver.Term, a arrow.Array, r int) bool {
 		}
 	case *array.Float32:
 		less, equal = func(v any) bool { return float64(a.Value(r)) < v.(float64) }, func(v any) bool { return float64(a.Value(r)) == v.(float64) }
+		if a.Value(r) != a.Value(r) {
+			return term.Op == driver.Ne
+		}
 	case *array.String:
 		less, equal = func(v any) bool { return a.Value(r) < v.(string) }, func(v any) bool { return a.Value(r) == v.(string) }
 	case *array.Boolean:

@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
 
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
@@ -109,6 +110,42 @@ func TestPageIndexBytes(t *testing.T) {
 		fi.Size(), len(tb.splits), st.BytesRead.Load(), index, 100*share, st.Pruned.Load(), st.Requests.Load())
 	if share > 0.01 {
 		t.Errorf("%.2f %% of the file is read", 100*share)
+	}
+}
+
+// TestBoundsOfParquetGo: parquet-go's bounds of floats are not believed, those of other types are, and those of floats that others wrote.
+func TestBoundsOfParquetGo(t *testing.T) {
+	rec := rowsOf([]arrow.Field{{Name: "f", Type: arrow.PrimitiveTypes.Float64}, {Name: "g", Type: arrow.PrimitiveTypes.Float32}, {Name: "i", Type: arrow.PrimitiveTypes.Int64}}, 1000, func(_ *rand.Rand, r int, b *array.RecordBuilder) {
+		b.Field(0).(*array.Float64Builder).Append(float64(r))
+		b.Field(1).(*array.Float32Builder).Append(float32(r))
+		b.Field(2).(*array.Int64Builder).Append(int64(r))
+	})
+	defer rec.Release()
+	for by, floats := range map[string]bool{"github.com/parquet-go/parquet-go version 0.32.0(build )": true, "github.com/segmentio/parquet-go version 0.0.0(build )": true, "parquet-cpp-arrow version 25.0.1": false} {
+		path := filepath.Join(t.TempDir(), "f.parquet")
+		writeWith(t, path, rec, parquet.WithCreatedBy(by), parquet.WithPageIndexEnabled(true), parquet.WithDataPageSize(500), parquet.WithBatchSize(100))
+		tab := mustOpen(t, nil, path)
+		for c, none := range []any{-1.0, -1.0, int64(-1)} { // no bounds admit it; the indexes of pages leave out the second half
+			name := rec.ColumnName(c)
+			keep, err := tab.(driver.Pruner).Keep(t.Context(), driver.Predicate{{Column: name, Op: driver.Le, Values: []any{none}}})
+			if want := floats && c < 2; err != nil || keep[0] != want {
+				t.Errorf("%s: %s is kept: %v, %v; want %t", by, name, keep, err, want)
+			}
+			half := any(500.0)
+			if c == 2 {
+				half = int64(500)
+			}
+			r, err := tab.Open(t.Context(), 0, &driver.ScanOptions{Alloc: memtest.New(t), Predicate: driver.Predicate{{Column: name, Op: driver.Le, Values: []any{half}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := r.(*reader).ranges[0].to == 1000; all != (floats && c < 2) {
+				t.Errorf("%s: %s: rows %v are read", by, name, r.(*reader).ranges)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

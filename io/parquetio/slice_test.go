@@ -49,10 +49,15 @@ func bucketFile(t testing.TB, path string) string {
 // allOf is what a scan of split 0 gives, as one record.
 func allOf(t testing.TB, tab driver.Table, o driver.ScanOptions) arrow.RecordBatch {
 	t.Helper()
+	return allOfSplit(t, tab, 0, o)
+}
+
+func allOfSplit(t testing.TB, tab driver.Table, split int, o driver.ScanOptions) arrow.RecordBatch {
+	t.Helper()
 	var parts [][]arrow.Array
 	var schema *arrow.Schema
 	var rows int64
-	if err := readAll(t.Context(), tab, 0, &o, func(b driver.Batch) {
+	if err := readAll(t.Context(), tab, split, &o, func(b driver.Batch) {
 		schema, rows = b.Record.Schema(), rows+b.Record.NumRows()
 		for i, c := range b.Record.Columns() {
 			if len(parts) == i {
@@ -221,12 +226,18 @@ func (fetching) Gap() int64 { return 1 << 20 }
 // onePage writes a column of 100,000 rows that is one page, without compression.
 func onePage(t testing.TB, field arrow.Field) (file []byte, f *footer) {
 	t.Helper()
+	return onePageOf(t, field, fileLayout{codec: compress.Codecs.Uncompressed})
+}
+
+func onePageOf(t testing.TB, field arrow.Field, l fileLayout) (file []byte, f *footer) {
+	t.Helper()
 	rec := rowsOf([]arrow.Field{field}, 100_000, func(rng *rand.Rand, r int, b *array.RecordBuilder) {
 		appendRandom(rng, b.Field(0), field.Nullable, 3, 1000)
 	})
 	defer rec.Release()
 	var out bytes.Buffer
-	fileLayout{codec: compress.Codecs.Uncompressed, page: 1 << 30}.write(t, &out, rec)
+	l.page = 1 << 30
+	l.write(t, &out, rec)
 	f, err := readFooter(t.Context(), bytesBlob(out.Bytes()), make([]byte, tailBytes), new(schemaCache))
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +327,7 @@ func TestSlicesCheckedAtJump(t *testing.T) {
 	}
 }
 
-// withChecksum returns file with a checksum in the header of the one page of c, its first column, and this many bytes more behind
+// withChecksum returns file with a checksum in the header of the one page of c, its first column, of either version, and this many bytes more behind
 // its values; and the bytes of the header before.
 func withChecksum(file []byte, c *chunk, more int) (with []byte, head int64) {
 	// Fields 1 to 3, the last two of which are sizes, are numbers of 32 bits, and so is field 4, the checksum.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 
@@ -312,8 +313,16 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	})
 }
 
-// ReadBy is what explain says of the decoder: there is one for all files and types.
-func (t *table) ReadBy() string { return "native decoder" }
+// ReadBy is what explain says of the decoder: there is one for all files and types, but for those that cannot be read.
+func (t *table) ReadBy() string {
+	s := "native decoder"
+	for _, f := range t.schema.Fields() {
+		if u, ok := f.Type.(*driver.Unreadable); ok {
+			s += fmt.Sprintf("; cannot read column %q: the type is %s", u.Column, u.What)
+		}
+	}
+	return s
+}
 
 // Seeks implements driver.Seeker: pages before a row are passed over, not decoded. Where there is no
 // offset index their bytes are read for it, which would be too much from a bucket.

@@ -4,7 +4,7 @@
     writers.py FOLDER SEED
 
 Files that are in the folder already (of other writers) are read as well. For every file a line of JSON: its name, the number of rows, and for
-each column the SHA-256 of all values in the canonical text of golden.py.
+each column its type as kind() gives it and the SHA-256 of all values in the canonical text of golden.py.
 """
 
 import datetime
@@ -127,6 +127,28 @@ for i in range(8):
     t.write_parquet("%s/polars-%02d.parquet" % (folder, i), compression=rng.choice(["uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"]), statistics=rng.random() < 0.5,
                     row_group_size=rng.choice([97, 100000]), data_page_size=rng.choice([500, 1 << 20]))
 
+
+
+def kind(f):
+    """The type of a field as kindText of writers_test.go says it, too: names of fields within lists and maps are left out."""
+    t, p = f.type, pa.types
+    while isinstance(t, pa.BaseExtensionType):
+        t = t.storage_type
+    if p.is_dictionary(t):
+        t = t.value_type
+    if p.is_struct(t):
+        out = "struct<" + ", ".join(k.name + ": " + kind(k) for k in t) + ">"
+    elif p.is_map(t):
+        out = "map<%s, %s>" % (kind(t.key_field), kind(t.item_field))
+    elif p.is_fixed_size_list(t):
+        out = "list[%d]<%s>" % (t.list_size, kind(t.value_field))
+    elif p.is_list(t) or p.is_large_list(t):
+        out = ("large_list<" if p.is_large_list(t) else "list<") + kind(t.value_field) + ">"
+    else:
+        out = str(t)
+    return out if f.nullable else out + " not null"
+
+
 for name in sorted(os.listdir(folder)):
     path = os.path.join(folder, name)
     try:
@@ -134,4 +156,4 @@ for name in sorted(os.listdir(folder)):
     except OSError:  # pyarrow 25 refuses some of the deltas that DuckDB writes
         t = duckdb.read_parquet(path).to_arrow_table().cast(pq.ParquetFile(path).schema_arrow)
     cols = [hashlib.sha256("\n".join(text(c)).encode()).hexdigest() for c in t.columns]
-    print(json.dumps({"file": name, "rows": t.num_rows, "names": t.column_names, "hashes": cols}))
+    print(json.dumps({"file": name, "rows": t.num_rows, "names": t.column_names, "kinds": [kind(f) for f in t.schema], "hashes": cols}))
