@@ -1,6 +1,7 @@
 package dataset_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -172,6 +173,124 @@ func TestRulesUnderSkip(t *testing.T) {
 	}
 	if n, err := sometimes(t).Select("id").Count(t.Context(), &dataset.RunOptions{NoRules: []string{"merge"}}); err != nil || n != 500 {
 		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+// Which rows of text are samples depends on the run's policy, so a state or a ledger of the other one is refused with what differs,
+// and what was counted for one is not taken for the other. Limits of what is skipped are no part of it.
+func TestOtherPolicy(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	ds := sometimes(t)
+	skip, fail := &ops.OnError{Policy: "skip"}, &ops.OnError{Policy: "fail"}
+	options := func(p *ops.OnError) dataset.ShardOptions {
+		return dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 3, OnError: p}, Options: shard.Options{GlobalBatch: 10, Epochs: 1, Tail: shard.TailPad,
+			Form: shard.Form{Tensors: true, Columns: map[string]shard.Column{"id": {}}}, Shuffle: &shard.Shuffle{Lanes: 2, WindowBytes: 512}}}
+	}
+	read := func(o dataset.ShardOptions, steps int) (*shard.Iterator, shard.State, *shard.Ledger, error) {
+		its, err := ds.Shards(t.Context(), 1, &o)
+		if err != nil {
+			return nil, shard.State{}, nil, err
+		}
+		t.Cleanup(func() {
+			if err := its[0].Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		for range steps {
+			b, err := its[0].Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Release()
+		}
+		return its[0], its[0].State(), its[0].Ledger(), nil
+	}
+	counted := map[int64]bool{}
+	for _, c := range []struct {
+		was, is *ops.OnError
+		says    string
+	}{
+		{nil, skip, "it is of a run that does not skip rows that do not parse, and this one does: on_error"},
+		{skip, nil, "it is of a run that skips rows that do not parse, and this one does not: on_error"},
+		{skip, fail, "this one does not"}, {nil, fail, ""}, {skip, &ops.OnError{Policy: "skip", MaxRows: 499}, ""},
+	} {
+		_, s, l, err := read(options(c.was), 30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := options(c.is)
+		other, _, _, err := read(o, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored := other.Restore(s)
+		o.State = &s
+		_, _, _, opened := read(o, 0)
+		o.State, o.Ledger = nil, l
+		_, _, _, with := read(o, 0)
+		o.Ledger = nil
+		_, found := ds.StateAt(t.Context(), 1, &o, shard.At{Step: 30, Ledger: l})
+		for how, err := range map[string]error{"restored": restored, "opened": opened, "with its ledger": with, "replayed": found} {
+			if c.says == "" && err != nil || c.says != "" && (fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("%v, %s as %v: %v, want %q", c.was, how, c.is, err, c.says)
+			}
+		}
+		if c.says != "" && !errors.Is(opened, shard.ErrOtherJob) {
+			t.Errorf("%v is no error of another job", opened)
+		}
+		at, err := ds.StateAt(t.Context(), 1, &o, shard.At{Step: 30})
+		if _, want, _, _ := read(o, 30); err != nil || !reflect.DeepEqual(at, want) {
+			t.Errorf("counted as %v: %+v, %v; it was %+v", c.is, at, err, want)
+		}
+		counted[at.Sources[0].Pos[0][1]<<32|at.Sources[0].Pos[0][0]] = true
+	}
+	if len(counted) != 2 {
+		t.Errorf("after 30 steps there are %d places, of two policies", len(counted))
+	}
+}
+
+// A job whose steps fail for a row goes on from its state with a policy that skips it, and back: no sample was made of such rows.
+func TestSkipFromAState(t *testing.T) {
+	ds := dataset.Range(100_000).WithColumns(`x = cast(id == 90000 ? 300 : 3, "uint8")`)
+	skip, fail := &ops.OnError{Policy: "skip"}, &ops.OnError{Policy: "fail"}
+	for _, c := range []struct{ was, is *ops.OnError }{{fail, skip}, {nil, skip}, {skip, fail}} {
+		o := dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: c.was}, Options: shard.Options{GlobalBatch: 1000, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}, Epochs: 1, Prefetch: 1}}
+		it, err := ds.Iterator(t.Context(), &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			b, err := it.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Release()
+		}
+		s := it.State()
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+		o.OnError, o.State = c.is, &s
+		if it, err = ds.Iterator(t.Context(), &o); err != nil {
+			t.Fatal(err)
+		}
+		rows, first := 0, int64(-1)
+		for err == nil {
+			var b *shard.Batch
+			if b, err = it.Next(t.Context()); err == nil {
+				if rows == 0 {
+					first = b.Record().Column(0).(*array.Int64).Value(0)
+				}
+				rows += b.Real()
+				b.Release()
+			}
+		}
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
+		if first != 20_000 || c.is == skip && (err != io.EOF || rows != 79_000) || c.is == fail && fault.CodeOf(err) != fault.RowError { // what is left of the last step is dropped
+			t.Errorf("%v after %v: %d rows from %d on, %v", c.is, c.was, rows, first, err)
+		}
 	}
 }
 

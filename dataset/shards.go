@@ -160,9 +160,13 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 			j.Weights = append(j.Weights, shard.WeightsAt(w))
 		}
 	}
-	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID)
+	skip := parseSkips(root, o.OnError)
+	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, skip)
+	if parseSkips(root, &ops.OnError{Policy: "skip"}) {
+		j.OtherPolicy, _ = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, !skip)
+	}
 	if j.Data, err = dataFingerprint(ctx, root); err != nil {
-		j.Plan, j.Unnamed = "", err
+		j.Plan, j.OtherPolicy, j.Unnamed = "", "", err
 	}
 	if o.DeadLetter != "" {
 		return j, fault.New(fault.Unsupported, "dead letters of shards: windows are made ahead of the samples, and again after a resume, so letters would be written that nobody's samples are about, or twice: leave dead_letter out here, and collect the rows in a run of the same steps (penstock run --set sink='{count: {}}', or Dataset.Drain)")
@@ -260,8 +264,9 @@ func skips(st *exec.Stage) bool {
 	return slices.ContainsFunc(st.Inputs, skips)
 }
 
-// orderFingerprint identifies all of a plan that decides the samples, but for the data.
-func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode, id string) (string, error) {
+// orderFingerprint identifies all of a plan that decides the samples, but for the data. skip: rows of text that do not parse are left
+// out, also for columns that nothing is made of. Where steps fail the policy is no part of it: a run without it has given no row of a window that has such rows.
+func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode, id string, skip bool) (string, error) {
 	type source struct {
 		Name, Plan string
 		Repeat     bool
@@ -279,7 +284,11 @@ func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode, id st
 		}
 		all = append(all, x)
 	}
-	b, err := json.Marshal(map[string]any{"sources": all, "stop_all": stopAll, "mode": mode, "id": id})
+	plan := map[string]any{"sources": all, "stop_all": stopAll, "mode": mode, "id": id}
+	if skip {
+		plan["on_error"] = "skip"
+	}
+	b, err := json.Marshal(plan)
 	if err != nil {
 		return "", fault.New(fault.Internal, "plan: %w", err)
 	}

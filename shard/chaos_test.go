@@ -4,9 +4,11 @@ import (
 	"context"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -128,6 +130,7 @@ func (r *wildReader) Next(ctx context.Context) (driver.Batch, error) {
 var (
 	copies = ops.RegisterFlatMap("order_test/copies", "1", func([]byte) (ops.FlatMapFunc, error) { return copyRows, nil })
 	echo   = ops.RegisterMap("order_test/echo", "1", func([]byte) (ops.MapFunc, error) { return echoRows, nil })
+	masks  = ops.RegisterMap("order_test/masks", "1", func(kind []byte) (ops.MapFunc, error) { return maskRows(string(kind)), nil })
 	faulty = ops.RegisterMap("order_test/faulty", "1", func(graph []byte) (ops.MapFunc, error) { return failRows(string(graph)), nil })
 )
 
@@ -154,6 +157,46 @@ func failRows(graph string) ops.MapFunc {
 		}
 		in.Retain()
 		return in, nil
+	}
+}
+
+// maskOf is the mask of a token.
+func maskOf(kind string, token int32) uint8 {
+	if token%3 == 0 {
+		return 0
+	}
+	if kind == "bool" {
+		return 1
+	}
+	return uint8(token % 3)
+}
+
+// maskRows adds a column m of lists as long as those of t, of bool or uint8.
+func maskRows(kind string) ops.MapFunc {
+	return func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
+		typ := arrow.DataType(arrow.PrimitiveTypes.Uint8)
+		if kind == "bool" {
+			typ = arrow.FixedWidthTypes.Boolean
+		}
+		b := array.NewListBuilder(memory.DefaultAllocator, typ)
+		defer b.Release()
+		l := in.Column(in.Schema().FieldIndices("t")[0]).(*array.List)
+		for i := range l.Len() {
+			b.Append(true)
+			from, to := l.ValueOffsets(i)
+			for _, token := range l.ListValues().(*array.Int32).Int32Values()[from:to] {
+				switch v := b.ValueBuilder().(type) {
+				case *array.BooleanBuilder:
+					v.Append(maskOf(kind, token) == 1)
+				case *array.Uint8Builder:
+					v.Append(maskOf(kind, token))
+				}
+			}
+		}
+		m := b.NewArray()
+		defer m.Release()
+		schema := arrow.NewSchema(append(in.Schema().Fields(), arrow.Field{Name: "m", Type: m.DataType()}), nil)
+		return array.NewRecordBatch(schema, append(slices.Clone(in.Columns()), m), in.NumRows()), nil
 	}
 }
 

@@ -104,21 +104,26 @@ func countFile(ctx context.Context, t driver.Table) string {
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, fp)
-	last := ""
-	for _, s := range t.Splits() { // of local files the fingerprint knows the ends only
-		if s.File == last {
-			continue
-		}
-		last = s.File
-		if st, err := os.Stat(strings.TrimPrefix(s.File, "file://")); err == nil {
-			fmt.Fprintln(h, s.File, st.ModTime().UnixNano())
-		}
-	}
+	writeTimes(h, t)
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
 	return filepath.Join(dir, "penstock", "rows", hex.EncodeToString(h.Sum(nil)[:16])+".json")
+}
+
+// writeTimes writes when the files of t were changed that are local: of these a fingerprint knows the ends only.
+func writeTimes(w io.Writer, t driver.Table) {
+	last := ""
+	for _, s := range t.Splits() {
+		if s.File == last {
+			continue
+		}
+		last = s.File
+		if st, err := os.Stat(strings.TrimPrefix(s.File, "file://")); err == nil {
+			fmt.Fprintln(w, s.File, st.ModTime().UnixNano())
+		}
+	}
 }
 
 func readCounts(file string) map[string]int64 {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/io/driver"
@@ -17,6 +18,8 @@ type openings struct {
 	mu     sync.Mutex
 	listed int
 	opened map[int]int
+	begun  map[int]int   // how often a split was read from its begin
+	again  chan struct{} // closed when one is for the second time
 }
 
 func (o *openings) Resolve(context.Context, *driver.ResolveOptions) (driver.Table, error) {
@@ -34,12 +37,18 @@ type openingsTable struct {
 func (t *openingsTable) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.Reader, error) {
 	t.o.mu.Lock()
 	t.o.opened[i]++
+	if so.FromRow == 0 {
+		if t.o.begun[i]++; t.o.begun[i] == 2 && t.o.again != nil {
+			close(t.o.again)
+			t.o.again = nil
+		}
+	}
 	t.o.mu.Unlock()
 	return t.cellsTable.Open(ctx, i, so)
 }
 
 func newOpenings(splits, rows int) *openings {
-	o := &openings{opened: map[int]int{}}
+	o := &openings{opened: map[int]int{}, begun: map[int]int{}}
 	for range splits {
 		o.rows = append(o.rows, rows)
 	}
@@ -76,8 +85,8 @@ func TestOpenedAfterRestore(t *testing.T) {
 	}
 }
 
-// The next epoch begins for a rank while another is still in this one, up to its prefetch; the data are listed
-// once, and batches are those of ranks that advance together.
+// The next epoch begins for a rank while another is still in this one, up to its prefetch, and is read before the last step of this
+// one is taken; the data are listed once, and batches are those of ranks that advance together.
 func TestNoBarrier(t *testing.T) {
 	const steps = 10
 	o := jobOptions(7)
@@ -105,9 +114,31 @@ func TestNoBarrier(t *testing.T) {
 	}
 	src := newOpenings(4, 40)
 	ds := dataset.Read(src)
-	want := read(open(t, ds, 2, o), together)
+	first := open(t, ds, 2, o)
+	want := read(first, together)
+	closeAll(t, first)
+	one := *o
+	one.Epochs = 1
+	src.begun = map[int]int{} // nobody reads it now
+	first = open(t, ds, 2, &one)
+	read(first, together[:2*steps+2])
+	closeAll(t, first)
+	for i, n := range src.begun {
+		if n != 1 {
+			t.Fatalf("an epoch reads split %d from its begin %d times", i, n)
+		}
+	}
+	again := make(chan struct{})
+	src.begun, src.again = map[int]int{}, again
 	its := open(t, ds, 2, o)
-	got := read(its, append(apart, 0, 0, 0)) // the last step, the end, a step of the next epoch
+	got := read(its, apart)
+	select {
+	case <-again:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the next epoch is not read before the last step of this one is taken")
+	}
+	late := read(its, []int{0, 0, 0}) // the last step, the end, a step of the next epoch
+	got[0] = append(got[0], late[0]...)
 	if a, b := its[0].Epoch(), its[1].Epoch(); a != 1 || b != 0 || its[0].Step() != 1 {
 		t.Errorf("rank 0 is at epoch %d, rank 1 at %d", a, b)
 	}

@@ -24,6 +24,7 @@ type graph struct {
 	stopAll bool
 	sched   order.Schedule
 	pack    *dataset.PackOptions
+	mask    string // what the column of masks is of: bool, uint8; "": there is none
 	mode    shard.Mode
 	lanes   int   // 0: the default
 	window  int64 // 0: the default
@@ -384,7 +385,11 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 			eos := int64(-2)
 			g.pack.EOS = &eos
 		}
-		g.note(" pack %+v", *g.pack)
+		if g.mask = []string{"", "bool", "uint8"}[rng.IntN(3)]; g.mask != "" {
+			g.pack.MaskColumn = "m"
+			g.has("mask column")
+		}
+		g.note(" pack %+v, masks %s", *g.pack, g.mask)
 	} else if !g.skip && rng.IntN(4) == 0 { // where rows may be skipped, it matters which columns are read
 		g.hide(rng)
 	}
@@ -400,6 +405,13 @@ func (g *graph) assemble(rng *rand.Rand, packed bool) {
 			ds = ds.Union() // random numbers depend on the unions above, and the plain run is one
 		}
 		if packed {
+			if g.mask != "" {
+				f, err := masks.Func([]byte(g.mask))
+				if err != nil {
+					panic(err)
+				}
+				ds = ds.Apply(f, nil)
+			}
 			return ds.Pack("t", g.pack)
 		}
 		var drop []string

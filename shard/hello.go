@@ -13,7 +13,7 @@ func (j *job) hello(at *snap) [][2]string {
 	n := j.Nodes
 	h := [][2]string{
 		{"version of the exchange", "1"}, {"order version", fmt.Sprint(order.Version)},
-		{"plan", j.Plan}, {"data", j.Data}, {"seed", fmt.Sprint(j.Exec.Seed)}, {"schema", j.Schema.String()}, {"form of batches", fmt.Sprintf("%+v", j.Form)},
+		{"on_error: skip of the run", fmt.Sprint(j.skips())}, {"plan", j.Plan}, {"data", j.Data}, {"seed", fmt.Sprint(j.Exec.Seed)}, {"schema", j.Schema.String()}, {"form of batches", fmt.Sprintf("%+v", j.Form)},
 		{"lineage", fmt.Sprint(j.Lineage)}, {"ranks", fmt.Sprint(j.Job.Ranks)}, {"global batch", fmt.Sprint(j.global)}, {"tail", string(j.Tail)},
 		{"steps per epoch", fmt.Sprint(j.StepsPerEpoch)}, {"epochs", fmt.Sprintf("%d from %d", j.Epochs, j.Exec.Epoch)}, {"endless", fmt.Sprint(j.Endless)},
 		{"nodes", fmt.Sprint(n.Exchange.Nodes())}, {"nodes of ranks", fmt.Sprint(n.Ranks)}, {"nodes of lanes", fmt.Sprint(n.Lanes)},

@@ -32,11 +32,14 @@ type Job struct {
 	// why, and states cannot be restored.
 	Plan    string
 	Unnamed error
-	Data    string // fingerprint of the data
-	Ranks   int
-	Runner  exec.Runner
-	Exec    exec.Options // of the runs; Seed and Epoch are the job's, Epoch the first
-	Log     *slog.Logger // hears how many rows of an epoch a policy left out; nil: nobody does
+	// OtherPolicy is what Plan would be if the run's OnError were the other one of skip and fail; "": the same. A state
+	// or ledger that has it differs in nothing else, and is told so.
+	OtherPolicy string
+	Data        string // fingerprint of the data
+	Ranks       int
+	Runner      exec.Runner
+	Exec        exec.Options // of the runs; Seed and Epoch are the job's, Epoch the first
+	Log         *slog.Logger // hears how many rows of an epoch a policy left out; nil: nobody does
 	Options
 }
 

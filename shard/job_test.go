@@ -363,7 +363,7 @@ func TestAwkwardData(t *testing.T) {
 			o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 32, Tail: shard.TailPad, Epochs: 2, Shuffle: &shard.Shuffle{Lanes: 16, WindowRows: 64}}}
 			its := open(t, ds, 4, o)
 			for epoch := range 2 {
-				seen := map[string]bool{}
+				seen := map[string]int{}
 				for done := false; !done; {
 					for _, it := range its {
 						b, err := it.Next(t.Context())
@@ -375,13 +375,18 @@ func TestAwkwardData(t *testing.T) {
 							t.Fatal(err)
 						}
 						for i := range b.Real() {
-							seen[keyOf(b.Record(), i)] = true
+							seen[keyOf(b.Record(), i)]++
 						}
 						b.Release()
 					}
 				}
 				if len(seen) != want {
 					t.Errorf("%s, %s, epoch %d: %d rows, want %d", name, filter, epoch, len(seen), want)
+				}
+				for key, n := range seen {
+					if n != 1 {
+						t.Errorf("%s, %s, epoch %d: row %s %d times", name, filter, epoch, key, n)
+					}
 				}
 			}
 			if want < 32 {

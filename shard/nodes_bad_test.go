@@ -70,8 +70,11 @@ func TestNodesDiffer(t *testing.T) {
 		"nodes of ranks":  func(_ *dataset.ShardOptions, n *shard.Nodes, _ **dataset.Dataset) { n.Ranks = []int{1, 1} },
 		"form of batches": func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) { o.Form.Tensors = true },
 		"plan":            func(_ *dataset.ShardOptions, _ *shard.Nodes, ds **dataset.Dataset) { *ds = (*ds).Filter("id > 3") },
-		"place":           func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) { o.State = later(t, ds) },
-		"lineage":         func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) { o.Lineage = true },
+		"on_error: skip of the run": func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) {
+			o.OnError = &ops.OnError{Policy: "skip"}
+		},
+		"place":   func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) { o.State = later(t, ds) },
+		"lineage": func(o *dataset.ShardOptions, _ *shard.Nodes, _ **dataset.Dataset) { o.Lineage = true },
 	} {
 		var mu sync.Mutex
 		var errs []error

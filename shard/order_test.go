@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,10 +36,19 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// overGraphs checks n random graphs, or that of PENSTOCK_SEED.
+// kept are seeds of graphs that show a mistake; they come first. A seed is good for the generator that it was found with alone: who changes
+// what newGraph draws makes these mistakes again, and keeps what is found then. What random graphs found before stands in tests of
+// its own: TestRowsBesideText and TestRulesUnderSkip (dataset), TestCounted, TestNoRulesWhereRowsAreSkipped.
+var kept = []uint64{
+	1297487954714183363,  // rows of less than a byte beside text: a split's units are its bytes
+	13757365538830811523, // a mask column: that of EOS is 0
+	3905846191609446394,  // a mask column: that of a document's later piece is that of its first
+}
+
+// overGraphs checks n random graphs behind those that are kept, or that of PENSTOCK_SEED.
 func overGraphs(t *testing.T, n int, check func(g *graph, t *testing.T, sum *tally) error) (sum tally) {
 	t.Helper()
-	var seeds []uint64
+	seeds := slices.Clone(kept)
 	base := rand.Uint64()
 	for i := range n {
 		seeds = append(seeds, base+uint64(i))
@@ -121,7 +131,7 @@ func (t *tally) add(o tally) {
 var rarely = map[string]int{
 	// Of graphs.
 	"arrow files": 15, "counted text": 6, "rows beside text": 9, "dense rows beside text": 15, "default lanes": 16, "several default lanes": 50, "default window": 12,
-	"select": 12, "drop": 14, "rename": 10, "hidden columns": 16,
+	"select": 12, "drop": 14, "rename": 10, "hidden columns": 16, "mask column": 20,
 	// Of runs.
 	"tensors": 2, "all columns as tensors": 60, "stack": 5, "dtype": 1, "lists pad": 30, "lists pad_global": 30, "lists ragged": 30, "tensors of packed samples": 5,
 	"lineage": 2, "lineage of packed samples": 10, "batch per rank": 3, "ranks above 32": 5, "rules off": 2,

@@ -260,7 +260,7 @@ func (g *graph) packed(rows []*modelRow) (out []*modelRow) {
 			sample.keys = append(sample.keys, rows[x.Doc].keys...)
 			for i := range x.N {
 				ids = append(ids, fmt.Sprint(docs[x.Doc][x.From+i]))
-				segs, pos, mask = append(segs, fmt.Sprint(k+1)), append(pos, fmt.Sprint(i)), append(mask, "1")
+				segs, pos, mask = append(segs, fmt.Sprint(k+1)), append(pos, fmt.Sprint(i)), append(mask, g.maskAt(rows[x.Doc], x.From+i))
 			}
 		}
 		for len(ids) < g.pack.Length {
@@ -268,13 +268,21 @@ func (g *graph) packed(rows []*modelRow) (out []*modelRow) {
 		}
 		list := func(x []string) string { return "[" + strings.Join(x, ",") + "]" }
 		sample.text = "input_ids=" + list(ids)
-		if g.pack.LossMask {
+		if g.pack.LossMask || g.mask != "" {
 			sample.text += " loss_mask=" + list(mask)
 		}
 		sample.text += " position_ids=" + list(pos) + " segment_ids=" + list(segs)
 		out = append(out, sample)
 	}
 	return out
+}
+
+// maskAt is the mask of a token of a document, or of what is behind the last one.
+func (g *graph) maskAt(r *modelRow, i int32) string {
+	if g.mask == "" || int(i) >= len(r.tokens) {
+		return "1"
+	}
+	return fmt.Sprint(maskOf(g.mask, r.tokens[i]))
 }
 
 // epoch is the reference's epoch.

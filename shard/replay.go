@@ -70,7 +70,8 @@ func (j *job) find(at At) (State, error) {
 	// What the ledger given does not know, as it is of another epoch or ends too early, was perhaps counted before.
 	j.dry = true
 	var unknown *unknownWindow
-	kept := j.cached(at.Epoch)
+	file := j.cacheFile(at.Epoch) // of the files as they are now: they may change while they are counted
+	kept := j.cached(file)
 	if kept == nil {
 		kept = newLedger(j)
 	}
@@ -94,7 +95,7 @@ func (j *job) find(at At) (State, error) {
 	j.dry = false
 	s, err := j.skip(&from, n, step)
 	if err == nil {
-		j.cache(at.Epoch)
+		j.cache(file)
 	}
 	return s, err
 }
@@ -210,12 +211,14 @@ func (j *job) cacheFile(epoch uint64) string {
 	fmt.Fprintf(h, "%s\n%s\n%d\n%d\n", j.Plan, j.Data, j.Exec.Seed, epoch)
 	for _, s := range j.Sources {
 		fmt.Fprintln(h, s.Layout.shape)
+		for _, st := range s.Layout.scans {
+			writeTimes(h, st.Scan.Table)
+		}
 	}
 	return filepath.Join(dir, "penstock", "ledgers", hex.EncodeToString(h.Sum(nil)[:16]))
 }
 
-func (j *job) cached(epoch uint64) *Ledger {
-	file := j.cacheFile(epoch)
+func (j *job) cached(file string) *Ledger {
 	if file == "" {
 		return nil
 	}
@@ -232,8 +235,7 @@ func (j *job) cached(epoch uint64) *Ledger {
 }
 
 // cache keeps what was counted; where that fails it is counted again next time.
-func (j *job) cache(epoch uint64) {
-	file := j.cacheFile(epoch)
+func (j *job) cache(file string) {
 	if file == "" || os.MkdirAll(filepath.Dir(file), 0o700) != nil {
 		return
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/csvio"
@@ -203,6 +205,48 @@ func TestCounted(t *testing.T) {
 	}
 	if n != 989 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// What StateAt counted is not taken for that of a text file that changed in its middle since then, where its fingerprint does
+// not see it: the place is that of a run of the new file.
+func TestCountedAgain(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	file := filepath.Join(t.TempDir(), "a.csv")
+	ds := dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "s": "string"}}))
+	o := jobOptions(7)
+	o.OnError, o.GlobalBatch, o.Shuffle = &ops.OnError{Policy: "skip"}, 100, &shard.Shuffle{Lanes: 1, WindowBytes: 4 << 10}
+	at := func(bad int, changed time.Time) (s shard.State, said int) {
+		t.Helper()
+		row := "1234567," + strings.Repeat("a", 31) + "\n"
+		text := "id,s\n" + strings.Repeat(row, 2000) + strings.Repeat("no"+row[2:], bad) + strings.Repeat(row, 4000-bad)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, changed, changed); err != nil {
+			t.Fatal(err)
+		}
+		fresh := ds.Refresh()
+		it := open(t, fresh, 1, o)[0]
+		for range 50 {
+			next(t, it)
+		}
+		for range 2 { // counted, and from the cache
+			var err error
+			if s, err = fresh.StateAt(t.Context(), 1, o, shard.At{Step: 50, Counting: func(string) { said++ }}); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(it.State(), s); d != "" {
+				t.Errorf("%d bad rows: the state after 50 steps is another one (- as it was): %s", bad, d)
+			}
+		}
+		return s, said
+	}
+	now := time.Unix(1_700_000_000, 0)
+	was, first := at(0, now)
+	is, second := at(500, now.Add(time.Second))
+	if first != 1 || second != 1 || was.Data != is.Data || cmp.Equal(was.Sources, is.Sources) {
+		t.Errorf("counted %d and %d times; the places are %v and %v", first, second, was.Sources, is.Sources)
 	}
 }
 

@@ -2,8 +2,10 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/internal/order"
 )
@@ -124,6 +126,8 @@ func (j *job) restore(s State) (snap, error) {
 		return snap{}, fault.New(fault.Unsupported, "restore: the state has order version %d, this program knows version %d", s.Order, order.Version)
 	case j.Plan == "":
 		return snap{}, fault.New(fault.Unsupported, "restore: this plan cannot be compared with that of the state: %w", j.Unnamed)
+	case s.Plan != j.Plan && s.Plan == j.OtherPolicy:
+		return bad("%w: %s", ErrOtherJob, j.otherPolicy())
 	case s.Plan != j.Plan:
 		return bad("%w: it is of another plan (%.12s, this one is %.12s): sources, steps, pack and shuffle must be as they were", ErrOtherJob, s.Plan, j.Plan)
 	case s.Data != j.Data:
@@ -192,6 +196,18 @@ func (j *job) restore(s State) (snap, error) {
 	at.weights = reweigh(s.Weights, j.Weights, s.Sample)
 	return at, nil
 }
+
+// otherPolicy says how a job differs from one whose plan is j.OtherPolicy.
+func (j *job) otherPolicy() string {
+	was, is := "skips rows that do not parse", "does not"
+	if j.skips() {
+		was, is = "does not skip rows that do not parse", "does"
+	}
+	return fmt.Sprintf("it is of a run that %s, and this one %s: on_error of the run must be as it was, as it decides which rows are samples", was, is)
+}
+
+// skips reports whether the run leaves out rows that it cannot process.
+func (j *job) skips() bool { return j.Exec.OnError.Policy == exec.Skip }
 
 // positions checks that the positions of a state are some that its epoch has, and where no step changes the
 // number of rows, that they fit its sample.

@@ -173,9 +173,38 @@ func packEpoch(args []string) (figures, error) {
 	return f, nil
 }
 
+// windows finds for every row of ds, whose first column numbers them, the window that it is in, in the first epoch of o; windows
+// count through all lanes, n in all. It reads the epoch sample by sample, and sees which lane each moved.
+func windows(ds *dataset.Dataset, o dataset.ShardOptions, rows int64) (of []int32, n int32, err error) {
+	o.GlobalBatch, o.Prefetch, o.Form = 1, 256, shard.Form{}
+	it, err := ds.Iterator(context.Background(), &o)
+	if err != nil {
+		return nil, 0, err
+	}
+	at := it.State().Sources[0].Pos
+	began := map[[2]int64]int32{} // by lane and window
+	of = make([]int32, rows)
+	_, err = drain(it, func(b *shard.Batch) {
+		pos := it.State().Sources[0].Pos
+		for v, p := range pos {
+			if p == at[v] || p[1] == 0 { // a window that has given nothing began in its lane's time
+				continue
+			}
+			w := [2]int64{int64(v), p[0]}
+			if _, ok := began[w]; !ok {
+				began[w] = n
+				n++
+			}
+			of[b.Record().Column(0).(*array.Int64).Value(0)] = began[w]
+		}
+		at = pos
+	})
+	return of, n, err
+}
+
 // stragglers runs a map that sleeps 30 ms per 1,024 rows, as one that waits for a service, over windows
-// of that size, on 8 tasks; of the rows, 1 % in stretches as long as a window take 20 times as long.
-// It gives the share of the ideal throughput: of 8 tasks that never wait. There are 2,048 windows, so
+// of that size, on 8 tasks; the rows of one window in 100 take FACTOR times as long.
+// It gives the share of the ideal throughput: of 8 tasks that never wait. There are 2,048 windows and more, so
 // that what the last ones wait for does not weigh.
 //
 //	slow DIR FACTOR
@@ -186,7 +215,18 @@ func stragglers(args []string) (figures, error) {
 	}
 	const window, cpus = 1024, 8
 	const perRow = 30 * time.Millisecond / window
-	slow := func(row int64) bool { return row/window%100 == 37 }
+	ds := dataset.ReadParquet(args[0] + "/sorted")
+	rows, err := ds.Count(context.Background(), nil)
+	if err != nil {
+		return nil, err
+	}
+	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30, CPUs: cpus}, Options: batches}
+	o.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, Lanes: 64, WindowRows: window}
+	of, all, err := windows(ds.Select("row"), *o, rows)
+	if err != nil {
+		return nil, err
+	}
+	slow := func(row int64) bool { return of[row]%100 == 37 }
 	nap := func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) {
 		var d time.Duration
 		for _, r := range in.Column(0).(*array.Int64).Int64Values() {
@@ -200,11 +240,6 @@ func stragglers(args []string) (figures, error) {
 		in.Retain()
 		return in, nil
 	}
-	ds := dataset.ReadParquet(args[0] + "/sorted")
-	rows, err := ds.Count(context.Background(), nil)
-	if err != nil {
-		return nil, err
-	}
 	var work time.Duration
 	for r := range rows {
 		if slow(r) {
@@ -213,8 +248,6 @@ func stragglers(args []string) (figures, error) {
 			work += perRow
 		}
 	}
-	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: 1 << 30, CPUs: cpus}, Options: batches}
-	o.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, Lanes: 64, WindowRows: window}
 	it, err := ds.MapBatches(nap, nil).Iterator(context.Background(), o)
 	if err != nil {
 		return nil, err
@@ -224,5 +257,6 @@ func stragglers(args []string) (figures, error) {
 		return nil, err
 	}
 	f["of_ideal"] = work.Seconds() / cpus / f["seconds"]
+	f["windows"], f["slow_windows"] = float64(all), float64((all+62)/100)
 	return f, whole(f, float64(rows))
 }

@@ -202,7 +202,7 @@ func replay(args []string) (figures, error) {
 	return f, it.Close()
 }
 
-// budget reads a shuffled epoch of samples within a budget.
+// budget reads two shuffled epochs of samples within a budget.
 //
 //	memory DIR MIB
 func budget(args []string) (figures, error) {
@@ -211,7 +211,7 @@ func budget(args []string) (figures, error) {
 		return nil, err
 	}
 	o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, Memory: mib << 20}, Options: batches}
-	o.Shuffle, o.Epochs = &shard.Shuffle{Mode: shard.ModeWindow}, 2 // the second begins while the first drains
+	o.Shuffle, o.Epochs, o.Endless = &shard.Shuffle{Mode: shard.ModeWindow}, 2, true // the second begins while the first drains
 	it, err := dataset.ReadParquet(args[0]+"/samples").Iterator(context.Background(), o)
 	if err != nil {
 		return nil, err
@@ -224,5 +224,5 @@ func budget(args []string) (figures, error) {
 		return nil, fmt.Errorf("this system does not say how much memory a process takes")
 	}
 	f["peak_rss"], f["peak_budget"] = peakRSS(), float64(it.Stats().Engine.PeakBytes)
-	return f, whole(f, sampleRows)
+	return f, whole(f, 2*sampleRows)
 }

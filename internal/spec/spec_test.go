@@ -146,6 +146,21 @@ func TestShards(t *testing.T) {
 	if d := cmp.Diff(want, o.Options); d != "" || ranks != 4 || o.Seed != 7 {
 		t.Errorf("%d ranks, seed %d: %s", ranks, o.Seed, d)
 	}
+	all := strings.NewReplacer("prefetch: 0", "prefetch: 3\n  with_lineage: true\n  epochs: 5\n  steps_per_epoch: 9\n  endless: true",
+		"y: }", "y: , v: {stack: [a, b], dtype: int16, offset: -2.5}, w: {lists: pad_global, length: 12}, z: {lists: ragged}}",
+		"window_rows: 16384", "window_bytes: 2MiB, mode: window").Replace(dealt)
+	if s, err = parse(t, "s", []byte(all), []string{"run.id=r5"}); err != nil {
+		t.Fatal(err)
+	}
+	want.Prefetch, want.Lineage, want.Epochs, want.StepsPerEpoch, want.Endless, want.ID = 3, true, 5, 9, true, "r5"
+	want.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, WindowBytes: 2 << 20, Lanes: 64, Resident: 1 << 30}
+	want.Form.Columns["v"] = shard.Column{Stack: []string{"a", "b"}, DType: shard.Int16, Offset: -2.5}
+	want.Form.Columns["w"] = shard.Column{Lists: shard.ListsPadGlobal, Length: 12}
+	want.Form.Columns["z"] = shard.Column{Lists: shard.ListsRagged}
+	ranks, o, err = s.ShardOptions()
+	if d := cmp.Diff(want, o.Options); err != nil || d != "" || ranks != 8 {
+		t.Errorf("%d ranks, %v: %s", ranks, err, d)
+	}
 	m := s.Source.Mix
 	if _, err := s.Dataset(); err != nil || len(m.Sources) != 2 || !m.Sources[1].Repeat || m.Sources[0].Weight != 7 || m.Schedule[0].At != 50 || m.Stop != "all" {
 		t.Errorf("%v: %+v", err, m)
