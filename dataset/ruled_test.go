@@ -251,10 +251,10 @@ func TestOtherPolicy(t *testing.T) {
 
 // A job whose steps fail for a row goes on from its state with a policy that skips it, and back: no sample was made of such rows.
 func TestSkipFromAState(t *testing.T) {
-	ds := dataset.Range(100_000).WithColumns(`x = cast(id == 90000 ? 300 : 3, "uint8")`)
+	ds := dataset.Range(1_000_000).WithColumns(`x = cast(id == 900000 ? 300 : 3, "uint8")`)
 	skip, fail := &ops.OnError{Policy: "skip"}, &ops.OnError{Policy: "fail"}
 	for _, c := range []struct{ was, is *ops.OnError }{{fail, skip}, {nil, skip}, {skip, fail}} {
-		o := dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: c.was}, Options: shard.Options{GlobalBatch: 1000, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}, Epochs: 1, Prefetch: 1}}
+		o := dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: c.was}, Options: shard.Options{GlobalBatch: 10_000, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}, Epochs: 1, Prefetch: 1}}
 		it, err := ds.Iterator(t.Context(), &o)
 		if err != nil {
 			t.Fatal(err)
@@ -288,7 +288,7 @@ func TestSkipFromAState(t *testing.T) {
 		if err := it.Close(); err != nil {
 			t.Error(err)
 		}
-		if first != 20_000 || c.is == skip && (err != io.EOF || rows != 79_000) || c.is == fail && fault.CodeOf(err) != fault.RowError { // what is left of the last step is dropped
+		if first != 200_000 || c.is == skip && (err != io.EOF || rows != 790_000) || c.is == fail && fault.CodeOf(err) != fault.RowError { // what is left of the last step is dropped
 			t.Errorf("%v after %v: %d rows from %d on, %v", c.is, c.was, rows, first, err)
 		}
 	}
