@@ -9,7 +9,7 @@ import (
 const (
 	chunkWindows = 4096  // windows whose reading is planned at once
 	chunkTasks   = 16384 // and slices of splits, but for one window
-	nextChunk    = 96    // windows before the end of a chunk at which the next one is begun
+	nextChunk    = 384   // windows before the end of a chunk at which the next one is begun
 )
 
 // chunk is a number of windows that follow each other in the order of production,
