@@ -23,7 +23,7 @@ type PackOptions struct {
 	// LossMask adds a column that is 1 for tokens and 0 for padding.
 	LossMask bool
 	// MaskColumn takes the loss mask from a column of lists as long as the tokens', of
-	// integers or bool.
+	// uint8, int8 or bool.
 	MaskColumn string
 }
 

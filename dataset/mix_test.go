@@ -134,6 +134,7 @@ func TestMixErrors(t *testing.T) {
 		{lists().Pack("t", nil), "step 1 (pack): length must be 1 to", true},
 		{lists().Pack("x", eight), `step 1 (pack): unknown column "x"; have id, t`, false},
 		{lists().Pack("id", eight), "pack needs lists of an integer type", false},
+		{lists().WithColumns("m = t").Pack("t", &dataset.PackOptions{Length: 8, MaskColumn: "m"}), `must be a list of uint8, int8 or bool: make it one, as by cast(m, "list<uint8>")`, false},
 		{lists().Limit(3).Pack("t", eight), "step 2 (pack): limit 3 (step 1 (limit)) needs rows in order, which shards shuffle: use sample", false},
 		{lists().Pack("t", eight).Limit(3), "step 2 (limit): steps come before pack", false},
 		{lists().Pack("t", eight).MapBatches(func(_ context.Context, in arrow.RecordBatch) (arrow.RecordBatch, error) { return in, nil }, nil), "steps come before pack", false},

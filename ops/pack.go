@@ -38,7 +38,7 @@ type PackSpec struct {
 	PadID      int64  // fills what is left of a sample
 	EOS        *int64 // behind every document that has tokens, and part of its length; nil: nothing is
 	LossMask   bool   // adds loss_mask: 1 for tokens, 0 for padding
-	MaskColumn string // lists as long as the tokens', of integers or bool: loss_mask is taken from it
+	MaskColumn string // lists as long as the tokens', of uint8, int8 or bool: loss_mask is taken from it
 }
 
 // NewPack packs lists of tokens. The columns are input_ids (fixed_size_list of the tokens'
@@ -79,9 +79,9 @@ func NewPack(in Node, p PackSpec, m Meta) (*Pack, error) {
 		if err != nil {
 			return nil, fault.Wrap(err, m.place())
 		}
-		if mask == nil || !arrow.IsInteger(mask.ID()) && mask.ID() != arrow.BOOL {
+		if mask == nil || mask.ID() != arrow.UINT8 && mask.ID() != arrow.INT8 && mask.ID() != arrow.BOOL {
 			f, _ := column(in.Schema(), p.MaskColumn)
-			return nil, m.wrong("mask column %q is %s; it must be a list of integers or bool", p.MaskColumn, expr.TypeName(f.Type))
+			return nil, m.wrong("mask column %q is %s; it must be a list of uint8, int8 or bool: make it one, as by cast(%s, \"list<uint8>\")", p.MaskColumn, expr.TypeName(f.Type), p.MaskColumn)
 		}
 	}
 	return &Pack{Meta: m, In: in, PackSpec: p, schema: packSchema(elem, p)}, nil

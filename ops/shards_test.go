@@ -14,10 +14,10 @@ import (
 
 func TestSources(t *testing.T) {
 	n := must(t, `mix at=10:0;1;1 stop=all
-		a 3: read a: id int, tokens list<int>, m list<int>, x double
+		a 3: read a: id int, tokens list<int>, m list<int8>, x double
 			filter x > 1
 			pack tokens length=8 mask=m
-		b 1 repeat: read b: m list<int>, tokens list<int>
+		b 1 repeat: read b: m list<int8>, tokens list<int>
 			pack tokens length=8 mask=m
 		c 0: read c: tokens list<int>
 			pack tokens length=8 loss_mask`)
@@ -37,12 +37,12 @@ func TestSources(t *testing.T) {
 		fmt.Fprintf(&b, "%s %d %v: %v of source %d\n", s.Name, s.Weight, s.Repeat, s.Plan.Schema().Fields(), ops.Reads(opt)[0].Ordinal)
 		fmt.Fprint(&b, ops.Format(opt))
 	}
-	want := `a 3 false: [tokens: type=list<item: int64, nullable>, nullable m: type=list<item: int64, nullable>, nullable] of source 0
+	want := `a 3 false: [tokens: type=list<item: int64, nullable>, nullable m: type=list<item: int8, nullable>, nullable] of source 0
 project tokens, m    [step 2 (pack)]
   filter x > 1    [step 1 (filter)]
-    read fake {"name":"a","cols":["id int","tokens list\u003cint\u003e","m list\u003cint\u003e","x double"]} columns [tokens, m, x] where x > 1    [source (fake)]
-b 1 true: [m: type=list<item: int64, nullable>, nullable tokens: type=list<item: int64, nullable>, nullable] of source 1
-read fake {"name":"b","cols":["m list\u003cint\u003e","tokens list\u003cint\u003e"]}    [source (fake)]
+    read fake {"name":"a","cols":["id int","tokens list\u003cint\u003e","m list\u003cint8\u003e","x double"]} columns [tokens, m, x] where x > 1    [source (fake)]
+b 1 true: [m: type=list<item: int8, nullable>, nullable tokens: type=list<item: int64, nullable>, nullable] of source 1
+read fake {"name":"b","cols":["m list\u003cint8\u003e","tokens list\u003cint\u003e"]}    [source (fake)]
 c 0 false: [tokens: type=list<item: int64, nullable>, nullable] of source 2
 read fake {"name":"c","cols":["tokens list\u003cint\u003e"]}    [source (fake)]
 `

@@ -55,7 +55,7 @@ const (
 	stallTimeout    = 5 * time.Minute
 	readTimeout     = 2 * time.Minute
 	minBatchBytes   = 4 << 10
-	aheadTasks      = 256 // and aheadPerCPU for each CPU: the others have work while one is at a task that takes 30 times as long
+	aheadTasks      = 256 // at least, and aheadPerCPU for each CPU: the others have work while one is at a task that takes 30 times as long
 	aheadPerCPU     = 32
 	enoughBytes     = 4 << 20 // queued per task at work: a few batches, which the caches of the CPUs may still hold
 	defaultAttempts = 3
