@@ -93,7 +93,8 @@ func (d *Dataset) CheckShards(ctx context.Context, n int, o *ShardOptions) (laid
 }
 
 // StateAt finds the state of Shards(n, o) before a step, without making the batches before it: restored,
-// iterators give that step next. See [shard.StateAt].
+// iterators give that step next. Where rows are known without running steps, and on_error does not skip, it supposes that no row before
+// it fails. See [shard.StateAt].
 func (d *Dataset) StateAt(ctx context.Context, n int, o *ShardOptions, at shard.At) (shard.State, error) {
 	opt := o.or(shard.ModeWindow)
 	j, err := d.shardJob(ctx, n, opt)
@@ -160,11 +161,10 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 			j.Weights = append(j.Weights, shard.WeightsAt(w))
 		}
 	}
-	skip := parseSkips(root, o.OnError)
+	skip := o.OnError != nil && o.OnError.Policy == "skip"
 	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, skip)
-	if parseSkips(root, &ops.OnError{Policy: "skip"}) {
-		j.OtherPolicy, _ = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, !skip)
-	}
+	j.OtherPolicy, _ = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, !skip)
+	j.GoesOn = skip && !parseSkips(root, o.OnError)
 	if j.Data, err = dataFingerprint(ctx, root); err != nil {
 		j.Plan, j.OtherPolicy, j.Unnamed = "", "", err
 	}
@@ -264,8 +264,8 @@ func skips(st *exec.Stage) bool {
 	return slices.ContainsFunc(st.Inputs, skips)
 }
 
-// orderFingerprint identifies all of a plan that decides the samples, but for the data. skip: rows of text that do not parse are left
-// out, also for columns that nothing is made of. Where steps fail the policy is no part of it: a run without it has given no row of a window that has such rows.
+// orderFingerprint identifies all of a plan that decides the samples, but for the data. skip: the run leaves out rows
+// that it cannot process.
 func orderFingerprint(sources []ops.Source, stopAll bool, mode shard.Mode, id string, skip bool) (string, error) {
 	type source struct {
 		Name, Plan string

@@ -108,7 +108,7 @@ func TestResumeCost(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	rows, _ := groups(t, r, dir, 8, 40_000)
-	const lanes, window, global, ahead = 6, 128, 64, 80
+	const lanes, window, global, ahead = 6, 128, 64, 272
 	ds := dataset.ReadParquet(dir+"/*/*.parquet").Select("a", "c")
 	options := func(s *shard.State) *dataset.ShardOptions {
 		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, CPUs: 1}}

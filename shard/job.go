@@ -32,9 +32,11 @@ type Job struct {
 	// why, and states cannot be restored.
 	Plan    string
 	Unnamed error
-	// OtherPolicy is what Plan would be if the run's OnError were the other one of skip and fail; "": the same. A state
-	// or ledger that has it differs in nothing else, and is told so.
+	// OtherPolicy is what Plan would be if the run's OnError were the other one of skip and fail. A state or ledger that has it differs
+	// in nothing else, and is told so; with GoesOn this job goes on from it: a run that would have failed for a row has given
+	// nothing of the row's window.
 	OtherPolicy string
+	GoesOn      bool
 	Data        string // fingerprint of the data
 	Ranks       int
 	Runner      exec.Runner

@@ -299,9 +299,9 @@ func ReadLedger(r io.Reader) (*Ledger, error) {
 // check refuses a ledger of another job.
 func (l *Ledger) check(j *job) error {
 	switch {
-	case l.plan != j.Plan && l.plan == j.OtherPolicy:
+	case l.plan != j.Plan && l.plan == j.OtherPolicy && !j.GoesOn:
 		return fault.New(fault.Invalid, "the ledger is of another job: %s", j.otherPolicy())
-	case l.plan != j.Plan:
+	case l.plan != j.Plan && l.plan != j.OtherPolicy:
 		return fault.New(fault.Invalid, "the ledger is of another plan (%.12s, this one is %.12s)", l.plan, j.Plan)
 	case l.data != j.Data:
 		return fault.New(fault.Invalid, "the ledger is of other data (%.12s, this is %.12s)", l.data, j.Data)

@@ -126,9 +126,9 @@ func (j *job) restore(s State) (snap, error) {
 		return snap{}, fault.New(fault.Unsupported, "restore: the state has order version %d, this program knows version %d", s.Order, order.Version)
 	case j.Plan == "":
 		return snap{}, fault.New(fault.Unsupported, "restore: this plan cannot be compared with that of the state: %w", j.Unnamed)
-	case s.Plan != j.Plan && s.Plan == j.OtherPolicy:
+	case s.Plan != j.Plan && s.Plan == j.OtherPolicy && !j.GoesOn:
 		return bad("%w: %s", ErrOtherJob, j.otherPolicy())
-	case s.Plan != j.Plan:
+	case s.Plan != j.Plan && s.Plan != j.OtherPolicy:
 		return bad("%w: it is of another plan (%.12s, this one is %.12s): sources, steps, pack and shuffle must be as they were", ErrOtherJob, s.Plan, j.Plan)
 	case s.Data != j.Data:
 		return bad("%w: the data is not what it was (%.12s, now %.12s): a file was added, removed or changed since the state was taken", ErrOtherJob, s.Data, j.Data)
@@ -199,9 +199,9 @@ func (j *job) restore(s State) (snap, error) {
 
 // otherPolicy says how a job differs from one whose plan is j.OtherPolicy.
 func (j *job) otherPolicy() string {
-	was, is := "skips rows that do not parse", "does not"
+	was, is := "skips rows that cannot be processed", "does not"
 	if j.skips() {
-		was, is = "does not skip rows that do not parse", "does"
+		was, is = "does not skip rows that cannot be processed", "does"
 	}
 	return fmt.Sprintf("it is of a run that %s, and this one %s: on_error of the run must be as it was, as it decides which rows are samples", was, is)
 }

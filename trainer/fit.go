@@ -184,6 +184,13 @@ func (c *controller) forget() {
 	if c.status != nil {
 		_ = c.status.close() // what it says is removed
 	}
+	if c.served != nil {
+		_ = c.served.Close() // fit's end closes it again, which is nothing
+	}
+	if c.dataLog != nil {
+		_ = c.dataLog.Close() // has all that the data process said
+		c.dataLog = nil
+	}
 	if c.logs != "" { // what is not empty stays
 		if file := filepath.Join(c.logs, c.dataName()+".log"); isEmpty(file) {
 			_ = os.Remove(file)

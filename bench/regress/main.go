@@ -41,7 +41,7 @@ func main() {
 	noise := flag.Float64("noise", 1.2, "how far apart rounds may be")
 	rounds := flag.Int("rounds", 7, "rounds of workloads in turn")
 	flag.Parse()
-	if flag.NArg() != 2 {
+	if flag.NArg() != 2 || *rounds < 1 {
 		log.Fatal("usage: regress [-update] [-tolerance X] [-noise X] [-rounds N] RESULTS DIR")
 	}
 	data := filepath.Join(flag.Arg(1), "regress")

@@ -103,15 +103,15 @@ func (s *Spec) AtShards(err error) error {
 	if strings.Contains(text, "restore: ") { // of a state, not of the spec
 		return err
 	}
+	if c := fault.PlaceOf(err).Column; c != "" && !strings.Contains(c, ".") {
+		return s.at("shards.columns."+c, err)
+	}
 	for _, key := range []string{"run.on_error.dead_letter", "shards.shuffle.window_rows", "shards.shuffle.window_bytes", "shards.shuffle.lanes",
 		"shards.shuffle.resident", "shards.shuffle.mode", "shards.batch_per_rank", "shards.global_batch", "shards.steps_per_epoch", "shards.tail"} {
 		name := key[strings.LastIndexByte(key, '.')+1:]
 		if strings.Contains(strings.ReplaceAll(text, "dead letter", "dead_letter"), name) && s.has(key) {
 			return s.at(key, err)
 		}
-	}
-	if c := fault.PlaceOf(err).Column; c != "" && !strings.Contains(c, ".") {
-		return s.at("shards.columns."+c, err)
 	}
 	if strings.Contains(text, "shuffle: ") {
 		return s.at("shards.shuffle", err)

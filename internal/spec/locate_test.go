@@ -95,6 +95,7 @@ func TestAtShards(t *testing.T) {
 		{fault.New(fault.Invalid, "shuffle: one window takes too much"), "s.yaml:6:5: "},
 		{fault.New(fault.Unsupported, "dead letters of shards"), "s.yaml:9:45: "},
 		{fault.New(fault.Invalid, "no tensor form").At(fault.Place{Column: "id"}), "s.yaml:8:17: "},
+		{fault.New(fault.Invalid, "no such column; it has lanes of its own").At(fault.Place{Column: "id"}), "s.yaml:8:17: "},
 		{fault.New(fault.Invalid, "an epoch has no end: give steps_per_epoch"), "s.yaml:4:3: "},
 		{fault.New(fault.Unavailable, "the bucket is away"), "the bucket"},
 		{fault.New(fault.Invalid, "restore: the state is of seed 0"), "restore: "},

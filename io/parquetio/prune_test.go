@@ -121,7 +121,7 @@ func TestBoundsOfParquetGo(t *testing.T) {
 		b.Field(2).(*array.Int64Builder).Append(int64(r))
 	})
 	defer rec.Release()
-	for by, floats := range map[string]bool{"github.com/parquet-go/parquet-go version 0.32.0(build )": true, "github.com/segmentio/parquet-go version 0.0.0(build )": true, "parquet-cpp-arrow version 25.0.1": false} {
+	for by, floats := range map[string]bool{"github.com/parquet-go/parquet-go version 0.32.0(build )": true, "github.com/segmentio/parquet-go version 0.0.0(build )": true, "parquet-cpp-arrow version 25.0.1": false, parquet.DefaultCreatedBy: false} {
 		path := filepath.Join(t.TempDir(), "f.parquet")
 		writeWith(t, path, rec, parquet.WithCreatedBy(by), parquet.WithPageIndexEnabled(true), parquet.WithDataPageSize(500), parquet.WithBatchSize(100))
 		tab := mustOpen(t, nil, path)

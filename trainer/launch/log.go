@@ -1,10 +1,9 @@
 package launch
 
 import (
-	"bytes"
 	"io"
+	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -12,17 +11,17 @@ import (
 // Local is the launcher that [Processes] makes. What processes print that are no workers can go where the output of workers goes.
 type Local interface {
 	Launcher
-	// Log makes a writer for what one prints: it goes to the file name.log in Options.Logs, which is rotated, and to the terminal, with the name before each line.
-	// A line is written and shown when it ends, or the log is closed. Write returns no error: where the file cannot be written the terminal is told. Safe for concurrent use; close it once.
+	// Log makes a writer for what one prints: it goes to the file name.log in Options.Logs, which is rotated, and to the terminal, with the name before each line,
+	// as what workers print does. Where the file cannot be written the terminal is told. Write waits for a terminal as a worker does; it is safe for concurrent use, and
+	// Close, to be called once, returns when all is written.
 	Log(name string) (io.WriteCloser, error)
 }
 
-// log is what Local.Log makes.
+// log is what Local.Log makes: the way of a worker's output, from the other end of a pipe.
 type log struct {
-	o  *output
-	mu sync.Mutex // of what follows
-	s  *stream
-	b  []byte // of a line that has not ended
+	*os.File
+	o *output
+	s *stream
 }
 
 func (p *processes) Log(name string) (io.WriteCloser, error) {
@@ -35,33 +34,25 @@ func (p *processes) Log(name string) (io.WriteCloser, error) {
 		}
 		o.file = f
 	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		o.closeFile()
+		return nil, fault.New(fault.Exhausted, "a pipe for what %s prints: %w", name, err)
+	}
 	if p.Terminal != nil {
 		o.term = newTerminal(p.Terminal, &p.screen, []int{0}, func(int) string { return name })
 	}
-	return &log{o: o, s: newStream(o, nil, true)}, nil
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.b = append(l.b, b...)
-	cut := bytes.LastIndexAny(l.b, "\r\n") + 1
-	if cut == 0 && len(l.b) >= maxLine {
-		cut = whole(l.b, false)
-	}
-	l.s.take(l.b[:cut])
-	l.b = l.b[:copy(l.b, l.b[cut:])]
-	return len(b), nil
+	l := &log{File: w, o: o, s: newStream(o, r, true)}
+	go l.s.read() // joined by Close
+	return l, nil
 }
 
 func (l *log) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.s.take(l.b)
-	l.s.flush()
+	err := l.File.Close()
+	<-l.s.done
 	l.o.closeFile()
 	if l.o.term != nil {
 		l.o.term.close()
 	}
-	return nil
+	return err
 }
