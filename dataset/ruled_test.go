@@ -249,6 +249,22 @@ func TestOtherPolicy(t *testing.T) {
 	}
 }
 
+// Of an epoch without a step is said why.
+func TestEmptyEpochIsSaid(t *testing.T) {
+	var said strings.Builder
+	o := dataset.ShardOptions{RunOptions: dataset.RunOptions{Log: slog.New(slog.NewTextHandler(&said, nil))}, Options: shard.Options{GlobalBatch: 451}}
+	for _, c := range []struct{ filter, want string }{
+		{"id < 450", "epoch 0 has no step: 450 samples are fewer than a global batch of 451, and tail drop leaves them out: make global_batch smaller, or give tail: pad"},
+		{"id < 0", "epoch 0 has no step: it has no samples"}, {"id < 451", ""},
+	} {
+		said.Reset()
+		dealt(t, dataset.Range(1000).Filter(c.filter), o, 0)
+		if got := said.String(); strings.Contains(got, "has no step") != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", c.filter, got)
+		}
+	}
+}
+
 // A job whose steps fail for a row goes on from its state, and ledger, with a policy that skips it: no sample was made of a window with such rows. The
 // other way round it may have been.
 func TestSkipFromAState(t *testing.T) {

@@ -41,7 +41,7 @@ type Job struct {
 	Ranks       int
 	Runner      exec.Runner
 	Exec        exec.Options // of the runs; Seed and Epoch are the job's, Epoch the first
-	Log         *slog.Logger // hears how many rows of an epoch a policy left out; nil: nobody does
+	Log         *slog.Logger // hears how many rows of an epoch a policy left out, and of epochs without a step; nil: nobody does
 	Options
 }
 
@@ -232,7 +232,11 @@ func (j *job) lanes(i int) lanes.Config {
 			if len(j.Sources) > 1 {
 				of = fmt.Sprintf(" of source %s", s.Name)
 			}
-			j.Log.Warn(fmt.Sprintf("on_error: %d of %d rows%s were skipped in epoch %d", skipped, rows, of, epoch), "source", s.Name, "epoch", epoch, "pass", pass, "skipped", skipped, "rows", rows)
+			were := "were"
+			if skipped == 1 {
+				were = "was"
+			}
+			j.Log.Warn(fmt.Sprintf("on_error: %d of %d rows%s %s skipped in epoch %d", skipped, rows, of, were, epoch), "source", s.Name, "epoch", epoch, "pass", pass, "skipped", skipped, "rows", rows)
 		}
 	}
 	if j.Nodes != nil && j.Nodes.Exchange.Nodes() > 1 {

@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
+
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 	"github.com/penstock-data/penstock/shard/internal/order"
@@ -343,6 +345,9 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 		if at.step == 0 && j.Endless {
 			return fault.New(fault.Invalid, "epoch %d has %d samples, not enough for one step of %d with tail %s: endless iteration would never give a batch", e.num, e.n, j.global, j.Tail)
 		}
+		if at.step == 0 && j.Log != nil {
+			j.Log.Warn(emptyEpoch(e.num, e.n, j.global, j.Tail), "epoch", e.num, "samples", e.n)
+		}
 		j.ledger.Forget(e.num)
 		if j.mesh != nil {
 			j.mesh.forget(e.num)
@@ -425,4 +430,12 @@ func (j *job) repeats() bool {
 		}
 	}
 	return true
+}
+
+// emptyEpoch says why an epoch of n samples has no step.
+func emptyEpoch(epoch uint64, n int64, global int, tail Tail) string {
+	if n == 0 {
+		return fmt.Sprintf("epoch %d has no step: it has no samples", epoch)
+	}
+	return fmt.Sprintf("epoch %d has no step: %d samples are fewer than a global batch of %d, and tail %s leaves them out: make global_batch smaller, or give tail: pad", epoch, n, global, tail)
 }

@@ -259,13 +259,6 @@ func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, ste
 	for n := int64(0); steps < 0 || n < steps; n++ {
 		samples, err := j.step(ctx, its, &text)
 		if err == io.EOF {
-			if n == 0 && state.Sample == 0 {
-				why := "it has fewer samples than a global batch, and tail drop leaves them out"
-				if t := j.o.Tail; t == shard.TailPad || t == shard.TailRepeat {
-					why = "it has no samples"
-				}
-				fmt.Fprintf(os.Stderr, "penstock: epoch %d has no step: %s\n", state.Epoch, why)
-			}
 			state = its[0].State()
 			break
 		}

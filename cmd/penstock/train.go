@@ -492,7 +492,11 @@ func (t *training) summary(w io.Writer, r *trainer.Result, job string, took time
 	}
 	fmt.Fprintln(w)
 	if r.State != store.Finished && (job == "" || r.State != store.Preempted) { // else the cluster starts it again
-		fmt.Fprintln(w, goOn(t.cfg.Storage, r.Run, job))
+		hint := goOn(t.cfg.Storage, r.Run, job)
+		if t.resume && job == "" { // its spec is that of this command, perhaps another
+			hint = "go on with the same command; " + resumeHint(t.cfg.Storage, r.Run) + " takes the spec that the run began with"
+		}
+		fmt.Fprintln(w, hint)
 	}
 }
 

@@ -510,6 +510,15 @@ func TestTrainFails(t *testing.T) {
 			t.Errorf("status has no %q: %+v", want, r)
 		}
 	}
+	// What train --resume has changed, penstock resume would change back.
+	code("7")
+	flags := []string{"train", spec, "--name", "b", "--workers", "1", "--set", "train.working_dir=" + dir, "--set", "train.failures={worker: 0}"}
+	for _, want := range []string{"\ngo on with: penstock resume b --storage ", "\ngo on with the same command; penstock resume b --storage " + dir + "/runs takes the spec that the run began with\n"} {
+		if r = penstock(t, append(flags, "--", "sh", "w.sh")...); r.code != exitFailed || !strings.Contains(r.out, want) {
+			t.Errorf("not %q: %+v", want, r)
+		}
+		flags = append(flags, "--resume")
+	}
 }
 
 // Mistakes are told before anything starts, with what would be right.
