@@ -47,7 +47,7 @@ type Options struct {
 	Delimiter    string            `json:"delimiter,omitempty" doc:"one byte between fields; default , (tab in .tsv files)"`
 	Quote        string            `json:"quote,omitempty" doc:"one byte around fields; default \"; none: no quoting"`
 	Comment      string            `json:"comment,omitempty" doc:"one byte; lines that begin with it are skipped"`
-	Nulls        []string          `json:"nulls,omitzero" doc:"unquoted texts that mean null in every column; default: see csvio"`
+	Nulls        []string          `json:"nulls,omitzero" doc:"unquoted texts that mean null in every column; default: the empty field, and in columns of neither text nor binary NULL, null, NA and N/A"`
 	Types        map[string]string `json:"types,omitempty" doc:"column to type; others are found from a sample"`
 	SampleBytes  int64             `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB"`
 	Multiline    bool              `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
