@@ -143,7 +143,7 @@ func environment(names []string) []string {
 	return env
 }
 
-// call sends rec and returns the answer, whose schema is right. After an error the child is gone, unless that is what it [refused] the batch with.
+// call sends rec and returns the answer, whose schema is right. After an error the child is gone, unless that is a [refused].
 func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Allocator) (arrow.RecordBatch, error) {
 	deadline := time.Now().Add(c.cmd.timeout)
 	c.stdin.SetWriteDeadline(deadline)
@@ -169,8 +169,15 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 			err = context.Cause(ctx)
 		}
 	}
-	if err == nil || isRefused(err) && ctx.Err() == nil {
-		return out, err
+	if r, ok := errors.AsType[*refused](err); ok && ctx.Err() == nil {
+		if r.err.Code == fault.Invalid { // there is no function: it ends, and no batch will do better
+			c.drop()
+			return nil, r.err
+		}
+		return nil, err
+	}
+	if err == nil {
+		return out, nil
 	}
 	err = c.explain(ctx, err)
 	c.drop()

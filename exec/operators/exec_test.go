@@ -87,6 +87,9 @@ func childMain(mode string) {
 				md := arrow.NewMetadata([]string{errorKey, codeKey}, []string{"ValueError: batch " + strconv.Itoa(k), "row_error"})
 				out = array.NewRecordBatchWithMetadata(rec.Schema(), rec.NewSlice(0, 0).Columns(), 0, md)
 			}
+		case "useless": // it has no function
+			md := arrow.NewMetadata([]string{errorKey, codeKey}, []string{"module fn has no 'nosuch'", "invalid"})
+			out = array.NewRecordBatchWithMetadata(rec.Schema(), rec.NewSlice(0, 0).Columns(), 0, md)
 		case "told": // what it was told of its answer
 			md := rec.Schema().Metadata()
 			packed, _ := md.GetValue(answerKey)
@@ -132,6 +135,9 @@ func childMain(mode string) {
 			w = ipc.NewWriter(os.Stdout, ipc.WithSchema(out.Schema()))
 		}
 		die(w.Write(out))
+		if mode == "useless" {
+			os.Exit(1)
+		}
 	}
 	die(r.Err())
 	if mode == "deaf" {
@@ -372,6 +378,21 @@ func TestExecRefuses(t *testing.T) {
 			t.Fatalf("batch %d: another child", i)
 		}
 		pid = op.pool.idle[0].proc.Process.Pid
+	}
+}
+
+// A child that has no function ends with its answer: the next batch hears it from another one.
+func TestExecUseless(t *testing.T) {
+	alloc := memtest.New(t)
+	rec := testBatch(rand.New(rand.NewPCG(5, 5)), 16, alloc)
+	defer rec.Release()
+	op := testExec(t, "useless", nil)
+	defer op.Close()
+	for i := range 3 {
+		_, err := run(t, op, testEnv(alloc), cut(nil, rec, 1, false)...)
+		if fault.CodeOf(err) != fault.Invalid || !strings.HasSuffix(err.Error(), ": module fn has no 'nosuch'") || len(op.pool.idle) != 0 {
+			t.Errorf("batch %d: %v, %d idle", i, err, len(op.pool.idle))
+		}
 	}
 }
 
