@@ -55,8 +55,8 @@ const (
 	stallTimeout    = 5 * time.Minute
 	readTimeout     = 2 * time.Minute
 	minBatchBytes   = 4 << 10
-	aheadTasks      = 256 // at least, and aheadPerCPU for each CPU: the others have work while one is at a task that takes 30 times as long
-	aheadPerCPU     = 32
+	leastAhead      = 64      // tasks ahead of the first that is not through
+	taskBytes       = 4 << 20 // of the budget for each that is more: readers may hold as much
 	enoughBytes     = 4 << 20 // queued per task at work: a few batches, which the caches of the CPUs may still hold
 	defaultAttempts = 3
 	poisonAfter     = 3 // workers lost by one task
@@ -147,4 +147,10 @@ func classOf(c fault.Code) sched.Class {
 // backoff before an attempt, 2 being the first that is made again.
 func backoff(attempt int) time.Duration {
 	return min(50*time.Millisecond<<(2*min(attempt-2, 8)), 5*time.Second)
+}
+
+// aheadTasks is how many tasks may be started ahead of the first that is not through, as long as what they queue is little: so many that all CPUs have
+// work while one is at a task that takes 30 times as long as the others, where the budget has room for their readers.
+func aheadTasks(cpus int, memory int64) int {
+	return max(leastAhead, 8*cpus, int(min(int64(max(256, 32*cpus)), memory/taskBytes)))
 }

@@ -144,7 +144,7 @@ func (r *run) layout(g *exec.Graph, cut bool) error {
 		Stages: stages, CPUs: r.opt.CPUs, Unordered: r.opt.Unordered,
 		OwnBytes:   max(min(r.opt.Memory/16, enoughBytes), 1),
 		AheadBytes: max(r.opt.Memory/2, 1),
-		AheadTasks: max(aheadTasks, aheadPerCPU*r.opt.CPUs),
+		AheadTasks: aheadTasks(r.opt.CPUs, r.opt.Memory),
 		Retry:      retryBudget(r.opt.Retry),
 	}
 	tasks := r.opt.CPUs
