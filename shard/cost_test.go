@@ -108,10 +108,10 @@ func TestResumeCost(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	rows, _ := groups(t, r, dir, 8, 40_000)
-	const lanes, window, global, ahead = 6, 128, 64, 272
+	const lanes, window, global, ahead = 6, 128, 64, 80
 	ds := dataset.ReadParquet(dir+"/*/*.parquet").Select("a", "c")
 	options := func(s *shard.State) *dataset.ShardOptions {
-		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, CPUs: 1}}
+		o := &dataset.ShardOptions{RunOptions: dataset.RunOptions{Seed: 7, CPUs: 1, Memory: 256 << 20}} // in which the engine has room for 64 tasks ahead
 		o.GlobalBatch, o.Prefetch, o.Epochs, o.State, o.Form = global, -1, 1, s, shard.Form{Tensors: true}
 		o.Shuffle = &shard.Shuffle{Mode: shard.ModeWindow, Lanes: lanes, WindowRows: window}
 		return o

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/penstock-data/penstock/bench/internal/kit"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // A part runs, with little of everything, prints lines of the table, and leaves no file.
 func TestWindow(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds shard twice")
+		memtest.Skip(t, "not with -short: it builds shard twice")
 	}
 	dir := t.TempDir()
 	var out strings.Builder

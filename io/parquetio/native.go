@@ -40,11 +40,7 @@ type decoder struct {
 	stage   []byte  // a compressed page, while it is decompressed
 	user    *column // whose page is in shared
 	sharers int     // columns that ever used shared
-
-	users   int64    // how many columns use shared, as it was
-	usersAt [2]int64 // with so many sharers, and bytes kept
-
-	pages int64 // decompressed, those without values too
+	pages   int64   // decompressed, those without values too
 
 	// Scratch, in Go memory: blocks of some thousand values.
 	tmp, dense, texts, defs, some []byte
@@ -315,16 +311,13 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 }
 
 // sharing is how many columns use the shared page: those that did, and those that have not read a page yet for which there may be no room.
-func (d *decoder) sharing() int64 {
-	if at := [2]int64{int64(d.sharers), d.kept}; d.usersAt != at {
-		d.usersAt, d.users = at, 0
-		for _, c := range d.cols {
-			if c.sharer || c.mem == nil && c.c.codec != codecNone && c.c.raw > d.keep-d.kept {
-				d.users++
-			}
+func (d *decoder) sharing() (n int64) {
+	for _, c := range d.cols {
+		if c.sharer || c.mem == nil && c.c.codec != codecNone && c.c.raw > d.keep-d.kept {
+			n++
 		}
 	}
-	return max(d.users, 1)
+	return n // at least that of who asks
 }
 
 // freePage gives back the memory of c's page.
