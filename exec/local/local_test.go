@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,6 +150,47 @@ func TestBottleneck(t *testing.T) {
 			t.Errorf("%q: %+v", st.Bottleneck, st.Ops)
 		}
 	})
+}
+
+// Tasks go on ahead of one that does not get on: as many as all other CPUs have for long, where the budget has room for them.
+func TestAheadOfASlowTask(t *testing.T) {
+	for _, c := range []struct {
+		cpus   int
+		memory int64
+		want   int64
+	}{{8, 1 << 30, 256}, {8, 512 << 20, 128}, {8, 128 << 20, 64}, {16, 1 << 30, 256}, {16, 4 << 30, 512}, {16, 128 << 20, 128}} {
+		synctest.Test(t, func(t *testing.T) {
+			var begun atomic.Int64
+			release := make(chan struct{})
+			b := exec.NewBudget(c.memory)
+			s, err := local.New(nil).Run(t.Context(), exectest.Scan(exectest.NewTable(1000, 1), exectest.Count(&begun, new(atomic.Int64)), exectest.Block(func(id int64) bool { return id == 0 }, release)), &exec.Options{CPUs: c.cpus, Budget: b})
+			if err != nil {
+				t.Fatal(err)
+			}
+			drained := make(chan error)
+			go func() {
+				for {
+					blk, err := s.Next(t.Context())
+					if err != nil {
+						drained <- err
+						return
+					}
+					blk.Release()
+				}
+			}()
+			synctest.Wait()
+			if n := begun.Load(); n != c.want {
+				t.Errorf("%d CPUs, %d MiB: %d tasks have begun, want %d", c.cpus, c.memory>>20, n, c.want)
+			}
+			close(release)
+			err = <-drained
+			if cerr := s.Close(); err != io.EOF || cerr != nil || begun.Load() != 1000 {
+				t.Errorf("%v, %v after %d tasks", err, cerr, begun.Load())
+			}
+			checkEmpty(t, b)
+			b.Close()
+		})
+	}
 }
 
 // TestCancelNow: a cancel ends the run at once, wherever its tasks are.
