@@ -50,7 +50,7 @@ the last checkpoint and with exactly the batches that come next.
 ` + remoteHelp + ` Workers are spread evenly over
 the nodes, and rank 0 is on the first one, which leads. With --data-nodes M it has M nodes more, without workers and GPUs, which read and compute for the others. The run is kept in --storage, which all nodes must reach, and a later attempt goes on with it.
 
-What follows -- takes the place of train.command. What workers print comes out with their rank in front; whole logs are in the folder of the run.
+What follows -- takes the place of train.command. What workers print comes out with their rank in front, what the data process says with [data]; whole logs are in the folder of the run.
 
 ` + trainSignals + `
 
