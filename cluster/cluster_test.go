@@ -317,6 +317,7 @@ func TestNameIsKept(t *testing.T) {
 	c.nodes(is("n2", "two", "alive", 3))
 	must(t, n.Close())
 	n = again("deux")
+	must(t, n.arrived(c.ctx())) // it has heard that the head has taken the name, and keeps it
 	c.nodes(is("n2", "deux", "alive", 3))
 	must(t, n.Close())
 	third := c.node("two", Resources{CPUs: 1})
