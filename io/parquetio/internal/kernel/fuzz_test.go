@@ -9,14 +9,28 @@ import (
 	"testing"
 )
 
-// The targets look for reads and writes outside the slices, which fault or are seen
+// The target looks for reads and writes outside the slices, which fault or are seen
 // in the bytes before, and for answers that depend on how many values a call takes.
 
 const fuzzValues = 3000 // most that a call asks for
 
-// fuzzEnv returns what the seeds are made with; the pages serve all runs.
-func fuzzEnv(f *testing.F) *env {
-	return &env{TB: f, Rand: rand.New(rand.NewPCG(7, 7)), src: newPage(f, 1<<20), dst: newPage(f, 1<<19), bits: newPage(f, 1<<16), more: newPage(f, 1<<19)}
+type (
+	// decoder checks one of bytes b: how wide its values are, how many a call asks for, where it is cut in two, and one number more.
+	decoder func(t *testing.T, b []byte, width uint8, values, cut, more uint16)
+	seed    func(b []byte, width uint8, values, cut, more uint16)
+)
+
+// FuzzDecoders is one target for all, so that they share the time: which is drawn with the rest.
+func FuzzDecoders(f *testing.F) {
+	// The pages serve all runs.
+	e := &env{TB: f, Rand: rand.New(rand.NewPCG(7, 7)), src: newPage(f, 1<<20), dst: newPage(f, 1<<19), bits: newPage(f, 1<<16), more: newPage(f, 1<<19)}
+	var all []decoder
+	for i, of := range []func(*env, seed) decoder{fuzzHybrid, fuzzBitPacked, fuzzDelta, fuzzPlainBytes, fuzzDeltaLength, fuzzDeltaBytes, fuzzByteStreamSplit} {
+		all = append(all, of(e, func(b []byte, width uint8, values, cut, more uint16) { f.Add(b, uint8(i), width, values, cut, more) }))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, which, width uint8, values, cut, more uint16) {
+		all[int(which)%len(all)](t, b[:min(len(b), 1<<16)], width, values, cut, more)
+	})
 }
 
 // halves reads n values at once, and in two parts without assembly: they must agree.
@@ -44,16 +58,12 @@ func halves[T comparable](t *testing.T, e *env, what string, n, cut int, read fu
 	}
 }
 
-func FuzzHybrid(f *testing.F) {
-	e := fuzzEnv(f)
+func fuzzHybrid(e *env, add seed) decoder {
 	for _, width := range []int{0, 1, 2, 5, 8, 9, 17, 32} {
 		v := e.values(200, limit(width))
-		f.Add(e.encodeHybrid(v, width), uint8(width), uint16(200), uint16(77), uint16(3))
+		add(e.encodeHybrid(v, width), uint8(width), 200, 77, 3)
 	}
-	f.Fuzz(func(t *testing.T, b []byte, width uint8, values, cut, entries uint16) {
-		if len(b) > 1<<16 {
-			return
-		}
+	return func(t *testing.T, b []byte, width uint8, values, cut, entries uint16) {
 		src, n, at := e.src.put(b), int(values)%fuzzValues, int(cut)%9
 		var h Hybrid
 		if h.Reset(src, uint(width)) != (width <= 32) {
@@ -114,7 +124,7 @@ func FuzzHybrid(f *testing.F) {
 		if k != (ok && zeros(idx) <= len(starts)) || k && got != zeros(idx) || !e.dst.intact() {
 			t.Fatalf("ListStarts = %d, %v", got, k)
 		}
-	})
+	}
 }
 
 func zeros(idx []uint32) (n int) {
@@ -126,14 +136,13 @@ func zeros(idx []uint32) (n int) {
 	return n
 }
 
-func FuzzBitPacked(f *testing.F) {
-	e := fuzzEnv(f)
-	f.Add([]byte{0x1b, 0x2d, 0x9f}, uint8(3), uint16(8))
-	f.Fuzz(func(t *testing.T, b []byte, width uint8, values uint16) {
+func fuzzBitPacked(e *env, add seed) decoder {
+	add([]byte{0x1b, 0x2d, 0x9f}, 3, 8, 0, 0)
+	return func(t *testing.T, b []byte, width uint8, values, _, _ uint16) {
 		n := int(values) % fuzzValues
 		_, d := BitPackedSize(n, uint(width))
 		run := e.dst.tail(d)
-		ok := FromBitPacked(run, e.src.put(b[:min(len(b), 1<<16)]), n, uint(width))
+		ok := FromBitPacked(run, e.src.put(b), n, uint(width))
 		if !e.dst.intact() {
 			t.Fatal("wrote before its destination")
 		}
@@ -141,21 +150,20 @@ func FuzzBitPacked(f *testing.F) {
 		if ok && (!h.Reset(run, uint(width)) || !h.Skip(n)) {
 			t.Fatal("the run is damaged")
 		}
-	})
+	}
 }
 
-func FuzzDelta(f *testing.F) {
-	e := fuzzEnv(f)
+func fuzzDelta(e *env, add seed) decoder {
 	for _, w := range []int{0, 3, 20, 40, 64} {
 		v := make([]int64, 300)
 		for i := range v {
 			v[i] = int64(e.Uint64() & ones(w))
 		}
-		f.Add(encodeDelta(v, 128, 4, false, false), uint16(300), uint16(77))
-		f.Add(encodeDelta(v, 32, 1, true, true), uint16(300), uint16(32))
+		add(encodeDelta(v, 128, 4, false, false), 0, 300, 77, 0)
+		add(encodeDelta(v, 32, 1, true, true), 0, 300, 32, 0)
 	}
-	f.Fuzz(func(t *testing.T, b []byte, values, cut uint16) {
-		src, n := e.src.put(b[:min(len(b), 1<<16)]), int(values)%fuzzValues
+	return func(t *testing.T, b []byte, _ uint8, values, cut, _ uint16) {
+		src, n := e.src.put(b), int(values)%fuzzValues
 		var d Delta
 		if !d.Reset(src) {
 			return
@@ -180,7 +188,7 @@ func FuzzDelta(f *testing.F) {
 				t.Fatal("Rest leads elsewhere")
 			}
 		}
-	})
+	}
 }
 
 // fuzzStrings checks a decoder of byte strings: sized, whole and in two parts.
@@ -215,11 +223,10 @@ func fuzzStrings(t *testing.T, e *env, what string, n, cut int, size int64, size
 	}
 }
 
-func FuzzPlainBytes(f *testing.F) {
-	e := fuzzEnv(f)
-	f.Add(plainBytes(e.strings(20, 40)), uint16(20), uint16(7))
-	f.Fuzz(func(t *testing.T, b []byte, values, cut uint16) {
-		src, n := e.src.put(b[:min(len(b), 1<<16)]), int(values)%fuzzValues
+func fuzzPlainBytes(e *env, add seed) decoder {
+	add(plainBytes(e.strings(20, 40)), 0, 20, 7, 0)
+	return func(t *testing.T, b []byte, _ uint8, values, cut, _ uint16) {
+		src, n := e.src.put(b), int(values)%fuzzValues
 		size, _, sized := PlainBytesSize(src, n)
 		fuzzStrings(t, e, "PlainBytes", n, int(cut), size, sized, func() func([]int32, []byte) bool {
 			src := src
@@ -229,14 +236,13 @@ func FuzzPlainBytes(f *testing.F) {
 				return ok
 			}
 		})
-	})
+	}
 }
 
-func FuzzDeltaLength(f *testing.F) {
-	e := fuzzEnv(f)
-	f.Add(encodeDeltaLength(e.strings(200, 40)), uint16(200), uint16(7))
-	f.Fuzz(func(t *testing.T, b []byte, values, cut uint16) {
-		src, n := e.src.put(b[:min(len(b), 1<<16)]), int(values)%fuzzValues
+func fuzzDeltaLength(e *env, add seed) decoder {
+	add(encodeDeltaLength(e.strings(200, 40)), 0, 200, 7, 0)
+	return func(t *testing.T, b []byte, _ uint8, values, cut, _ uint16) {
+		src, n := e.src.put(b), int(values)%fuzzValues
 		var d DeltaLength
 		if !d.Reset(src) {
 			return
@@ -249,19 +255,18 @@ func FuzzDeltaLength(f *testing.F) {
 		if d.Skip(n) != sized {
 			t.Fatal("Skip differs")
 		}
-	})
+	}
 }
 
-func FuzzDeltaBytes(f *testing.F) {
-	e := fuzzEnv(f)
-	f.Add(encodeDeltaBytes(e.strings(200, 40)), uint16(200), uint16(7), uint8(3))
+func fuzzDeltaBytes(e *env, add seed) decoder {
+	add(encodeDeltaBytes(e.strings(200, 40)), 3, 200, 7, 0)
 	same := e.strings(150, 1)
 	for i := range same {
 		same[i] = append(same[i], 1, 2, 3)[:3]
 	}
-	f.Add(encodeDeltaBytes(same), uint16(150), uint16(7), uint8(3))
-	f.Fuzz(func(t *testing.T, b []byte, values, cut uint16, width uint8) {
-		src, n := e.src.put(b[:min(len(b), 1<<16)]), int(values)%fuzzValues
+	add(encodeDeltaBytes(same), 3, 150, 7, 0)
+	return func(t *testing.T, b []byte, width uint8, values, cut, _ uint16) {
+		src, n := e.src.put(b), int(values)%fuzzValues
 		var d DeltaBytes
 		if !d.Reset(src) {
 			return
@@ -278,24 +283,24 @@ func FuzzDeltaBytes(f *testing.F) {
 		if d.Skip(n) != sized {
 			t.Fatal("Skip differs")
 		}
-	})
+	}
 }
 
-func FuzzByteStreamSplit(f *testing.F) {
-	e := fuzzEnv(f)
-	f.Add(make([]byte, 400), uint8(4), int32(100), int32(10), uint16(50))
-	f.Add(make([]byte, 800), uint8(8), int32(100), int32(0), uint16(100))
-	f.Fuzz(func(t *testing.T, b []byte, width uint8, total, from int32, values uint16) {
-		src, n := e.src.put(b[:min(len(b), 1<<16)]), int(values)%1000
+func fuzzByteStreamSplit(e *env, add seed) decoder {
+	add(make([]byte, 400), 4, 50, 100, 10)
+	add(make([]byte, 800), 8, 100, 100, 0)
+	return func(t *testing.T, b []byte, width uint8, values, more, first uint16) {
+		total, from := int(int16(more)), int(int16(first)) // what a caller may have reckoned from a damaged page
+		src, n := e.src.put(b), int(values)%1000
 		dst := e.dst.tail(n * int(width))
-		ok := ByteStreamSplit(dst, src, int(width), int(total), int(from))
-		if right := width > 0 && total >= 0 && int(total)*int(width) <= len(src) && from >= 0 && n <= int(total)-int(from); ok != right || !e.dst.intact() {
+		ok := ByteStreamSplit(dst, src, int(width), total, from)
+		if right := width > 0 && total >= 0 && total*int(width) <= len(src) && from >= 0 && n <= total-from; ok != right || !e.dst.intact() {
 			t.Fatalf("%v, not %v", ok, right)
 		}
 		for i := range n * int(width) {
-			if ok && dst[i] != src[i%int(width)*int(total)+int(from)+i/int(width)] {
+			if ok && dst[i] != src[i%int(width)*total+from+i/int(width)] {
 				t.Fatalf("byte %d differs", i)
 			}
 		}
-	})
+	}
 }
