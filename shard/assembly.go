@@ -418,7 +418,7 @@ func (w *assembly) batches(num uint64, step int64, after snap) ([]item, error) {
 		j.mu.Unlock()
 		b, err := it.collate.BatchOf(p.rows, p.runs, BatchShape{Rows: j.shares[it.rank], Masked: j.Tail == TailPad, Lengths: lengths, Memory: memory})
 		if err != nil {
-			errs[i] = fault.Wrap(err, fault.Place{Step: fmt.Sprintf("batch of rank %d, step %d", it.rank, step)})
+			errs[i] = fault.Wrap(it.blame(p, lengths, err), fault.Place{Step: fmt.Sprintf("batch of rank %d, step %d", it.rank, step)})
 			return
 		}
 		b.epoch, b.step, b.rank, b.samples = num, step, it.rank, p.ns

@@ -4,6 +4,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard/internal/lanes"
 )
 
@@ -46,6 +48,32 @@ func (p *part) lineage(num uint64) []Lineage {
 		}
 	}
 	return out
+}
+
+// blame gives an error of a batch the place of the row that is to blame, where rows know theirs: the first with which no batch of one row can be made. Where they do not, it says what tells.
+func (it *Iterator) blame(p *part, lengths map[string]int, err error) error {
+	if fault.CodeOf(err) != fault.RowError {
+		return err
+	}
+	if !it.j.Lineage {
+		return fault.New(fault.RowError, "%w; with_lineage names the file and the row here", err)
+	}
+	for _, r := range p.runs {
+		for row := r.Row; row < r.Row+r.N; row++ {
+			b, why := it.collate.BatchOf(p.rows, []gather.Run{{Rec: r.Rec, Row: row, N: 1}}, BatchShape{Rows: 1, Lengths: lengths, Memory: it.j.memory})
+			if why == nil {
+				b.Release()
+				continue
+			}
+			o := p.recs[r.Rec].Origin(int(row))
+			if fault.CodeOf(why) != fault.RowError || len(o.Parts) > 1 { // of one of several documents
+				return err
+			}
+			at := placeOf(o)
+			return fault.Wrap(why, fault.Place{File: at.File, RowGroup: fault.N(at.RowGroup), Row: fault.N(at.Row)})
+		}
+	}
+	return err
 }
 
 // LineageFields are the columns that Options.Lineage adds to batches in Arrow form.

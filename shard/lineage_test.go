@@ -3,11 +3,13 @@ package shard_test
 import (
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -72,5 +74,47 @@ func TestLineageThroughSteps(t *testing.T) {
 	}
 	if samples < 100 {
 		t.Errorf("%d samples", samples)
+	}
+}
+
+// A row that has no tensor form is named in the error, on whichever rank it is and wherever it lies in a window: with lineage by its place, else with what would tell it.
+func TestBlame(t *testing.T) {
+	for name, c := range map[string]struct {
+		x      string
+		column shard.Column
+		want   string
+	}{
+		"null":   {"id == 85 ? null : id", shard.Column{}, "null has no tensor form"},
+		"misfit": {"id == 85 ? 1000 : id", shard.Column{DType: shard.Uint8}, "1000 does not fit uint8"},
+		"list":   {"id == 85 ? null : t", shard.Column{Lists: shard.ListsPad}, "null has no tensor form"},
+	} {
+		for _, lineage := range []bool{true, false} {
+			for _, mode := range []shard.Mode{shard.ModeWindow, shard.ModeNone} {
+				t.Run(fmt.Sprintf("%s/%v/%v", name, lineage, mode), func(t *testing.T) {
+					ds := dataset.Read(cells{0, []int{40, 30, 0, 50}}).WithColumns("x = "+c.x).Select("x", "id")
+					o := jobOptions(10)
+					o.Lineage, o.Epochs = lineage, 1
+					o.Shuffle = &shard.Shuffle{Mode: mode}
+					o.Form = shard.Form{Tensors: true, Columns: map[string]shard.Column{"x": c.column, "id": {}}}
+					its := open(t, ds, 2, o)
+					var err error
+					for err == nil {
+						for _, it := range its {
+							if _, e := it.Next(t.Context()); e != nil {
+								err = e
+							}
+						}
+					}
+					at := fault.PlaceOf(err)
+					row, known := at.Row.Get()
+					if fault.CodeOf(err) != fault.RowError || at.Column != "x" && lineage || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "batch of rank ") {
+						t.Fatal(err)
+					}
+					if known != lineage || lineage && (row != 15 || at.File != "cells0#3") || strings.Contains(err.Error(), "with_lineage") == lineage {
+						t.Fatal(err)
+					}
+				})
+			}
+		}
 	}
 }
