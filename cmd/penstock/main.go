@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -48,6 +49,9 @@ type exitError struct {
 
 func (e exitError) Unwrap() error { return e.error }
 
+// sameSignal is how long after a signal another one is the same, sent again: timeout(1) signals a process and then its group, and what is between us and a terminal passes on what we have from that as well.
+const sameSignal = 500 * time.Millisecond
+
 func main() { os.Exit(run()) }
 
 func run() int {
@@ -57,8 +61,9 @@ func run() int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		s := <-signals
-		signal.Stop(signals) // a second one ends the process at once
 		cancel(signaled{s.(syscall.Signal)})
+		time.Sleep(sameSignal)
+		signal.Stop(signals) // a second one ends the process at once
 	}()
 	err := root().ExecuteContext(ctx)
 	if err == nil {

@@ -372,15 +372,25 @@ func endAtSecond(ctx context.Context) (stop func()) {
 	signal.Notify(in, os.Interrupt)
 	over := make(chan struct{})
 	go func() {
-		for n := 0; n < 2; n++ {
-			if n == 0 && ctx.Err() != nil { // the first was heard before
-				continue
-			}
+		if ctx.Err() == nil { // else the first was heard before
 			select {
 			case <-in:
 			case <-over:
 				return
 			}
+		}
+		select {
+		case <-time.After(sameSignal):
+		case <-over:
+			return
+		}
+		for len(in) > 0 {
+			<-in
+		}
+		select {
+		case <-in:
+		case <-over:
+			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 		defer cancel()
