@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -546,4 +547,81 @@ func TestHugeCheckpoint(t *testing.T) {
 	}
 	c.Name, c.From = "next", filepath.Join(c.Storage, c.Name)
 	fitOK(t, loop, c)
+}
+
+// A run that is not gone on with, as what is asked for does not fit it, stands where it stood: its state, and the checkpoints after the one to go back to.
+func TestRefusedResume(t *testing.T) {
+	c := quick(t, "stays")
+	loop := func(k *Context) error {
+		s, err := k.Shard("train")
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			b, err := s.Next(k)
+			if err != nil {
+				return err
+			}
+			b.Release()
+			if err := save(k, "x"); err != nil {
+				return err
+			}
+		}
+		<-k.Done()
+		return context.Cause(k)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	first := c
+	first.Events.Committed = func(m store.Manifest) {
+		if m.Report == 3 {
+			cancel()
+		}
+	}
+	if res, err := New(loop, first).Fit(ctx); fault.CodeOf(err) != fault.Canceled || len(res.Checkpoints) != 3 {
+		t.Fatal(res, err)
+	}
+	stands := func() (store.Status, []store.Manifest) {
+		t.Helper()
+		run, err := store.Open(t.Context(), c.Storage, c.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := run.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := run.Checkpoints(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Attempt, s.Updated = 0, time.Time{}
+		return s, list
+	}
+	before, list := stands()
+	again := c
+	again.Resume = true
+	other := train()
+	other.Dataset = other.Dataset.Filter("id > 7")
+	again.Data = map[string]Data{"train": other}
+	for _, at := range []int{list[0].Number, 0} {
+		again.ResumeAt = at
+		if res := refused(t, New(loop, again), fault.Invalid, "another plan"); res != nil {
+			t.Errorf("something was started: %+v", res)
+		}
+		if now, have := stands(); !reflect.DeepEqual(now, before) || len(have) != 3 {
+			t.Errorf("from checkpoint %d: %+v with %d checkpoints, it was %+v", at, now, len(have), before)
+		}
+	}
+	again.Data, again.ResumeAt = c.Data, list[0].Number
+	res := fitOK(t, func(k *Context) error {
+		s, err := k.Shard("train")
+		if err == nil && s.Step() != 1 {
+			err = fmt.Errorf("it goes on at step %d", s.Step())
+		}
+		return err
+	}, again)
+	if len(res.Checkpoints) != 1 {
+		t.Errorf("%d checkpoints", len(res.Checkpoints))
+	}
 }
