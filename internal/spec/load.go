@@ -177,7 +177,7 @@ func (c *checker) set(assignment string) error {
 			}
 			n = n.Content[j]
 		default:
-			return fault.New(fault.Invalid, "--set %s: %s holds a value, not keys", assignment, strings.Join(keys[:i], "."))
+			return fault.New(fault.Invalid, "--set %s: %s holds a value, not keys: set the whole of it, as --set '%[2]s={%[3]s: ...}'", assignment, strings.Join(keys[:i], "."), k)
 		}
 	}
 	return nil

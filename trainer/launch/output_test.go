@@ -46,14 +46,14 @@ func TestTerminal(t *testing.T) {
 			}
 			x.line(0, "c")
 		}, "[rank 0] a\n[rank 0] b\n[rank 0] last line repeated 214 times\n[rank 0] c\n"},
-		{"folds at the end", func(x *terminal) { x.line(0, "a"); x.line(0, "a") }, "[rank 0] a\n[rank 0] last line repeated 1 times\n"},
+		{"folds at the end", func(x *terminal) { x.line(0, "a"); x.line(0, "a") }, "[rank 0] a\n[rank 0] last line repeated once\n"},
 		{"says repetitions of a worker that is quiet", func(x *terminal) {
 			x.line(0, "a")
 			x.line(0, "a")
 			time.Sleep(repeatFor + time.Second)
 			x.line(1, "b")
 			x.line(0, "a")
-		}, "[rank 0] a\n[rank 0] last line repeated 1 times\n[rank 1] b\n[rank 0] last line repeated 1 times\n"},
+		}, "[rank 0] a\n[rank 0] last line repeated once\n[rank 1] b\n[rank 0] last line repeated once\n"},
 		{"joins ranks", func(x *terminal) {
 			for r := range 4 {
 				x.line(r, "same")
@@ -257,7 +257,7 @@ func TestLineEndInPieces(t *testing.T) {
 		}
 		s.flush()
 	})
-	if want := "one\nlast line repeated 2 times\ntwo\nlast line repeated 1 times\n"; got != want {
+	if want := "one\nlast line repeated 2 times\ntwo\nlast line repeated once\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if tail := strings.Join(o.tail.last(), "|"); tail != "one|one|one|two|two" {
@@ -460,7 +460,7 @@ func TestLog(t *testing.T) {
 		t.Errorf("files: %q, not %q", kept, want)
 	}
 	x := strings.TrimSuffix(long, "\n")
-	if want := "[data] one\n[data] two\n[data] three\n[data] four\n[data] five\n[data] " + x + "\n[data] last line repeated 1 times\n[data] six\n"; b.String() != want {
+	if want := "[data] one\n[data] two\n[data] three\n[data] four\n[data] five\n[data] " + x + "\n[data] last line repeated once\n[data] six\n"; b.String() != want {
 		t.Errorf("terminal: %q", b.String())
 	}
 }

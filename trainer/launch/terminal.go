@@ -104,9 +104,12 @@ func (t *terminal) say(at int, text string) {
 // repeated says how often the last line came again.
 func (t *terminal) repeated(at int) {
 	if s := &t.slots[at]; s.repeats > 0 {
-		n := s.repeats
+		often := "once"
+		if s.repeats > 1 {
+			often = fmt.Sprintf("%d times", s.repeats)
+		}
 		s.repeats = 0
-		t.push(at, fmt.Sprintf("last line repeated %d times", n))
+		t.push(at, "last line repeated "+often)
 	}
 }
 
