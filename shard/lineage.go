@@ -1,6 +1,9 @@
 package shard
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -50,30 +53,56 @@ func (p *part) lineage(num uint64) []Lineage {
 	return out
 }
 
-// blame gives an error of a batch the place of the row that is to blame, where rows know theirs: the first with which no batch of one row can be made. Where they do not, it says what tells.
-func (it *Iterator) blame(p *part, lengths map[string]int, err error) error {
-	if fault.CodeOf(err) != fault.RowError {
+// blame gives an error of a batch the place of the row that is to blame, where rows know theirs: the first with which no batch of one row can be made. Where they do not, it says what tells it.
+// Of packed samples it does neither: a sample is of many documents.
+func (it *Iterator) blame(p *part, lengths map[string]int, err error) (out error) {
+	e, ok := err.(*fault.Error)
+	if !ok || e.Code != fault.RowError || slices.ContainsFunc(it.j.Sources, func(s Source) bool { return s.Pack != nil }) {
 		return err
 	}
 	if !it.j.Lineage {
-		return fault.New(fault.RowError, "%w; with_lineage names the file and the row here", err)
+		hinted := *e
+		hinted.Err = fmt.Errorf("%w; with lineage (with_lineage, Options.Lineage) the file and the row are named here", e.Err)
+		return &hinted
 	}
-	for _, r := range p.runs {
-		for row := r.Row; row < r.Row+r.N; row++ {
-			b, why := it.collate.BatchOf(p.rows, []gather.Run{{Rec: r.Rec, Row: row, N: 1}}, BatchShape{Rows: 1, Lengths: lengths, Memory: it.j.memory})
-			if why == nil {
-				b.Release()
-				continue
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(*fault.Error); !ok { // an allocator's
+				panic(r)
 			}
-			o := p.recs[r.Rec].Origin(int(row))
-			if fault.CodeOf(why) != fault.RowError || len(o.Parts) > 1 { // of one of several documents
-				return err
-			}
-			at := placeOf(o)
-			return fault.Wrap(why, fault.Place{File: at.File, RowGroup: fault.N(at.RowGroup), Row: fault.N(at.Row)})
+			out = err
+		}
+	}()
+	fails := func(runs []gather.Run) error {
+		b, err := it.collate.BatchOf(p.rows, runs, BatchShape{Rows: gather.Count(runs), Lengths: lengths, Memory: it.j.memory})
+		if err == nil {
+			b.Release()
+		}
+		return err
+	}
+	runs := p.runs
+	for gather.Count(runs) > 1 {
+		first, second := halve(runs)
+		if runs = first; fails(first) == nil {
+			runs = second
 		}
 	}
+	if why := fails(runs); fault.CodeOf(why) == fault.RowError {
+		at := placeOf(p.recs[runs[0].Rec].Origin(int(runs[0].Row)))
+		return fault.Wrap(why, fault.Place{File: at.File, RowGroup: fault.N(at.RowGroup), Row: fault.N(at.Row)})
+	}
 	return err
+}
+
+// halve divides runs of several rows.
+func halve(runs []gather.Run) (first, second []gather.Run) {
+	if len(runs) > 1 {
+		return runs[:len(runs)/2], runs[len(runs)/2:]
+	}
+	a, b := runs[0], runs[0]
+	a.N /= 2
+	b.Row, b.N = b.Row+a.N, b.N-a.N
+	return []gather.Run{a}, []gather.Run{b}
 }
 
 // LineageFields are the columns that Options.Lineage adds to batches in Arrow form.

@@ -107,10 +107,10 @@ func TestBlame(t *testing.T) {
 					}
 					at := fault.PlaceOf(err)
 					row, known := at.Row.Get()
-					if fault.CodeOf(err) != fault.RowError || at.Column != "x" && lineage || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "batch of rank ") {
+					if fault.CodeOf(err) != fault.RowError || at.Column != "x" || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "batch of rank ") {
 						t.Fatal(err)
 					}
-					if known != lineage || lineage && (row != 15 || at.File != "cells0#3") || strings.Contains(err.Error(), "with_lineage") == lineage {
+					if known != lineage || lineage && (row != 15 || at.File != "cells0#3") || strings.Contains(err.Error(), "; with lineage (with_lineage, Options.Lineage)") == lineage {
 						t.Fatal(err)
 					}
 				})

@@ -149,6 +149,17 @@ func (c *controller) prepare(number, restarts int, prev *attempt, begun *store.A
 	if err != nil {
 		return nil, err
 	}
+	if begun.Back {
+		if err := c.run.Launched(c.ctx); err != nil {
+			g.Stop(0)
+			return nil, err
+		}
+		c.others.Go(func() {
+			if err := c.run.Sweep(c.ctx); err != nil && c.ctx.Err() == nil {
+				c.cfg.Log.Warn("checkpoints that were given up take room until the run is gone on with", "run", c.cfg.Name, "error", err)
+			}
+		})
+	}
 	at.group = g
 	return at, nil
 }

@@ -606,11 +606,21 @@ func TestRefusedResume(t *testing.T) {
 	again.Data = map[string]Data{"train": other}
 	for _, at := range []int{list[0].Number, 0} {
 		again.ResumeAt = at
-		if res := refused(t, New(loop, again), fault.Invalid, "another plan"); res != nil {
-			t.Errorf("something was started: %+v", res)
-		}
-		if now, have := stands(); !reflect.DeepEqual(now, before) || len(have) != 3 {
-			t.Errorf("from checkpoint %d: %+v with %d checkpoints, it was %+v", at, now, len(have), before)
+		gpus := again
+		gpus.Data, gpus.Resources.GPUs, gpus.Processes = c.Data, 1000, true
+		same := again
+		same.Data = c.Data
+		for _, x := range []struct {
+			tr   *Trainer
+			code fault.Code
+			want string
+		}{{New(loop, again), fault.Invalid, "another plan"}, {Command([]string{"/no/such/program"}, same), fault.NotFound, "/no/such/program"}, {New(loop, gpus), fault.Invalid, "GPU"}} {
+			if res := refused(t, x.tr, x.code, x.want); res != nil {
+				t.Errorf("something was started: %+v", res)
+			}
+			if now, have := stands(); !reflect.DeepEqual(now, before) || len(have) != 3 {
+				t.Errorf("from checkpoint %d, %s: %+v with %d checkpoints, it was %+v", at, x.want, now, len(have), before)
+			}
 		}
 	}
 	again.Data, again.ResumeAt = c.Data, list[0].Number

@@ -37,7 +37,7 @@ type Config struct {
 	// Resume goes on with the run of this name from its last checkpoint; a run that is not there is a NotFound error. Of one that is finished Fit returns the
 	// result, with no attempts: nothing is done again.
 	Resume bool
-	// ResumeAt is the number of the checkpoint that Resume goes back to, also of a run that is finished; 0: the last one. Those after it are given up, and removed.
+	// ResumeAt is the number of the checkpoint that Resume goes back to, also of a run that is finished; 0: the last one. Those after it are given up, and removed, once the workers were started.
 	ResumeAt int
 	// TakeOver has Resume begin though a controller on another host seems to be at work, which is heard of at least each two minutes: that one commits nothing from then on, and ends.
 	TakeOver bool

@@ -242,11 +242,6 @@ func (c *controller) open(ctx, wait context.Context) (err error) {
 	if c.listener, err = feed.Listen(filepath.Join(c.sockets.path, "c")); err != nil {
 		return err
 	}
-	if cfg.ResumeAt != 0 {
-		if err = c.fits(wait); err != nil {
-			return err
-		}
-	}
 	if c.begun, err = c.run.Begin(wait, store.BeginOptions{Checkpoint: cfg.ResumeAt, TakeOver: cfg.TakeOver, Job: cfg.Job, JobAttempt: cfg.JobAttempt}); err != nil {
 		return err
 	}
@@ -287,22 +282,6 @@ func isEmpty(file string) bool {
 	return err == nil && st.Size() == 0
 }
 
-// fits opens the data sets where the checkpoint to go back to has them, and closes them again: with Begin those after it are given up, and that is not done for data sets which cannot go on from it.
-func (c *controller) fits(ctx context.Context) error {
-	m, err := c.run.Checkpoint(ctx, c.cfg.ResumeAt)
-	if err != nil {
-		return err
-	}
-	at := &attempt{from: m, welcome: wire.Welcome{Checkpoint: m.Number}, states: map[string]store.Data{}}
-	for name, d := range m.Data {
-		at.states[name] = store.Data{State: d.State}
-	}
-	if _, err := c.feed(at); err != nil {
-		return err
-	}
-	return c.feeder.Stop()
-}
-
 // openRun makes the run, or opens that to go on with.
 func (c *controller) openRun(ctx context.Context) (err error) {
 	cfg := &c.cfg
@@ -323,11 +302,11 @@ func (c *controller) openRun(ctx context.Context) (err error) {
 	return err
 }
 
-// refused says that err is a mistake in what was asked for, told before a worker was started of a run that had begun: that run stands where it stood.
+// refused says that err is a mistake in what a person asked for, told before a worker was started of a run that had ended: that stands where it stood.
 func (c *controller) refused(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Invalid, fault.NotFound, fault.Exists, fault.Unsupported:
-		return c.before.State != "" && !c.some
+		return c.before.Over() && c.cfg.Job == "" && !c.some
 	}
 	return false
 }

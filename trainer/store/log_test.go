@@ -284,12 +284,24 @@ func TestBeginRules(t *testing.T) {
 	for i := range int64(4) {
 		numbers = append(numbers, commit(t, r, i+1, nil).Number)
 	}
-	// Back to an earlier one: the others are left behind.
+	// Back to an earlier one: the others are left behind once the group runs.
 	_, err := r.Begin(t.Context(), BeginOptions{Checkpoint: 77})
 	wantErr(t, err, fault.NotFound, "checkpoint 77", fmt.Sprint(numbers[3]))
 	at, err := r.Begin(t.Context(), BeginOptions{Checkpoint: numbers[1]})
-	if err != nil || at.From.Number != numbers[1] || at.Number != 4 {
+	if err != nil || at.From.Number != numbers[1] || at.Number != 4 || !at.Back {
 		t.Fatal(at, err)
+	}
+	if err := r.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := checkWhole(t, r); !slices.Equal(got, numbers) {
+		t.Fatal(got)
+	}
+	if at, err = r.Begin(t.Context(), BeginOptions{}); err != nil || at.From.Number != numbers[1] || at.Number != 5 || !at.Back { // the same controller tries again
+		t.Fatal(at, err)
+	}
+	if err := r.Launched(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	if got := checkWhole(t, r); !slices.Equal(got, numbers[:2]) {
 		t.Fatal(got)

@@ -214,7 +214,7 @@ func (r *Run) segments(ctx context.Context) ([]segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := starts(entries)
+	all := attempts(entries)
 	type span struct{ after, upTo int64 }
 	spans := make(map[int]span, len(all))
 	upTo := int64(1<<63 - 1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ func history(t testing.TB, r *Run) (rows []Row) {
 	return rows
 }
 
-// Attempts report, commit now and then, and die at random; now and then a run goes back further. The model is a list that is cut at every start.
+// Attempts report, commit now and then, and die at random; now and then a run goes back further, or would have: then the group was not launched, and all is as it was. The model is a list that is cut at every start.
 func TestHistory(t *testing.T) {
 	storages(t, func(t *testing.T, storage string) {
 		seed := uint64(time.Now().UnixNano())
@@ -34,11 +35,14 @@ func TestHistory(t *testing.T) {
 		newRun(t, storage, "x").Close()
 		var model []Row             // that count and are durable
 		kept := make(map[int][]Row) // by checkpoint
+		var live []int              // checkpoints
 		base := time.Unix(1e9, 0).UTC()
-		for range 8 {
+		for range 12 {
 			r := openRun(t, storage, "x")
 			o := BeginOptions{}
-			if all := checkWhole(t, r); len(all) > 1 && rnd.IntN(4) == 0 {
+			if all := checkWhole(t, r); !slices.Equal(all, live) {
+				t.Fatal(all, live)
+			} else if len(all) > 1 && rnd.IntN(2) == 0 {
 				o.Checkpoint = all[rnd.IntN(len(all))]
 			}
 			at, err := r.Begin(t.Context(), o)
@@ -49,6 +53,19 @@ func TestHistory(t *testing.T) {
 			if at.From != nil {
 				report, ckpt = at.From.Report, at.From.Number
 			}
+			if at.Back && rnd.IntN(2) == 0 {
+				die(r)
+				if a, b := fmt.Sprint(history(t, openRun(t, storage, "x"))), fmt.Sprint(model); a != b {
+					t.Fatalf("%s\n%s", a, b)
+				}
+				continue
+			}
+			if at.Back {
+				if err := r.Launched(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			live = live[:slices.Index(live, ckpt)+1]
 			model = append([]Row(nil), kept[ckpt]...)
 			w := r.Metrics(at.Number)
 			if r.Metrics(at.Number) != w {
@@ -72,7 +89,12 @@ func TestHistory(t *testing.T) {
 				case 1:
 					m := commit(t, r, report, nil)
 					model, waiting = append(model, waiting...), nil
-					kept[m.Number] = append([]Row(nil), model...)
+					kept[m.Number], live = append([]Row(nil), model...), append(live, m.Number)
+				case 2:
+					if err := r.Prune(t.Context(), Policy{KeepLast: 3}); err != nil {
+						t.Fatal(err)
+					}
+					live = live[max(len(live)-3, 0):]
 				}
 			}
 			die(r)

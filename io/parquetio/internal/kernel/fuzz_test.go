@@ -290,8 +290,8 @@ func fuzzByteStreamSplit(e *env, add seed) decoder {
 	add(make([]byte, 400), 4, 50, 100, 10)
 	add(make([]byte, 800), 8, 100, 100, 0)
 	return func(t *testing.T, b []byte, width uint8, values, more, first uint16) {
-		total, from := int(int16(more)), int(int16(first)) // what a caller may have reckoned from a damaged page
-		src, n := e.src.put(b), int(values)%1000
+		src, n, far := e.src.put(b), int(values)%1000, values/1000
+		total, from := int(int16(more))<<(far%9*2), int(int16(first))<<(far/9*2) // what a caller may have reckoned from a damaged page
 		dst := e.dst.tail(n * int(width))
 		ok := ByteStreamSplit(dst, src, int(width), total, from)
 		if right := width > 0 && total >= 0 && total*int(width) <= len(src) && from >= 0 && n <= total-from; ok != right || !e.dst.intact() {
