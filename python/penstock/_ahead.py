@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LEAST, MOST = 2, 16  # batches
-TIME = 0.1  # seconds
+TIME = 0.2  # seconds
 
 
 class Ahead:

@@ -59,7 +59,7 @@ _NOTICED = 1  # flag of a batch
 
 _MANY, _MANY_BYTES = 16, 64 << 20  # batches in use when a warning comes: no loop uses that many
 
-_AT_ONCE = 4  # batches that are decoded beside the one that is asked for
+_AT_ONCE = 8  # batches that are decoded beside the one that is asked for
 
 _PATIENCE = 5.0  # seconds without a batch while several are held, until a warning
 _LONG_PATIENCE = 30.0  # while one is

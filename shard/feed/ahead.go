@@ -5,9 +5,9 @@ import "time"
 const (
 	aheadLeast = 2  // batches
 	aheadMost  = 16 // batches
-	aheadBytes = 1 << 20
-	aheadTime  = 100 * time.Millisecond
-	freeBytes  = aheadBytes / 2 // of batches that were given back: the data process is told at once, of less with the next request
+	aheadBytes = 4 << 20
+	aheadTime  = 200 * time.Millisecond
+	freeBytes  = 512 << 10 // of batches that were given back: the data process is told at once, of less with the next request
 )
 
 // ahead is how far a consumer reads ahead. Without a number of batches it is so many that they take the bytes that the data process offers, at

@@ -25,7 +25,7 @@ func TestAhead(t *testing.T) {
 		{100 << 10, 20 << 10, time.Millisecond, 5},
 		{0, 100, time.Millisecond, 2},
 		{-5, 100, time.Millisecond, 2},
-		{1 << 20, 100, 20 * time.Millisecond, 5},
+		{1 << 20, 100, 20 * time.Millisecond, 10},
 		{1 << 20, 100, 2 * time.Second, 2},
 		{1 << 20, 0, time.Millisecond, 2}, // no bytes: nothing is known
 	} {
@@ -88,7 +88,7 @@ func TestReadAhead(t *testing.T) {
 	for _, c := range []struct {
 		rows, want int
 		budget     int64
-	}{{1000, 16, 64 << 20}, {1 << 15, 4, 64 << 20}, {1 << 20, 2, 512 << 20}, {1000, 2, 100 << 10}, {1000, 8, 512_000}} {
+	}{{1000, 16, 64 << 20}, {1 << 17, 4, 64 << 20}, {1 << 20, 2, 512 << 20}, {1000, 2, 100 << 10}, {1000, 8, 512_000}} {
 		t.Run(fmt.Sprint(c.rows, "/", c.budget), func(t *testing.T) {
 			its, err := dataset.Range(int64(c.rows)*60).Shards(t.Context(), 1, &dataset.ShardOptions{RunOptions: dataset.RunOptions{Memory: c.budget},
 				Options: shard.Options{GlobalBatch: c.rows, Endless: true, Form: shard.Form{Tensors: true}, Shuffle: &shard.Shuffle{Mode: shard.ModeNone}}})

@@ -15,7 +15,7 @@
 // the data process and all ranks again, and they restore the last committed state: the same on
 // every rank, on any number of ranks. A consumer that closes gives its rank up for good.
 //
-// What is ahead of a consumer is bounded: 1 MiB of batches that it was told of (DialOptions.Prefetch), and what the
+// What is ahead of a consumer is bounded: 4 MiB of batches that it was told of (DialOptions.Prefetch), and what the
 // iterator makes ahead. A consumer that does not read blocks its producer, as a local one does. The
 // memory of batches is the data process's, and counts against its budget until the consumer has released them, or is gone.
 //
@@ -51,8 +51,8 @@ type Options struct {
 
 // DialOptions of Dial; nil means defaults.
 type DialOptions struct {
-	// Prefetch is how many batches are read ahead of Next, from 1 to 1023; 0: so many that they take 1 MiB (or an eighth of the data process's budget, over all ranks, where that is
-	// less), at least 2 and at most 16, and no more than are used in 0.1 s. A notice counts after what was read ahead.
+	// Prefetch is how many batches are read ahead of Next, from 1 to 1023; 0: so many that they take 4 MiB (or an eighth of the data process's budget, over all ranks, where that is
+	// less), at least 2 and at most 16, and no more than are used in 0.2 s. A notice counts after what was read ahead.
 	Prefetch int
 	// Wait is how long Dial waits for a data process that is not there yet, or a rank that is not free; 0: 10 seconds,
 	// negative: not at all.
