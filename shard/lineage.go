@@ -67,7 +67,7 @@ func (it *Iterator) blame(p *part, lengths map[string]int, err error) (out error
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			if _, ok := r.(*fault.Error); !ok { // an allocator's
+			if _, ok := r.(*fault.Error); !ok { // else an allocator's
 				panic(r)
 			}
 			out = err

@@ -92,11 +92,7 @@ func signaledRun(t *testing.T, args func(spec, dir string) []string, spec, child
 		t.Fatalf("no child came up: %v; %s", err, stderr.String())
 	}
 	begin := time.Now()
-	for range 100 { // as for TestTrainSignals
-		if err := c.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-	}
+	repeat(t, c.Process, sig)
 	_ = c.Wait()
 	took := time.Since(begin)
 	if c.ProcessState.ExitCode() != code || !strings.Contains(stderr.String(), "penstock: "+signaled{sig}.Error()+"\n") {
@@ -110,6 +106,19 @@ func signaledRun(t *testing.T, args func(spec, dir string) []string, spec, child
 		t.Errorf("child %d is still there: %v", pid, err)
 	}
 	return took
+}
+
+// repeat sends a signal as timeout(1) and wrappers do, several times in a moment: after the first was heard, too.
+func repeat(t *testing.T, p *os.Process, s os.Signal) {
+	t.Helper()
+	again := time.NewTicker(sameSignal / 100)
+	defer again.Stop()
+	for range 20 {
+		if err := p.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		<-again.C
+	}
 }
 
 // A later attempt of a job asks the storage for its run first: where that does not answer, SIGTERM ends it as it ends any command.

@@ -460,11 +460,7 @@ func TestTrainSignals(t *testing.T) {
 			s := startPenstock(t, "train", trainSpec(t, dir, "wait: 20, tell: "+made.path+", out: "+t.TempDir()), "--name", "run")
 			made.wait(t, s, 6)
 			children := childrenOf(t, s.Process.Pid)
-			for range 1000 { // timeout(1) sends two, to the process and to its group; the system makes one of those that nobody has taken yet
-				if err := s.Process.Signal(c.signal); err != nil {
-					t.Fatal(err)
-				}
-			}
+			repeat(t, s.Process, c.signal)
 			_ = s.Wait()
 			if s.ProcessState.ExitCode() != c.code || !strings.Contains(s.out.String(), "run: "+c.state+" after ") || !strings.Contains(s.out.String(), "go on with: penstock resume run --storage "+dir+"/runs\n") {
 				t.Errorf("exit %d: %s%s", s.ProcessState.ExitCode(), s.out.String(), s.err.String())

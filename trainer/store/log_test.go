@@ -513,3 +513,39 @@ func TestJobAttempts(t *testing.T) {
 		}
 	})
 }
+
+// A group that went back and commits before it is known to run leaves behind what the others do, also where its checkpoint was pruned.
+func TestBackCommits(t *testing.T) {
+	dir := t.TempDir()
+	r := newRun(t, dir, "x")
+	begin(t, r)
+	var numbers []int
+	for i := range int64(3) {
+		numbers = append(numbers, commit(t, r, i+1, nil).Number)
+	}
+	if _, err := r.Begin(t.Context(), BeginOptions{Checkpoint: numbers[0]}); err != nil {
+		t.Fatal(err)
+	}
+	first := commit(t, r, 2, nil).Number
+	if got := checkWhole(t, r); !slices.Equal(got, []int{numbers[0], first}) {
+		t.Fatal(got)
+	}
+	if err := r.Launched(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := checkWhole(t, r); !slices.Equal(got, []int{numbers[0], first}) {
+		t.Fatal(got)
+	}
+	die(r)
+	next := openRun(t, dir, "x")
+	if at := begin(t, next); at.From.Number != first || at.Back {
+		t.Fatal(at)
+	}
+	last := commit(t, next, 3, nil).Number
+	if err := next.Prune(t.Context(), Policy{KeepLast: 1}); err != nil { // first goes
+		t.Fatal(err)
+	}
+	if got := checkWhole(t, next); !slices.Equal(got, []int{last}) {
+		t.Fatal(got)
+	}
+}
