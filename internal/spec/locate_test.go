@@ -48,6 +48,8 @@ func TestLines(t *testing.T) {
 		{"", "", []string{"steps.0.filter=idd > 1"}, `s.yaml: --set steps.0.filter: step 1 (filter): unknown column "idd"`},
 		{"", "", []string{"run.memory=5 parsecs"}, `s.yaml: --set run.memory: want a size such as 512MiB, not "5 parsecs"`},
 		{"", "", []string{"run.cpus=2", "run.on_error={policy: skp}"}, `s.yaml: --set run.on_error: run.on_error.policy: want one of`},
+		{"sink:", "run: {on_error: skip}\nsink:", []string{"run.on_error.max_rows=2"}, `--set run.on_error.max_rows=2: run.on_error holds a value, not keys: set the whole of it, as --set 'run.on_error={max_rows: ...}'`},
+		{"", "", []string{"steps.7.filter=id > 1"}, `"7" is no index of a list of 3`},
 		{"id > 3", "idd > 3", []string{"run.cpus=2"}, `s.yaml:4:13: step 1 (filter)`},
 		{"", "", []string{"source={mix: {sources: [{name: a, weight: 1, source: {range: {n: 1}}, steps: [{filter: idd > 1}]}]}}", "steps=[]"},
 			`source "a" of the mix: s.yaml: --set source: step 1 (filter)`},
