@@ -59,10 +59,29 @@ func (c *controller) start(a group.Action) {
 				c.step(group.Event{Kind: group.Launched, Attempt: a.Attempt})
 			})
 			for e := range at.group.Exits() {
+				c.heardAll(at, e.Rank)
 				c.post(func() { c.exited(at, e) })
 			}
 		}
 	})
+}
+
+// heardAll waits until all was heard that a worker said which has ended.
+func (c *controller) heardAll(at *attempt, rank int) {
+	got := make(chan *peer, 1)
+	c.post(func() { got <- at.peers[rank] })
+	select {
+	case p := <-got:
+		if p == nil {
+			return
+		}
+		select {
+		case <-p.heard:
+		case <-time.After(lastWords): // another process has its connection
+		case <-c.over:
+		}
+	case <-c.over:
+	}
 }
 
 // dismiss ends what an attempt has open in this process.

@@ -37,6 +37,7 @@ type Context struct {
 	restored chan *wire.Restored
 	met      chan *wire.Met
 	sending  sync.Mutex
+	pipe     *wire.Pipe   // guarded by sending
 	aliveAt  atomic.Int64 // ns since the epoch
 	steps    atomic.Int64 // of training sets
 
@@ -79,11 +80,21 @@ func join(ctx context.Context, id identity) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		c.cancel(err)
 		conn.Close()
+		if c.pipe != nil {
+			c.pipe.Close()
+		}
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
-	if err := c.send(wire.ToController{Hello: &wire.Hello{Version: wire.Version, Run: id.run, Attempt: id.attempt, Rank: id.rank, PID: os.Getpid(), Client: "go"}}); err != nil {
+	if c.pipe, err = wire.NewPipe(); err != nil {
 		return fail(err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
+	hello, err := wire.Append(nil, wire.ToController{Hello: &wire.Hello{Version: wire.Version, Run: id.run, Attempt: id.attempt, Rank: id.rank, PID: os.Getpid(), Client: "go"}})
+	if err == nil {
+		err = c.pipe.Hello(conn, hello)
+	}
+	if err != nil {
+		return fail(c.gone(err))
 	}
 	r := wire.NewReader(conn)
 	m, err := r.FromController()
@@ -154,7 +165,19 @@ func (c *Context) send(m wire.ToController) error {
 	if _, err := c.conn.Write(b); err != nil {
 		return c.gone(err)
 	}
+	c.pipe.Said(m.Report)
 	return nil
+}
+
+// report sends a report, or leaves it in the pipe.
+func (c *Context) report(r *wire.Report) error {
+	c.sending.Lock()
+	left := c.pipe.Leave(r, r.N-1-c.answered)
+	c.sending.Unlock()
+	if left {
+		return nil
+	}
+	return c.send(wire.ToController{Report: r})
 }
 
 // gone is the error of a lost connection: the context knows better, if it has ended.
@@ -177,6 +200,7 @@ func (c *Context) leave() {
 		_ = ring.Close()
 	}
 	c.conn.Close()
+	c.pipe.Close()
 	c.reading.Wait()
 	c.cancel(errEnded)
 }
@@ -264,7 +288,7 @@ func (k *Checkpoint) Dir(ctx context.Context) (string, error) {
 // Report makes the next report: every rank reports equally often, after the same steps. metrics are kept, those of the lowest rank where several have the same name. dir is a folder whose files
 // become a checkpoint, together with those of other ranks and the position in the data; "": none of this rank. With files, Report returns when the checkpoint is committed (Checkpointing.Async: when
 // the files are taken over: dir is gone then); it waits for the other ranks. Without, and where the worker has training sets open, it returns when the report is sent. An error says that the report, or the
-// checkpoint, is not kept; that of a report which was only sent is returned by the next call, or becomes the loop's.
+// checkpoint, is not kept; that of a report which was only sent is returned by a later call, at most 48 reports or a second on, or becomes the loop's.
 func (c *Context) Report(metrics map[string]float64, dir string) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -303,7 +327,7 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 		r.Data[name] = p
 	}
 	c.mu.Unlock()
-	if err := c.send(wire.ToController{Report: r}); err != nil {
+	if err := c.report(r); err != nil {
 		return err
 	}
 	c.aliveAt.Store(time.Now().UnixNano())
@@ -321,6 +345,14 @@ func (c *Context) Report(metrics map[string]float64, dir string) error {
 
 // settle waits for the answers to all reports up to n. It needs asking.
 func (c *Context) settle(n int64) (err error) {
+	if c.answered+int64(len(c.reported)) < n {
+		c.sending.Lock()
+		quiet := c.pipe.Quiet()
+		c.sending.Unlock()
+		if quiet {
+			c.alive(true)
+		}
+	}
 	for c.answered < n {
 		var a *wire.Reported
 		select {

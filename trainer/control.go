@@ -18,11 +18,14 @@ type peer struct {
 	writing sync.Mutex
 	once    sync.Once
 	gone    chan struct{}
+	heard   chan struct{} // closed when all that it said was heard
 }
 
-func newPeer(conn net.Conn) *peer { return &peer{conn: conn, gone: make(chan struct{})} }
+func newPeer(conn net.Conn) *peer {
+	return &peer{conn: conn, gone: make(chan struct{}), heard: make(chan struct{})}
+}
 
-// say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is given up.
+// say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is given up. What it has said still counts.
 func (p *peer) say(m wire.ToWorker) {
 	b, err := wire.Append(nil, m)
 	if err == nil {
@@ -31,7 +34,12 @@ func (p *peer) say(m wire.ToWorker) {
 		_, err = p.conn.Write(b)
 		p.writing.Unlock()
 	}
-	if err != nil {
+	if err == nil {
+		return
+	}
+	if c, ok := p.conn.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite() // of one that is gone
+	} else {
 		p.close()
 	}
 }
@@ -91,8 +99,14 @@ func (c *controller) hangUp() {
 func (c *controller) serve(conn net.Conn, node int) {
 	p := newPeer(conn)
 	defer p.close()
+	defer close(p.heard)
 	conn.SetReadDeadline(time.Now().Add(helloTime))
 	r := wire.NewReader(conn)
+	if c, ok := conn.(*net.UnixConn); ok { // else its hand has an ear
+		ear := wire.NewEar(c)
+		defer ear.Close()
+		r = ear.Reader()
+	}
 	m, err := r.FromWorker()
 	var at *attempt
 	rank := 0

@@ -54,7 +54,9 @@ func (h *hand) drop(conn net.Conn) {
 
 // relay is a worker's line to the controller. What it says goes there as it is, but for folders of reports, which are looked at here: the controller judges the rest.
 func (h *hand) relay(conn *net.UnixConn) {
-	r := wire.NewReader(conn)
+	ear := wire.NewEar(conn)
+	defer ear.Close()
+	r := ear.Reader()
 	conn.SetReadDeadline(time.Now().Add(helloTime))
 	line, err := r.Line()
 	if err != nil {

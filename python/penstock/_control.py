@@ -1,4 +1,4 @@
-"""A worker's connection to the controller of its run: lines of JSON over a unix socket (``trainer/internal/wire``).
+"""A worker's connection to the controller of its run: lines of JSON over a unix socket, and a pipe for reports (``trainer/internal/wire``).
 
 :func:`session` connects, once per process; outside of a run it is None. Every report says where the training data sets stand
 that :func:`penstock.shard` has opened; whoever gives batches calls :meth:`Session.alive`.
@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -32,11 +33,12 @@ from penstock._version import __version__
 if TYPE_CHECKING:
     from penstock._shard import Shard
 
-VERSION = 1  # of the protocol: both sides have the same
+VERSION = 2  # of the protocol: both sides have the same
 #: Reports that may be unanswered.
 AHEAD = 64
-_UNREAD = 16  # reports whose answers are not looked for, for up to a second
+_UNREAD = 48  # reports whose answers are not looked for, for up to a second
 MAX_LINE = 16 << 20  # bytes
+_MAX_QUIET = 512  # bytes of a report in the pipe
 
 ENV_SOCKET = "PENSTOCK_CONTROL"
 ENV_RUN = "PENSTOCK_RUN"
@@ -94,12 +96,13 @@ class Preempt:
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
+def _line(m: dict[str, Any]) -> bytes:
+    return (_encode(m) + "\n").encode()
+
+
 @lru_cache(maxsize=16)
 def _form(names: tuple[str, ...], where: tuple[str, ...]) -> str:
-    """A report, with places for its number, the value of each metric, its folder, and of each data set epoch, step and state.
-
-    It is that of the report before, as a rule: after a step of the user's each function is slow, ten and more times the second use, so a report is made by few of them.
-    """
+    """A report, with places for its number, the value of each metric, its folder, and of each data set epoch, step and state."""
     data = ",".join([_encode(name).replace("%", "%%") + ':{"epoch":%d,"step":%d%s}' for name in where])
     if data:
         data = f',"data":{{{data}}}'
@@ -125,7 +128,8 @@ class Session:
         self._number = 0  # checkpoint of the report answered last
         self._answer: dict[str, Any] | None = None  # to restore
         self._lost: tuple[str, str] | None = None  # code and text
-        self._like: tuple[tuple[str, ...], int, Shard, str] | None = None  # see again()
+        self._like: tuple[list[str], int, Shard, Callable[..., bytes]] | None = None  # see again()
+        self._quiet = False  # reports are in the pipe that came after the last line
         #: Where a data set stands, for loops that take batches ahead; else it is the shard's own place.
         self.positions: dict[str, Callable[[], Place]] = {}
         self._restored: Path | None = None
@@ -139,15 +143,22 @@ class Session:
         except OSError as e:
             self._sock.close()
             raise Unavailable(f"the controller of this run does not answer ({path}: {e.strerror or e}): the run is over, or {ENV_SOCKET} was inherited from one; unset it to run without") from e
-        self._send({"hello": {
+        there, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        hello = {
             "version": VERSION, "run": os.environ.get(ENV_RUN, ""), "attempt": _number(ENV_ATTEMPT, 1), "rank": _number("RANK", 0),
             "pid": self.pid, "client": f"python {__version__}",
-        }})  # fmt: skip
+        }  # fmt: skip
         try:
+            with contextlib.suppress(OSError):  # it hung up: the answer says why
+                socket.send_fds(self._sock, [_line({"hello": hello})], [there])  # all of it: the socket is new
             self.welcome = self._hello()
         except BaseException:
             self._sock.close()
+            os.close(self._pipe)
             raise
+        finally:
+            os.close(there)
         self.reports = self.welcome.reports  # made so far
 
     def _hello(self) -> Welcome:
@@ -203,25 +214,33 @@ class Session:
             self.check()
 
     def again(self, metrics: Mapping[str, Any]) -> bool:
-        """Makes a report like the one before: of the same metrics, finite floats, without files, in an epoch of the one training data set. False: it is not like that, and is not made.
+        """Makes a report like the last line of one: of the same metrics, floats and ints, without files, in an epoch of the one training data set. False: it is not like that, and is not made.
 
-        Nearly all are. After a step of the user's whatever runs is slow, so that half of a report's time went into calls that :meth:`report` needs for the others.
+        Nearly all are. It is left in the pipe, for the controller to find soon: a line would wake that, which takes longer than all else. And after a step of the user's whatever runs is slow, so a report is made by few functions.
         """
         if self._like is None:
             return False
-        names, count, shard, form = self._like
-        last, values = shard.given, tuple(metrics.values())
-        if last is None or count != len(opened) or tuple(metrics) != names:
+        names, count, shard, pack = self._like
+        last = shard.given
+        if last is None or count != len(opened) or len(metrics) != len(names):
+            return False
+        try:
+            values = [metrics[k] for k in names]
+        except KeyError:
             return False
         for v in values:
-            if type(v) is not float or v - v != 0:
+            if type(v) is not float and type(v) is not int:
                 return False
         with self._asking:
             now = time.monotonic()
             if self.reports - self._answered >= _UNREAD or now - self._looked_at >= 1 or self._failed is not None or self._lost is not None or self.positions:
                 return False
-            self._say(form % (self.reports + 1, *values, "", last.epoch, last.step + 1, ""))
+            try:
+                os.write(self._pipe, pack(self.reports + 1, last.epoch, last.step + 1, *values))
+            except (OSError, struct.error, OverflowError):  # it is full, or nobody's; a number is too large: a line says so
+                return False
             self.reports += 1
+            self._quiet = True
             self._alive_at = now
         return True
 
@@ -229,7 +248,7 @@ class Session:
         """Makes the next report. ``names`` and ``values`` of its metrics: see ``_metrics``. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
 
         With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
-        of it is raised by a later one, at most 16 reports or a second on. It says where every training data set stands, and with files the state there.
+        of it is raised by a later one, at most 48 reports or a second on. It says where every training data set stands, and with files the state there.
         """
         with self._asking:
             now = time.monotonic()
@@ -249,10 +268,12 @@ class Session:
                 where += (name,)
                 items += place.at()
                 items.append(f',"state":{_encode(summed(place.state()))}' if directory else "")
-            self._say(_form(names, where) % tuple(items))
+            self._say((_form(names, where) % tuple(items)).encode())
             self.reports = n
             self._alive_at = now
-            self._like = (names, len(opened), opened[where[0]], _form(names, where)) if len(where) == 1 else None
+            self._like = None
+            if len(where) == 1 and 8 * (3 + len(names)) <= _MAX_QUIET and all(map(str.isascii, names)):
+                self._like = sorted(names), len(opened), opened[where[0]], struct.Struct(f"<3Q{len(names)}d").pack
             if directory or not where:  # without data a notice counts from a report on, which is the controller's to say
                 return self._settle(n)
             if n - self._answered > AHEAD:
@@ -262,6 +283,8 @@ class Session:
     def _settle(self, n: int) -> int:
         """Waits for the answers to all reports up to ``n``, and raises the first error of those that were answered. Returns the last one's checkpoint."""
         if self._answered < n:
+            if self._quiet:
+                self._send({"alive": {}})  # for it to look into the pipe
             self._until(lambda: self._answered >= n)
         if self._failed is not None:
             failed, self._failed = self._failed, None
@@ -318,13 +341,13 @@ class Session:
     # The controller's side.
 
     def _send(self, m: dict[str, Any]) -> None:
-        self._say(_encode(m) + "\n")
+        self._say(_line(m))
 
-    def _say(self, text: str) -> None:
-        line = text.encode()
+    def _say(self, line: bytes) -> None:
         if len(line) > MAX_LINE:
             raise Invalid(f"a message of {len(line)} bytes for the controller: metrics and states take at most {MAX_LINE} together")
         with self._sending:
+            self._quiet = False
             try:
                 self._sock.sendall(line)
             except OSError as e:
@@ -354,10 +377,12 @@ class Session:
             return
         except OSError:
             data = b""
-        if data == _KEPT % (self._answered + 1) and not self._buf:  # as nearly all is
-            self._answered += 1
-            self._number = 0
-            return
+        if data and not self._buf:  # answers as nearly all are
+            n = data.count(b"\n")
+            if data == b"".join([_KEPT % i for i in range(self._answered + 1, self._answered + 1 + n)]):
+                self._answered += n
+                self._number = 0
+                return
         try:
             for line in self._lines(data):
                 self._take(line)

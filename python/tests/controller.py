@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import select
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +101,9 @@ class Controller:
 
     def _serve(self, c: socket.socket) -> None:
         rank = -1
-        lines = c.makefile("rb")
+        ear = _Ear(c)
         try:
-            for line in lines:
-                ((kind, value),) = json.loads(line).items()
+            for kind, value in ear:
                 if kind == "hello":
                     rank = value["rank"]
                     refusal = self.refuse(rank, value)
@@ -122,8 +124,58 @@ class Controller:
         except OSError:
             pass
         finally:
-            lines.close()
+            ear.close()
             c.close()
             with self.changed:
                 self.heard.append((rank, "eof", None))
                 self.changed.notify_all()
+
+
+class _Ear:
+    """What a worker says, in its order: its lines, and the reports that it leaves in a pipe (``wire.Ear``)."""
+
+    def __init__(self, c: socket.socket) -> None:
+        self._c, self._pipe = c, -1
+        self._left = b""
+        self._next, self._names, self._data = 0, [""], ""  # of reports in the pipe
+
+    def close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        buf, fds, _, _ = socket.recv_fds(self._c, 1 << 16, 1)
+        if fds:
+            self._pipe = fds[0]
+            os.set_blocking(self._pipe, False)
+        more = buf
+        while more:
+            while b"\n" in buf:
+                line, _, buf = buf.partition(b"\n")
+                ((kind, value),) = json.loads(line).items()
+                if kind == "report":
+                    yield from self._reports(value["n"])
+                    self._next, self._names = value["n"] + 1, sorted(value["metrics"])
+                    self._data = next(iter(value.get("data") or {}), "")
+                yield kind, value
+            while not select.select([self._c], [], [], 0.01)[0]:
+                yield from self._reports()
+            more = self._c.recv(1 << 16)
+            buf += more
+        yield from self._reports()
+
+    def _reports(self, until: int | None = None) -> Iterator[tuple[str, Any]]:
+        """Those in the pipe, before number ``until``."""
+        with contextlib.suppress(BlockingIOError):
+            while self._pipe >= 0 and (b := os.read(self._pipe, 1 << 16)):
+                self._left += b
+        form = struct.Struct(f"<3Q{len(self._names)}d")
+        while len(self._left) >= form.size and self._next != until:
+            n, epoch, step, *values = form.unpack_from(self._left)
+            if n != self._next:
+                return
+            self._left = self._left[form.size :]
+            self._next += 1
+            metrics = {k: v if math.isfinite(v) else {"inf": "Infinity", "-inf": "-Infinity"}.get(repr(v), "NaN") for k, v in zip(self._names, values)}
+            yield "report", {"n": n, "metrics": metrics, "data": {self._data: {"epoch": epoch, "step": step}}}

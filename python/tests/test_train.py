@@ -50,7 +50,7 @@ def test_context(controller: Controller) -> None:
     }  # fmt: skip
     assert second == "0.1 False"
     (hello,) = controller.said("hello")
-    assert hello["version"] == 1 and hello["run"] == "test" and hello["attempt"] == 1 and hello["rank"] == 0 and hello["pid"] > 0
+    assert hello["version"] == 2 and hello["run"] == "test" and hello["attempt"] == 1 and hello["rank"] == 0 and hello["pid"] > 0
     assert hello["client"].startswith("python ")
     controller.wait(lambda: controller.heard[-1][1] == "eof")
     assert controller.said("done") == [{}]
@@ -362,7 +362,6 @@ print(json.dumps([places, short]))
         want += [{"a": 0.5, "%": 7.0}, {"a": 0.5, "%": 8.0}]
     want += [{"a": 0.5, "%": 8.0}, {"a": 0.5, "%": 9.0}]
     assert [r["metrics"] for r in got] == want
-    assert [list(r["metrics"]) for r in got] == [list(w) for w in want]
     assert 15 <= short < len(want) - 15, (short, len(want))
 
 

@@ -120,6 +120,29 @@ def test_a_worker_is_killed(train: Train, tmp_path: Path) -> None:
         assert losses(tmp_path / "parts", rank) == losses(tmp_path / "whole", rank)
 
 
+def test_the_last_reports_of_a_killed_worker(train: Train, tmp_path: Path) -> None:
+    """Reports that were made are kept, though nobody had heard of them yet when their worker was killed."""
+    script = """
+import os, signal
+import penstock
+me = penstock.get_context()
+shard = penstock.shard("train")
+for batch in shard.iter_batches():
+    penstock.report({"step": shard.step})
+    if me.attempt == 1 and shard.step == 17:
+        open(f"there-{me.rank}", "w").close()
+        while not os.path.exists(f"there-{1 - me.rank}"):
+            pass
+        if me.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+"""
+    done = train("last", script, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    files = sorted(tmp_path.glob("last/penstock-runs/a/metrics/000001-*.jsonl"))
+    assert [json.loads(line)["metrics"]["step"] for f in files for line in f.read_text().splitlines()] == list(range(1, 18))
+
+
 def test_an_exception(train: Train) -> None:
     """The run's error is the worker's, with its stack; not the cascade of the others."""
     p = train("bad", """

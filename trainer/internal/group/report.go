@@ -33,8 +33,10 @@ type commit struct {
 // report takes rank's report N.
 func (g *Group) report(e Event) {
 	r := &g.ranks[e.Rank]
-	if g.phase != launching && g.phase != up && g.phase != settling {
-		return
+	if g.phase == asked || g.phase == stopping { // it was made before that was known: it is kept, where nothing more is asked
+		if e.N != r.made+1 || e.Files || e.Err != nil {
+			return
+		}
 	}
 	if e.N != r.made+1 || r.done {
 		g.act(Action{Do: Ack, Attempt: g.attempt, Rank: e.Rank, N: e.N, Err: fault.New(fault.Invalid, "report %d of rank %d does not follow its report %d", e.N, e.Rank, r.made)})

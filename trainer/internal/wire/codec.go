@@ -11,7 +11,9 @@ import (
 )
 
 // Reader reads lines. Not safe for concurrent use.
-type Reader struct{ lines *Lines }
+type Reader struct {
+	lines interface{ Next() ([]byte, error) } // a [Lines] or an [Ear]
+}
 
 // NewReader reads from r.
 func NewReader(r io.Reader) *Reader { return &Reader{NewLines(r, MaxLine, longHint)} }

@@ -3,7 +3,8 @@
 //
 // A worker connects to the socket that [EnvSocket] names and says [Hello]; the controller answers [Welcome], or [Refused] and ends. Then the worker says Report, Alive, Restore, Meet and
 // Done in any order, and the controller answers each Report and Restore, in order, and Meet when all have said it; Preempt and Refused come unasked. A line holds one [ToController] or
-// [ToWorker], in which exactly one field is set. The hand of a node, where the run has several, speaks [FromHand] and [ToHand] with the controller in the same form. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
+// [ToWorker], in which exactly one field is set. The hand of a node, where the run has several, speaks [FromHand] and [ToHand] with the controller in the same form.
+// What a worker reports many times a second it may leave in a pipe, see [Ear]. Unknown fields are ignored, so that fields may be added; an unknown message is refused.
 package wire
 
 import (
@@ -14,7 +15,7 @@ import (
 )
 
 // Version of the protocol; both sides must have the same.
-const Version = 1
+const Version = 2
 
 // MaxLine is the most bytes of a line: a worker that sends more is refused.
 const MaxLine = 16 << 20

@@ -1,0 +1,231 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"math"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Ear reads what a worker of this machine says: its lines, and the reports that it leaves in a pipe, which become lines in their places.
+//
+// A line wakes who reads it, and that costs a loop of short steps more than all else of its report: the system starts a thread, as often as not on the worker's own processor and ahead of it. So a worker may
+// give the reading end of a pipe along with the first byte of its Hello, and leave a report there that is like the last one it sent as a line: of the same metrics and the same one data set, without a folder.
+// Nobody waits at the pipe. An ear looks there every quietTick while reports come, with every line, and when the connection ends, so that what a worker left is read after its death too.
+//
+// A report in the pipe is its N, epoch and step as uint64, and its metrics as float64 in the order of their names: little endian, written at once, at most [MaxQuiet] bytes.
+//
+// Where answers are waited for, a line gets them at once. [Pipe] is the other end. Not safe for concurrent use. Call Close.
+type Ear struct {
+	conn  *net.UnixConn
+	lines *Lines
+	pipe  int // descriptor; -1: none
+	bad   error
+
+	held   []byte  // a line that was read, and waits for the reports before it
+	report *Report // that it is; nil: another message
+	end    error   // as held, of the connection
+
+	left  []byte // read from the pipe
+	next  int64  // number of the report that comes next; 0: none was sent yet
+	names []string
+	data  string    // that reports in the pipe are of; "": there are none
+	at    time.Time // of the last report
+}
+
+// MaxQuiet is the most bytes of a report in a pipe: so many are written at once or not at all, whatever system it is (PIPE_BUF of POSIX).
+const MaxQuiet = 512
+
+const (
+	quietTick = 100 * time.Millisecond
+	idleTick  = time.Second // where no report came for twice as long
+	mostLeft  = 1 << 20     // bytes: a pipe has room for 64 KiB
+)
+
+// NewEar reads from conn. Deadlines for its reads are the caller's until the first line was read, then the ear's.
+func NewEar(conn *net.UnixConn) *Ear {
+	e := &Ear{conn: conn, pipe: -1}
+	e.lines = NewLines(&opening{Ear: e}, MaxLine, longHint)
+	return e
+}
+
+// Reader reads messages.
+func (e *Ear) Reader() *Reader { return &Reader{e} }
+
+// Close lets go of the pipe, not of the connection.
+func (e *Ear) Close() {
+	if e.pipe >= 0 {
+		syscall.Close(e.pipe)
+		e.pipe = -1
+	}
+}
+
+// opening reads from a connection, and takes the descriptor that comes with its first byte.
+type opening struct {
+	*Ear
+	began bool
+}
+
+func (o *opening) Read(b []byte) (int, error) {
+	if o.began {
+		return o.conn.Read(b)
+	}
+	rights := make([]byte, syscall.CmsgSpace(4*8))
+	n, size, _, _, err := o.conn.ReadMsgUnix(b, rights)
+	if err != nil {
+		return n, err
+	}
+	if n == 0 {
+		return 0, io.EOF
+	}
+	o.began = true
+	var fds []int
+	all, err := syscall.ParseSocketControlMessage(rights[:size])
+	for _, m := range all {
+		some, _ := syscall.ParseUnixRights(&m) // of another kind: none
+		fds = append(fds, some...)
+	}
+	var st syscall.Stat_t
+	switch {
+	case err != nil || len(fds) > 1:
+		o.bad = fault.New(fault.Corrupt, "a worker gives one pipe, not %d", len(fds))
+	case len(fds) == 1 && (syscall.Fstat(fds[0], &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO || syscall.SetNonblock(fds[0], true) != nil):
+		o.bad = fault.New(fault.Corrupt, "what a worker gives is no pipe")
+	case len(fds) == 1:
+		o.pipe = fds[0]
+		return n, nil
+	}
+	for _, fd := range fds {
+		syscall.Close(fd)
+	}
+	return n, nil
+}
+
+// Next is as [Lines.Next]. Reports that were left in the pipe come before the end of the connection.
+func (e *Ear) Next() ([]byte, error) {
+	if e.pipe < 0 {
+		line, err := e.lines.Next()
+		if e.bad != nil {
+			err = e.bad
+		}
+		return line, err
+	}
+	for {
+		switch line, err := e.quiet(); {
+		case line != nil || err != nil:
+			return line, err
+		case e.held != nil:
+			e.hear()
+			line, e.held = e.held, nil
+			return line, nil
+		case e.end != nil && len(e.left) > 0:
+			return nil, fault.New(fault.Corrupt, "%d bytes in the pipe of a worker that are no report after number %d", len(e.left), e.next-1)
+		case e.end != nil:
+			return nil, e.end
+		}
+		if e.lines.Buffered() || e.wait() {
+			e.held, e.end = e.lines.Next()
+			e.report = reportOf(e.held)
+		}
+		if err := e.look(); err != nil { // what was left before the line, or the end, is there by now
+			return nil, err
+		}
+	}
+}
+
+// wait waits for more of the connection, or its end; false: there is nothing so far.
+func (e *Ear) wait() bool {
+	raw, err := e.conn.SyscallConn()
+	if err != nil {
+		return true // reading says why
+	}
+	tick := quietTick
+	if time.Since(e.at) > 2*idleTick {
+		tick = idleTick
+	}
+	e.conn.SetReadDeadline(time.Now().Add(tick))
+	defer e.conn.SetReadDeadline(time.Time{})
+	var b [1]byte
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return err != syscall.EAGAIN && err != syscall.EINTR
+	})
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// look takes what is in the pipe.
+func (e *Ear) look() error {
+	var b [4 << 10]byte
+	for {
+		n, err := syscall.Read(e.pipe, b[:])
+		switch {
+		case err == syscall.EINTR:
+		case err == syscall.EAGAIN || err == nil && n == 0:
+			return nil
+		case err != nil:
+			return fault.New(fault.Unavailable, "the pipe of a worker: %w", err)
+		case len(e.left)+n > mostLeft:
+			return fault.New(fault.Corrupt, "more than %d bytes in the pipe of a worker that are no report after number %d", mostLeft, e.next-1)
+		default:
+			e.left = append(e.left, b[:n]...)
+		}
+	}
+}
+
+// reportOf is the report in a line; nil: it is another message, or none, which who reads it says.
+func reportOf(line []byte) *Report {
+	var m ToController
+	if !bytes.HasPrefix(line, []byte(`{"report":`)) || json.Unmarshal(line, &m) != nil {
+		return nil
+	}
+	return m.Report
+}
+
+// hear notes what reports in the pipe are like after the line that is held.
+func (e *Ear) hear() {
+	r := e.report
+	if r == nil {
+		return
+	}
+	e.next, e.at = r.N+1, time.Now()
+	e.names = slices.Sorted(maps.Keys(r.Metrics))
+	e.data = ""
+	if len(r.Data) == 1 {
+		for e.data = range r.Data {
+		}
+	}
+}
+
+// quiet is the line of the next report in the pipe; nil: another comes first, or none is there.
+func (e *Ear) quiet() ([]byte, error) {
+	if e.next == 0 || len(e.left) < 8 || e.held != nil && e.report != nil && e.report.N == e.next {
+		return nil, nil
+	}
+	n, size := int64(binary.LittleEndian.Uint64(e.left)), quietSize(len(e.names))
+	switch {
+	case n > e.next:
+		return nil, nil // after a line
+	case n < e.next || e.data == "" || len(e.left) < size:
+		return nil, fault.New(fault.Corrupt, "in the pipe of a worker are %d bytes of report %d, where report %d is due with %d metrics of data set %q", len(e.left), n, e.next, len(e.names), e.data)
+	}
+	number := func(i int) uint64 { return binary.LittleEndian.Uint64(e.left[8*i:]) }
+	if number(2) > math.MaxInt64 {
+		return nil, fault.New(fault.Corrupt, "report %d in the pipe of a worker is of step %d", n, number(2))
+	}
+	r := &Report{N: n, Metrics: make(Metrics, len(e.names)), Data: map[string]Place{e.data: {Epoch: number(1), Step: int64(number(2))}}}
+	for i, name := range e.names {
+		r.Metrics[name] = math.Float64frombits(number(3 + i))
+	}
+	e.left, e.next, e.at = e.left[size:], n+1, time.Now()
+	return Append(nil, ToController{Report: r})
+}

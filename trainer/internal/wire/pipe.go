@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"encoding/binary"
+	"maps"
+	"math"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Pipe is the worker's end of what an [Ear] describes: a place for reports that need wake nobody. Not safe for concurrent use. Call Close.
+type Pipe struct {
+	read, write *os.File
+
+	names []string // of the metrics of the last line
+	data  string   // its data set; "": it is none to be like
+	at    time.Time
+	quiet bool // something was left since
+	buf   []byte
+}
+
+const (
+	quietTime = time.Second // after a line: an ear looks often for longer
+	maxQuiet  = 48          // reports that were not answered: fewer than a worker makes ahead, so that it does not wait for an ear's next look
+)
+
+// NewPipe makes one.
+func NewPipe() (*Pipe, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "a pipe for reports: %w", err)
+	}
+	return &Pipe{read: r, write: w}, nil
+}
+
+// Hello writes the first line to conn, and gives the other side its end.
+func (p *Pipe) Hello(conn *net.UnixConn, line []byte) error {
+	_, _, err := conn.WriteMsgUnix(line, syscall.UnixRights(int(p.read.Fd())), nil)
+	p.read.Close()
+	return err
+}
+
+// Close lets go of the pipe. What was left is found.
+func (p *Pipe) Close() {
+	p.read.Close() // again, as a rule
+	p.write.Close()
+}
+
+// Quiet reports whether reports were left since the last line: an answer to them is soonest after another one.
+func (p *Pipe) Quiet() bool { return p.quiet }
+
+// Said notes that a line was sent; r: it is that report.
+func (p *Pipe) Said(r *Report) {
+	p.quiet = false
+	if r == nil {
+		return
+	}
+	p.names, p.data, p.at = slices.AppendSeq(p.names[:0], maps.Keys(r.Metrics)), "", time.Now()
+	slices.Sort(p.names)
+	if len(r.Data) == 1 && quietSize(len(p.names)) <= MaxQuiet {
+		for p.data = range r.Data {
+		}
+	}
+}
+
+// Leave leaves r in the pipe. False: it is to be a line. unanswered are reports before it without an answer.
+func (p *Pipe) Leave(r *Report, unanswered int64) bool {
+	place, ok := r.Data[p.data]
+	if !ok || len(r.Data) != 1 || r.Dir != "" || len(r.Metrics) != len(p.names) || unanswered >= maxQuiet || time.Since(p.at) >= quietTime {
+		return false
+	}
+	b := p.buf[:0]
+	for _, v := range []uint64{uint64(r.N), place.Epoch, uint64(place.Step)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	for _, name := range p.names {
+		v, ok := r.Metrics[name]
+		if !ok {
+			return false
+		}
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+	}
+	p.buf = b
+	raw, err := p.write.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	err = raw.Write(func(fd uintptr) bool {
+		n, _ = syscall.Write(int(fd), b)
+		return true // where it is full a line says so
+	})
+	p.quiet = p.quiet || n == len(b)
+	return err == nil && n == len(b)
+}
+
+// quietSize is the length of a report in the pipe, in bytes.
+func quietSize(metrics int) int { return 8 * (3 + metrics) }
