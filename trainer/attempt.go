@@ -59,7 +59,7 @@ func (c *controller) start(a group.Action) {
 				c.step(group.Event{Kind: group.Launched, Attempt: a.Attempt})
 			})
 			for e := range at.group.Exits() {
-				c.heardAll(at, e.Rank)
+				c.heardAll(at, e)
 				c.post(func() { c.exited(at, e) })
 			}
 		}
@@ -67,19 +67,23 @@ func (c *controller) start(a group.Action) {
 }
 
 // heardAll waits until all was heard that a worker said which has ended.
-func (c *controller) heardAll(at *attempt, rank int) {
+func (c *controller) heardAll(at *attempt, e launch.Exit) {
 	got := make(chan *peer, 1)
-	c.post(func() { got <- at.peers[rank] })
+	c.post(func() { got <- at.peers[e.Rank] })
+	var p *peer
 	select {
-	case p := <-got:
-		if p == nil {
-			return
-		}
-		select {
-		case <-p.heard:
-		case <-time.After(lastWords): // another process has its connection
-		case <-c.over:
-		}
+	case p = <-got:
+	case <-c.over:
+	}
+	if p == nil {
+		return
+	}
+	if p.ear != nil {
+		p.ear.Finish()
+	}
+	select {
+	case <-p.heard:
+	case <-time.After(time.Until(e.At.Add(lastWords))): // its node is lost
 	case <-c.over:
 	}
 }

@@ -19,6 +19,7 @@ type peer struct {
 	once    sync.Once
 	gone    chan struct{}
 	heard   chan struct{} // closed when all that it said was heard
+	ear     *wire.Ear     // nil: its hand has one
 }
 
 func newPeer(conn net.Conn) *peer {
@@ -105,7 +106,7 @@ func (c *controller) serve(conn net.Conn, node int) {
 	if c, ok := conn.(*net.UnixConn); ok { // else its hand has an ear
 		ear := wire.NewEar(c)
 		defer ear.Close()
-		r = ear.Reader()
+		r, p.ear = ear.Reader(), ear
 	}
 	m, err := r.FromWorker()
 	var at *attempt

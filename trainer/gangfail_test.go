@@ -493,7 +493,7 @@ func TestHandEndsLaunching(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	s := slow{make(chan struct{}), make(chan struct{})}
-	h := &hand{site: site{cfg: Config{Workers: 1}, launcher: s, sockets: dir}, line: newHandLine(near), listener: l, conns: map[net.Conn]bool{}, relays: map[teller]chan struct{}{}}
+	h := &hand{site: site{cfg: Config{Workers: 1}, launcher: s, sockets: dir}, line: newHandLine(near), listener: l, conns: map[net.Conn]bool{}, relays: map[teller]relayed{}}
 	h.ctx, h.stop = context.WithCancelCause(t.Context())
 	h.others.Go(func() {
 		if err := h.launch(h.ctx, &wire.HandLaunch{Attempt: 1}); err != nil {

@@ -35,7 +35,7 @@ type hand struct {
 	group   launch.Group                      // of the current attempt; nil: none
 	attempt int
 	exited  chan struct{}            // closed when all exits of group were sent
-	relays  map[teller]chan struct{} // of workers: closed when all that one said was passed on
+	relays  map[teller]relayed       // of workers
 	conns   map[net.Conn]bool        // of workers; nil once the run is over
 	staged  map[int64][]stagedFolder // that were taken, by report
 }
@@ -56,7 +56,7 @@ type teller struct{ pid, rank int }
 
 // lend is Fit of a process of a gang that is not node 0.
 func lend(ctx context.Context, s site) (_ *Result, err error) {
-	h := &hand{site: s, cancels: map[int64]context.CancelCauseFunc{}, relays: map[teller]chan struct{}{}, conns: map[net.Conn]bool{},
+	h := &hand{site: s, cancels: map[int64]context.CancelCauseFunc{}, relays: map[teller]relayed{}, conns: map[net.Conn]bool{},
 		staged: map[int64][]stagedFolder{}}
 	h.ctx, h.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer h.stop(errEnded)
@@ -337,14 +337,15 @@ func (h *hand) heardAll(e launch.Exit) {
 		who.pid = os.Getpid()
 	}
 	h.mu.Lock()
-	passed := h.relays[who]
+	passed, ok := h.relays[who]
 	h.mu.Unlock()
-	if passed == nil {
+	if !ok {
 		return
 	}
+	passed.ear.Finish()
 	select {
-	case <-passed:
-	case <-time.After(lastWords): // another process has its connection
+	case <-passed.all:
+	case <-time.After(time.Until(e.At.Add(lastWords))): // the controller does not hear it
 	}
 }
 

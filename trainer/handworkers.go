@@ -81,7 +81,7 @@ func (h *hand) relay(conn *net.UnixConn) {
 		return
 	}
 	defer h.drop(up)
-	defer h.passes(line)()
+	defer h.passes(line, ear)()
 	ended := make(chan struct{})
 	h.others.Go(func() {
 		defer close(ended)
@@ -112,19 +112,25 @@ func (h *hand) relay(conn *net.UnixConn) {
 	}
 }
 
+// relayed is the line of a worker that is passed on.
+type relayed struct {
+	all chan struct{} // closed when all that it said was
+	ear *wire.Ear
+}
+
 // passes notes that the worker which says hello has its line passed on, until the function that it returns is called.
-func (h *hand) passes(hello []byte) (over func()) {
+func (h *hand) passes(hello []byte, ear *wire.Ear) (over func()) {
 	var m wire.ToController
 	if json.Unmarshal(hello, &m) != nil || m.Hello == nil {
 		return func() {}
 	}
 	who := teller{m.Hello.PID, m.Hello.Rank}
-	passed := make(chan struct{})
+	passed := relayed{make(chan struct{}), ear}
 	h.mu.Lock()
 	h.relays[who] = passed
 	h.mu.Unlock()
 	return func() {
-		close(passed)
+		close(passed.all)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.relays[who] == passed {

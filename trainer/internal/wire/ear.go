@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,12 +26,14 @@ import (
 //
 // A report in the pipe is its N, epoch and step as uint64, and its metrics as float64 in the order of their names: little endian, written at once, at most [MaxQuiet] bytes.
 //
-// Where answers are waited for, a line gets them at once. [Pipe] is the other end. Not safe for concurrent use. Call Close.
+// Where answers are waited for, a line gets them at once. [Pipe] is the other end. Not safe for concurrent use, but for Finish. Call Close.
 type Ear struct {
 	conn  *net.UnixConn
 	lines *Lines
-	pipe  int // descriptor; -1: none
-	bad   error
+	began bool        // the first line was read
+	pipe  int         // descriptor; -1: none
+	bad   error       // what came with the first line is none
+	over  atomic.Bool // see Finish
 
 	held   []byte  // a line that was read, and waits for the reports before it
 	report *Report // that it is; nil: another message
@@ -61,6 +64,12 @@ func NewEar(conn *net.UnixConn) *Ear {
 
 // Reader reads messages.
 func (e *Ear) Reader() *Reader { return &Reader{e} }
+
+// Finish says that the worker has ended: what it said is there, and the end of that is the end, though a process that it left behind holds the connection. Any goroutine may call it.
+func (e *Ear) Finish() {
+	e.over.Store(true)
+	e.conn.SetReadDeadline(time.Unix(1, 0)) // wakes who waits
+}
 
 // Close lets go of the pipe, not of the connection.
 func (e *Ear) Close() {
@@ -113,7 +122,8 @@ func (o *opening) Read(b []byte) (int, error) {
 
 // Next is as [Lines.Next]. Reports that were left in the pipe come before the end of the connection.
 func (e *Ear) Next() ([]byte, error) {
-	if e.pipe < 0 {
+	if !e.began {
+		e.began = true
 		line, err := e.lines.Next()
 		if e.bad != nil {
 			err = e.bad
@@ -134,6 +144,7 @@ func (e *Ear) Next() ([]byte, error) {
 			return nil, e.end
 		}
 		if e.lines.Buffered() || e.wait() {
+			e.conn.SetReadDeadline(time.Time{}) // a long line comes in pieces
 			e.held, e.end = e.lines.Next()
 			e.report = reportOf(e.held)
 		}
@@ -149,22 +160,34 @@ func (e *Ear) wait() bool {
 	if err != nil {
 		return true // reading says why
 	}
-	tick := quietTick
-	if time.Since(e.at) > 2*idleTick {
-		tick = idleTick
+	var until time.Time
+	switch {
+	case e.pipe < 0:
+	case time.Since(e.at) > 2*idleTick:
+		until = time.Now().Add(idleTick)
+	default:
+		until = time.Now().Add(quietTick)
 	}
-	e.conn.SetReadDeadline(time.Now().Add(tick))
-	defer e.conn.SetReadDeadline(time.Time{})
+	e.conn.SetReadDeadline(until)
+	over := e.over.Load() // after that: if not, Finish sets a deadline that has passed
 	var b [1]byte
+	nothing := false
 	err = raw.Read(func(fd uintptr) bool {
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		return err != syscall.EAGAIN && err != syscall.EINTR
+		nothing = err == syscall.EAGAIN
+		return !nothing && err != syscall.EINTR || over
 	})
-	return !errors.Is(err, os.ErrDeadlineExceeded)
+	if over && nothing && err == nil {
+		e.end = io.EOF
+	}
+	return !nothing && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // look takes what is in the pipe.
 func (e *Ear) look() error {
+	if e.pipe < 0 {
+		return nil
+	}
 	var b [4 << 10]byte
 	for {
 		n, err := syscall.Read(e.pipe, b[:])

@@ -352,3 +352,48 @@ func keys(m Metrics) map[string]bool {
 	}
 	return all
 }
+
+// The end of a worker is the end of what it said, though something that it left behind holds its connection, and is found behind all of that.
+func TestEarFinish(t *testing.T) {
+	for i, pipe := range []bool{true, false, true, false} {
+		ours, theirs := pair(t)
+		ear := NewEar(theirs)
+		defer ear.Close()
+		r := ear.Reader()
+		report := &Report{N: 1, Metrics: Metrics{"loss": 1}, Data: map[string]Place{"train": {}}}
+		want := int64(1)
+		if pipe {
+			w := newWorker(t, ours)
+			w.say(ToController{Report: report})
+			for report.N++; report.N < 9 && w.pipe.Leave(report, 0); report.N++ {
+				want++
+			}
+		} else if _, err := ours.Write([]byte("{\"alive\":{}}\n{\"report\":{\"n\":1}}\n")); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 { // before it is looked at, else while it is waited for
+			ear.Finish()
+			// What was there before is read all the same.
+			theirs.SetReadDeadline(time.Time{})
+		}
+		last := int64(0)
+		for {
+			m, err := r.FromWorker()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Report != nil {
+				last = m.Report.N
+			}
+			if last == want && i >= 2 {
+				time.AfterFunc(time.Millisecond, ear.Finish)
+			}
+		}
+		if last != want {
+			t.Errorf("%v: the last report is %d, want %d", pipe, last, want)
+		}
+	}
+}
