@@ -33,6 +33,7 @@ type attempt struct {
 
 	// the loop's
 	peers    []*peer
+	wanted   int64                    // report that a rank waits for
 	reports  map[int64][]*wire.Report // by number, then rank: those that are not complete, or not committed
 	met      map[int]string           // addresses of the ranks that wait for the others, to compute together
 	apart    error                    // they were told that others did not come

@@ -26,8 +26,9 @@ import (
 func (c *controller) complete(n int64) {
 	all := c.a.reports[n]
 	metrics := metricsOf(all)
-	row, files := store.Row{Report: n, Time: time.Now()}, false
+	row, files, made := store.Row{Report: n}, false, int64(0)
 	for _, r := range all {
+		made = max(made, r.At)
 		for _, p := range r.Data {
 			if p.Epoch > row.Epoch || p.Epoch == row.Epoch && p.Step > row.Step {
 				row.Epoch, row.Step = p.Epoch, p.Step
@@ -39,7 +40,7 @@ func (c *controller) complete(n int64) {
 		delete(c.a.reports, n)
 	}
 	c.reports, c.last = n, metrics
-	row.Metrics = metrics
+	row.Metrics, row.Time = metrics, time.Unix(0, made)
 	if len(c.devices) > 0 {
 		row.Metrics = maps.Clone(metrics)
 		for _, m := range c.devices {

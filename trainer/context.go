@@ -288,7 +288,7 @@ func (k *Checkpoint) Dir(ctx context.Context) (string, error) {
 // Report makes the next report: every rank reports equally often, after the same steps. metrics are kept, those of the lowest rank where several have the same name. dir is a folder whose files
 // become a checkpoint, together with those of other ranks and the position in the data; "": none of this rank. With files, Report returns when the checkpoint is committed (Checkpointing.Async: when
 // the files are taken over: dir is gone then); it waits for the other ranks. Without, and where the worker has training sets open, it returns when the report is sent. An error says that the report, or the
-// checkpoint, is not kept; that of a report which was only sent is returned by a later call, at most 48 reports or a second on, or becomes the loop's.
+// checkpoint, is not kept; that of a report which was only sent is returned by a later call, at most 64 reports or a second on, or becomes the loop's.
 func (c *Context) Report(metrics map[string]float64, dir string) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()

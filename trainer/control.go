@@ -26,7 +26,7 @@ func newPeer(conn net.Conn) *peer {
 	return &peer{conn: conn, gone: make(chan struct{}), heard: make(chan struct{})}
 }
 
-// say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is given up. What it has said still counts.
+// say sends a line. A worker asks for one at a time, so that there is room for it; one that does not read all the same is told nothing more. What it says still counts.
 func (p *peer) say(m wire.ToWorker) {
 	b, err := wire.Append(nil, m)
 	if err == nil {
@@ -271,9 +271,15 @@ func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 			r.Dir = ""
 		}
 	}
+	if now := time.Now().UnixNano(); r.At <= 0 || r.At > now {
+		r.At = now
+	}
 	c.post(func() {
 		if c.a != at {
 			return
+		}
+		if e.Files {
+			c.want(at, r.N)
 		}
 		all := at.reports[r.N]
 		if all == nil {
@@ -283,4 +289,20 @@ func (c *controller) report(at *attempt, rank int, r *wire.Report) {
 		all[rank] = r
 		c.step(e)
 	})
+}
+
+// want has report n of every rank heard as soon as it is made: one that gave files waits for it.
+func (c *controller) want(at *attempt, n int64) {
+	if n <= at.wanted {
+		return
+	}
+	at.wanted = n
+	for _, p := range at.peers {
+		if p != nil && p.ear != nil {
+			p.ear.Want(n)
+		}
+	}
+	for _, k := range c.nodes.others() {
+		c.others.Go(func() { _ = k.line.send(wire.ToHand{Want: &wire.HandWant{Report: n}}) }) // one that is lost is heard of
+	}
 }

@@ -109,6 +109,12 @@ func (h *hand) serve(ctx context.Context) (*wire.HandOver, error) {
 				cancel(fault.New(fault.Canceled, "the controller gave it up"))
 			}
 			h.mu.Unlock()
+		case m.Want != nil:
+			h.mu.Lock()
+			for _, r := range h.relays {
+				r.ear.Want(m.Want.Report)
+			}
+			h.mu.Unlock()
 		case m.ID > 0:
 			rctx, cancel := context.WithCancelCause(h.ctx)
 			h.mu.Lock()

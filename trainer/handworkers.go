@@ -139,15 +139,15 @@ func (h *hand) passes(hello []byte, ear *wire.Ear) (over func()) {
 	}
 }
 
-// down gives a worker what the controller says, until that hangs up. A worker that does not read is given up.
-func down(conn, up net.Conn) {
+// down gives a worker what the controller says, until that hangs up. A worker that does not read is told nothing more.
+func down(conn *net.UnixConn, up net.Conn) {
 	b := make([]byte, 16<<10)
 	for {
 		n, err := up.Read(b)
 		if n > 0 {
 			conn.SetWriteDeadline(time.Now().Add(time.Second)) // it asks for one line at a time: there is room
 			if _, werr := conn.Write(b[:n]); werr != nil {
-				conn.Close()
+				_ = conn.CloseWrite() // what it has said is passed on all the same
 			}
 		}
 		if err != nil {

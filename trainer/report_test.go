@@ -3,6 +3,8 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -154,5 +156,87 @@ func TestPlaced(t *testing.T) {
 		if err := placed(c.data, c.places); c.want == "" && err != nil || c.want != "" && (fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v (%v)", name, err, fault.CodeOf(err))
 		}
+	}
+}
+
+// A rank that gives files does not wait for the next look at the reports of others, which are made beside it.
+func TestCheckpointIsNotLate(t *testing.T) {
+	c := quick(t, "late")
+	c.Workers = 2
+	least := time.Hour
+	fitOK(t, func(k *Context) error {
+		s, err := k.Shard("train")
+		if err != nil {
+			return err
+		}
+		for n := range steps {
+			b, err := s.Next(k)
+			if err != nil {
+				return err
+			}
+			b.Release()
+			if err := k.Barrier(); err != nil {
+				return err
+			}
+			dir := ""
+			if k.Rank() == 0 && n%4 == 3 {
+				dir = filepath.Join(t.TempDir(), "files")
+				if err := os.Mkdir(dir, 0o755); err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dir, "a"), []byte("x"), 0o644); err != nil {
+					return err
+				}
+			}
+			begin := time.Now()
+			if err := k.Report(map[string]float64{"loss": 1}, dir); err != nil {
+				return err
+			}
+			if dir != "" {
+				least = min(least, time.Since(begin))
+			}
+		}
+		return nil
+	}, c)
+	if least > 60*time.Millisecond {
+		t.Errorf("each checkpoint took %v or more", least)
+	}
+}
+
+// What a worker said before it ended is passed on, though it cannot be answered any more.
+func TestDownLeavesWhatWasSaid(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := feed.Listen(filepath.Join(dir, "c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	worker, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	said := []byte(strings.Repeat("a line\n", 1000))
+	if _, err := worker.Write(said); err != nil {
+		t.Fatal(err)
+	}
+	worker.Close()
+	up, controller := net.Pipe()
+	go func() {
+		for range 3 {
+			controller.Write([]byte("an answer\n"))
+		}
+		controller.Close()
+	}()
+	down(conn, up)
+	if got, err := io.ReadAll(conn); err != nil || string(got) != string(said) {
+		t.Errorf("%d of %d bytes, %v", len(got), len(said), err)
 	}
 }

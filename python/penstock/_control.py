@@ -143,22 +143,22 @@ class Session:
         except OSError as e:
             self._sock.close()
             raise Unavailable(f"the controller of this run does not answer ({path}: {e.strerror or e}): the run is over, or {ENV_SOCKET} was inherited from one; unset it to run without") from e
-        there, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)
-        hello = {
-            "version": VERSION, "run": os.environ.get(ENV_RUN, ""), "attempt": _number(ENV_ATTEMPT, 1), "rank": _number("RANK", 0),
-            "pid": self.pid, "client": f"python {__version__}",
-        }  # fmt: skip
+        there, self._pipe = socket.socketpair()
         try:
+            self._pipe.setblocking(False)
+            hello = {
+                "version": VERSION, "run": os.environ.get(ENV_RUN, ""), "attempt": _number(ENV_ATTEMPT, 1), "rank": _number("RANK", 0),
+                "pid": self.pid, "client": f"python {__version__}",
+            }  # fmt: skip
             with contextlib.suppress(OSError):  # it hung up: the answer says why
-                socket.send_fds(self._sock, [_line({"hello": hello})], [there])  # all of it: the socket is new
+                socket.send_fds(self._sock, [_line({"hello": hello})], [there.fileno()])  # all of it: the socket is new
             self.welcome = self._hello()
         except BaseException:
             self._sock.close()
-            os.close(self._pipe)
+            self._pipe.close()
             raise
         finally:
-            os.close(there)
+            there.close()
         self.reports = self.welcome.reports  # made so far
 
     def _hello(self) -> Welcome:
@@ -218,9 +218,10 @@ class Session:
 
         Nearly all are. It is left in the pipe, for the controller to find soon: a line would wake that, which takes longer than all else. And after a step of the user's whatever runs is slow, so a report is made by few functions.
         """
-        if self._like is None:
+        like = self._like
+        if like is None or type(metrics) is not dict:
             return False
-        names, count, shard, pack = self._like
+        names, count, shard, pack = like
         last = shard.given
         if last is None or count != len(opened) or len(metrics) != len(names):
             return False
@@ -233,10 +234,10 @@ class Session:
                 return False
         with self._asking:
             now = time.monotonic()
-            if self.reports - self._answered >= _UNREAD or now - self._looked_at >= 1 or self._failed is not None or self._lost is not None or self.positions:
+            if self.reports - self._answered >= _UNREAD or now - self._looked_at >= 1 or self._failed is not None or self._lost is not None or self.positions or self._like is not like:
                 return False
             try:
-                os.write(self._pipe, pack(self.reports + 1, last.epoch, last.step + 1, *values))
+                self._pipe.send(pack(self.reports + 1, last.epoch, last.step + 1, time.time_ns(), *values))
             except (OSError, struct.error, OverflowError):  # it is full, or nobody's; a number is too large: a line says so
                 return False
             self.reports += 1
@@ -248,7 +249,7 @@ class Session:
         """Makes the next report. ``names`` and ``values`` of its metrics: see ``_metrics``. ``directory``: "", or an absolute path. Returns the checkpoint's number, 0 where this rank gave no files.
 
         With files it waits until they are kept, and where there are no training data sets until the report is; else it returns when that is sent: an error
-        of it is raised by a later one, at most 48 reports or a second on. It says where every training data set stands, and with files the state there.
+        of it is raised by a later one, at most 64 reports or a second on. It says where every training data set stands, and with files the state there.
         """
         with self._asking:
             now = time.monotonic()
@@ -272,8 +273,8 @@ class Session:
             self.reports = n
             self._alive_at = now
             self._like = None
-            if len(where) == 1 and 8 * (3 + len(names)) <= _MAX_QUIET and all(map(str.isascii, names)):
-                self._like = sorted(names), len(opened), opened[where[0]], struct.Struct(f"<3Q{len(names)}d").pack
+            if len(where) == 1 and 8 * (4 + len(names)) <= _MAX_QUIET and all(map(str.isascii, names)):
+                self._like = sorted(names), len(opened), opened[where[0]], struct.Struct(f"<4Q{len(names)}d").pack
             if directory or not where:  # without data a notice counts from a report on, which is the controller's to say
                 return self._settle(n)
             if n - self._answered > AHEAD:

@@ -170,12 +170,12 @@ class _Ear:
         with contextlib.suppress(BlockingIOError):
             while self._pipe >= 0 and (b := os.read(self._pipe, 1 << 16)):
                 self._left += b
-        form = struct.Struct(f"<3Q{len(self._names)}d")
+        form = struct.Struct(f"<4Q{len(self._names)}d")
         while len(self._left) >= form.size and self._next != until:
-            n, epoch, step, *values = form.unpack_from(self._left)
+            n, epoch, step, at, *values = form.unpack_from(self._left)
             if n != self._next:
                 return
             self._left = self._left[form.size :]
             self._next += 1
             metrics = {k: v if math.isfinite(v) else {"inf": "Infinity", "-inf": "-Infinity"}.get(repr(v), "NaN") for k, v in zip(self._names, values)}
-            yield "report", {"n": n, "metrics": metrics, "data": {self._data: {"epoch": epoch, "step": step}}}
+            yield "report", {"n": n, "at": at, "metrics": metrics, "data": {self._data: {"epoch": epoch, "step": step}}}

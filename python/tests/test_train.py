@@ -365,6 +365,64 @@ print(json.dumps([places, short]))
     assert 15 <= short < len(want) - 15, (short, len(want))
 
 
+SHORT = AHEAD.replace("given = None", "given = type('Item', (), {'epoch': 0, 'step': 0})()")
+
+
+def test_reports_of_other_mappings(controller: Controller) -> None:
+    """What is no plain dict may have other values than those of its items, or make them."""
+    out, _ = run(controller, SHORT + """
+from collections import Counter, defaultdict
+d = defaultdict(float, b=7.0)
+for m in ({"a": 1.0}, {"a": 2.0}, d, Counter(b=5), {"b": 1.0}): penstock.report(m)
+print(dict(d))
+""")
+    assert [r["metrics"] for r in controller.said("report")] == [{"a": 1.0}, {"a": 2.0}, {"b": 7.0}, {"b": 5.0}, {"b": 1.0}]
+    assert out == "{'b': 7.0}\n"
+
+
+def test_threads_report_what_they_mean(controller: Controller) -> None:
+    """Each report has the metrics that it was given, whatever other threads report beside it."""
+    run(controller, SHORT + """
+import sys, threading
+sys.setswitchinterval(1e-5)
+ts = [threading.Thread(target=lambda m=m: [penstock.report(m) for _ in range(300)]) for m in ({"a": 1.0}, {"b": 2.0}, {"c": 3.0, "d": 4.0})]
+[t.start() for t in ts]; [t.join() for t in ts]
+""")
+    got = [json.dumps(r["metrics"], sort_keys=True) for r in controller.said("report")]
+    assert [r["n"] for r in controller.said("report")] == list(range(1, 901))
+    assert sorted(set(got)) == ['{"a": 1.0}', '{"b": 2.0}', '{"c": 3.0, "d": 4.0}'] and all(got.count(g) == 300 for g in set(got))
+
+
+def test_descriptors_that_the_script_closes(controller: Controller, tmp_path: Path) -> None:
+    """A script that closes what it did not open gets an error. Nothing is written into the files that it opens after."""
+    p = controller.start(SHORT + f"""
+import os
+for _ in range(3): penstock.report({{"a": 1.0}})
+os.closerange(3, 64)
+files = [open(f"{tmp_path}/{{i}}", "wb") for i in range(8)]
+try:
+    for _ in range(3): penstock.report({{"a": 1.0}})
+except penstock.Unavailable as e:
+    print(e)
+print([os.path.getsize(f.name) for f in files], flush=True)
+os._exit(0)
+""")
+    out, err = p.communicate(timeout=60)
+    assert "the controller of this run is gone" in out and str([0] * 8) in out, (out, err)
+
+
+def test_a_session_that_fails_leaves_nothing(controller: Controller) -> None:
+    p = controller.start("""
+import os, penstock
+n = len(os.listdir("/proc/self/fd"))
+for _ in range(5):
+    try: penstock.get_context()
+    except penstock.Invalid: pass
+print(len(os.listdir("/proc/self/fd")) - n)
+""", RANK="x")
+    assert p.communicate(timeout=60)[0] == "0\n"
+
+
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 def test_lines_in_pieces(controller: Controller, piece: int) -> None:
     """What the controller says arrives as it likes: in pieces, several lines at once."""

@@ -157,6 +157,22 @@ def test_an_exception(train: Train) -> None:
     assert "ValueError: loss is not finite" in p.stderr and "rank 1" in p.stderr, p.stderr
 
 
+def test_an_exit_code(train: Train) -> None:
+    """A worker that gives up in its own way, while another goes on, is the cause: not that they reported unequally often."""
+    p = train("exits", """
+        import sys, time
+        import penstock
+        shard = penstock.shard("train")
+        for batch in shard.iter_batches():
+            penstock.report({"a": 1})
+            if shard.rank == 1 and shard.step == 3:
+                sys.exit("the learning rate is bad")
+            time.sleep(0.01)
+    """, "--workers", "2", "--set", "train.failures.worker=0")  # fmt: skip
+    assert p.returncode == 1
+    assert "rank 1" in p.stderr and "exit code 1, and printed last: the learning rate is bad" in p.stderr, p.stderr
+
+
 def test_reports_that_do_not_fit(train: Train) -> None:
     """Wrong directories and ranks that report after different steps: errors in the worker's own words."""
     p = train("apart", """

@@ -277,7 +277,7 @@ func (g *Group) unequal() {
 	least, most := -1, 0
 	for i := range g.ranks {
 		r := &g.ranks[i]
-		if (r.done || !r.running) && (least < 0 || r.made < g.ranks[least].made) {
+		if !r.running && (least < 0 || r.made < g.ranks[least].made) {
 			least = i
 		}
 		if r.made > g.ranks[most].made {

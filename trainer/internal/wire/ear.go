@@ -21,19 +21,20 @@ import (
 // Ear reads what a worker of this machine says: its lines, and the reports that it leaves in a pipe, which become lines in their places.
 //
 // A line wakes who reads it, and that costs a loop of short steps more than all else of its report: the system starts a thread, as often as not on the worker's own processor and ahead of it. So a worker may
-// give the reading end of a pipe along with the first byte of its Hello, and leave a report there that is like the last one it sent as a line: of the same metrics and the same one data set, without a folder.
+// give one end of a pair of sockets, its pipe, along with the first byte of its Hello, and leave a report there that is like the last one it sent as a line: of the same metrics and the same one data set, without a folder.
 // Nobody waits at the pipe. An ear looks there every quietTick while reports come, with every line, and when the connection ends, so that what a worker left is read after its death too.
 //
-// A report in the pipe is its N, epoch and step as uint64, and its metrics as float64 in the order of their names: little endian, written at once, at most [MaxQuiet] bytes.
+// A report in the pipe is its N, epoch, step and At as uint64, and its metrics as float64 in the order of their names: little endian, written at once, at most [MaxQuiet] bytes.
 //
-// Where answers are waited for, a line gets them at once. [Pipe] is the other end. Not safe for concurrent use, but for Finish. Call Close.
+// Where answers are waited for, a line gets them at once. [Pipe] is the other end. Not safe for concurrent use, but for Want and Finish. Call Close.
 type Ear struct {
-	conn  *net.UnixConn
-	lines *Lines
-	began bool        // the first line was read
-	pipe  int         // descriptor; -1: none
-	bad   error       // what came with the first line is none
-	over  atomic.Bool // see Finish
+	conn   *net.UnixConn
+	lines  *Lines
+	began  bool         // the first line was read
+	pipe   int          // descriptor; -1: none
+	bad    error        // what came with the first line is none
+	wanted atomic.Int64 // see Want
+	over   atomic.Bool  // see Finish
 
 	held   []byte  // a line that was read, and waits for the reports before it
 	report *Report // that it is; nil: another message
@@ -46,13 +47,14 @@ type Ear struct {
 	at    time.Time // of the last report
 }
 
-// MaxQuiet is the most bytes of a report in a pipe: so many are written at once or not at all, whatever system it is (PIPE_BUF of POSIX).
+// MaxQuiet is the most bytes of a report in a pipe.
 const MaxQuiet = 512
 
 const (
 	quietTick = 100 * time.Millisecond
 	idleTick  = time.Second // where no report came for twice as long
-	mostLeft  = 1 << 20     // bytes: a pipe has room for 64 KiB
+	wantTick  = 2 * time.Millisecond
+	mostLeft  = 1 << 20 // bytes: a pipe has room for 64 KiB
 )
 
 // NewEar reads from conn. Deadlines for its reads are the caller's until the first line was read, then the ear's.
@@ -65,11 +67,20 @@ func NewEar(conn *net.UnixConn) *Ear {
 // Reader reads messages.
 func (e *Ear) Reader() *Reader { return &Reader{e} }
 
+// Want says that others wait for the worker's report n: until it is there the ear looks all the time. Any goroutine may call it.
+func (e *Ear) Want(n int64) {
+	e.wanted.Store(n)
+	e.wake()
+}
+
 // Finish says that the worker has ended: what it said is there, and the end of that is the end, though a process that it left behind holds the connection. Any goroutine may call it.
 func (e *Ear) Finish() {
 	e.over.Store(true)
-	e.conn.SetReadDeadline(time.Unix(1, 0)) // wakes who waits
+	e.wake()
 }
+
+// wake has wait return.
+func (e *Ear) wake() { e.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // Close lets go of the pipe, not of the connection.
 func (e *Ear) Close() {
@@ -86,8 +97,13 @@ type opening struct {
 }
 
 func (o *opening) Read(b []byte) (int, error) {
-	if o.began {
-		return o.conn.Read(b)
+	for o.began {
+		n, err := o.conn.Read(b)
+		if n == 0 && o.Ear.began && !o.over.Load() && errors.Is(err, os.ErrDeadlineExceeded) { // woken in the midst of a line
+			o.conn.SetReadDeadline(time.Time{})
+			continue
+		}
+		return n, err
 	}
 	rights := make([]byte, syscall.CmsgSpace(4*8))
 	n, size, _, _, err := o.conn.ReadMsgUnix(b, rights)
@@ -108,7 +124,7 @@ func (o *opening) Read(b []byte) (int, error) {
 	switch {
 	case err != nil || len(fds) > 1:
 		o.bad = fault.New(fault.Corrupt, "a worker gives one pipe, not %d", len(fds))
-	case len(fds) == 1 && (syscall.Fstat(fds[0], &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO || syscall.SetNonblock(fds[0], true) != nil):
+	case len(fds) == 1 && (syscall.Fstat(fds[0], &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK || syscall.SetNonblock(fds[0], true) != nil):
 		o.bad = fault.New(fault.Corrupt, "what a worker gives is no pipe")
 	case len(fds) == 1:
 		o.pipe = fds[0]
@@ -123,8 +139,8 @@ func (o *opening) Read(b []byte) (int, error) {
 // Next is as [Lines.Next]. Reports that were left in the pipe come before the end of the connection.
 func (e *Ear) Next() ([]byte, error) {
 	if !e.began {
-		e.began = true
 		line, err := e.lines.Next()
+		e.began = true
 		if e.bad != nil {
 			err = e.bad
 		}
@@ -169,7 +185,10 @@ func (e *Ear) wait() bool {
 		until = time.Now().Add(quietTick)
 	}
 	e.conn.SetReadDeadline(until)
-	over := e.over.Load() // after that: if not, Finish sets a deadline that has passed
+	over := e.over.Load() // from the line before on: whoever sets it sets a deadline that has passed
+	if e.pipe >= 0 && e.next > 0 && e.wanted.Load() >= e.next {
+		e.conn.SetReadDeadline(time.Now().Add(wantTick))
+	}
 	var b [1]byte
 	nothing := false
 	err = raw.Read(func(fd uintptr) bool {
@@ -242,12 +261,12 @@ func (e *Ear) quiet() ([]byte, error) {
 		return nil, fault.New(fault.Corrupt, "in the pipe of a worker are %d bytes of report %d, where report %d is due with %d metrics of data set %q", len(e.left), n, e.next, len(e.names), e.data)
 	}
 	number := func(i int) uint64 { return binary.LittleEndian.Uint64(e.left[8*i:]) }
-	if number(2) > math.MaxInt64 {
-		return nil, fault.New(fault.Corrupt, "report %d in the pipe of a worker is of step %d", n, number(2))
+	if number(2) > math.MaxInt64 || number(3) > math.MaxInt64 {
+		return nil, fault.New(fault.Corrupt, "report %d in the pipe of a worker is of step %d, made at %d", n, number(2), number(3))
 	}
-	r := &Report{N: n, Metrics: make(Metrics, len(e.names)), Data: map[string]Place{e.data: {Epoch: number(1), Step: int64(number(2))}}}
+	r := &Report{N: n, At: int64(number(3)), Metrics: make(Metrics, len(e.names)), Data: map[string]Place{e.data: {Epoch: number(1), Step: int64(number(2))}}}
 	for i, name := range e.names {
-		r.Metrics[name] = math.Float64frombits(number(3 + i))
+		r.Metrics[name] = math.Float64frombits(number(4 + i))
 	}
 	e.left, e.next, e.at = e.left[size:], n+1, time.Now()
 	return Append(nil, ToController{Report: r})

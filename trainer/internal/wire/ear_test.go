@@ -83,8 +83,14 @@ func (w *worker) report(r *Report, unanswered int64) {
 	}
 }
 
-// same reports whether two reports are; NaN is NaN.
-func same(a, b *Report) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
+// same reports whether a was read of b, now at the latest; NaN is NaN.
+func same(a, b *Report) bool {
+	if a == nil || a.At > time.Now().UnixNano() {
+		return false
+	}
+	a.At = b.At
+	return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
+}
 
 // Reports arrive in their order, whichever way they go, and before the end, whatever is said between them.
 func TestEar(t *testing.T) {
@@ -227,13 +233,14 @@ func TestEarBad(t *testing.T) {
 		left []byte
 		want string
 	}{
-		{"number before", one, numbers(1, 0, 0, 0), "report 1, where report 2 is due"},
-		{"number after", one, numbers(3, 0, 0, 0), "32 bytes in the pipe of a worker that are no report after number 1"},
-		{"short", one, numbers(2, 0, 0), "24 bytes of report 2"},
-		{"long", one, append(numbers(2, 0, 0, 0), 1), "1 bytes in the pipe"},
-		{"no data set", bare, numbers(2, 0, 0, 0), `data set ""`},
-		{"before a line", ToController{Alive: &Alive{}}, numbers(1, 0, 0, 0), "32 bytes in the pipe"},
-		{"negative step", one, numbers(2, 0, 1<<63, 0), "step"},
+		{"number before", one, numbers(1, 0, 0, 0, 0), "report 1, where report 2 is due"},
+		{"number after", one, numbers(3, 0, 0, 0, 0), "40 bytes in the pipe of a worker that are no report after number 1"},
+		{"short", one, numbers(2, 0, 0, 0), "32 bytes of report 2"},
+		{"long", one, append(numbers(2, 0, 0, 0, 0), 1), "1 bytes in the pipe"},
+		{"no data set", bare, numbers(2, 0, 0, 0, 0), `data set ""`},
+		{"before a line", ToController{Alive: &Alive{}}, numbers(1, 0, 0, 0, 0), "40 bytes in the pipe"},
+		{"negative step", one, numbers(2, 0, 1<<63, 0, 0), "step"},
+		{"time", one, numbers(2, 0, 0, 1<<63, 0), "made at"},
 		{"much", one, make([]byte, 60<<10), "report 0, where report 2 is due"},
 	} {
 		ours, theirs := pair(t)
@@ -305,7 +312,7 @@ func TestPipeFull(t *testing.T) {
 	for w.pipe.Leave(report, 0) {
 		w.left++
 	}
-	if w.left < 64 || w.left > 64<<10/24 {
+	if w.left < 64 || w.left > 1<<20/32 {
 		t.Errorf("%d reports", w.left)
 	}
 	ear := NewEar(theirs)
@@ -321,7 +328,7 @@ func TestPipeFull(t *testing.T) {
 // FuzzEar: whatever lies in a pipe is reports in their order, or an error.
 func FuzzEar(f *testing.F) {
 	f.Add([]byte(`{"report":{"n":1,"metrics":{"a":1},"data":{"train":{"epoch":0,"step":1}}}}`), binary.LittleEndian.AppendUint64(nil, 2))
-	f.Add([]byte(`{"report":{"n":1,"data":{"train":{}}}}`), append([]byte{2, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 16)...))
+	f.Add([]byte(`{"report":{"n":1,"data":{"train":{}}}}`), append([]byte{2, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 24)...))
 	f.Add([]byte(`{"report":{"n":-1}}`), []byte{0, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, line, left []byte) {
 		e := &Ear{pipe: -1, held: line, report: reportOf(line), left: left}
@@ -394,6 +401,64 @@ func TestEarFinish(t *testing.T) {
 		}
 		if last != want {
 			t.Errorf("%v: the last report is %d, want %d", pipe, last, want)
+		}
+	}
+}
+
+// A report that others wait for is found at once, not with the next look; a line in pieces is whole, whoever wakes the ear meanwhile.
+func TestEarWant(t *testing.T) {
+	ours, theirs := pair(t)
+	w := newWorker(t, ours)
+	report := func(n int64) *Report {
+		return &Report{N: n, Metrics: Metrics{"loss": 1}, Data: map[string]Place{"train": {}}}
+	}
+	w.report(report(1), 0)
+	ear := NewEar(theirs)
+	defer ear.Close()
+	r := ear.Reader()
+	for range 2 {
+		if _, err := r.FromWorker(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	for n := int64(2); n < 22; n++ {
+		ear.Want(n)
+		w.report(report(n), 0)
+		if m, err := r.FromWorker(); err != nil || !same(m.Report, report(n)) {
+			t.Fatal(m.Report, err)
+		}
+	}
+	if d := time.Since(begin); w.left != 20 || d > 10*quietTick {
+		t.Errorf("%d reports were found in %v, one look is each %v", w.left, d, quietTick)
+	}
+	long := report(22)
+	long.Dir = strings.Repeat("d", 1<<20)
+	line := w.line(ToController{Report: long})
+	go func() {
+		for len(line) > 0 {
+			n := min(len(line), 10<<10)
+			ear.Want(100)
+			if _, err := ours.Write(line[:n]); err != nil {
+				t.Error(err)
+			}
+			line = line[n:]
+		}
+	}()
+	if m, err := r.FromWorker(); err != nil || !same(m.Report, long) {
+		t.Fatal(err)
+	}
+}
+
+// Names that JSON cannot hold are said in lines.
+func TestPipeNames(t *testing.T) {
+	ours, _ := pair(t)
+	w := newWorker(t, ours)
+	for _, name := range []string{"\xff", "ä", "\ufffd"} {
+		r := &Report{N: 1, Metrics: Metrics{name: 1}, Data: map[string]Place{"train": {}}}
+		w.say(ToController{Report: r})
+		if left := w.pipe.Leave(r, 0); left != (name != "\xff") {
+			t.Errorf("%q: %v", name, left)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package wire
 import "github.com/penstock-data/penstock/internal/fault"
 
 // HandVersion of what a hand and the controller say to each other; both must have the same.
-const HandVersion = 2
+const HandVersion = 3
 
 // ToHand is a line of the controller to the hand of a node: a request, or one of the fields that say that they are none. Requests are answered once each, in any order.
 type ToHand struct {
@@ -20,6 +20,7 @@ type ToHand struct {
 	Upload  *HandUpload  `json:"upload,omitempty"`
 	Settle  *HandSettle  `json:"settle,omitempty"`
 	Fetch   *HandFetch   `json:"fetch,omitempty"`
+	Want    *HandWant    `json:"want,omitempty"`   // no request: see Ear.Want
 	Cancel  *HandCancel  `json:"cancel,omitempty"` // no request: that one is given up, and answered all the same
 	Beat    *Beat        `json:"beat,omitempty"`   // no request: the controller is there
 	Over    *HandOver    `json:"over,omitempty"`   // no request: the last line
@@ -142,6 +143,11 @@ type HandFetch struct {
 	Number int    `json:"number"`
 }
 
+// HandWant says which report of each worker is waited for.
+type HandWant struct {
+	Report int64 `json:"report"`
+}
+
 // HandCancel gives a request up.
 type HandCancel struct {
 	ID int64 `json:"id"`
@@ -229,9 +235,9 @@ func (r *Reader) FromHand() (m FromHand, err error) {
 func (r *Reader) ToHand() (m ToHand, err error) {
 	err = r.read(&m, func() int {
 		return count(m.Welcome != nil, m.Sweep != nil, m.Lease != nil, m.Launch != nil, m.Signal != nil, m.Stacks != nil, m.Stop != nil, m.Usage != nil, m.Take != nil, m.Upload != nil,
-			m.Settle != nil, m.Fetch != nil, m.Cancel != nil, m.Beat != nil, m.Over != nil)
+			m.Settle != nil, m.Fetch != nil, m.Want != nil, m.Cancel != nil, m.Beat != nil, m.Over != nil)
 	})
-	if err == nil && (m.ID < 1) != (m.Cancel != nil || m.Beat != nil || m.Over != nil) {
+	if err == nil && (m.ID < 1) != (m.Want != nil || m.Cancel != nil || m.Beat != nil || m.Over != nil) {
 		err = fault.New(fault.Unsupported, "a request with number %d; use one release on both sides", m.ID)
 	}
 	return m, err

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -31,11 +33,20 @@ const (
 
 // NewPipe makes one.
 func NewPipe() (*Pipe, error) {
-	r, w, err := os.Pipe()
+	syscall.ForkLock.RLock()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fds[0])
+		syscall.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
+	if err == nil {
+		err = errors.Join(syscall.SetNonblock(fds[0], true), syscall.SetNonblock(fds[1], true))
+	}
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "a pipe for reports: %w", err)
 	}
-	return &Pipe{read: r, write: w}, nil
+	return &Pipe{read: os.NewFile(uintptr(fds[0]), "pipe"), write: os.NewFile(uintptr(fds[1]), "pipe")}, nil
 }
 
 // Hello writes the first line to conn, and gives the other side its end.
@@ -62,7 +73,7 @@ func (p *Pipe) Said(r *Report) {
 	}
 	p.names, p.data, p.at = slices.AppendSeq(p.names[:0], maps.Keys(r.Metrics)), "", time.Now()
 	slices.Sort(p.names)
-	if len(r.Data) == 1 && quietSize(len(p.names)) <= MaxQuiet {
+	if len(r.Data) == 1 && quietSize(len(p.names)) <= MaxQuiet && !slices.ContainsFunc(p.names, func(s string) bool { return !utf8.ValidString(s) }) { // else the line has other names
 		for p.data = range r.Data {
 		}
 	}
@@ -75,7 +86,7 @@ func (p *Pipe) Leave(r *Report, unanswered int64) bool {
 		return false
 	}
 	b := p.buf[:0]
-	for _, v := range []uint64{uint64(r.N), place.Epoch, uint64(place.Step)} {
+	for _, v := range []uint64{uint64(r.N), place.Epoch, uint64(place.Step), uint64(time.Now().UnixNano())} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, name := range p.names {
@@ -100,4 +111,4 @@ func (p *Pipe) Leave(r *Report, unanswered int64) bool {
 }
 
 // quietSize is the length of a report in the pipe, in bytes.
-func quietSize(metrics int) int { return 8 * (3 + metrics) }
+func quietSize(metrics int) int { return 8 * (4 + metrics) }
