@@ -34,6 +34,7 @@ type Ear struct {
 	pipe   int          // descriptor; -1: none
 	bad    error        // what came with the first line is none
 	wanted atomic.Int64 // see Want
+	since  atomic.Int64 // when it was wanted, in ns since the epoch
 	over   atomic.Bool  // see Finish
 
 	held   []byte  // a line that was read, and waits for the reports before it
@@ -67,8 +68,9 @@ func NewEar(conn *net.UnixConn) *Ear {
 // Reader reads messages.
 func (e *Ear) Reader() *Reader { return &Reader{e} }
 
-// Want says that others wait for the worker's report n: until it is there the ear looks all the time. Any goroutine may call it.
+// Want says that others wait for the worker's report n: until it is there the ear looks so often that they wait little longer for it. Any goroutine may call it.
 func (e *Ear) Want(n int64) {
+	e.since.Store(time.Now().UnixNano())
 	e.wanted.Store(n)
 	e.wake()
 }
@@ -187,7 +189,8 @@ func (e *Ear) wait() bool {
 	e.conn.SetReadDeadline(until)
 	over := e.over.Load() // from the line before on: whoever sets it sets a deadline that has passed
 	if e.pipe >= 0 && e.next > 0 && e.wanted.Load() >= e.next {
-		e.conn.SetReadDeadline(time.Now().Add(wantTick))
+		waited := time.Duration(time.Now().UnixNano() - e.since.Load())
+		e.conn.SetReadDeadline(time.Now().Add(min(max(waited/8, wantTick), quietTick)))
 	}
 	var b [1]byte
 	nothing := false
