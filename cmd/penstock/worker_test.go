@@ -84,7 +84,7 @@ func worker() error {
 		return m, err
 	}
 	type object = map[string]any
-	if err := out.Encode(object{"hello": object{"version": 1, "run": os.Getenv("PENSTOCK_RUN"), "attempt": attempt, "rank": rank, "pid": os.Getpid(), "client": "test"}}); err != nil {
+	if err := out.Encode(object{"hello": object{"version": 2, "run": os.Getenv("PENSTOCK_RUN"), "attempt": attempt, "rank": rank, "pid": os.Getpid(), "client": "test"}}); err != nil {
 		return err
 	}
 	m, err := hear()
