@@ -292,7 +292,7 @@ func (k *Checkpoint) Dir(ctx context.Context) (string, error) {
 func (c *Context) Report(metrics map[string]float64, dir string) error {
 	c.asking.Lock()
 	defer c.asking.Unlock()
-	r := &wire.Report{Metrics: metrics}
+	r := &wire.Report{At: time.Now().UnixNano(), Metrics: metrics}
 	if dir != "" {
 		abs, err := filepath.Abs(dir)
 		if err != nil {

@@ -102,11 +102,13 @@ func (c *controller) serve(conn net.Conn, node int) {
 	defer p.close()
 	defer close(p.heard)
 	conn.SetReadDeadline(time.Now().Add(helloTime))
-	r := wire.NewReader(conn)
+	var r interface {
+		FromWorker() (wire.ToController, error)
+	} = wire.NewReader(conn)
 	if c, ok := conn.(*net.UnixConn); ok { // else its hand has an ear
 		ear := wire.NewEar(c)
 		defer ear.Close()
-		r, p.ear = ear.Reader(), ear
+		r, p.ear = ear, ear
 	}
 	m, err := r.FromWorker()
 	var at *attempt

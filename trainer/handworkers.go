@@ -56,9 +56,8 @@ func (h *hand) drop(conn net.Conn) {
 func (h *hand) relay(conn *net.UnixConn) {
 	ear := wire.NewEar(conn)
 	defer ear.Close()
-	r := ear.Reader()
 	conn.SetReadDeadline(time.Now().Add(helloTime))
-	line, err := r.Line()
+	line, err := ear.Line()
 	if err != nil {
 		if code := fault.CodeOf(err); code != fault.Invalid && code != fault.Corrupt {
 			return // it hung up
@@ -101,7 +100,7 @@ func (h *hand) relay(conn *net.UnixConn) {
 		if _, err = up.Write(line); err != nil {
 			return
 		}
-		if line, err = r.Line(); err == nil {
+		if line, err = ear.Line(); err == nil {
 			line = h.looked(line)
 		}
 	}

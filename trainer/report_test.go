@@ -7,10 +7,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/feed"
@@ -159,17 +161,16 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// A rank that gives files does not wait for the next look at the reports of others, which are made beside it.
+// A rank that gives files does not wait for the next look at the reports of others, which are made beside it: on its machine, or on another node.
 func TestCheckpointIsNotLate(t *testing.T) {
-	c := quick(t, "late")
-	c.Workers = 2
+	dir := t.TempDir()
 	least := time.Hour
-	fitOK(t, func(k *Context) error {
+	loop := func(k *Context) error {
 		s, err := k.Shard("train")
 		if err != nil {
 			return err
 		}
-		for n := range steps {
+		for n := range 24 {
 			b, err := s.Next(k)
 			if err != nil {
 				return err
@@ -178,28 +179,92 @@ func TestCheckpointIsNotLate(t *testing.T) {
 			if err := k.Barrier(); err != nil {
 				return err
 			}
-			dir := ""
-			if k.Rank() == 0 && n%4 == 3 {
-				dir = filepath.Join(t.TempDir(), "files")
-				if err := os.Mkdir(dir, 0o755); err != nil {
+			files := ""
+			if k.Rank() == 0 && n%4 == 2 { // not with the last, after which all is said by lines
+				files = filepath.Join(dir, k.Run(), strconv.Itoa(n))
+				if err := os.MkdirAll(files, 0o755); err != nil {
 					return err
 				}
-				if err := os.WriteFile(filepath.Join(dir, "a"), []byte("x"), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(files, "a"), []byte("x"), 0o644); err != nil {
 					return err
 				}
 			}
 			begin := time.Now()
-			if err := k.Report(map[string]float64{"loss": 1}, dir); err != nil {
+			if err := k.Report(map[string]float64{"loss": 1}, files); err != nil {
 				return err
 			}
-			if dir != "" {
+			if files != "" {
 				least = min(least, time.Since(begin))
 			}
 		}
 		return nil
+	}
+	check := func() {
+		t.Helper()
+		if least > 60*time.Millisecond {
+			t.Errorf("each checkpoint took %v or more", least)
+		}
+		least = time.Hour
+	}
+	c := quick(t, "late")
+	c.Workers = 2
+	fitOK(t, loop, c)
+	check()
+	k := newConf(t, "nodes")
+	k.Loop = "goroutines"
+	_, errs := trained(t, 2, func(g *gang.Gang, dir string) *Trainer { return New(loop, k.quiet(t, g, dir)) })
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check()
+}
+
+// The history has the time at which a report was made, whenever the controller heard of it.
+func TestTimesOfReports(t *testing.T) {
+	c := quick(t, "times")
+	c.Workers = 1
+	begin := time.Now()
+	fitOK(t, func(k *Context) error {
+		s, err := k.Shard("train")
+		if err != nil {
+			return err
+		}
+		for range steps {
+			b, err := s.Next(k)
+			if err != nil {
+				return err
+			}
+			b.Release()
+			if err := k.Report(map[string]float64{"us": float64(time.Since(begin).Microseconds())}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
 	}, c)
-	if least > 60*time.Millisecond {
-		t.Errorf("each checkpoint took %v or more", least)
+	run, err := store.Open(t.Context(), c.Storage, c.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	n, early := 0, 0
+	last := begin
+	for row, err := range run.History(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := begin.Add(time.Duration(row.Metrics["us"]) * time.Microsecond)
+		if row.Time.Before(before) || row.Time.Before(last) {
+			t.Errorf("report %d was made at %v, after %v, and is of %v", row.Report, before.Sub(begin), last.Sub(begin), row.Time.Sub(begin))
+		}
+		if n++; n > 1 && before.After(last) { // the one before was made by then
+			early++
+		}
+		last = row.Time
+	}
+	if n != steps || early != steps-1 {
+		t.Errorf("%d reports, %d of them with a time before the next began", n, early)
 	}
 }
 

@@ -102,11 +102,11 @@ def _line(m: dict[str, Any]) -> bytes:
 
 @lru_cache(maxsize=16)
 def _form(names: tuple[str, ...], where: tuple[str, ...]) -> str:
-    """A report, with places for its number, the value of each metric, its folder, and of each data set epoch, step and state."""
+    """A report, with places for its number and time, the value of each metric, its folder, and of each data set epoch, step and state."""
     data = ",".join([_encode(name).replace("%", "%%") + ':{"epoch":%d,"step":%d%s}' for name in where])
     if data:
         data = f',"data":{{{data}}}'
-    return f'{{"report":{{"n":%d,"metrics":{{{_metrics.form(names)}}}%s{data}}}}}\n'
+    return f'{{"report":{{"n":%d,"at":%d,"metrics":{{{_metrics.form(names)}}}%s{data}}}}}\n'
 
 
 class Session:
@@ -261,7 +261,7 @@ class Session:
                 self.check()
             n = self.reports + 1
             where: tuple[str, ...] = ()
-            items: list[Any] = [n, *values, f',"dir":{_encode(directory)}' if directory else ""]
+            items: list[Any] = [n, time.time_ns(), *values, f',"dir":{_encode(directory)}' if directory else ""]
             for name, s in opened.items():
                 if s.eval:
                     continue

@@ -178,4 +178,4 @@ class _Ear:
             self._left = self._left[form.size :]
             self._next += 1
             metrics = {k: v if math.isfinite(v) else {"inf": "Infinity", "-inf": "-Infinity"}.get(repr(v), "NaN") for k, v in zip(self._names, values)}
-            yield "report", {"n": n, "at": at, "metrics": metrics, "data": {self._data: {"epoch": epoch, "step": step}}}
+            yield "report", {"n": n, "at": at, "quiet": True, "metrics": metrics, "data": {self._data: {"epoch": epoch, "step": step}}}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,7 @@ def test_reports_count_on(controller: Controller, tmp_path: Path) -> None:
     run(controller, "penstock.report({'loss': float('nan'), 'a': float('inf'), 'b': -float('inf'), 'c': 1})\npenstock.report({}, checkpoint='.')\npenstock.report()\nimport os; os.chdir('/')",
         PWD=str(tmp_path))  # fmt: skip
     a, b, c = controller.said("report")
+    assert 0 < a.pop("at") < b["at"] < c.pop("at")
     assert a == {"n": 8, "metrics": {"loss": "NaN", "a": "Infinity", "b": "-Infinity", "c": 1}}
     assert b["n"] == 9 and Path(b["dir"]).is_absolute() and c == {"n": 10, "metrics": {}}
 
@@ -315,6 +317,7 @@ def test_reports_like_those_before(controller: Controller, serve: Callable[..., 
     text = "version: 1\nsource: {range: {n: 50}}\nshards: {global_batch: 8, seed: 5, columns: {id: int64}}\n"
     train, val = (serve(spec(text)).socket for _ in range(2))
     controller.welcome["data"] = {"train": {"socket": train}, "val": {"socket": val, "eval": True}}
+    begin = time.time_ns()
     out, _ = run(controller, """
 import json
 from penstock import _control
@@ -362,6 +365,10 @@ print(json.dumps([places, short]))
         want += [{"a": 0.5, "%": 7.0}, {"a": 0.5, "%": 8.0}]
     want += [{"a": 0.5, "%": 8.0}, {"a": 0.5, "%": 9.0}]
     assert [r["metrics"] for r in got] == want
+    assert [list(r["metrics"]) for r in got] == [sorted(w) if "quiet" in r else list(w) for r, w in zip(got, want)]  # in the pipe they have no names
+    assert sum("quiet" in r for r in got) == short
+    times = [r["at"] for r in got]
+    assert times == sorted(times) and begin <= times[0] and times[-1] <= time.time_ns()
     assert 15 <= short < len(want) - 15, (short, len(want))
 
 
@@ -452,6 +459,7 @@ def test_an_error_is_that_of_a_later_report(controller: Controller) -> None:
 def test_threads_report_one_after_another(controller: Controller) -> None:
     run(controller, """
 import threading
+import time
 ts = [threading.Thread(target=lambda: [penstock.report({'x': 1}) for _ in range(50)]) for _ in range(4)]
 [t.start() for t in ts]; [t.join() for t in ts]
 """)

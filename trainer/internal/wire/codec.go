@@ -11,9 +11,7 @@ import (
 )
 
 // Reader reads lines. Not safe for concurrent use.
-type Reader struct {
-	lines interface{ Next() ([]byte, error) } // a [Lines] or an [Ear]
-}
+type Reader struct{ lines *Lines }
 
 // NewReader reads from r.
 func NewReader(r io.Reader) *Reader { return &Reader{NewLines(r, MaxLine, longHint)} }
@@ -22,10 +20,17 @@ const longHint = ": reports hold numbers, larger things are files"
 
 // FromWorker reads what a worker says: io.EOF at the end of a line, and of all.
 func (r *Reader) FromWorker() (m ToController, err error) {
-	err = r.read(&m, func() int {
+	line, err := r.lines.Next()
+	if err == nil {
+		err = m.decode(line)
+	}
+	return m, err
+}
+
+func (m *ToController) decode(line []byte) error {
+	return decode(line, m, func() int {
 		return count(m.Hello != nil, m.Report != nil, m.Alive != nil, m.Restore != nil, m.Meet != nil, m.Done != nil)
 	})
-	return m, err
 }
 
 // FromController reads what the controller says.
@@ -45,12 +50,16 @@ func count(set ...bool) (n int) {
 	return n
 }
 
-// read decodes a line in which exactly one field is set.
 func (r *Reader) read(m any, fields func() int) error {
 	line, err := r.lines.Next()
 	if err != nil {
 		return err
 	}
+	return decode(line, m, fields)
+}
+
+// decode decodes a line in which exactly one field is set.
+func decode(line []byte, m any, fields func() int) error {
 	if err := json.Unmarshal(line, m); err != nil {
 		if e, ok := errors.AsType[*fault.Error](err); ok {
 			return e

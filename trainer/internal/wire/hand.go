@@ -242,6 +242,3 @@ func (r *Reader) ToHand() (m ToHand, err error) {
 	}
 	return m, err
 }
-
-// Line reads a line as it is, with its end; it is valid until the next call.
-func (r *Reader) Line() ([]byte, error) { return r.lines.Next() }

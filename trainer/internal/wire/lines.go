@@ -19,8 +19,11 @@ func NewLines(r io.Reader, most int, hint string) *Lines {
 	return &Lines{bufio.NewReaderSize(r, min(16<<10, most)), most, hint}
 }
 
-// Buffered reports whether something was read that [Lines.Next] has not given.
-func (l *Lines) Buffered() bool { return l.r.Buffered() > 0 }
+// Wait waits for something that [Lines.Next] has not given. An error of the reader, as that of a deadline, loses nothing.
+func (l *Lines) Wait() (there bool, err error) {
+	_, err = l.r.Peek(1)
+	return err == nil, err
+}
 
 // Next is valid until the next call. It is read piece by piece: nothing is allocated on a claim. io.EOF: there are no more.
 func (l *Lines) Next() ([]byte, error) {

@@ -1,16 +1,11 @@
 package wire
 
 import (
-	"encoding/binary"
 	"errors"
-	"maps"
-	"math"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -19,15 +14,14 @@ import (
 type Pipe struct {
 	read, write *os.File
 
-	names []string // of the metrics of the last line
-	data  string   // its data set; "": it is none to be like
-	at    time.Time
-	quiet bool // something was left since
+	like  likeness  // of the last line of a report
+	at    time.Time // of that
+	quiet bool      // something was left since
 	buf   []byte
 }
 
 const (
-	quietTime = time.Second // after a line: an ear looks often for longer
+	quietTime = time.Second // after a line, so that what goes wrong with the pipe is not for long
 	maxQuiet  = 48          // reports that were not answered: fewer than a worker makes ahead, so that it does not wait for an ear's next look
 )
 
@@ -71,32 +65,19 @@ func (p *Pipe) Said(r *Report) {
 	if r == nil {
 		return
 	}
-	p.names, p.data, p.at = slices.AppendSeq(p.names[:0], maps.Keys(r.Metrics)), "", time.Now()
-	slices.Sort(p.names)
-	if len(r.Data) == 1 && quietSize(len(p.names)) <= MaxQuiet && !slices.ContainsFunc(p.names, func(s string) bool { return !utf8.ValidString(s) }) { // else the line has other names
-		for p.data = range r.Data {
-		}
-	}
+	p.like, p.at = likenessOf(r), time.Now()
 }
 
 // Leave leaves r in the pipe. False: it is to be a line. unanswered are reports before it without an answer.
 func (p *Pipe) Leave(r *Report, unanswered int64) bool {
-	place, ok := r.Data[p.data]
-	if !ok || len(r.Data) != 1 || r.Dir != "" || len(r.Metrics) != len(p.names) || unanswered >= maxQuiet || time.Since(p.at) >= quietTime {
+	if unanswered >= maxQuiet || time.Since(p.at) >= quietTime {
 		return false
 	}
-	b := p.buf[:0]
-	for _, v := range []uint64{uint64(r.N), place.Epoch, uint64(place.Step), uint64(time.Now().UnixNano())} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	for _, name := range p.names {
-		v, ok := r.Metrics[name]
-		if !ok {
-			return false
-		}
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
-	}
+	b, ok := p.like.append(p.buf[:0], r)
 	p.buf = b
+	if !ok {
+		return false
+	}
 	raw, err := p.write.SyscallConn()
 	if err != nil {
 		return false
@@ -109,6 +90,3 @@ func (p *Pipe) Leave(r *Report, unanswered int64) bool {
 	p.quiet = p.quiet || n == len(b)
 	return err == nil && n == len(b)
 }
-
-// quietSize is the length of a report in the pipe, in bytes.
-func quietSize(metrics int) int { return 8 * (4 + metrics) }

@@ -88,7 +88,7 @@ type Data struct {
 // Report is the N-th report of a rank; they count from Welcome.Reports+1 without a gap.
 type Report struct {
 	N       int64   `json:"n"`
-	At      int64   `json:"at,omitempty"` // when it was made, in ns since the epoch; 0: as it arrives
+	At      int64   `json:"at,omitempty"` // when it was made, in ns since the epoch; 0: when it arrives
 	Metrics Metrics `json:"metrics,omitempty"`
 	// Dir is an absolute path whose files belong to the checkpoint; "": this rank gives none.
 	Dir string `json:"dir,omitempty"`
