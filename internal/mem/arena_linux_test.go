@@ -2,6 +2,7 @@ package mem
 
 import (
 	"testing"
+	"unsafe"
 
 	"github.com/penstock-data/penstock/internal/memtest"
 	"golang.org/x/sys/unix"
@@ -52,4 +53,22 @@ func TestClosedPoolTouchesNothing(t *testing.T) {
 		return
 	}
 	t.Error("the addresses were never free: the test does not test")
+}
+
+// The block that slows the collector down takes no memory: a huge page may lie across its ends.
+func TestPaceIsUntouched(t *testing.T) {
+	p := New(1 << 20)
+	defer p.Close()
+	page, at := uintptr(unix.Getpagesize()), addr(pace())
+	pages := make([]byte, paceBytes/page)
+	if _, _, err := unix.Syscall(unix.SYS_MINCORE, at&^(page-1), paceBytes, uintptr(unsafe.Pointer(&pages[0]))); err != 0 {
+		t.Fatal(err)
+	}
+	touched := 0
+	for _, b := range pages {
+		touched += int(b & 1)
+	}
+	if touched > len(pages)/2 {
+		t.Errorf("%d pages of %d were touched", touched, len(pages))
+	}
 }

@@ -95,6 +95,9 @@ func New(limit int64) *Pool {
 	p := &Pool{limit: max(limit, 0), huge: make(map[uintptr]int)}
 	p.arena = newArena(p.limit)
 	p.fit(0)
+	if p.base != 0 {
+		pace()
+	}
 	return p
 }
 
