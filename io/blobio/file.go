@@ -72,12 +72,15 @@ func (f *File) Map(ctx context.Context, off, n, fresh int64) (Mapping, error) {
 		return Mapping{}, err
 	}
 	skip := off & (pageSize - 1)
-	p, err := unix.MmapPtr(int(f.f.Fd()), off-skip, nil, uintptr(n+skip), unix.PROT_READ, unix.MAP_SHARED|mapFlags)
+	fd := f.f.Fd()
+	p, err := unix.MmapPtr(int(fd), off-skip, nil, uintptr(n+skip), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil { // ENODEV, EACCES, ENOMEM, EAGAIN: a read tells what is wrong with the file, if anything is
 		return Mapping{}, ErrNoMap
 	}
 	o.count(func(s *Stats) { s.Requests.Add(1); s.Bytes.Add(fresh) })
-	return Mapping{unsafe.Slice((*byte)(p), n+skip), int(skip)}, nil
+	mem := unsafe.Slice((*byte)(p), n+skip)
+	populate(uint(fd), off-skip, mem)
+	return Mapping{mem, int(skip)}, nil
 }
 
 // Bytes is what is mapped, nil if nothing is.
