@@ -198,7 +198,11 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 		t.row("last metrics", metricsText(x.Metrics))
 	}
 	if x.Error != nil && x.Error.Code != fault.Canceled.String() {
-		t.row("last error", printable(firstLine(x.Error.Text)))
+		what := "last error"
+		if x.State == store.Running || x.State == store.Finished {
+			what = "recovered from"
+		}
+		t.row(what, printable(firstLine(x.Error.Text)))
 	}
 	if err := t.Flush(); err != nil {
 		return err

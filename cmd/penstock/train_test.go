@@ -503,7 +503,7 @@ func TestTrainFails(t *testing.T) {
 		t.Errorf("resume: %+v", r)
 	}
 	r = penstock(t, "status", dir+"/runs/a")
-	for _, want := range []string{"workers          2\n", "attempts         2\n", "failures         1 of a worker\n", "exit code 7, and printed last: the reason"} {
+	for _, want := range []string{"workers          2\n", "attempts         2\n", "failures         1 of a worker\n", "recovered from   rank 0", "exit code 7, and printed last: the reason"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("status has no %q: %+v", want, r)
 		}
