@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -108,10 +109,12 @@ type Resources struct {
 	Memory int64
 }
 
+const hangTimeout = 30 * time.Minute
+
 // Data is a data set of a run.
 type Data struct {
 	Dataset *dataset.Dataset
-	// Options as for Dataset.Shards; for an evaluation set GlobalBatch or BatchPerRank is all it needs.
+	// Options as for Dataset.Shards; for an evaluation set GlobalBatch or BatchPerRank is all it needs. A StallTimeout of 0 is [StallTimeout].
 	Options dataset.ShardOptions
 	// Eval deals every row exactly once, in order, the last step padded with a mask; each loop over it begins at the first row. It is no part of checkpoints.
 	Eval bool
@@ -238,10 +241,17 @@ func (c Config) or() (Config, error) {
 	if c.Settings == nil {
 		c.Settings = map[string]any{}
 	}
-	for p, d := range map[*time.Duration]time.Duration{&c.StartTimeout: 5 * time.Minute, &c.HangTimeout: 30 * time.Minute, &c.ReportTimeout: 5 * time.Minute,
+	for p, d := range map[*time.Duration]time.Duration{&c.StartTimeout: 5 * time.Minute, &c.HangTimeout: hangTimeout, &c.ReportTimeout: 5 * time.Minute,
 		&c.StopTimeout: 10 * time.Second, &c.Preemption.Grace: 30 * time.Second} {
 		if *p == 0 {
 			*p = d
+		}
+	}
+	c.Data = maps.Clone(c.Data)
+	for name, d := range c.Data {
+		if d.Options.StallTimeout == 0 {
+			d.Options.StallTimeout = StallTimeout(c.HangTimeout)
+			c.Data[name] = d
 		}
 	}
 	for p, d := range map[*int]int{&c.Failures.Worker: 3, &c.Failures.Hang: 3, &c.Failures.Memory: 1, &c.Checkpoint.Parallel: 8} {
@@ -256,6 +266,18 @@ func (c Config) or() (Config, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
+}
+
+// StallTimeout is that of data sets which have none (dataset.RunOptions.StallTimeout), of a run with a [Config.HangTimeout]: a rank that
+// hangs is found by its silence, with its stacks, before the ranks that wait for it in the data give up and look like the cause.
+func StallTimeout(hang time.Duration) time.Duration {
+	switch {
+	case hang < 0:
+		return -1
+	case hang == 0:
+		hang = hangTimeout
+	}
+	return hang + hang/8 + 10*time.Second
 }
 
 // settings is the loop's config as JSON.

@@ -202,10 +202,10 @@ func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, erro
 		return nil, err
 	}
 	sets := map[string]trainer.Data{}
-	stall := 30 * time.Minute // as long as a worker may be silent
+	hang := time.Duration(0)
 	if t := s.Train; t != nil && t.HangTimeout != nil {
-		if stall = time.Duration(*t.HangTimeout); stall == 0 {
-			stall = -1
+		if hang = time.Duration(*t.HangTimeout); hang == 0 {
+			hang = -1
 		}
 	}
 	add := func(name string, s *spec.Spec, eval bool) error {
@@ -218,8 +218,8 @@ func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, erro
 		if err != nil {
 			return err
 		}
-		if so.StallTimeout == 0 { // a rank may wait for another that evaluates
-			so.StallTimeout = stall
+		if so.StallTimeout == 0 { // also as a rank may wait for another that evaluates
+			so.StallTimeout = trainer.StallTimeout(hang)
 		}
 		sets[name] = trainer.Data{Dataset: ds, Options: *so, Eval: eval, Locate: s.AtShards}
 		return nil

@@ -604,6 +604,26 @@ func TestTrainMistakes(t *testing.T) {
 	}
 }
 
+// Ranks that wait in the data for one that hangs do so for longer than it takes to find it, unless the spec says otherwise.
+func TestTrainStalls(t *testing.T) {
+	path := trainSpec(t, t.TempDir(), "")
+	for set, want := range map[string]time.Duration{
+		"train.hang_timeout=8s": 19 * time.Second, "train.hang_timeout=0s": -1, "train.workers=2": trainer.StallTimeout(30 * time.Minute), "run.stall_timeout=7s": 7 * time.Second,
+	} {
+		o, _, err := spec.LoadOriginal(path, []string{set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets, err := dataSets(o, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sets[spec.TrainName].Options.StallTimeout; got != want {
+			t.Errorf("%s: ranks wait for %v, want %v", set, got, want)
+		}
+	}
+}
+
 // Every key of the train section is a part of the configuration: what it says, and that it says something.
 func TestConfigure(t *testing.T) {
 	n := func(i int) *int { return &i }
