@@ -1,6 +1,9 @@
 package mem
 
-import "sync"
+import (
+	"runtime/debug"
+	"sync"
+)
 
 // paceBytes is how much the collector lets a process allocate between two collections at least, times GOGC/100.
 const paceBytes = 16 << 20
@@ -8,5 +11,15 @@ const paceBytes = 16 << 20
 // pace slows the collector down. What a pool hands out is not in the Go heap, which is therefore so small that it would be collected
 // for every 4 MiB of small objects: a tenth of the CPU time of a scan, and more where row groups are small. The collector goes by
 // the size of the heap, of which a block counts that is never written, and so takes addresses and no memory. GOGC stays the
-// user's. The process has up to so much more garbage.
-var pace = sync.OnceValue(func() []byte { return make([]byte, paceBytes) })
+// user's. The process has up to so much more garbage. Under a limit (GOMEMLIMIT) that is not far above the block, it
+// would have the collector run more often: there is none then.
+var pace = sync.OnceValue(newPace)
+
+func newPace() []byte {
+	if debug.SetMemoryLimit(-1) < 64*paceBytes {
+		return nil
+	}
+	b := make([]byte, paceBytes)
+	discard(addr(b), paceBytes) // where the heap was larger before, it has been written
+	return b
+}

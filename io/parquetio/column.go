@@ -160,13 +160,21 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 	}
 	var comp []byte
 	var err error
-	if codec != codecNone && c.staged(pos, size) {
+	if codec != codecNone && c.staged(pos, size, codec) {
 		comp, err = c.d.readStage(ctx, c.win, pos, size)
 	} else if comp, err = c.win.bytes(ctx, pos, size); c.win.f.fetch == nil && h.typ != pageDict {
 		c.win.hint = size + size/16 // the next page is read together with its header
 	}
 	if err != nil {
 		return nil, err
+	}
+	if unmappable(codec) && c.win.holds(comp) {
+		stage := c.d.stageOf(size)
+		copy(stage, comp)
+		comp = stage
+	}
+	if len(c.d.stage) > maxStage {
+		defer c.d.freeStage()
 	}
 	comp = comp[head:]
 	if h.hasCRC && crc32.ChecksumIEEE(comp) != h.crc {

@@ -11,7 +11,7 @@ import (
 // Values that are in the file as they are in an array take no more copies than they must. Pages of local files that are not
 // compressed are read into the batch (direct); out of decompressed ones batches get slices (lend), unless they would keep
 // much more in memory than they hold. Compressed pages come through one buffer for all columns (staged), which stays in the
-// second cache.
+// second cache. Those of codecs that cannot be decompressed out of a mapping come through it, too, however large.
 
 const (
 	maxStage  = 1 << 20  // bytes of the compressed pages that are staged: they and what becomes of them are in the caches
@@ -25,19 +25,29 @@ func (c *column) plain() bool {
 }
 
 // staged reports whether the compressed page at pos is to be read beside the window.
-func (c *column) staged(pos, size int64) bool {
-	return c.win.f.local != nil && size >= minBeside && size <= maxStage && !c.win.has(pos, size)
+func (c *column) staged(pos, size int64, codec int8) bool {
+	return c.win.f.local != nil && size >= minBeside && (size <= maxStage || unmappable(codec)) && !c.win.has(pos, size)
+}
+
+// unmappable reports whether the decoder of a codec must not be given a mapping: its assembly calls memmove with a frame that the runtime
+// cannot look through, so that the fault of a file that was truncated ends the process, whatever SetPanicOnFault says.
+func unmappable(codec int8) bool {
+	return codec == codecSnappy || codec == codecLZ4 || codec == codecLZ4Raw
+}
+
+// stageOf is memory for a page of n bytes, valid until the next call.
+func (d *decoder) stageOf(n int64) []byte {
+	if int64(len(d.stage)) < n {
+		d.freeStage()
+		d.stage = d.acct.alloc.Allocate(int(max(n, min(n+n/8, maxStage))))
+	}
+	return d.stage[:n]
 }
 
 // readStage reads [off, off+n) of w's file; what it returns is valid until the next call for whatever window.
 func (d *decoder) readStage(ctx context.Context, w *window, off, n int64) ([]byte, error) {
-	if int64(len(d.stage)) < n {
-		if d.stage != nil {
-			d.acct.alloc.Free(d.stage)
-		}
-		d.stage = d.acct.alloc.Allocate(int(min(n+n/8, maxStage)))
-	}
-	return d.stage[:n], w.fill(ctx, d.stage[:n], off)
+	b := d.stageOf(n)
+	return b, w.fill(ctx, b, off)
 }
 
 // freeStage gives the stage back: one of many readers needs it no longer than it reads.

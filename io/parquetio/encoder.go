@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
 )
 
@@ -122,30 +123,14 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 	return e.pieces(rec, size)
 }
 
-// concat copies batches into one.
+// concat copies batches, which have rows, into one.
 func (e *encoder) concat(recs []arrow.RecordBatch) (arrow.RecordBatch, error) {
-	cols := make([]arrow.Array, 0, len(e.schema.Fields()))
-	defer func() {
-		for _, c := range cols {
-			c.Release()
-		}
-	}()
-	n := int64(0)
-	for _, r := range recs {
-		n += r.NumRows()
+	var runs []arrays.Run
+	for i, r := range recs {
+		last := int32(r.NumRows()) - 1 // on its own: a single run is no copy
+		runs = append(runs, arrays.Run{Rec: int32(i), N: last}, arrays.Run{Rec: int32(i), Row: last, N: 1})
 	}
-	for i := range e.schema.NumFields() {
-		parts := make([]arrow.Array, len(recs))
-		for j, r := range recs {
-			parts[j] = r.Column(i)
-		}
-		c, err := array.Concatenate(parts, e.arena)
-		if err != nil {
-			return nil, err
-		}
-		cols = append(cols, c)
-	}
-	return array.NewRecordBatch(e.schema, cols, n), nil
+	return arrays.Record(e.arena, e.schema, recs, runs)
 }
 
 // drop releases the rows of first.

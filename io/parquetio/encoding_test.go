@@ -171,6 +171,67 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// bare is an array of no values that has no buffers: the format wants no offsets of it.
+func bare(t arrow.DataType) arrow.ArrayData {
+	var kids []arrow.ArrayData
+	buffers := 1
+	switch t := t.(type) {
+	case *arrow.StructType:
+		for _, f := range t.Fields() {
+			kids = append(kids, bare(f.Type))
+		}
+	case arrow.ListLikeType:
+		kids, buffers = []arrow.ArrayData{bare(t.Elem())}, 2
+	case arrow.BinaryDataType:
+		buffers = 3
+	default:
+		buffers = 2
+	}
+	return array.NewData(t, 0, make([]*memory.Buffer, buffers), kids, 0, 0)
+}
+
+// Lists without any value, of any type, are written where their values have no offsets.
+func TestEmptyLists(t *testing.T) {
+	text := arrow.BinaryTypes.String
+	for _, elem := range []arrow.DataType{
+		text, arrow.BinaryTypes.LargeString, arrow.BinaryTypes.Binary, arrow.BinaryTypes.LargeBinary, arrow.PrimitiveTypes.Int32, arrow.FixedWidthTypes.Boolean,
+		&arrow.FixedSizeBinaryType{ByteWidth: 3}, arrow.ListOf(text), arrow.ListOf(arrow.PrimitiveTypes.Int32), arrow.LargeListOf(text), arrow.MapOf(text, text), arrow.FixedSizeListOf(3, text),
+		arrow.StructOf(arrow.Field{Name: "a", Type: text, Nullable: true}, arrow.Field{Name: "b", Type: arrow.ListOf(text), Nullable: true}),
+	} {
+		for _, list := range []arrow.DataType{arrow.ListOf(elem), arrow.LargeListOf(elem), arrow.StructOf(arrow.Field{Name: "s", Type: arrow.ListOf(elem), Nullable: true})} {
+			const rows = 300
+			zeros := memory.NewBufferBytes(make([]byte, 8*(rows+1)))
+			lists := func(t arrow.DataType) arrow.ArrayData {
+				return array.NewData(t, rows, []*memory.Buffer{nil, zeros}, []arrow.ArrayData{bare(t.(arrow.ListLikeType).Elem())}, 0, 0)
+			}
+			var data arrow.ArrayData
+			if s, ok := list.(*arrow.StructType); ok {
+				data = array.NewData(s, rows, []*memory.Buffer{nil}, []arrow.ArrayData{lists(s.Field(0).Type)}, 0, 0)
+			} else {
+				data = lists(list)
+			}
+			schema := arrow.NewSchema([]arrow.Field{{Name: "c", Type: list, Nullable: true}}, nil)
+			rec := array.NewRecordBatch(schema, []arrow.Array{array.MakeFromData(data)}, rows)
+			some := everyRow(schema, 10)
+			path := filepath.Join(t.TempDir(), "f.parquet")
+			alloc := memtest.New(t)
+			writeFile(t, path, &EncodingOptions{RowGroupRows: 50}, alloc, rec, some, rec, rec)
+			tab := mustOpen(t, nil, path)
+			got := int64(0)
+			for i := range tab.Splits() {
+				if err := readAll(t.Context(), tab, i, &driver.ScanOptions{Alloc: alloc}, func(b driver.Batch) { got += b.Record.NumRows() }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got != 3*rows+10 {
+				t.Errorf("%s: %d rows", list, got)
+			}
+			some.Release()
+			rec.Release()
+		}
+	}
+}
+
 // TestDictionaries are read as their values, also where the Arrow schema says otherwise.
 func TestDictionaries(t *testing.T) {
 	dict := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime/debug"
 	"slices"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -307,6 +308,13 @@ func (w *window) mapAt(ctx context.Context, off, n int64) (bool, error) {
 	w.freeMem()
 	w.view, w.buf, w.off = view, view.Bytes(), off
 	return true, nil
+}
+
+// holds reports whether b, which bytes returned, is in a mapping.
+func (w *window) holds(b []byte) bool {
+	m := w.view.Bytes()
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(m)))
+	return at < uintptr(len(m))
 }
 
 // unmap ends the mapping.

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +51,21 @@ func mapFile(t *testing.T, codec compress.Compression, props ...parquet.WriterPr
 	return path, rows
 }
 
+// largePages writes 8 MB of random bytes in pages of 3 MB.
+func largePages(t *testing.T, codec compress.Compression) (path string, rows int64) {
+	rec := rowsOf([]arrow.Field{{Name: "b", Type: arrow.BinaryTypes.Binary}}, 200, func(rng *rand.Rand, _ int, b *array.RecordBuilder) {
+		v := make([]byte, 40_000)
+		for i := range v[:20_000] {
+			v[i] = byte(rng.Uint32())
+		}
+		b.Field(0).(*array.BinaryBuilder).Append(v)
+	})
+	defer rec.Release()
+	path = filepath.Join(t.TempDir(), "f.parquet")
+	writeWith(t, path, rec, parquet.WithCompression(codec), parquet.WithDictionaryDefault(false), parquet.WithDataPageSize(3<<20), parquet.WithBatchSize(20))
+	return path, rec.NumRows()
+}
+
 // hooked calls at on its n-th allocation.
 type hooked struct {
 	memory.Allocator
@@ -65,8 +82,22 @@ func (h *hooked) Allocate(n int) []byte {
 
 // TestTruncated: a file that is truncated while it is read, whether between two calls of Next or at any moment
 // inside one, gives the error of a file that changed, or nothing if all was read by then. In every codec, so that the fault comes out of
-// decompressors, kernels and copies.
+// decompressors, kernels and copies; while the collector looks through all stacks, which it must be able to.
 func TestTruncated(t *testing.T) {
+	stop := make(chan struct{})
+	var collector sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	defer collector.Wait()
+	defer close(stop)
 	files := map[string]func(t *testing.T) (string, int64){
 		"split": func(t *testing.T) (string, int64) {
 			return mapFile(t, compress.Codecs.Uncompressed, parquet.WithEncodingFor("f", parquet.Encodings.ByteStreamSplit),
@@ -76,6 +107,9 @@ func TestTruncated(t *testing.T) {
 	for _, c := range []compress.Compression{compress.Codecs.Uncompressed, compress.Codecs.Snappy, compress.Codecs.Zstd, compress.Codecs.Gzip,
 		compress.Codecs.Lz4Raw, compress.Codecs.Brotli} {
 		files[c.String()] = func(t *testing.T) (string, int64) { return mapFile(t, c) }
+	}
+	for _, c := range []compress.Compression{compress.Codecs.Snappy, compress.Codecs.Lz4Raw} { // pages that are not staged for their size
+		files["large "+c.String()] = func(t *testing.T) (string, int64) { return largePages(t, c) }
 	}
 	for name, write := range files {
 		for _, least := range mapCases {

@@ -59,8 +59,11 @@ func storedSchema(s *arrow.Schema) (arrow.Metadata, error) {
 	return arrow.NewMetadata([]string{arrowSchemaKey}, []string{base64.StdEncoding.EncodeToString(b.Bytes())}), nil
 }
 
+// noOffsets are the offsets of no values.
+var noOffsets = memory.NewBufferBytes(make([]byte, arrow.Int64SizeBytes))
+
 // compact returns a as type t, which is asWritten of its own, with no values
-// behind null lists. The caller releases it.
+// behind null lists, and with offsets where it has no values: the format lets them be left out, arrow-go's writer does not. The caller releases it.
 func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
 	switch a := a.(type) {
 	case *array.Struct:
@@ -78,6 +81,12 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 		}
 		defer values.Release()
 		return compact(values, t, alloc)
+	case *array.String, *array.Binary, *array.LargeString, *array.LargeBinary:
+		if a.Len() == 0 {
+			d := array.NewData(a.DataType(), 0, []*memory.Buffer{nil, noOffsets, nil}, nil, 0, 0)
+			defer d.Release()
+			return array.MakeFromData(d), nil
+		}
 	}
 	a.Retain()
 	return a, nil
@@ -148,7 +157,7 @@ func compactList(a array.ListLike, t, elem arrow.DataType, alloc memory.Allocato
 		from, to := a.ValueOffsets(i)
 		behind = a.IsNull(i) && from < to
 	}
-	if !fixed && !behind && values == a.ListValues() {
+	if !fixed && !behind && values == a.ListValues() && arrow.TypeEqual(a.DataType(), t) { // of large lists it compares names, too
 		a.Retain()
 		return a, nil
 	}
