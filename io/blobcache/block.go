@@ -234,28 +234,32 @@ func (c *Cache) touch(at []int64) {
 // the block and touches it. The lock is held.
 func (c *Cache) insert(f *os.File, s *scratch, k key, from int, data []byte) error {
 	s.load(f, c.sets.Load(), k)
-	lo, hi := from, from+len(data)
-	there := false
+	var lo, hi int
 	var parts []slot
 	var bad error
-	s.each(func(e entry, at slot) {
-		if e.from <= from && e.end() >= from+len(data) {
-			there = true
+	there := false
+	for damaged := true; damaged; {
+		damaged, parts, lo, hi = false, parts[:0], from, from+len(data)
+		s.each(func(e entry, at slot) {
+			if e.from <= from && e.end() >= from+len(data) {
+				there = true
+			}
+			if there || damaged || e.from > from+len(data) || e.end() < from {
+				return
+			}
+			buf := s.block[e.from:e.end()]
+			if n, _ := f.ReadAt(buf, s.dataAt(at)+int64(e.from)); n < len(buf) || e.sumOf(buf) != e.sum {
+				// It may lie over bytes of others, which are thus read again, without it.
+				c.corrupt.Add(1)
+				damaged, bad = true, s.put(f, at, entry{})
+				return
+			}
+			parts = append(parts, at)
+			lo, hi = min(lo, e.from), max(hi, e.end())
+		})
+		if there || bad != nil {
+			return bad
 		}
-		if there || bad != nil || e.from > from+len(data) || e.end() < from {
-			return
-		}
-		buf := s.block[e.from:e.end()]
-		if n, _ := f.ReadAt(buf, s.dataAt(at)+int64(e.from)); n < len(buf) || e.sumOf(buf) != e.sum {
-			c.corrupt.Add(1)
-			bad = s.put(f, at, entry{})
-			return
-		}
-		parts = append(parts, at)
-		lo, hi = min(lo, e.from), max(hi, e.end())
-	})
-	if there || bad != nil {
-		return bad
 	}
 	now := time.Now().UnixNano()
 	at, ok := slot{}, len(parts) > 0

@@ -135,7 +135,7 @@ func (c *Cache) Err() error {
 // ID identifies one version of one object.
 type ID [16]byte
 
-// MakeID is the ID of what these texts say together: bucket URL, key, version.
+// MakeID is the ID of what these texts say together: bucket URL, server, key, version.
 func MakeID(texts ...string) ID {
 	h := sha256.New()
 	for _, s := range texts {

@@ -44,7 +44,8 @@ type Bucket struct {
 	slots  *semaphore.Weighted // one per request in flight
 	hedge  hedger
 	cache  *blobcache.Cache // nil: none
-	url    string           // as opened: the bucket's part in the names of what is cached
+	url    string           // as opened: with server, the bucket's part in the names of what is cached
+	server string           // which one the URL means, by serverOf
 }
 
 // Options of a bucket; nil means defaults.
@@ -178,8 +179,8 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"
-	if !b.shared {
-		b.cache, b.url = b.o.Cache, bucketURL
+	if !b.shared && b.o.Cache != nil {
+		b.cache, b.url, b.server = b.o.Cache, bucketURL, serverOf(b.scheme, b.remote)
 	}
 	return b, nil
 }

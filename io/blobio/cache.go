@@ -14,8 +14,8 @@ import (
 // not cached: it may be replaced within the same tick of the service's clock.
 const fresh = time.Minute
 
-// name decides whether o is cached, and under which name: bucket URL, key, ETag, size, and
-// the time of the last change where there is no ETag.
+// name decides whether o is cached, and under which name: bucket URL and the server that
+// it means, key, ETag, size, and the time of the last change where there is no ETag.
 func (o *Object) name() {
 	i := &o.info
 	if o.b.cache == nil {
@@ -28,7 +28,7 @@ func (o *Object) name() {
 	if version == "" || strings.HasPrefix(version, "t") && time.Since(i.ModTime) < fresh {
 		return
 	}
-	o.id, o.cached = blobcache.MakeID(o.b.url, i.Key, version, strconv.FormatInt(i.Size, 10)), true
+	o.id, o.cached = blobcache.MakeID(o.b.url, o.b.server, i.Key, version, strconv.FormatInt(i.Size, 10)), true
 }
 
 // inCache reports whether all of the ranges are in the cache, so that joining
