@@ -2,9 +2,12 @@ package local
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -184,7 +187,7 @@ func splitPlace(o exec.Origin) fault.Place {
 
 // safely turns a panic into an error: a *fault.Error that was thrown keeps its
 // code (the allocator's when memory is out), anything else is UserCode with its
-// stack. The one place that recovers.
+// stack. The one place that recovers, but for tellTruncated.
 func safely(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -192,12 +195,55 @@ func safely(f func() error) (err error) {
 		case *fault.Error:
 			err = p
 		case interface{ Addr() uintptr }: // debug.SetPanicOnFault
+			if err = truncated(p.Addr()); err != nil {
+				return
+			}
 			err = fault.New(fault.Invalid, "memory fault: a file that is mapped was truncated while it was read, or memory was used after its release: %v\n%s", p, debug.Stack())
 		default:
 			err = fault.New(fault.UserCode, "panic: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return f()
+}
+
+// tellTruncated, deferred, makes of a fault in a file that was cut short what truncated says, while the file is mapped still.
+func tellTruncated() {
+	p := recover()
+	if f, ok := p.(interface{ Addr() uintptr }); ok {
+		if err := truncated(f.Addr()); err != nil {
+			panic(err)
+		}
+	}
+	if p != nil {
+		panic(p)
+	}
+}
+
+// truncated is an error if a file is mapped where at is that ends before that; nil also where the system does not tell.
+func truncated(at uintptr) error {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		var perms, dev, inode string
+		var off int64
+		n, _ := fmt.Sscanf(line, "%x-%x %s %x %s %s", &from, &to, &perms, &off, &dev, &inode)
+		if n < 6 || at < from || at >= to {
+			continue
+		}
+		i := strings.IndexByte(line, '/')
+		if i < 0 {
+			return nil
+		}
+		file := strings.TrimSuffix(line[i:], "\n")
+		if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() || fi.Size() > off+int64(at-from) {
+			return nil
+		}
+		return fault.New(fault.Invalid, "the file was cut short while it was read: list again, and do not replace data that is being read").At(fault.Place{File: file})
+	}
+	return nil
 }
 
 // timeout is the cause of an attempt that was ended by CallTimeout.
@@ -330,6 +376,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 			err = a.scanErr(e)
 		}
 	}()
+	defer tellTruncated() // before the reader ends its mapping
 	for first := true; ; first = false {
 		if err := context.Cause(a.ctx); err != nil {
 			return err

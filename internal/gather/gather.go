@@ -98,6 +98,16 @@ func Column(alloc memory.Allocator, cols []arrow.Array, runs []Run) (arrow.Array
 	return array.MakeFromData(d), nil
 }
 
+// Copy gives the rows of c, which may be a slice, in memory of alloc alone. Dictionaries and views may share theirs.
+func Copy(alloc memory.Allocator, c arrow.Array) (arrow.Array, error) {
+	d, err := column(alloc, []source{{c.Data(), c.Data().Offset()}}, []Run{{N: int32(c.Len())}}, c.Len())
+	if err != nil {
+		return nil, err
+	}
+	defer d.Release()
+	return array.MakeFromData(d), nil
+}
+
 // source is a column of one record: row 0 of the runs lies at index base of its
 // buffers, which the slices of outer structs may have moved beyond the data's own offset.
 type source struct {
@@ -335,11 +345,6 @@ func (b *build) concatenate() (arrow.ArrayData, error) {
 	}
 	if len(parts) == 0 {
 		slice(Run{})
-	}
-	if len(parts) == 1 {
-		d := parts[0].Data()
-		d.Retain()
-		return d, nil
 	}
 	out, err := array.Concatenate(parts, b.alloc)
 	if err != nil {

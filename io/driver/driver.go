@@ -46,8 +46,9 @@ type Format struct {
 // ResolveOptions may be nil.
 type ResolveOptions struct {
 	// Files is a predicate over hive partition columns. Files that it excludes by
-	// their partition values are not listed at all. Terms over other columns are
-	// ignored.
+	// their partition values are no splits, and are not opened: columns that only they
+	// have are missing, but types of partition columns are those without a predicate.
+	// Terms over other columns are ignored.
 	Files Predicate
 	// Concurrency bounds parallel requests while listing and reading footers;
 	// 0 means 32.
@@ -178,6 +179,9 @@ type ScanOptions struct {
 	// Alloc provides all column memory; nil means memory.DefaultAllocator. Its
 	// Allocate may block while memory is short.
 	Alloc memory.Allocator
+	// Own asks for batches that may be used long after they were read, on whatever goroutine: no memory of theirs is that of a file
+	// that is mapped, which somebody may write to or cut short.
+	Own bool
 	// OnBadRow is called for a row whose bytes do not parse, with an error of code
 	// RowError or Corrupt that names file, split and row. If it returns nil the row is left
 	// out and reading goes on; otherwise Next returns what it returned. nil: fail.

@@ -49,7 +49,8 @@ type Harness struct {
 	Prunes        bool // statistics of "id" exclude splits: some of Keep are false
 	Shortens      bool // a file cut short may be a valid file of fewer rows: text, streams
 	EmptyFile     bool // a file of no bytes is a file of no rows
-	Shares        bool // columns may be memory of a file that is mapped, or of the source, beside that of ScanOptions.Alloc
+	Shares        bool // columns may be memory of the source, beside that of ScanOptions.Alloc
+	Maps          bool // columns may be memory of a file that is mapped, without ScanOptions.Own
 	Dictionaries  bool // columns may be dictionaries of what Schema says; values are compared
 	// Damage writes rec to one file, one split, so that the rows bad do not parse.
 	// nil: the format has no bad rows.

@@ -3,10 +3,12 @@ package ipcio
 import (
 	"encoding/binary"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -14,10 +16,19 @@ import (
 // Offsets that leave the buffer panic with a runtime error; guard turns that
 // into a Corrupt error, and every exported path runs under guard.
 
-// guard runs f and turns panics over outside bytes into Corrupt errors.
+// guard runs f and turns panics over outside bytes into Corrupt errors, and a memory fault into an errFault.
 func guard(what string, f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
+			if e, ok := p.(*fault.Error); ok { // the allocator's, when memory is out
+				err = e
+				return
+			}
+			if e, ok := p.(interface{ Addr() uintptr }); ok {
+				err = errFault(e.Addr())
+				return
+			}
 			if e, ok := p.(runtime.Error); ok {
 				err = driver.Errorf(driver.Corrupt, "%s: metadata is damaged (%v)", what, e)
 				return
@@ -31,6 +42,11 @@ func guard(what string, f func() error) (err error) {
 	}()
 	return f()
 }
+
+// errFault is an access to memory that faulted, at this address.
+type errFault uintptr
+
+func (errFault) Error() string { return "memory fault" }
 
 func u16(b []byte, at int) int   { return int(binary.LittleEndian.Uint16(b[at:])) }
 func u32(b []byte, at int) int   { return int(binary.LittleEndian.Uint32(b[at:])) }

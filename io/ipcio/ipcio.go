@@ -3,10 +3,12 @@
 //
 // A split is one record batch of a file, or a whole stream. Local files are
 // mapped into memory, and batches point into the mapping, which lives until the
-// last of them is released; remote ones are read by range, only the buffers of
-// the columns that a scan wants. A mapped file that another program cuts short
-// while it is read kills the process, as any mapping does: set NoMap where files
-// are rewritten in place.
+// last of them is released, or, with driver.ScanOptions.Own, are copies; remote
+// ones are read by range, only the buffers of the columns that a scan wants. A
+// file that changes while a reader reads it is an error of the reader. One that
+// another program writes to, or cuts short, while batches that point into it are
+// in use gives wrong rows, or a memory fault: set NoMap where files are rewritten
+// in place.
 //
 // Columns are handed out in plain types: dictionaries as their values, views as
 // strings and binaries, extension types as their storage. Unions, run-end

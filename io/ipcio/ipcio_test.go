@@ -85,7 +85,7 @@ func TestConformance(t *testing.T) {
 				FileRows:  []int64{100, 1, 300},
 				KnownRows: c.o.Layout != "stream",
 				Shortens:  c.o.Layout == "stream",
-				Shares:    !c.noMap && c.o.Compression == "",
+				Maps:      !c.noMap && c.o.Compression == "",
 			}, 0)
 		})
 	}

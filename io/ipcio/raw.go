@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
+	"os"
+	"slices"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
@@ -19,8 +24,9 @@ import (
 type raw struct {
 	obj    *fileset.Object
 	size   int64
-	mapped []byte // nil: not mapped
-	owner  *owner // of mapped
+	mapped []byte         // nil: not mapped
+	owner  *owner         // of mapped
+	file   *fileset.Local // that is mapped
 	st     *driver.ScanStats
 	ahead  int64  // bytes that peek reads at least
 	window []byte // what peek read last, from winOff on
@@ -41,6 +47,10 @@ func (t *data) raw(i int, st *driver.ScanStats) (*raw, error) {
 		return nil, err
 	}
 	if ok {
+		if r.file, err = obj.Open(); err != nil {
+			_ = unmap()
+			return nil, err
+		}
 		r.mapped = b[:len(b):len(b)]
 		r.owner = newOwner(func() { unmap() })
 		st.Requests.Add(1)
@@ -53,8 +63,48 @@ func (r *raw) close() {
 		r.owner.drop()
 		r.owner, r.mapped = nil, nil
 	}
+	if r.file != nil {
+		_ = r.file.Close() // it was only read
+		r.file = nil
+	}
 	r.window = nil
 }
+
+// use calls read, which reads out of the mapping, and returns its error; or, in place of it, that the file is not the version
+// any more that was listed. What came without an error was then read of that version.
+func (r *raw) use(read func() error) error {
+	err := guard("frame", read)
+	if at, ok := errors.AsType[errFault](err); ok {
+		if r.file != nil && r.within(uintptr(at)) {
+			return r.file.Fault(int64(uintptr(at) - address(r.mapped)))
+		}
+		return fault.New(fault.Internal, "%w at %#x, where no file is mapped: memory was used after its release", at, uintptr(at))
+	}
+	if r.file != nil {
+		if changed := r.file.Check(); changed != nil {
+			return changed
+		}
+	}
+	return err
+}
+
+// holds reports whether memory of d is mapped.
+func (r *raw) holds(d arrow.ArrayData) bool {
+	for _, b := range d.Buffers() {
+		if b != nil && b.Len() > 0 && r.within(address(b.Bytes())) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(d.Children(), r.holds)
+}
+
+// within reports whether an address is in the mapping, of whole pages.
+func (r *raw) within(at uintptr) bool {
+	page := os.Getpagesize()
+	return r.mapped != nil && at-address(r.mapped) < uintptr((len(r.mapped)+page-1)/page*page)
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func (r *raw) count(n int64) {
 	r.st.BytesRead.Add(n)
@@ -162,7 +212,15 @@ func (t *data) open(ctx context.Context, i, limit int) (*file, error) {
 		return nil, err
 	}
 	defer r.close()
-	return learn(ctx, r, limit)
+	var f *file
+	err = r.use(func() (err error) {
+		f, err = learn(ctx, r, limit)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // learn reads the schema and, for files, where the frames are.

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
@@ -132,16 +133,32 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	if r.err != nil {
 		return driver.Batch{}, r.err
 	}
-	rec, row, err := r.next(ctx)
-	if err == nil {
-		defer rec.Release()
-		rec, err = r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc)
-	}
+	var b driver.Batch
+	err := r.raw.use(func() (err error) {
+		b, err = r.batch(ctx)
+		return err
+	})
 	if err != nil {
+		if b.Record != nil {
+			b.Record.Release()
+		}
 		r.end(r.place(err))
 		return driver.Batch{}, r.err
 	}
-	r.o.Stats.Rows.Add(rec.NumRows())
+	r.o.Stats.Rows.Add(b.Record.NumRows())
+	return b, nil
+}
+
+// batch is Next, inside raw.use.
+func (r *reader) batch(ctx context.Context) (driver.Batch, error) {
+	rec, row, err := r.next(ctx)
+	if err != nil {
+		return driver.Batch{}, err
+	}
+	defer rec.Release()
+	if rec, err = r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc); err != nil {
+		return driver.Batch{}, err
+	}
 	return driver.Batch{Record: rec, Row: row}, nil
 }
 
@@ -189,11 +206,18 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
 		s.Release()
+		if err == nil {
+			cols[i] = array.MakeFromData(d)
+			d.Release()
+			if r.o.Own && r.raw.holds(d) {
+				shared := cols[i]
+				cols[i], err = gather.Copy(r.o.Alloc, shared)
+				shared.Release()
+			}
+		}
 		if err != nil {
 			return nil, driver.Wrap(err, driver.Place{Column: r.schema.Field(i).Name})
 		}
-		cols[i] = array.MakeFromData(d)
-		d.Release()
 	}
 	return array.NewRecordBatch(r.schema, cols, to-r.at), nil
 }

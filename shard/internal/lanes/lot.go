@@ -189,6 +189,7 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 	so := *o
 	so.AheadBytes = l.ahead
 	so.Alloc, so.Stats, so.Limit = l.acct, &p.stats, 0
+	so.Own = true // rows wait in windows
 	so.FromRow, so.FromByte, so.Offsets = t.from, 0, false
 	so.StopRow, so.StopEvery = t.edges[0], l.every
 	if l.bytes {

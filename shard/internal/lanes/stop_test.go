@@ -76,6 +76,9 @@ func TestReadersStopAtWindows(t *testing.T) {
 				t.Fatalf("%+v: split %d was not opened", c, split)
 			}
 			for _, o := range tab.stops[split] {
+				if !o.Own {
+					t.Fatalf("%+v: rows that wait in windows may be of a file that is mapped", c)
+				}
 				if c.lanes == 1 {
 					if o.StopEvery != 0 {
 						t.Fatalf("%+v: readers of the only lane stop every %d rows", c, o.StopEvery)
