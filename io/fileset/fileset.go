@@ -38,10 +38,12 @@ type Options struct {
 	// Partitions is "hive" (default: key=value folders become columns) or "none".
 	// Folders that the user's path itself names count too. A column of the files
 	// that has the name of a partition is not read: the partition's value stands for it.
-	Partitions string `json:"partitions,omitempty" doc:"key=value folders: hive (default) makes columns of them, none does not" enum:"hive|none"`
+	// Files that a filter on partitions excludes are not opened, and have no say in the columns of files.
+	Partitions string `json:"partitions,omitempty" doc:"key=value folders: hive (default) makes columns of them, none does not. Files that a filter right behind the source excludes by such columns are not opened: columns that only they have are unknown, and types that are found in files are those of the others" enum:"hive|none"`
 	// PartitionTypes overrides what values suggest (int64, date32 or string), by
-	// column, in the names of expressions: "int", "string", "date", ...
-	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns, where the values suggest another"`
+	// column, in the names of expressions: "int", "string", "date", ... Folders that a filter
+	// excludes are listed for what they suggest, unless the types of all partitions below them are here.
+	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns, where the values suggest another. With those of all partitions below the folders that a filter excludes, these need not be listed"`
 	// PathColumn and RowColumn, if set, name extra columns: the file's path
 	// (string) and the row's number in its file (int64; where splits of unknown
 	// rows precede it, an Unsupported error at plan time).

@@ -20,10 +20,10 @@ import (
 
 // List lists files in parallel. No path, a path that does not exist, or no file
 // at all is a NotFound error naming it. Files that ro.Files excludes by partition
-// values are not listed, nor are folders below which all are excluded; if that
-// leaves none, the first file stays, for its schema ([Adapter.Never] is true for it). Types of partitions
-// are guessed from all names seen, also excluded ones; of what is below an excluded folder nothing is seen,
-// so where values of one partition are of several kinds, PartitionTypes keeps the schema the same.
+// values are not in the set; if that leaves none, the first file stays, for its schema ([Adapter.Never] is true for it).
+// Types of partitions do not depend on ro.Files: a folder below which all files are excluded is listed nonetheless if
+// its name, or one below it, could change a type; none can that PartitionTypes has, or that is text already.
+// A partition that is only below such a folder, where the others are of types that are certain, is no column.
 // ext are the format's extensions, with the dot; nil means any.
 func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptions) (*Set, error) {
 	if err := o.Validate(); err != nil {
@@ -79,8 +79,10 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 		return nil
 	}
 	l.pred = nil
-	if found, err = l.run(ctx, roots); err != nil {
-		return err
+	if !l.whole {
+		if found, err = l.run(ctx, roots); err != nil {
+			return err
+		}
 	}
 	if err := s.assemble(l, found); err != nil {
 		return err
@@ -251,8 +253,7 @@ func (s *Set) assemble(l *lister, all []found) error {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.group, b.group), strings.Compare(a.name, b.name))
 	})
 
-	// Partition columns in order of first appearance, then those that only
-	// excluded folders have.
+	// Partition columns in order of first appearance.
 	s.parts = nil
 	order := map[string]int{}
 	add := func(k string) {
@@ -269,9 +270,6 @@ func (s *Set) assemble(l *lister, all []found) error {
 				l.guess(k, v, v == hiveNull)
 			}
 		}
-	}
-	for _, k := range l.excludedKeys() {
-		add(k)
 	}
 	for i := range s.parts {
 		p := &s.parts[i]

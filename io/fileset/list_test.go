@@ -203,7 +203,7 @@ func TestHive(t *testing.T) {
 		{"predicate string", Options{Paths: []string{"d=*/**"}}, driver.Predicate{{Column: "s", Op: driver.Eq, Values: []any{"x y"}}},
 			"d date; s string; d=2020-01-01/s=x%20y/a: 18262 x y; "},
 		{"predicate date", Options{Paths: []string{"d=*/**"}}, driver.Predicate{{Column: "d", Op: driver.Lt, Values: []any{int64(0)}}},
-			"d date; s int64; d=1969-12-31/s=7/a: -1 7; "}, // the folders with other kinds of s are not seen
+			"d date; s string; d=1969-12-31/s=7/a: -1 7; "}, // the folders with other kinds of s count
 		{"all excluded", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "y", Op: driver.Lt, Values: []any{int64(0)}}},
 			"y int64; m int64; y=2020/m=01/a: 2020 1; "},
 	} {
@@ -232,6 +232,48 @@ func TestPruneDoesNotList(t *testing.T) {
 	s, err := list(t, &Options{Paths: []string{dir}}, nil, driver.Predicate{{Column: "y", Op: driver.Eq, Values: []any{int64(1)}}})
 	if err != nil || rels(s) != "y=1/a" {
 		t.Fatalf("%v %v", err, s)
+	}
+}
+
+// What a predicate excludes does not change the type of what is left, and is listed only where it could.
+func TestPruneKeepsTypes(t *testing.T) {
+	deep := []string{"y=2024/m=01/a", "y=2024/m=02/a", "y=2025/m=x/a"}
+	twice := "y=2025/m=3/m=4/a" // an error if listed
+	y := func(n int64) driver.Predicate {
+		return driver.Predicate{{Column: "y", Op: driver.Eq, Values: []any{n}}}
+	}
+	m := driver.Predicate{{Column: "m", Op: driver.Eq, Values: []any{"x"}}}
+	for _, c := range []struct {
+		name  string
+		files []string
+		types map[string]string
+		p     driver.Predicate
+		want  string // "" is an error
+	}{
+		{"below", deep, nil, y(2024), "y int64; m string; y=2024/m=01/a y=2024/m=02/a"},
+		{"none left", deep, nil, y(2026), "y int64; m string; y=2024/m=01/a"},
+		{"both", append(deep, "y=2024/m=x/a"), nil, append(y(2024), m...), "y int64; m string; y=2024/m=x/a"},
+		{"above", append(deep, "y=z/m=4/a"), nil, m, "y string; m string; y=2025/m=x/a"},
+		{"empty folder", []string{"y=1/m=1/a", "y=2/m=x/.keep"}, nil, y(1), "y int64; m int64; y=1/m=1/a"},
+		{"empty folder above", []string{"y=1/m=x/a", "y=z/m=3/.keep"}, nil, m, "y int64; m string; y=1/m=x/a"},
+		{"declared below", []string{"y=1/a", "y=2/m=3/a"}, map[string]string{"m": "string"}, y(1), "y int64; m string; y=1/a"},
+		{"open", append(deep, twice), nil, y(2024), ""},
+		{"declared", append(deep, twice), map[string]string{"m": "string"}, y(2024), "y int64; m string; y=2024/m=01/a y=2024/m=02/a"},
+		{"text", []string{"y=2024/m=x/a", twice}, nil, y(2024), "y int64; m string; y=2024/m=x/a"},
+	} {
+		s, err := list(t, &Options{Paths: []string{tree(t, c.files...)}, PartitionTypes: c.types}, nil, c.p)
+		got := ""
+		if err == nil {
+			for _, p := range s.parts {
+				got += p.name + " " + typename.Name(p.typ) + "; "
+			}
+			got += rels(s)
+		} else if c.want != "" {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
 	}
 }
 

@@ -24,11 +24,12 @@ type lister struct {
 	conc  int
 	types map[string]arrow.DataType // given by the user
 
-	mu       sync.Mutex
-	guesses  map[string]*guess
-	excluded map[string]bool // keys of folders that were not entered
-	found    []found
-	counts   map[*root]*count
+	mu      sync.Mutex
+	guesses map[string]*guess
+	skipped []task // folders that pred excludes
+	whole   bool   // these were entered, too
+	found   []found
+	counts  map[*root]*count
 }
 
 type found struct {
@@ -80,12 +81,41 @@ type task struct {
 }
 
 func (l *lister) run(ctx context.Context, roots []*root) ([]found, error) {
-	l.guesses, l.excluded, l.found, l.counts = map[string]*guess{}, map[string]bool{}, nil, map[*root]*count{}
+	l.guesses, l.skipped, l.found, l.counts = map[string]*guess{}, nil, nil, map[*root]*count{}
+	tasks := make([]task, len(roots))
+	for i, r := range roots {
+		l.counts[r] = new(count)
+		tasks[i] = task{root: r, prefix: "?"}
+	}
+	if err := l.walk(ctx, tasks); err != nil {
+		return nil, err
+	}
+	if l.hides() {
+		l.whole = true
+		if err := l.walk(ctx, l.skipped); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range roots {
+		if c := l.counts[r]; c.files == 0 && c.pruned == 0 {
+			if r.pattern != "" { // a name that only looks like a glob
+				if info, err := r.bucket.Stat(ctx, r.key); err == nil && !info.Dir {
+					l.take(found{info, r})
+					continue
+				}
+			}
+			return nil, r.notFound(c, l.ext)
+		}
+	}
+	return l.found, nil
+}
+
+// walk lists what is below tasks.
+func (l *lister) walk(ctx context.Context, tasks []task) error {
 	q := &queue{}
 	q.cond.L = &q.mu
-	for _, r := range slices.Backward(roots) {
-		l.counts[r] = new(count)
-		q.push(task{root: r, prefix: "?"})
+	for _, t := range slices.Backward(tasks) {
+		q.push(t)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -107,21 +137,52 @@ func (l *lister) run(ctx context.Context, roots []*root) ([]found, error) {
 		})
 	}
 	wg.Wait()
-	if first != nil {
-		return nil, first
+	return first
+}
+
+// hides reports whether files below skipped folders could change the type of a
+// partition that the files found have, or have one that is missing but for them. A key that the
+// path of a skipped folder names is not below it, too; more values do not change a type that is declared, or text already.
+func (l *lister) hides() bool {
+	if len(l.skipped) == 0 {
+		return false
 	}
-	for _, r := range roots {
-		if c := l.counts[r]; c.files == 0 && c.pruned == 0 {
-			if r.pattern != "" { // a name that only looks like a glob
-				if info, err := r.bucket.Stat(ctx, r.key); err == nil && !info.Dir {
-					l.take(found{info, r})
-					continue
-				}
+	for _, f := range l.found {
+		for _, el := range f.root.elems(f.info.Key) {
+			if k, v, null, ok := hivePart(el); ok {
+				l.guess(k, v, null)
 			}
-			return nil, r.notFound(c, l.ext)
 		}
 	}
-	return l.found, nil
+	for k := range l.types {
+		if l.guesses[k] == nil {
+			return true
+		}
+	}
+	for _, t := range l.skipped {
+		named := map[string]bool{}
+		for _, el := range t.root.elems(t.prefix) {
+			k, v, null, ok := hivePart(el)
+			if !ok {
+				continue
+			}
+			named[k] = true
+			g := l.guesses[k]
+			if g == nil {
+				return true
+			}
+			more := *g
+			if more.add(v, null); more != *g && l.types[k] == nil {
+				return true // if there is a file
+			}
+		}
+		for k, g := range l.guesses {
+			if !named[k] && l.types[k] == nil && !(g.notInt && g.notDate) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // queue is a stack of tasks that ends when it is empty and nobody works.
@@ -235,14 +296,15 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 			if match && !out && !strings.HasSuffix(r.pattern, "**") {
 				c.folders.add(name)
 			}
+			sub := task{r, strings.TrimSuffix(info.Key, "/") + "/"}
 			switch {
 			case !r.enter(rel):
 			case out:
 				c.hiddenFolders.add(name)
-			case l.prune(name):
+			case l.prune(name, sub):
 				c.pruned++
 			default:
-				q.push(task{r, strings.TrimSuffix(info.Key, "/") + "/"})
+				q.push(sub)
 			}
 			continue
 		}
@@ -278,20 +340,19 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 	return nil
 }
 
-// prune reports whether a folder's name alone excludes what is below it.
-func (l *lister) prune(name string) bool {
-	if len(l.pred) == 0 || l.opts.Partitions == "none" {
+// prune reports whether the name of a folder, t, alone excludes what is below it.
+func (l *lister) prune(name string, t task) bool {
+	if len(l.pred) == 0 || l.whole || l.opts.Partitions == "none" {
 		return false
 	}
 	k, v, null, ok := hivePart(name)
 	if !ok {
 		return false
 	}
-	for _, t := range l.pred {
-		if t.Column == k && excludes(t, v, null, l.types[k]) {
+	for _, p := range l.pred {
+		if p.Column == k && excludes(p, v, null, l.types[k]) {
 			l.mu.Lock()
-			l.excluded[k] = true
-			l.guess(k, v, null)
+			l.skipped = append(l.skipped, t)
 			l.mu.Unlock()
 			return true
 		}
@@ -299,7 +360,7 @@ func (l *lister) prune(name string) bool {
 	return false
 }
 
-// guess notes a value of a partition. Call with mu held, or alone.
+// guess notes a value of a partition.
 func (l *lister) guess(key, val string, null bool) {
 	g := l.guesses[key]
 	if g == nil {
@@ -307,15 +368,6 @@ func (l *lister) guess(key, val string, null bool) {
 		l.guesses[key] = g
 	}
 	g.add(val, null)
-}
-
-func (l *lister) excludedKeys() []string {
-	var ks []string
-	for k := range l.excluded {
-		ks = append(ks, k)
-	}
-	slices.Sort(ks)
-	return ks
 }
 
 func hasExt(name string, ext []string) bool {
