@@ -49,7 +49,7 @@ type Options struct {
 	Comment      string            `json:"comment,omitempty" doc:"one byte; lines that begin with it are skipped"`
 	Nulls        []string          `json:"nulls,omitzero" doc:"unquoted texts that mean null in every column; default: the empty field, and in columns of neither text nor binary NULL, null, NA and N/A"`
 	Types        map[string]string `json:"types,omitempty" doc:"column to type; others are found from a sample"`
-	SampleBytes  int64             `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB"`
+	SampleBytes  int64             `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
 	Multiline    bool              `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
 	AllowMissing bool              `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`
 	IgnoreExtra  bool              `json:"ignore_extra,omitempty" doc:"columns of later files that the sample does not have are left out; default: an error"`

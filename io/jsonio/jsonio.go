@@ -56,8 +56,8 @@ import (
 // Options of a source.
 type Options struct {
 	fileset.Options
-	Types      map[string]string `json:"types,omitempty" doc:"column to type, e.g. list<struct<a: double>>; others are found from a sample"`
-	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored"`
+	Types      map[string]string `json:"types,omitempty" doc:"column to type, e.g. list<struct<a: double>>; others are found from a sample: the first MiB of the first file and of up to 16 others, evenly spread. Fields that come later only must be here to be read"`
+	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
 	SplitBytes int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
