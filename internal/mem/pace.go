@@ -6,7 +6,7 @@ import (
 )
 
 // paceBytes is how much the collector lets a process allocate between two collections at least, times GOGC/100.
-const paceBytes = 16 << 20
+const paceBytes = 8 << 20
 
 // pace slows the collector down. What a pool hands out is not in the Go heap, which is therefore so small that it would be collected
 // for every 4 MiB of small objects: a tenth of the CPU time of a scan, and more where row groups are small. The collector goes by
