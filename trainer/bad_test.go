@@ -47,6 +47,26 @@ func quick(t *testing.T, name string) Config {
 
 func nothing(*Context) error { return nil }
 
+// Data sets have a StallTimeout that is longer than the run's HangTimeout, but for those that have one; the caller's are left alone.
+func TestStallTimeout(t *testing.T) {
+	c := quick(t, "stall")
+	c.HangTimeout = 8 * time.Second
+	own := train()
+	own.Options.StallTimeout = time.Second
+	c.Data["own"] = own
+	d, err := c.or()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, own := d.Data["train"].Options.StallTimeout, d.Data["own"].Options.StallTimeout; got <= c.HangTimeout || own != time.Second || c.Data["train"].Options.StallTimeout != 0 {
+		t.Errorf("%v and %v, of the caller's %v", got, own, c.Data["train"].Options.StallTimeout)
+	}
+	c.HangTimeout = -1
+	if d, err = c.or(); err != nil || d.Data["train"].Options.StallTimeout >= 0 {
+		t.Errorf("without a HangTimeout: %v, %v", d.Data["train"].Options.StallTimeout, err)
+	}
+}
+
 func TestBadConfig(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/penstock-data/penstock/internal/memtest"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +23,7 @@ func TestMapReads(t *testing.T) {
 	cached := func() uint64 {
 		var is unix.Cachestat_t
 		if err := unix.Cachestat(uint(fd), &unix.CachestatRange{Len: uint64(info.Size)}, &is, 0); err != nil {
-			t.Skip("this system does not say what of a file is in memory: ", err)
+			memtest.Skip(t, "this system does not say what of a file is in memory: %v", err)
 		}
 		return is.Cache
 	}
@@ -33,7 +34,7 @@ func TestMapReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := cached(); n > 0 {
-		t.Skipf("this file system keeps %d pages in memory", n)
+		memtest.Skip(t, "this file system keeps %d pages in memory", n)
 	}
 	f, err := b.Object(info, nil).Open()
 	if err != nil {

@@ -22,29 +22,7 @@ import (
 // The file is unmapped by the release of the last buffer on it, not before, and
 // batches point into the mapping.
 func TestUnmap(t *testing.T) {
-	s := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}}, nil)
-	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
-	defer b.Release()
-	for i := range 100 {
-		b.Field(0).(*array.Int64Builder).Append(int64(i))
-		b.Field(1).(*array.StringBuilder).Append("text")
-	}
-	rec := b.NewRecordBatch()
-	defer rec.Release()
-	path := filepath.Join(t.TempDir(), "x.arrow")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := ipc.NewFileWriter(f, ipc.WithSchema(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{w.Write(rec), w.Close(), f.Close()} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	path := numbered(t, 100)
 	tab, err := New(Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -92,12 +70,12 @@ func TestUnmap(t *testing.T) {
 	}
 }
 
-// changing is a table over a file of 100,000 rows in one frame, which is mapped: the numbers up to that, and a text.
-func changing(t *testing.T) (path string, tab driver.Table) {
+// numbered is a file of rows in one frame: the numbers up to that, and a text.
+func numbered(t *testing.T, rows int) (path string) {
 	s := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}}, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
 	defer b.Release()
-	for i := range 100_000 {
+	for i := range rows {
 		b.Field(0).(*array.Int64Builder).Append(int64(i))
 		b.Field(1).(*array.StringBuilder).Append("text")
 	}
@@ -117,11 +95,18 @@ func changing(t *testing.T) (path string, tab driver.Table) {
 			t.Fatal(err)
 		}
 	}
+	return path
+}
+
+// changing is a table over a file of 100,000 rows, which is mapped.
+func changing(t *testing.T) (path string, tab driver.Table) {
+	path = numbered(t, 100_000)
 	old := time.Now().Add(-time.Hour) // what is written later has another time, whatever the clock's ticks
 	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
-	if tab, err = New(Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil); err != nil {
+	tab, err := New(Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tab.Close() })
