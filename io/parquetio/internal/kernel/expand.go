@@ -27,16 +27,18 @@ func expand[T any](dst, dense []T, valid []byte, at int) {
 		case m == ^uint64(0):
 			copy(dst[:n], dense)
 			dense = dense[n:]
-		default:
+		default: // without a branch for each row
+			k, last := 0, len(dense)-1
 			for i := range dst[:n] {
-				if m&1 != 0 {
-					dst[i] = dense[0]
-					dense = dense[1:]
-				} else {
-					dst[i] = zero
+				v := dense[min(k, last)]
+				if m&1 == 0 {
+					v = zero
 				}
+				dst[i] = v
+				k += int(m & 1)
 				m >>= 1
 			}
+			dense = dense[k:]
 		}
 		dst, at = dst[n:], at+n
 	}
