@@ -56,7 +56,7 @@ func TestSummaryOfAJob(t *testing.T) {
 		}
 		return r, summaryOf(t, r)
 	}
-	if r, m := run(1); !strings.Contains(r.err, "6 rows skipped, more than max_rows 5") || m["status"] != "failed" || m["code"] != "exhausted" {
+	if r, m := run(1); !strings.Contains(r.err, "6 rows skipped, more than max_rows 5") || strings.Count(r.err, "e0.csv, row group 0, row ") != 6 || m["status"] != "failed" || m["code"] != "exhausted" {
 		t.Errorf("%s, %v", r.err, m)
 	}
 	for set, want := range map[string]string{

@@ -214,7 +214,8 @@ func TestSkipLimits(t *testing.T) {
 		o    exec.OnError
 		text string
 	}{
-		{exec.OnError{Policy: exec.Skip, MaxRows: 25}, "26 rows skipped, more than max_rows 25: raise max_rows, or mend the data; the last one: "},
+		{exec.OnError{Policy: exec.Skip, MaxRows: 25}, "26 rows skipped, more than max_rows 25: raise max_rows, or mend the data; the last one: step (fail rows), mem, row group 0, row 253: "},
+		{exec.OnError{Policy: exec.Skip, MaxRows: 1}, "; the last one: step (fail rows), mem, row group 0, row 13: bad id 13\nthe first ones:\n  step (fail rows), mem, row group 0, row 3: bad id 3"},
 		{exec.OnError{Policy: exec.Skip, MaxRate: 0.05}, "more than max_rate 0.05"},
 		{exec.OnError{Policy: exec.Skip, MaxRows: 400, MaxRate: 0.11}, ""},
 		{exec.OnError{Policy: exec.Fail}, "bad id 3"},

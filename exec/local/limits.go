@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sort"
+	"strings"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -32,18 +33,49 @@ func (r *run) judge(f func(name string, p *policy) error) (err error) {
 		}
 	}()
 	if err := f("", r.runPolicy); err != nil {
-		return err
+		return r.runPolicy.withRows(err)
 	}
 	for _, st := range r.stages {
 		for i := range st.ops {
 			if p := st.ops[i].policy; p != r.runPolicy {
 				if err := f(" by "+st.ops[i].Step(), p); err != nil {
-					return err
+					return p.withRows(err)
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// mostNamed rows that were skipped are named where a limit is passed, beside the last one: a run that fails has no dead letter.
+const mostNamed = 5
+
+// count counts a skipped row.
+func (p *policy) count(s *exec.Skipped) {
+	p.skipped++
+	p.last = s.Err
+	if len(p.first) < mostNamed {
+		p.first = append(p.first, p.last)
+	}
+}
+
+// withRows names, behind an error of a limit, the rows that this run has skipped: the last one in its line, the first ones each in one.
+func (p *policy) withRows(err error) error {
+	if p.skipped == 0 {
+		return err
+	}
+	line := func(err error) string {
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		return text
+	}
+	text := "; the last one: " + line(p.last)
+	for i, row := range p.first[:min(int64(len(p.first)), p.skipped-1)] {
+		if i == 0 {
+			text += "\nthe first ones:"
+		}
+		text += "\n  " + line(row)
+	}
+	return fault.New(fault.CodeOf(err), "%w%s", err, text)
 }
 
 // tooMany compares with MaxRows.

@@ -22,7 +22,7 @@ func skipping(own *exec.OnError) *exec.Graph {
 }
 
 // ofEarlier is what a message says of where rows were skipped, and of what to do.
-var ofEarlier = regexp.MustCompile(` \(\d+ of them by an earlier run of this job\)|: raise max_(rows|rate).*$`)
+var ofEarlier = regexp.MustCompile(` \(\d+ of them by an earlier run of this job\)|: raise max_(rows|rate)(?s:.*)$`)
 
 // A job of which some parts are finished ends as it does undisturbed, whichever they are: with the same rows, numbers and errors.
 func TestLimitsOfDoneParts(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,15 +207,14 @@ func (r *run) deliver(ctx context.Context, b *exec.Block) error {
 	for i := range b.Skipped {
 		s := &b.Skipped[i]
 		r.skipped.Add(1)
-		r.policyOf(s.By()).skipped++
+		r.policyOf(s.By()).count(s)
 		r.rowsSeen = before + min(max(s.Row-b.Row+1, 0), b.Span)
 		err := r.judge(tooMany)
 		if err == nil && r.sink == nil {
 			err = r.judge(r.tooLarge)
 		}
 		if err != nil {
-			cause, _, _ := strings.Cut(s.Err.Error(), "\n")
-			return fault.New(fault.Exhausted, "%w; the last one: %s", err, cause)
+			return err
 		}
 		r.log.Debug("a row is skipped", "split", s.Origin.Split, "row", s.Row, "error", s.Err)
 		if f := r.opt.Events.RowSkipped; f != nil {

@@ -44,6 +44,9 @@ type policy struct {
 	skipped int64 // delivered
 	taken   int64 // by all finished parts of earlier runs
 	passed  int64 // of taken, by parts that the delivery has passed
+
+	first []error // of skipped
+	last  error
 }
 
 // guarded reports whether a failed Process must leave nothing behind.
