@@ -417,9 +417,9 @@ func TestFileChangesMidRun(t *testing.T) {
 	for {
 		b, err := its[0].Next(t.Context())
 		if err != nil {
-			wantError(t, err, fault.Invalid, "a.parquet", "changed")
+			wantError(t, err, fault.Changed, "a.parquet", "changed")
 			_, again := its[0].Next(t.Context())
-			wantError(t, again, fault.Invalid, "a.parquet", "changed")
+			wantError(t, again, fault.Changed, "a.parquet", "changed")
 			break
 		}
 		for i := range b.Real() {

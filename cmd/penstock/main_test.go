@@ -206,6 +206,8 @@ func TestExitCodes(t *testing.T) {
 	lanes := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 5, shuffle: {lanes: 70000}}\n")
 	window := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 5, shuffle: {resident: 1MiB, window_rows: 1048576}}\n")
 	letters := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nshards: {global_batch: 5}\nrun: {on_error: {policy: skip, dead_letter: bad/}}\n")
+	memory := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: mem://x/out}}\n")
+	inside := writeSpec(t, "version: 1\nsource: {range: {n: 5}}\nsink: {parquet: {path: out/}}\nrun: {on_error: {policy: skip, dead_letter: out/bad}}\n")
 	mixed := t.TempDir()
 	for _, f := range []string{"a.csv", "b.json"} {
 		if err := os.WriteFile(filepath.Join(mixed, f), []byte("{\"a\": 1}\n"), 0o644); err != nil {
@@ -224,6 +226,11 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"run", "--set", "sink.parquet.path=" + misspelt + "/below", file}, 2, ": --set sink.parquet.path: " + misspelt + "/below/: a part of this path is a file"},
 		{[]string{"run", bad}, 2, ":4:45: " + misspelt + ": this is a file, not a folder"},
 		{[]string{"validate", level}, 2, "level"},
+		{[]string{"validate", memory}, 2, ":3:24: sink.parquet.path: mem://x/out is in the memory of one process"},
+		{[]string{"run", memory}, 2, ":3:24: sink.parquet.path: mem://x/out is in the memory of one process"},
+		{[]string{"train", "examples/train.yaml", "--storage", "mem://x"}, 2, "--storage: mem://x is in the memory of one process"},
+		{[]string{"validate", inside}, 2, ":4:45: the dead letter folder out/bad and the output out/ must lie apart"},
+		{[]string{"run", inside}, 2, ":4:45: the dead letter folder out/bad and the output out/ must lie apart"},
 		{[]string{"validate", rate}, 2, "max_rate"},
 		{[]string{"validate", split}, 2, "sum at most 1"},
 		{[]string{"count", mixed}, 2, "several formats, csv ("},
@@ -274,6 +281,21 @@ func TestExitCodes(t *testing.T) {
 		if r := penstock(t, c.args...); r.code != c.code || !strings.Contains(r.err, c.want) {
 			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.err)
 		}
+	}
+}
+
+// Data that changes while it is read is no mistake in the spec.
+func TestDataChanges(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 20 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.csv", i)), []byte("a\n1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := writeSpec(t, fmt.Sprintf("version: 1\nsource: {csv: {paths: [%[1]q]}}\nsteps: [{exec: {command: [sh, -c, 'for f in %[1]s/*; do echo 2 >> $f; done; exec cat']}}]\nsink: {count: {}}\nrun: {cpus: 1}\n", dir))
+	r := penstock(t, "run", "--json", s)
+	if r.code != exitFailed || !strings.Contains(r.err, "changed after it was listed") || summaryOf(t, r)["code"] != "changed" {
+		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
 	}
 }
 

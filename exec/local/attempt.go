@@ -198,7 +198,7 @@ func safely(f func() error) (err error) {
 			if err = truncated(p.Addr()); err != nil {
 				return
 			}
-			err = fault.New(fault.Invalid, "memory fault: a file that is mapped was truncated while it was read, or memory was used after its release: %v\n%s", p, debug.Stack())
+			err = fault.New(fault.Changed, "memory fault: a file that is mapped was truncated while it was read, or memory was used after its release: %v\n%s", p, debug.Stack())
 		default:
 			err = fault.New(fault.UserCode, "panic: %v\n%s", p, debug.Stack())
 		}
@@ -241,7 +241,7 @@ func truncated(at uintptr) error {
 		if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() || fi.Size() > off+int64(at-from) {
 			return nil
 		}
-		return fault.New(fault.Invalid, "the file was cut short while it was read: list again, and do not replace data that is being read").At(fault.Place{File: file})
+		return fault.New(fault.Changed, "the file was cut short while it was read: list again, and do not replace data that is being read").At(fault.Place{File: file})
 	}
 	return nil
 }

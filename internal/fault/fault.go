@@ -34,10 +34,11 @@ const (
 	Unsupported      // understood, but not something this build can do
 	Internal         // a bug in Penstock
 	Denied           // there, but this user may not: credentials, policy, permissions
+	Changed          // what is read is not what it was when it was listed or looked at
 )
 
 var names = [...]string{"unknown", "canceled", "invalid", "not_found", "exists", "corrupt", "row_error", "user_code",
-	"exhausted", "unavailable", "worker_lost", "stalled", "unsupported", "internal", "denied"}
+	"exhausted", "unavailable", "worker_lost", "stalled", "unsupported", "internal", "denied", "changed"}
 
 func (c Code) String() string {
 	if int(c) < len(names) {

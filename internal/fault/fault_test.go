@@ -6,12 +6,12 @@ import (
 )
 
 func TestParseCode(t *testing.T) {
-	for c := Unknown; c <= Denied; c++ {
+	for c := Unknown; c <= Changed; c++ {
 		if got := ParseCode(c.String()); got != c {
 			t.Errorf("%v is read as %v", c, got)
 		}
 	}
-	for _, s := range []string{"", "Denied", "code(15)"} {
+	for _, s := range []string{"", "Denied", "code(16)"} {
 		if got := ParseCode(s); got != Unknown {
 			t.Errorf("%q is read as %v", s, got)
 		}

@@ -10,8 +10,8 @@
 //
 // What a user writes becomes a bucket and a key by [Split]; [Bucket.Path] is the
 // way back. Errors are fault.Error with a code and the path: NotFound (also: no such
-// bucket), Exists, Denied (credentials, policies, permissions of files), Invalid (also: an
-// object that changed since it was listed), Unavailable (network, 5xx, no progress; after all retries), Exhausted
+// bucket), Exists, Denied (credentials, policies, permissions of files), Invalid, Changed
+// (an object, since it was listed), Unavailable (network, 5xx, no progress; after all retries), Exhausted
 // (disk full), Canceled (the caller's context ended), Unsupported.
 package blobio
 

@@ -130,7 +130,7 @@ func isEndpoint(err error) bool {
 func codeOf(err error) fault.Code {
 	switch {
 	case isChanged(err):
-		return fault.Invalid
+		return fault.Changed
 	case errors.Is(err, errExists):
 		return fault.Exists
 	}

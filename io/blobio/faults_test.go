@@ -62,7 +62,7 @@ func TestRetryGivesUp(t *testing.T) {
 		{"gone", &statusError{404}, 0, 1, fault.NotFound, ""},
 		{"denied", coded{errNet, gcerrors.PermissionDenied}, 0, 1, fault.Denied, "access denied"},
 		{"forbidden", &statusError{403}, 0, 1, fault.Denied, "check the credentials"},
-		{"range", &statusError{416}, 0, 1, fault.Invalid, "changed after it was listed"},
+		{"range", &statusError{416}, 0, 1, fault.Changed, "changed after it was listed"},
 		{"wrapped", fmt.Errorf("sdk: %w", errors.Join(errNet, &statusError{400})), 0, 1, fault.Invalid, ""},
 		{"unimplemented", coded{errNet, gcerrors.Unimplemented}, 0, 1, fault.Unsupported, ""},
 	} {
@@ -136,7 +136,7 @@ func TestChangedIsSeen(t *testing.T) {
 		}}
 		_, o, _ := openFake(t, d, 100, nil)
 		_, err := o.ReadAt(t.Context(), make([]byte, 100), 0)
-		if wantCode(t, err, fault.Invalid, o.Path()); len(d.asked) != 2 {
+		if wantCode(t, err, fault.Changed, o.Path()); len(d.asked) != 2 {
 			t.Errorf("%d requests", len(d.asked))
 		}
 	})

@@ -65,11 +65,11 @@ func TestFile(t *testing.T) {
 	if !inside || at != 8192-5000 {
 		t.Errorf("the fault is at %d, %v", at, inside)
 	}
-	wantCode(t, f.Fault(5000+at), fault.Invalid, b.Path("k"))
-	wantCode(t, f.Check(), fault.Invalid, b.Path("k"))
-	wantCode(t, f.ReadAt(t.Context(), make([]byte, 10), 0), fault.Invalid, b.Path("k"))
+	wantCode(t, f.Fault(5000+at), fault.Changed, b.Path("k"))
+	wantCode(t, f.Check(), fault.Changed, b.Path("k"))
+	wantCode(t, f.ReadAt(t.Context(), make([]byte, 10), 0), fault.Changed, b.Path("k"))
 	_, err = f.Map(t.Context(), 0, 100, 0)
-	wantCode(t, err, fault.Invalid, b.Path("k"))
+	wantCode(t, err, fault.Changed, b.Path("k"))
 	if _, ok := m.Offset(1); ok {
 		t.Error("address 1 is mapped")
 	}

@@ -191,9 +191,9 @@ func TestLocalErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.Object(info, nil).ReadAt(t.Context(), make([]byte, 1), 0)
-	wantCode(t, err, fault.Invalid, dir+"/f")
+	wantCode(t, err, fault.Changed, dir+"/f")
 	_, _, _, err = b.Object(info, nil).Map()
-	wantCode(t, err, fault.Invalid, dir+"/f")
+	wantCode(t, err, fault.Changed, dir+"/f")
 	// Nothing hidden is left of all these.
 	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if strings.Contains(p, "penstock-tmp") {
@@ -217,7 +217,7 @@ func TestLocalChangesUnderStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := s.Read(make([]byte, 1000))
-	wantCode(t, err, fault.Invalid, p)
+	wantCode(t, err, fault.Changed, p)
 }
 
 func TestMap(t *testing.T) {

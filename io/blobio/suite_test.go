@@ -315,15 +315,15 @@ func suite(t *testing.T, url string, large int) {
 			}
 			put(t, b, key, next)
 			_, err := b.Object(info, nil).ReadAt(ctx, make([]byte, 100), 2<<20)
-			wantCode(t, err, fault.Invalid, b.Path(key))
+			wantCode(t, err, fault.Changed, b.Path(key))
 			if err != nil && !strings.Contains(err.Error(), "changed after it was listed") {
 				t.Error(err)
 			}
-			if _, err := b.Object(info, nil).Fetch(ctx, []blobio.Range{{Off: 5, Len: 2 << 20}}, memtest.New(t)); fault.CodeOf(err) != fault.Invalid {
+			if _, err := b.Object(info, nil).Fetch(ctx, []blobio.Range{{Off: 5, Len: 2 << 20}}, memtest.New(t)); fault.CodeOf(err) != fault.Changed {
 				t.Errorf("Fetch: %v", err)
 			}
 			_, err = io.ReadAll(s)
-			wantCode(t, err, fault.Invalid, b.Path(key))
+			wantCode(t, err, fault.Changed, b.Path(key))
 			s.Close()
 			if got, err := b.ReadAll(ctx, key, 4<<20); err != nil || !bytes.Equal(got, next) {
 				t.Errorf("%d: %v", i, err)

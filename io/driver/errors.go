@@ -21,6 +21,7 @@ const (
 	Unavailable = fault.Unavailable
 	Unsupported = fault.Unsupported
 	Denied      = fault.Denied
+	Changed     = fault.Changed
 )
 
 // Errorf makes a coded error; format may use %w.

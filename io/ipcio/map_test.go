@@ -149,7 +149,7 @@ func TestChangedWhileRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = r.Next(t.Context())
-				if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "the object changed") || fault.PlaceOf(err).File != path {
+				if fault.CodeOf(err) != fault.Changed || !strings.Contains(err.Error(), "the object changed") || fault.PlaceOf(err).File != path {
 					t.Errorf("%s, own %t, behind %d rows: %v", name, own, before, err)
 				}
 				for i := int64(0); own && i < before; i++ {

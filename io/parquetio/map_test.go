@@ -162,7 +162,7 @@ func TestTruncated(t *testing.T) {
 						continue
 					}
 					errs++
-					if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "changed after it was listed") {
+					if fault.CodeOf(err) != fault.Changed || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "changed after it was listed") {
 						t.Fatalf("truncated at allocation %d: %v", n, err)
 					}
 				}
@@ -244,7 +244,7 @@ func TestMapped(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "changed after it was listed") {
+		if fault.CodeOf(err) != fault.Changed || !strings.Contains(err.Error(), "changed after it was listed") {
 			t.Errorf("mapped from %d: a file that was written to gives %v", least, err)
 		}
 		if err := os.Chtimes(path, time.Time{}, time.Unix(2e9, 0)); err != nil {

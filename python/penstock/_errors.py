@@ -22,6 +22,7 @@ CODES = (
     "unsupported",
     "internal",
     "denied",
+    "changed",
 )
 
 

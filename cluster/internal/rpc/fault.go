@@ -20,7 +20,7 @@ var grpcCodes = map[fault.Code]codes.Code{
 	fault.Canceled: codes.Canceled, fault.Invalid: codes.InvalidArgument, fault.NotFound: codes.NotFound, fault.Exists: codes.AlreadyExists,
 	fault.Corrupt: codes.DataLoss, fault.RowError: codes.InvalidArgument, fault.UserCode: codes.Aborted, fault.Exhausted: codes.ResourceExhausted,
 	fault.Unavailable: codes.Unavailable, fault.WorkerLost: codes.Aborted, fault.Stalled: codes.Aborted, fault.Unsupported: codes.Unimplemented,
-	fault.Internal: codes.Internal, fault.Denied: codes.PermissionDenied,
+	fault.Internal: codes.Internal, fault.Denied: codes.PermissionDenied, fault.Changed: codes.Aborted,
 }
 
 // toStatus is how an error travels: gRPC's nearest code, the text, and the fault's code as a detail.

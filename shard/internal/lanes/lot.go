@@ -450,7 +450,7 @@ func (t *task) read(row int64) {
 }
 
 func recounted(rows, was int64) error {
-	return fault.New(fault.Invalid, "%d rows were counted here, now there are others (%d so far): the file was changed; if it was not, remove the folder penstock in the user's cache folder", was, rows)
+	return fault.New(fault.Changed, "%d rows were counted here, now there are others (%d so far): the file was changed; if it was not, remove the folder penstock in the user's cache folder", was, rows)
 }
 
 // before counts the offsets before end.

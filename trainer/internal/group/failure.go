@@ -77,7 +77,7 @@ func (g *Group) done(e Event) {
 		}
 	case fault.WorkerLost, fault.Unavailable, fault.Canceled:
 		c.level, c.sure = peer, false
-	case fault.Invalid, fault.NotFound, fault.Exists, fault.Unsupported, fault.Denied, fault.Corrupt:
+	case fault.Invalid, fault.NotFound, fault.Exists, fault.Unsupported, fault.Denied, fault.Corrupt, fault.Changed:
 		if !g.progress {
 			c.class = Fatal // what was asked for is refused: it would be again
 		}
