@@ -199,8 +199,11 @@ func (r *remote) folder(specPath string) (dir, inside string, err error) {
 	return dir, inside, nil
 }
 
-// stays refuses output that would be removed with the job's copy of the working directory. what is a key of the spec, or a flag.
+// stays refuses output that would be lost with the job's process, or removed with its copy of the working directory. what is a key of the spec, or a flag.
 func stays(what, path string) error {
+	if err := spec.Lasting(path); err != nil {
+		return usage("%s: %w", what, err)
+	}
 	if path == "" || strings.Contains(path, "://") || filepath.IsAbs(path) {
 		return nil
 	}
@@ -304,7 +307,7 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 	if err := store.CheckName(name); err != nil {
 		return usageError{err}
 	}
-	workers := max(s.Train.Workers, 1)
+	workers := s.Train.Ranks()
 	if workers%r.nodes != 0 {
 		return usage("--nodes %d: %s cannot be spread evenly over them; give --workers %d, or another multiple", r.nodes, some(int64(workers), "worker"), (workers+r.nodes-1)/r.nodes*r.nodes)
 	}

@@ -425,7 +425,10 @@ func configure(c *trainer.Config, t *spec.Train, workers bool) error {
 			c.Storage = defaultStorage
 		}
 	}
-	c.Workers = max(t.Workers, 1)
+	if err := spec.Lasting(c.Storage); err != nil {
+		return fault.New(fault.Invalid, "--storage: %w", err) // that of the spec was looked at
+	}
+	c.Workers = t.Ranks()
 	if r := t.Resources; r != nil {
 		c.Resources = trainer.Resources{CPUs: r.CPUs, GPUs: r.GPUs, Memory: int64(r.Memory)}
 	}

@@ -68,7 +68,7 @@ type Options struct {
 	// encoders when it has several files open (PartitionBy); 0 means DefaultBufferBytes.
 	BufferBytes int64
 	// DeadLetter is a folder (path or URL) that gets the rows left out by an
-	// on_error policy, as Parquet; "" drops them. Not inside Path.
+	// on_error policy, as Parquet; "" drops them. Neither of it and Path lies in the other.
 	DeadLetter string
 	// Metadata is kept in the manifest.
 	Metadata map[string]string
@@ -143,6 +143,11 @@ func New(o Options) (*Files, error) {
 			if err := blobio.Check(path); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if o.DeadLetter != "" {
+		if err := Apart(o.Path, o.DeadLetter); err != nil {
+			return nil, err
 		}
 	}
 	if err := checkJobID(o.Job); err != nil {
@@ -282,13 +287,7 @@ func (s *Files) open(ctx context.Context, schema *arrow.Schema) (err error) {
 	if s.dead, err = openRoot(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
 		return err
 	}
-	if err := s.dead.checkDir(); err != nil {
-		return err
-	}
-	if s.dead.inside(s.out) || s.out.inside(s.dead) {
-		return fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", s.dead.path(""), s.out.path(""))
-	}
-	return nil
+	return s.dead.checkDir()
 }
 
 // lost is an error if files of the committed job are gone or have another size than

@@ -427,14 +427,46 @@ func TestNewRefuses(t *testing.T) {
 		`did you mean "p"?; have id`: {PartitionBy: []string{"pp"}},
 		"named twice":                {PartitionBy: []string{"p", "p"}},
 		"no column would":            {PartitionBy: []string{"p", "id", "k", "text"}},
-		"must lie apart":             {DeadLetter: filepath.Join(dir, "x", "bad")},
-		"must lie apart ":            {DeadLetter: dir},
 		`"p" is no int64`:            {Encoding: idEncoding{}, PartitionBy: []string{"id"}},
 	} {
 		o.Path = filepath.Join(dir, "x")
 		s := newFiles(t, o)
 		if _, err := s.Begin(t.Context(), dataSchema, small.splits()); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(name)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestApart(t *testing.T) {
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		out, dead string
+		apart     bool
+	}{
+		{"out", "out/bad", false},
+		{"out/", "./out", false},
+		{"bad/out", "bad/", false},
+		{"out", wd + "/out/bad", false},
+		{"file://" + wd + "/out", "out/bad", false},
+		{"out", "/", false},
+		{"s3://b/out?region=x", "s3://b/out/bad?region=x", false},
+		{"s3://b/out", "S3://b", false},
+		{"mem://b/out", "mem://b/out/bad", false},
+		{"out", "output", true},
+		{"out", "../out", true},
+		{"s3://b/out", "s3://b/out2", true},
+		{"s3://b/out", "s3://c/out", true},
+		{"s3://b/out", "out", true},
+	} {
+		_, err := New(Options{Path: c.out, DeadLetter: c.dead, Encoding: ipcEncoding{}, Job: "a"})
+		if strings.HasPrefix(c.out, "s3") { // this program has no driver
+			err = Apart(c.out, c.dead)
+		}
+		if want := fmt.Sprintf("the dead letter folder %s and the output %s must lie apart", c.dead, c.out); c.apart && err != nil || !c.apart && (fault.CodeOf(err) != fault.Invalid || err.Error() != want) {
+			t.Errorf("%s, %s: %v", c.out, c.dead, err)
 		}
 	}
 }

@@ -271,13 +271,28 @@ func (s *Spec) Check(schema *arrow.Schema) error {
 	if s.Sink != nil && s.Sink.Count == nil {
 		err = inOrder(err, s.checkSink(schema))
 	}
-	if o := s.Run.OnError; o != nil && o.DeadLetter != "" {
-		err = inOrder(err, s.at("run.on_error.dead_letter", blobio.Check(o.DeadLetter)))
-	}
+	err = inOrder(err, s.checkDeadLetter())
 	if s.Train != nil && s.Train.Storage != "" {
 		err = inOrder(err, s.at("train.storage", blobio.Check(s.Train.Storage)))
 	}
 	return err
+}
+
+// checkDeadLetter reports what is wrong with the folder for skipped rows.
+func (s *Spec) checkDeadLetter() error {
+	o := s.Run.OnError
+	if o == nil || o.DeadLetter == "" {
+		return nil
+	}
+	err := blobio.Check(o.DeadLetter)
+	if err == nil && s.Sink != nil {
+		for _, out := range s.Sink.outputs() {
+			if blobio.Check(out.Path) == nil { // else that is what is said
+				err = sink.Apart(out.Path, o.DeadLetter)
+			}
+		}
+	}
+	return s.at("run.on_error.dead_letter", err)
 }
 
 // checkSink reports what is wrong with the sink, one of files, for rows of this schema.
@@ -342,7 +357,7 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkSink(schema); err != nil {
+	if err := inOrder(s.checkSink(schema), s.checkDeadLetter()); err != nil {
 		return nil, err
 	}
 	out, enc, err := s.Sink.encoding()

@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/parquetio"
 )
 
@@ -38,6 +39,21 @@ func (c *checker) add(n *yaml.Node, path, format string, args ...any) {
 		path += ": "
 	}
 	c.problems = append(c.problems, &located{at, n, fault.New(fault.Invalid, "%s%s", path, fmt.Sprintf(format, args...))})
+}
+
+// lasting refuses a place to write to, by the key path, of which nothing is left when the process that runs the spec has ended.
+func (c *checker) lasting(root *yaml.Node, path, place string) {
+	if err := Lasting(place); err != nil {
+		c.add(find(root, path), path, "%v", err)
+	}
+}
+
+// Lasting refuses a place to write to of which nothing is left when the process has ended: a bucket in its memory.
+func Lasting(place string) error {
+	if bucket, _, err := blobio.Split(place); err == nil && strings.HasPrefix(bucket, "mem://") {
+		return fault.New(fault.Invalid, "%s is in the memory of one process, and is lost when it ends: name a folder, or a bucket such as s3://bucket/out/", place)
+	}
+	return nil
 }
 
 // err lists all problems, one a line: file:line:col: path: what.

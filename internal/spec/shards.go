@@ -172,7 +172,11 @@ func (c *checker) rules(root *yaml.Node, s *Spec) {
 			if o.Path == "" {
 				c.add(find(root, "sink."+name+".path"), "sink."+name+".path", "must not be empty: name a folder or a bucket URL")
 			}
+			c.lasting(root, "sink."+name+".path", o.Path)
 		}
+	}
+	if o := s.Run.OnError; o != nil {
+		c.lasting(root, "run.on_error.dead_letter", o.DeadLetter)
 	}
 	h := s.Shards
 	if h == nil {

@@ -75,6 +75,9 @@ type Preemption struct {
 	Grace Duration `json:"grace,omitempty" doc:"from the notice to the end of the workers, who save in it; default 30s"`
 }
 
+// Ranks are those of the batches: one for each worker, whatever shards.ranks says.
+func (t *Train) Ranks() int { return max(t.Workers, 1) }
+
 // TrainName is the name of the data set that a spec's own shards section describes.
 const TrainName = "train"
 
@@ -92,6 +95,7 @@ func (c *checker) trainRules(root *yaml.Node, s *Spec) {
 	if s.Shards == nil {
 		add("train", "the spec has no shards, which say how rows become the batches of workers: add `shards: {global_batch: 256}`")
 	}
+	c.lasting(root, "train.storage", t.Storage)
 	if k := t.Checkpoints; k != nil && k.KeepAll && (k.KeepLast > 0 || k.KeepBest != nil || k.KeepEvery > 0) {
 		add("train.checkpoints.keep_all", "all checkpoints are kept, so keep_last, keep_best and keep_every say nothing: give keep_all, or the others")
 	}
