@@ -52,12 +52,13 @@ const formatsHelp = `Formats:
 
 // job is a spec whose batches can be opened.
 type job struct {
-	spec  *spec.Spec
-	ds    *dataset.Dataset
-	ranks int
-	first uint64 // epoch
-	o     *dataset.ShardOptions
-	print printer
+	spec   *spec.Spec
+	ds     *dataset.Dataset
+	ranks  int
+	first  uint64 // epoch
+	epochs int    // of the spec; 0: as many as are asked for
+	o      *dataset.ShardOptions
+	print  printer
 }
 
 // open reads the spec; its epoch is that of the state to go on from, of --epoch, or of the spec.
@@ -71,7 +72,7 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 	if j.ranks, j.o, err = s.ShardOptions(); err != nil {
 		return nil, err
 	}
-	j.first = j.o.Epoch
+	j.first, j.epochs = j.o.Epoch, j.o.Epochs
 	if j.ds, err = s.Dataset(); err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 
 // one limits the job to one epoch.
 func (j *job) one(epoch uint64) error {
-	if n := uint64(j.o.Epochs); n > 0 && (epoch < j.first || epoch-j.first >= n) {
+	if n := uint64(j.epochs); n > 0 && (epoch < j.first || epoch-j.first >= n) {
 		return fault.New(fault.Invalid, "there is no epoch %d: the spec has %d, from epoch %d on (shards.epochs)", epoch, n, j.first)
 	}
 	j.o.Epoch, j.o.Epochs, j.o.Endless = epoch, 1, false
@@ -186,7 +187,7 @@ step, then rank. The samples and their order depend on the spec, the data, the s
 
 --state-out writes where the job stands after the last step printed, also after an interrupt; --from
 goes on from there, with any number of ranks and any batch size. After the end of an epoch the state is the
-beginning of the next one. --ledger-out writes how many samples each window had that was read, for replay.
+beginning of the next one; from a state in which no step of its epoch is left, --from goes on with the next one, too. --ledger-out writes how many samples each window had that was read, for replay.
 
 ` + formatsHelp + `
 
@@ -220,18 +221,22 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 					return err
 				}
 			}
-			its, done, err := j.iterators(cmd.Context())
-			if err != nil {
-				return err
+			state, ledger, n, err := j.deal(cmd.Context(), cmd.OutOrStdout(), steps)
+			if atEnd := err == nil && n == 0 && j.o.State != nil && state.Epoch > epoch; atEnd && cmd.Flags().Changed("epoch") {
+				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: the state of %s is at the end of epoch %d: leave --epoch out to go on with epoch %d\n", d.from, epoch, state.Epoch)
+			} else if atEnd {
+				if err := j.one(state.Epoch); err != nil {
+					return err
+				}
+				j.o.State = state
+				state, ledger, _, err = j.deal(cmd.Context(), cmd.OutOrStdout(), steps)
 			}
-			defer func() { err = errors.Join(err, done()) }()
-			state, err := j.run(cmd.Context(), its, cmd.OutOrStdout(), steps)
 			if stateOut != "" && state != nil {
 				err = errors.Join(err, writeFile(stateOut, func(w io.Writer) error { return json.NewEncoder(w).Encode(state) }))
 			}
 			if ledgerOut != "" && state != nil {
 				err = errors.Join(err, writeFile(ledgerOut, func(w io.Writer) error {
-					_, err := its[0].Ledger().WriteTo(w)
+					_, err := ledger.WriteTo(w)
 					return err
 				}))
 			}
@@ -248,33 +253,44 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 	return c
 }
 
-// run prints steps, all if negative, and returns the state after the last one printed; nil
-// if what was printed may not have reached the output.
-func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, steps int64) (*shard.State, error) {
+// deal opens the ranks, prints steps as run does, and closes them.
+func (j *job) deal(ctx context.Context, out io.Writer, steps int64) (state *shard.State, ledger *shard.Ledger, n int64, err error) {
+	its, done, err := j.iterators(ctx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	state, n, err = j.run(ctx, its, out, steps)
+	return state, its[0].Ledger(), n, err
+}
+
+// run prints steps, all if negative, and returns the state after the last one printed, nil
+// if what was printed may not have reached the output, and how many there were.
+func (j *job) run(ctx context.Context, its []*shard.Iterator, out io.Writer, steps int64) (_ *shard.State, n int64, err error) {
 	w := bufio.NewWriterSize(interruptible{ctx, out}, 64<<10)
 	var text bytes.Buffer
 	state := its[0].State()
 	p := newStepLine()
 	defer p.wipe()
-	for n := int64(0); steps < 0 || n < steps; n++ {
+	for ; steps < 0 || n < steps; n++ {
 		samples, err := j.step(ctx, its, &text)
 		if err == io.EOF {
 			state = its[0].State()
 			break
 		}
 		if err != nil {
-			return &state, errors.Join(err, w.Flush())
+			return &state, n, errors.Join(err, w.Flush())
 		}
 		if _, err := w.Write(text.Bytes()); err != nil {
-			return nil, err
+			return nil, n, err
 		}
 		state = its[0].State()
 		p.show(state.Epoch, n+1, samples)
 	}
 	if err := w.Flush(); err != nil {
-		return nil, err
+		return nil, n, err
 	}
-	return &state, nil
+	return &state, n, nil
 }
 
 // interruptible is a writer that gives up when ctx ends, also where nobody reads what it writes.

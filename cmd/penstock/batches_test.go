@@ -502,3 +502,28 @@ func TestNoStep(t *testing.T) {
 		}
 	}
 }
+
+// From a state in which its epoch has no step left, the next one is printed, as after the end of an epoch.
+func TestFromTheLastStep(t *testing.T) {
+	s, state, next := writeSpec(t, "version: 1\nsource: {range: {n: 25}}\nshards: {global_batch: 10}\n"), filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "next")
+	ok(t, "batches", s, "--steps", "2", "--state-out", state) // 5 samples do not fill a step
+	want := ok(t, "batches", s, "--epoch", "1")
+	if got := ok(t, "batches", s, "--from", state); got != want || len(lines(got)) != 2 {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := ok(t, "batches", s, "--from", state, "--ranks", "2", "--rank", "1", "--steps", "1", "--state-out", next); len(lines(got)) != 1 {
+		t.Error(got)
+	}
+	if got := ok(t, "batches", s, "--from", next); got != lines(want)[1] {
+		t.Errorf("after a step of the next one: %s, want %s", got, lines(want)[1])
+	}
+	if r := penstock(t, "batches", s, "--from", state, "--epoch", "0"); r.code != 0 || r.out != "" || !strings.Contains(r.err, "is at the end of epoch 0: leave --epoch out to go on with epoch 1") {
+		t.Errorf("%+v", r)
+	}
+	if r := penstock(t, "batches", s, "--from", state, "--set", "shards.epochs=1"); r.code != 2 || r.out != "" || !strings.Contains(r.err, "there is no epoch 1: the spec has 1") {
+		t.Errorf("%+v", r)
+	}
+	if got := ok(t, "batches", s, "--from", state, "--set", "shards.epochs=2"); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

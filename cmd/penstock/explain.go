@@ -22,6 +22,10 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label 
 	if err != nil {
 		return err
 	}
+	ofWorkers := ""
+	if s.Train != nil {
+		ranks, ofWorkers = s.Train.Ranks(), " (train.workers)"
+	}
 	o.Ranks = []int{0}
 	its, err := ds.Shards(cmd.Context(), ranks, o)
 	if err != nil {
@@ -34,7 +38,7 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label 
 	if tail == "" {
 		tail = shard.TailDrop
 	}
-	fmt.Fprintf(out, "shards\n  %s, steps of %s, tail %s, seed %d", some(int64(ranks), "rank"), some(int64(g), "sample"), tail, o.Seed)
+	fmt.Fprintf(out, "shards\n  %s%s, steps of %s, tail %s, seed %d", some(int64(ranks), "rank"), ofWorkers, some(int64(g), "sample"), tail, o.Seed)
 	if n, ok := its[0].Len(); ok {
 		fmt.Fprintf(out, ", %s per epoch", some(n, "step"))
 	}

@@ -138,6 +138,10 @@ func TestExplainCosts(t *testing.T) {
 			t.Errorf("no %q in %s", want, out)
 		}
 	}
+	// The ranks are those that are trained, whatever shards.ranks says.
+	if out := ok(t, "explain", "examples/train.yaml", set, "shards.ranks=8"); !strings.Contains(out, "\n  2 ranks (train.workers), steps of 64 samples") || !strings.Contains(out, "tensors of 32 rows") {
+		t.Error(out)
+	}
 	text := writeSpec(t, "version: 1\nsource: {parquet: {paths: [examples/data/flights/]}}\nshards: {batch_per_rank: 100, ranks: 2}\n")
 	if out := ok(t, "explain", text); !strings.Contains(out, "resident setting: 512 MiB (default); chooses the lanes") || !strings.Contains(out, "and what their texts and lists take") || !strings.Contains(out, "batches: Arrow records of 6 columns, of 100 rows; ") {
 		t.Error(out)

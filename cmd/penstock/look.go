@@ -231,7 +231,7 @@ func explainCommand() *cobra.Command {
 		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
 go to the source, row groups kept of total, expected bytes and memory. Of a spec with shards it also prints how they are
 dealt: lanes, windows, what they keep in memory and how well they shuffle; and the tensors of a batch, with their dtype, shape,
-columns and bytes. With --label it reads an epoch of a column and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
+columns and bytes. Where the spec has a train section too, the ranks are its workers. With --label it reads an epoch of a column and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
 plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
 		Example: `  penstock explain examples/flights.yaml
   penstock explain --analyze examples/flights.yaml
@@ -341,7 +341,7 @@ func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (columns int,
 		return 0, "", err
 	}
 	if run != nil {
-		ranks = max(run.Workers, 1)
+		ranks = run.Ranks()
 	}
 	laid, err := ds.CheckShards(ctx, ranks, o)
 	if err != nil {
