@@ -338,6 +338,8 @@ func TestBadJobs(t *testing.T) {
 		"zero byte":          {func(j *Job) { j.Argv = append(j.Argv, "\x00") }, fault.Invalid, "argument 3"},
 		"no UTF-8":           {func(j *Job) { j.Env = map[string]string{"A": "\xff"} }, fault.Invalid, "UTF-8"},
 		"id":                 {func(j *Job) { j.ID = "a/b" }, fault.Invalid, "an id of submission"},
+		"id of a job":        {func(j *Job) { j.ID = "j12" }, fault.Invalid, "would be taken for the job or node of that id"},
+		"id of a node":       {func(j *Job) { j.ID = "n2" }, fault.Invalid, "would be taken for the job or node of that id"},
 		"name":               {func(j *Job) { j.Name = "a\nb" }, fault.Invalid, "name of a job"},
 		"negative":           {func(j *Job) { j.Needs.CPUs = -1 }, fault.Invalid, "less than nothing"},
 	} {

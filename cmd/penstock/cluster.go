@@ -124,10 +124,22 @@ func (o *offer) flags(c *cobra.Command, cpus, gpus, memory string) {
 	f.StringSliceVar(&o.labels, "labels", nil, "labels: `key=value,...`")
 }
 
+// checkCPUs refuses what is no number of CPUs; 0 is one.
+func checkCPUs(flag string, cpus float64) error {
+	const least, most = 0.001, 1e6
+	if cpus != 0 && !(cpus >= least && cpus <= most) { // NaN, too
+		return usage("%s %v: want a number of CPUs, from %v to %v", flag, cpus, least, most)
+	}
+	return nil
+}
+
 // read gives the resources, and the labels. What was not given is 0.
 func (o *offer) read() (r cluster.Resources, labels map[string]string, err error) {
-	if o.cpus < 0 || o.gpus < 0 {
-		return r, nil, usage("--cpus and --gpus cannot be less than 0")
+	if err := checkCPUs("--cpus", o.cpus); err != nil {
+		return r, nil, err
+	}
+	if o.gpus < 0 {
+		return r, nil, usage("--gpus cannot be less than 0")
 	}
 	r = cluster.Resources{CPUs: o.cpus, GPUs: o.gpus}
 	if o.memory != "" {
@@ -146,6 +158,9 @@ func (o *offer) read() (r cluster.Resources, labels map[string]string, err error
 		if r.Named == nil {
 			r.Named = map[string]int64{}
 		}
+		if _, twice := r.Named[k]; twice {
+			return r, nil, usage("--resource: %s is given twice", k)
+		}
 		r.Named[k] = n
 	}
 	labels, err = pairs("--labels", o.labels)
@@ -160,6 +175,9 @@ func pairs(flag string, list []string) (map[string]string, error) {
 		if !ok || k == "" {
 			return nil, usage("%s %s: want key=value", flag, kv)
 		}
+		if _, twice := m[k]; twice {
+			return nil, usage("%s: %s is given twice", flag, k)
+		}
 		m[k] = v
 	}
 	return m, nil
@@ -171,6 +189,9 @@ func (o *offer) node(cmd *cobra.Command, dir, name string, log *slog.Logger) (cl
 	cfg := cluster.NodeConfig{Dir: dir, Name: name, Labels: labels, CPUs: r.CPUs, GPUs: r.GPUs, Memory: r.Memory, Named: r.Named, Version: version, Log: log}
 	if cmd.Flags().Changed("gpus") && r.GPUs == 0 {
 		cfg.GPUs = -1
+	}
+	if err == nil && cmd.Flags().Changed("memory") && r.Memory == 0 {
+		err = usage("--memory %s: a node without memory runs no jobs; leave it out to offer what is available", o.memory)
 	}
 	return cfg, err
 }
@@ -215,6 +236,12 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 			}
 			if cfg.Store, err = store.read(); err != nil {
 				return err
+			}
+			if cfg.Lease <= 0 {
+				return usage("start: --lease %v: it is between a second and an hour", cfg.Lease)
+			}
+			if cfg.KeepJobs <= 0 {
+				return usage("start: --keep-jobs %d: at least 1", cfg.KeepJobs)
 			}
 			if cfg.Listen != "" {
 				if _, _, err := net.SplitHostPort(cfg.Listen); err != nil {
@@ -369,6 +396,9 @@ runs: after a day of absence it has ended, and the node joins with a token again
 				if dir, err = stateDir("node"); err != nil {
 					return err
 				}
+			}
+			if cmd.Flags().Changed("cpus") && o.cpus == 0 {
+				return usage("join: --cpus 0: a node without CPUs runs no jobs; leave it out to offer all")
 			}
 			lines := newDaemonLog(cmd.ErrOrStderr(), quiet)
 			defer lines.close()

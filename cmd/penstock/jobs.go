@@ -93,10 +93,11 @@ func (d *dataNodes) read() (n cluster.DataNodes, err error) {
 	switch {
 	case d.nodes < 0:
 		return n, usage("--data-nodes %d: a job has 0 or more", d.nodes)
-	case d.cpus < 0:
-		return n, usage("--data-cpus cannot be less than 0")
-	case d.nodes == 0 && (d.cpus > 0 || d.memory != "" || d.labels != nil):
+	case d.nodes == 0 && (d.cpus != 0 || d.memory != "" || d.labels != nil):
 		return n, usage("--data-cpus, --data-memory and --data-labels go with --data-nodes")
+	}
+	if err := checkCPUs("--data-cpus", d.cpus); err != nil {
+		return n, err
 	}
 	n.Nodes, n.Needs.CPUs = d.nodes, d.cpus
 	if d.memory != "" {
@@ -140,6 +141,9 @@ func (r *remote) job(specPath string) (j cluster.Job, inside string, err error) 
 	if r.nodes < 1 {
 		return j, "", usage("--nodes %d: a job runs on 1 or more", r.nodes)
 	}
+	if r.retries < 0 {
+		return j, "", usage("--retries cannot be less than 0")
+	}
 	data, err := r.data.read()
 	if err != nil {
 		return j, "", err
@@ -167,6 +171,9 @@ func (r *remote) job(specPath string) (j cluster.Job, inside string, err error) 
 	for _, k := range r.secrets {
 		if strings.Contains(k, "=") {
 			return j, "", usage("--secret takes the name of a variable; its value would be seen on a command line")
+		}
+		if _, shown := j.Env[k]; shown {
+			return j, "", usage("--env and --secret both give %s: what --env gives is on record", k)
 		}
 		if j.Secrets[k], err = here("secret", k); err != nil {
 			return j, "", err

@@ -196,7 +196,7 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 		if _, ok := errors.AsType[usageError](err); ok {
 			out["code"] = fault.Invalid.String()
 		}
-	case r.Already:
+	case r != nil && r.Already:
 		out["status"] = "already_done"
 	}
 	if s.elsewhere {

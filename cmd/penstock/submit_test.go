@@ -324,6 +324,10 @@ func TestSubmit(t *testing.T) {
 			{"--working-dir " + dir + " -- text", dir + "/text is not executable"},
 			{"--working-dir " + dir + " -- /bin/sh -c true", "/bin/sh is not in " + dir},
 			{"--working-dir " + dir + " --nodes 0 -- " + program, "--nodes 0"},
+			{"--working-dir " + dir + " --retries -1 -- " + program, "--retries cannot be less than 0"},
+			{"--working-dir " + dir + " --cpus Inf -- " + program, "--cpus +Inf: want a number of CPUs"},
+			{"--working-dir " + dir + " --env PATH=x --secret PATH -- " + program, "--env and --secret both give PATH"},
+			{"--working-dir " + dir + " --data-nodes 1 --data-cpus -1 -- " + program, "--data-cpus -1: want a number of CPUs"},
 		} {
 			r := penstock(t, append([]string{"submit", "--cluster", c.head}, strings.Fields(m.args)...)...)
 			if r.code != exitUsage || !strings.Contains(r.err, m.want) {

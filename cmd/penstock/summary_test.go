@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // summaryOf is the last line of what a command printed, an object.
@@ -132,5 +135,16 @@ func TestModeHints(t *testing.T) {
 	r := penstock(t, "run", s, "--set", "sink.csv.path="+out)
 	if r.code != 1 || !strings.HasSuffix(r.err, "; to set it: --set sink.csv.mode=append\n") {
 		t.Errorf("exit %d, %s", r.code, r.err)
+	}
+}
+
+// Of a job whose process did not tell its numbers the line says how it ended, and no more.
+func TestSummaryOfElsewhere(t *testing.T) {
+	var out bytes.Buffer
+	c := &cobra.Command{}
+	c.SetOut(&out)
+	c.SetContext(t.Context())
+	if err := (&summary{elsewhere: true}).print(c, nil); err != nil || out.String() != `{"status":"ok"}`+"\n" {
+		t.Errorf("%v, %s", err, &out)
 	}
 }

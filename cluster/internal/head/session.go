@@ -425,7 +425,10 @@ func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)], At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
 }
 
-var nodeID = regexp.MustCompile(`^n[0-9]+$`)
+var (
+	nodeID = regexp.MustCompile(`^n[0-9]+$`)
+	idOf   = regexp.MustCompile(`^[jn][0-9]+$`) // of jobs and nodes
+)
 
 // odd says that a text cannot be shown in a line.
 func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }

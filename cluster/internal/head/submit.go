@@ -95,6 +95,8 @@ func (h *Head) checkJob(j *pb.Job) error {
 		return fault.New(fault.Invalid, "a job has a program to run")
 	case j.GetSubmission() != "" && !nameOf.MatchString(j.GetSubmission()):
 		return fault.New(fault.Invalid, "an id of submission has letters, digits, dots, hyphens and underscores, up to 100: not %q", j.GetSubmission())
+	case idOf.MatchString(j.GetSubmission()):
+		return fault.New(fault.Invalid, "a submission %q would be taken for the job or node of that id: choose another id", j.GetSubmission())
 	case len(j.GetName()) > 200 || odd(j.GetName()):
 		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
 	case size > 40<<10:
