@@ -81,7 +81,7 @@ type Pack struct {
 	Method     string `json:"method,omitempty" doc:"concat (default): documents end to end, cut every length tokens; best_fit: whole documents, each where it leaves least room" enum:"concat|best_fit"`
 	Overlong   string `json:"overlong,omitempty" doc:"documents longer than length: split (default) or drop" enum:"split|drop"`
 	PadID      int64  `json:"pad_id,omitempty" doc:"fills what is left of a sample; default 0"`
-	EOS        *int64 `json:"eos,omitempty" doc:"token put behind every document"`
+	EOS        *int64 `json:"eos,omitempty" doc:"token put behind every document that has tokens"`
 	LossMask   bool   `json:"loss_mask,omitempty" doc:"adds column loss_mask: 1 for tokens, 0 for padding"`
 	MaskColumn string `json:"mask_column,omitempty" doc:"takes loss_mask from this column: lists as long as the tokens'"`
 }
