@@ -165,8 +165,10 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	j.Plan, j.Unnamed = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, skip)
 	j.OtherPolicy, _ = orderFingerprint(sources, j.StopAll, shuffle.Mode, o.ID, !skip)
 	j.GoesOn = skip && !parseSkips(root, o.OnError)
-	if j.Data, err = dataFingerprint(ctx, root); err != nil {
+	if j.Data, err = dataFingerprint(ctx, root); fault.CodeOf(err) == fault.Unsupported { // data without identity
 		j.Plan, j.OtherPolicy, j.Unnamed = "", "", err
+	} else if err != nil {
+		return j, err
 	}
 	if o.DeadLetter != "" {
 		return j, fault.New(fault.Unsupported, "dead letters of shards: windows are made ahead of the samples, and again after a resume, so letters would be written that nobody's samples are about, or twice: leave dead_letter out here, and collect the rows in a run of the same steps (penstock run --set sink='{count: {}}', or Dataset.Drain)")

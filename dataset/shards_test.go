@@ -1,6 +1,7 @@
 package dataset_test
 
 import (
+	"context"
 	"io"
 	"maps"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/go-cmp/cmp"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -216,6 +218,84 @@ func TestStateMoves(t *testing.T) {
 	}
 	if states[0].Plan != states[1].Plan || states[0].Data != states[1].Data {
 		t.Errorf("%v\n%v", states[0], states[1])
+	}
+}
+
+// Data whose identity cannot be found for now is an error of its kind; data that has none runs, and says so of its states.
+func TestShardsIdentity(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.csv")
+	if err := os.WriteFile(path, []byte("id,x\n"+strings.Repeat("1,2\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ds := dataset.ReadCSV(path)
+	schema, err := ds.Schema(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 10}}
+	openBoth := func(ctx context.Context, code fault.Code) {
+		t.Helper()
+		its, err := ds.Shards(ctx, 2, o)
+		if fault.CodeOf(err) != code || its != nil {
+			t.Errorf("Shards: %v (%v), want %v", err, fault.CodeOf(err), code)
+		}
+		it, err := ds.Iterator(ctx, o)
+		if fault.CodeOf(err) != code || it != nil {
+			t.Errorf("Iterator: %v (%v), want %v", err, fault.CodeOf(err), code)
+		}
+	}
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	openBoth(t.Context(), fault.NotFound)
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	openBoth(ctx, fault.Canceled)
+
+	state := func(ds *dataset.Dataset) shard.State {
+		t.Helper()
+		it, err := ds.Iterator(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer it.Close()
+		if b, err := it.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		} else {
+			b.Release()
+		}
+		return it.State()
+	}
+	resume := func(ds *dataset.Dataset, s shard.State) error {
+		it, err := ds.Iterator(t.Context(), &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 10, State: &s}})
+		if err == nil {
+			err = it.Close()
+		}
+		return err
+	}
+	if err := resume(ds, state(ds)); err != nil {
+		t.Error(err)
+	}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer b.Release()
+	for range 100 {
+		b.Field(0).(*array.Int64Builder).Append(1)
+		b.Field(1).(*array.Int64Builder).Append(2)
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	nameless := dataset.FromRecords(schema, rec)
+	s := state(nameless)
+	if s.Plan != "" {
+		t.Errorf("the plan is %q", s.Plan)
+	}
+	for want, err := range map[string]error{"has no identity that another run could check": resume(nameless, s), "it has no plan, as the data of its run have no identity": resume(ds, s)} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
 
