@@ -9,6 +9,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 // Iterator gives one rank its batches. Iterators of one call advance together: one
@@ -27,7 +28,7 @@ type Iterator struct {
 	waiting  bool
 	closed   bool
 	restored bool             // to where the job began, by its own Restore
-	took     bool             // a batch since then
+	took     bool             // a batch or an end since then
 	last     snap             // after the last batch given
 	memory   memory.Allocator // of tensors; nil: the job's
 }
@@ -137,6 +138,7 @@ func (it *Iterator) Next(ctx context.Context) (*Batch, error) {
 			return nil, j.err
 		}
 		if it.last.over {
+			it.took = true
 			j.mu.Unlock()
 			return nil, io.EOF
 		}
@@ -304,28 +306,35 @@ func (it *Iterator) Close() error {
 func (it *Iterator) Ledger() *Ledger { return it.j.ledger }
 
 // Len is the number of batches of the current epoch where it follows from metadata: one source that
-// does not repeat, no step that changes the number of rows. Also the last, padded one counts.
+// does not repeat, no step that changes the number of rows; or every source repeats. Also the last, padded one counts. After a state
+// of another batch size these are the steps of the state and those to come.
 func (it *Iterator) Len() (int64, bool) {
-	j := it.j
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	return it.j.extent().Steps(it.last.step, it.last.sample, it.last.length)
+}
+
+// Extent is what Len follows from, wherever the job stands.
+func (it *Iterator) Extent() order.Extent {
+	it.j.mu.Lock()
+	defer it.j.mu.Unlock()
+	return it.j.extent()
+}
+
+// extent needs mu.
+func (j *job) extent() order.Extent {
+	x := order.Extent{Samples: -1, Batch: int64(j.global), Rest: j.Tail != TailDrop}
 	s := &j.Sources[0]
-	n := int64(-1)
-	if len(j.Sources) == 1 && !s.Repeat && s.KeepsRows && s.Pack == nil && !s.Layout.Bytes {
-		n = s.Layout.total
+	switch {
+	case j.repeats():
+		x.Samples = maxCount
+	case len(j.Sources) == 1 && s.KeepsRows && s.Pack == nil && !s.Layout.Bytes:
+		x.Samples = s.Layout.total
 		if s.Limit >= 0 {
-			n = min(n, s.Limit)
+			x.Samples = min(x.Samples, s.Limit)
 		}
 	}
-	g := int64(j.global)
-	steps := n / g
-	if n%g > 0 && j.Tail != TailDrop {
-		steps++
-	}
-	if most := j.StepsPerEpoch; most > 0 && (n < 0 && j.repeats() || n >= 0 && steps > most) {
-		return most, true
-	}
-	return steps, n >= 0
+	return x
 }
 
 // Explain describes the order: lanes, windows, what they cost and how well they shuffle; and the batches: their tensors, and

@@ -328,6 +328,9 @@ func (j *job) check() error {
 	if j.StepsPerEpoch < 0 || j.Epochs < 0 {
 		return fault.New(fault.Invalid, "shards: steps_per_epoch and epochs must not be negative")
 	}
+	if j.Exec.Epoch >= maxCount {
+		return fault.New(fault.Invalid, "shards: epoch %d is too large; at most %d", j.Exec.Epoch, maxCount-1)
+	}
 	if j.Weights == nil {
 		j.Weights = []WeightsAt{{Weights: []int64{1}}}
 	}

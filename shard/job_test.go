@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -264,6 +265,54 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
+// A number of steps or epochs that is never reached is no limit, and the states of such a job, and of the last epochs that there
+// can be, are whole.
+func TestHugeNumbers(t *testing.T) {
+	ds := dataset.Range(100)
+	for _, steps := range []int64{1 << 58, 1 << 60, 1e18, 2305843009213693953, math.MaxInt64} {
+		for _, first := range []uint64{0, 1<<62 - 2} {
+			o := jobOptions(7)
+			o.GlobalBatch, o.StepsPerEpoch, o.Epoch, o.Epochs = 8, steps, first, math.MaxInt
+			its := open(t, ds, 1, o)
+			if n := len(digests(t, its, 5)); n != 5 {
+				t.Errorf("%d steps: %d", steps, n)
+			}
+			s := its[0].State()
+			want := digests(t, its, 100)
+			if len(want) != 7 {
+				t.Errorf("%d steps an epoch: there are %d more", steps, len(want))
+			}
+			o.State = &s
+			if got := digests(t, open(t, ds, 1, o), 100); !slices.Equal(got, want) {
+				t.Errorf("%d steps an epoch: restored, %d other batches", steps, len(got))
+			}
+			digests(t, its, 100)
+			s = its[0].State()
+			if err := its[0].Restore(s); err != nil || s.Epoch != first+2 {
+				t.Errorf("after two epochs: epoch %d, %v", s.Epoch, err)
+			}
+			b, err := its[0].Next(t.Context())
+			if over := first > 0; over != (err == io.EOF) {
+				t.Errorf("in epoch %d: %v", s.Epoch, err)
+			}
+			if b != nil {
+				b.Release()
+			}
+			at, err := ds.StateAt(t.Context(), 1, o, shard.At{Epoch: first + 1, Step: 12})
+			if err != nil {
+				t.Error(err)
+			} else if err := its[0].Restore(at); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	o := jobOptions(7)
+	for _, at := range []shard.At{{Epoch: 1 << 62}, {Step: 1<<60 + 1}} {
+		_, err := ds.StateAt(t.Context(), 1, o, at)
+		wantError(t, err, fault.Invalid, "too large")
+	}
+}
+
 // An evaluation gives every row once, with a masked pad, while the training of the same dataset is open.
 func TestTwoJobs(t *testing.T) {
 	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}})
@@ -327,6 +376,7 @@ func TestBadOptions(t *testing.T) {
 		"rank too high":     {r, 4, shard.Options{GlobalBatch: 4, Ranks: []int{4}}, fault.Invalid, "rank 4 of 4"},
 		"tail":              {r, 1, shard.Options{GlobalBatch: 4, Tail: "cut"}, fault.Invalid, "drop, pad, repeat"},
 		"epochs":            {r, 1, shard.Options{GlobalBatch: 4, Epochs: -1}, fault.Invalid, "negative"},
+		"epoch":             {r, 1, shard.Options{GlobalBatch: 4}, fault.Invalid, "epoch 4611686018427387904 is too large"},
 		"mode":              {r, 1, win(shard.Shuffle{Mode: "full"}), fault.Invalid, "window, blocks, none"},
 		"lanes":             {r, 1, win(shard.Shuffle{Lanes: -1}), fault.Invalid, "lanes"},
 		"lanes of blocks":   {r, 1, win(shard.Shuffle{Mode: shard.ModeBlocks, Lanes: 2}), fault.Invalid, "one lane"},
@@ -343,7 +393,11 @@ func TestBadOptions(t *testing.T) {
 		"negative resident": {r, 1, win(shard.Shuffle{Resident: -1}), fault.Invalid, "resident"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			its, err := c.ds.Shards(t.Context(), c.ranks, &dataset.ShardOptions{Options: c.o})
+			o := &dataset.ShardOptions{Options: c.o}
+			if name == "epoch" {
+				o.Epoch = 1 << 62
+			}
+			its, err := c.ds.Shards(t.Context(), c.ranks, o)
 			closeAll(t, its)
 			wantError(t, err, c.code, c.says)
 		})

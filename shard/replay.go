@@ -57,6 +57,10 @@ func (j *job) find(at At) (State, error) {
 	switch {
 	case at.Step < 0:
 		return State{}, fault.New(fault.Invalid, "steps count from 0")
+	case at.Step > maxCount/g:
+		return State{}, fault.New(fault.Invalid, "step %d is too large; at most %d", at.Step, maxCount/g)
+	case at.Epoch >= maxCount:
+		return State{}, fault.New(fault.Invalid, "epoch %d is too large; at most %d", at.Epoch, maxCount-1)
 	case at.Step > 0 && at.Sample > 0:
 		return State{}, fault.New(fault.Invalid, "step %d and sample %d are both given: give one of them", at.Step, at.Sample)
 	case n < from.sample:

@@ -6,8 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -324,5 +327,88 @@ func TestRestoreTogether(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A rank that was told of the end of a job goes elsewhere as after a batch, whoever restored the job to its end.
+func TestRestoreFromTheEnd(t *testing.T) {
+	o := jobOptions(7)
+	o.Epochs = 1
+	its := open(t, dataset.Range(100), 2, o)
+	begin := its[0].State()
+	want := digests(t, its, 100)
+	end := its[0].State()
+	for r := range its {
+		if err := its[r].Restore(end); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, its[1-r].Restore(begin), fault.Invalid, "all ranks go on from the same state") // it has not gone on
+		for _, it := range its {
+			if b, err := it.Next(t.Context()); err != io.EOF {
+				t.Fatal(b, err)
+			}
+		}
+		for _, x := range []int{1 - r, r} {
+			if err := its[x].Restore(begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := digests(t, its, 100); !slices.Equal(got, want) {
+			t.Errorf("restored by rank %d first: other batches", 1-r)
+		}
+	}
+}
+
+// The steps given and those to come are what Len says, wherever a job stands, and whatever it was before.
+func TestLen(t *testing.T) {
+	tails := []shard.Tail{shard.TailDrop, shard.TailPad, shard.TailRepeat}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		ds := dataset.Range(rng.Int64N(120))
+		lengths := []int64{0, 1 + rng.Int64N(12), math.MaxInt64}
+		switch rng.IntN(4) {
+		case 0:
+			ds = ds.Limit(rng.Int64N(120))
+		case 1:
+			ds = dataset.Mix(dataset.MixSource{Name: "a", Weight: 1, Data: dataset.Range(9), Repeat: true}, dataset.MixSource{Name: "b", Weight: 2, Data: dataset.Range(20), Repeat: true})
+			lengths = []int64{1 + rng.Int64N(12)}
+		}
+		o := &dataset.ShardOptions{Options: shard.Options{Shuffle: &shard.Shuffle{Mode: shard.ModeNone}}}
+		for part := range 3 {
+			o.GlobalBatch, o.Tail, o.StepsPerEpoch = 1+rng.IntN(40), tails[rng.IntN(3)], lengths[rng.IntN(len(lengths))]
+			its, err := ds.Shards(t.Context(), 1, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			it, stop := its[0], rng.Int64N(8)
+			want, state := int64(-1), it.State()
+			for epoch := it.Epoch(); it.Epoch() < epoch+2; {
+				n, ok := it.Len()
+				if want < 0 {
+					want = n
+				}
+				if n != want || !ok {
+					t.Fatalf("seed %d, part %d, %+v: Len is %d, %v at step %d; it was %d", seed, part, o.Options, n, ok, it.Step(), want)
+				}
+				step := it.Step()
+				if b, err := it.Next(t.Context()); err == nil {
+					b.Release()
+				} else if err != io.EOF {
+					t.Fatal(err)
+				} else if step != want {
+					t.Fatalf("seed %d, part %d, %+v: %d steps of epoch %d, Len was %d", seed, part, o.Options, step, it.Epoch()-1, want)
+				} else {
+					want = -1
+				}
+				if it.Epoch() == epoch && it.Step() <= stop {
+					state = it.State()
+				}
+			}
+			closeAll(t, its)
+			o.State = &state
+		}
+	}
+	if n, ok := open(t, dataset.Range(100).Filter("id > 5"), 1, jobOptions(7))[0].Len(); ok {
+		t.Errorf("Len of a filter is %d", n)
 	}
 }

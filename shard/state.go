@@ -16,7 +16,7 @@ import (
 type State struct {
 	Version     int           `json:"version"` // 1
 	Order       int           `json:"order"`   // order version: 1
-	Plan        string        `json:"plan"`    // SHA-256 of the plan, in hex
+	Plan        string        `json:"plan"`    // SHA-256 of the plan, in hex; empty: it cannot be restored, see [Job]
 	Data        string        `json:"data"`    // SHA-256 of the data's fingerprints
 	Seed        uint64        `json:"seed"`
 	Epoch       uint64        `json:"epoch"`
@@ -44,6 +44,7 @@ type SourceState struct {
 	Pos    [][2]int64 `json:"pos"` // per lane: last window that begins before the last sample given, samples given of it
 }
 
+// maxCount bounds all that is counted. No job comes to epoch maxCount.
 const maxCount = 1 << 62
 
 // snap is a position of a job, as cheap as can be: one is made for every step.
@@ -83,7 +84,8 @@ func (j *job) begin() (snap, error) {
 
 // following is the beginning of the epoch after that of at.
 func (j *job) following(at *snap) snap {
-	n := snap{weights: j.Weights, global: int64(j.global), length: j.StepsPerEpoch * int64(j.global)}
+	g := int64(j.global)
+	n := snap{weights: j.Weights, global: g, length: min(j.StepsPerEpoch, maxCount/g) * g} // of any number: some mean that there is no end
 	if at != nil {
 		n.epoch = at.epoch + 1
 	}
@@ -126,6 +128,8 @@ func (j *job) restore(s State) (snap, error) {
 		return snap{}, fault.New(fault.Unsupported, "restore: the state has order version %d, this program knows version %d", s.Order, order.Version)
 	case j.Plan == "":
 		return snap{}, fault.New(fault.Unsupported, "restore: this plan cannot be compared with that of the state: %w", j.Unnamed)
+	case s.Plan == "":
+		return bad("%w: it has no plan, as the data of its run have no identity, or a function of it has no name: nothing says that these are the same", ErrOtherJob)
 	case s.Plan != j.Plan && s.Plan == j.OtherPolicy && !j.GoesOn:
 		return bad("%w: %s", ErrOtherJob, j.otherPolicy())
 	case s.Plan != j.Plan && s.Plan != j.OtherPolicy:
@@ -184,7 +188,7 @@ func (j *job) restore(s State) (snap, error) {
 	if err := j.positions(&at); err != nil {
 		return snap{}, err
 	}
-	at.over = j.Epochs > 0 && s.Epoch >= j.Exec.Epoch+uint64(j.Epochs)
+	at.over = s.Epoch >= j.end()
 	if len(s.Weights) == 0 || s.Weights[0].At != 0 {
 		return bad("the state was edited: it has no weights from sample 0 on")
 	}

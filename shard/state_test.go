@@ -99,6 +99,7 @@ func TestEditedStates(t *testing.T) {
 		"version":         {func(s *shard.State) { s.Version = 2 }, fault.Unsupported, "version 2"},
 		"order":           {func(s *shard.State) { s.Order = 2 }, fault.Unsupported, "order version 2"},
 		"plan":            {func(s *shard.State) { s.Plan = strings.Repeat("0", 64) }, fault.Invalid, "another plan"},
+		"no plan":         {func(s *shard.State) { s.Plan = "" }, fault.Invalid, "it has no plan"},
 		"data":            {func(s *shard.State) { s.Data = strings.Repeat("0", 64) }, fault.Invalid, "added, removed or changed"},
 		"seed":            {func(s *shard.State) { s.Seed++ }, fault.Invalid, "seed 8"},
 		"negative step":   {func(s *shard.State) { s.Step = -1 }, fault.Invalid, "negative"},

@@ -380,7 +380,15 @@ func (j *job) produce(at snap, gone chan struct{}) (err error) {
 
 // lastEpoch reports whether none is wanted after epoch num.
 func (j *job) lastEpoch(num uint64) bool {
-	return j.Epochs > 0 && num+1 >= j.Exec.Epoch+uint64(j.Epochs)
+	return num+1 >= j.end()
+}
+
+// end is the first epoch that the job does not have.
+func (j *job) end() uint64 {
+	if j.Epochs == 0 {
+		return maxCount
+	}
+	return min(j.Exec.Epoch+uint64(j.Epochs), maxCount)
 }
 
 // closeOld closes passes whose samples have all been copied.

@@ -33,7 +33,7 @@ from penstock._batch import Head, decode_form
 from penstock._errors import CODES, Corrupt, Error, Invalid, Unavailable, Unsupported, error
 
 _MAGIC = b"penstock"
-VERSION = 2
+VERSION = 3
 
 _PREAMBLE = struct.Struct("<8sH")
 _HEADER = struct.Struct("<B3sIQ")
@@ -220,7 +220,7 @@ class Feed:
     def _welcome(self, meta: bytes) -> None:
         try:
             w = json.loads(meta)
-            self.steps: int | None = int(w["steps"]) if w["known"] else None
+            self._extent = int(w["samples"]), int(w["batch"]), bool(w["rest"])
             ring = int(w["ring"])
             self.ahead.offered = int(w.get("ahead", 0))
             state = json.dumps(w["state"])
@@ -228,6 +228,8 @@ class Feed:
             raise Corrupt("the feed is damaged: no welcome") from e
         self.base: dict[str, Any] = _state.parse(state)
         self.position: bytes | None = None  # what has changed in it
+        if self._extent[1] < 1:
+            raise Corrupt("the feed is damaged: no welcome")
         if not self._fds or len(self._fds) != 1 or not 0 < ring < 1 << 62:
             raise self._at(Unsupported, "the data process gave no shared memory: use one release for both, and no proxy in between")
         fd = self._fds[0]
@@ -246,6 +248,16 @@ class Feed:
         self.much = ring // 4  # to hold, however few batches: what the data process may take in all
         with contextlib.suppress(OSError):
             self.ring.madvise(mmap.MADV_DONTDUMP)
+
+    def steps(self) -> int | None:
+        """Batches of the epoch in all: those given, and what is left of it. None where that is not known."""
+        samples, batch, rest = self._extent
+        if samples < 0:
+            return None
+        s = _state.Place(self.base, self.position).state()
+        left: int = min(samples, s.get("length") or samples) - s["sample"]
+        n: int = s["step"] + left // batch
+        return n + 1 if rest and left % batch else n
 
     # -- frames
 

@@ -149,10 +149,11 @@ class Shard:
         raise TypeError("a shard has several forms of batches: loop over shard.iter_batches() (numpy), shard.iter_torch_batches() (tensors) or shard.to_arrow(), each of which is one epoch")
 
     def __len__(self) -> int:
-        """Batches of an epoch. TypeError where nobody knows before reading: with filters, packing and the like."""
-        if self._feed.steps is None:
+        """Batches of the epoch. TypeError where nobody knows before reading: with filters, packing and the like."""
+        steps = self._feed.steps()
+        if steps is None:
             raise TypeError("the number of batches is not known before reading: a step of the spec changes the number of rows")
-        return self._feed.steps
+        return steps
 
     # Without this a shard of unknown length could not be asked whether it is one.
     def __bool__(self) -> bool:

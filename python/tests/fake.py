@@ -79,8 +79,8 @@ class Peer:
         self.buf = b""
 
     def welcome(self, memory: Ring, state: dict[str, Any] = STATE, **more: Any) -> None:
-        self.sock.sendall(struct.pack("<8sH", b"penstock", 2))
-        meta = json.dumps({"rank": 0, "steps": 8, "known": True, "state": state, "ring": memory.size, **more}).encode()
+        self.sock.sendall(struct.pack("<8sH", b"penstock", 3))
+        meta = json.dumps({"rank": 0, "samples": 32, "batch": 4, "rest": False, "state": state, "ring": memory.size, **more}).encode()
         socket.send_fds(self.sock, [frame(6, meta)], [memory.fd])
 
     def frame(self) -> tuple[int, bytes]:

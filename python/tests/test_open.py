@@ -353,7 +353,7 @@ def test_evaluation_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def script(p: fake.Peer) -> None:
         calls[0] += 1
         if calls[0] in (2, 3):
-            p.send(struct.pack("<8sH", b"penstock", 2), fake.frame(13, b"\x04rank 0 was given up by its consumer"))
+            p.send(struct.pack("<8sH", b"penstock", 3), fake.frame(13, b"\x04rank 0 was given up by its consumer"))
             return
         p.welcome(ring)
         while p.frame()[0] not in (0, 4):

@@ -257,17 +257,17 @@ def test_interrupt_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "hello, error, text",
     [
-        (struct.pack("<8sH", b"penstock", 1), penstock.Unsupported, "version 1 of the feed, this client version 2"),
+        (struct.pack("<8sH", b"penstock", 1), penstock.Unsupported, "version 1 of the feed, this client version 3"),
         (b"HTTP/1.1 400 Bad Request", penstock.Invalid, "no data process"),
         (b"pen", penstock.Unavailable, "gone"),
         (b"", penstock.Unavailable, "gone"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(13, b"\x03rank 7 is not served here"), penstock.NotFound, "data process: rank 7"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(7), penstock.Corrupt, "damaged"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(6, b"{"), penstock.Corrupt, "no welcome"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(6, b"[" * 100000), penstock.Corrupt, "no welcome"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(6, b'{"steps":1,"known":true,"state":{},"ring":4096}'), penstock.Corrupt, "no state"),
-        (struct.pack("<8sH", b"penstock", 2) + fake.frame(6, _json({"steps": 1, "known": True, "state": fake.STATE, "ring": 4096})), penstock.Unsupported, "no shared memory"),
-        (struct.pack("<8sH", b"penstock", 2) + struct.pack("<B3xIQ", 6, 1 << 31, 0), penstock.Corrupt, "at most"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(13, b"\x03rank 7 is not served here"), penstock.NotFound, "data process: rank 7"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(7), penstock.Corrupt, "damaged"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(6, b"{"), penstock.Corrupt, "no welcome"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(6, b"[" * 100000), penstock.Corrupt, "no welcome"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(6, b'{"samples":1,"batch":1,"rest":false,"state":{},"ring":4096}'), penstock.Corrupt, "no state"),
+        (struct.pack("<8sH", b"penstock", 3) + fake.frame(6, _json({"samples": 1, "batch": 1, "rest": False, "state": fake.STATE, "ring": 4096})), penstock.Unsupported, "no shared memory"),
+        (struct.pack("<8sH", b"penstock", 3) + struct.pack("<B3xIQ", 6, 1 << 31, 0), penstock.Corrupt, "at most"),
     ],
 )
 def test_bad_hello(tmp_path: Path, hello: bytes, error: type[Exception], text: str) -> None:

@@ -117,7 +117,7 @@ def test_digests_and_states(serve: Serve, spec: Spec, cli: Cli, tmp_path: Path, 
         cli("batches", path, "--steps", steps, "--state-out", state_file)
         of_go = json.loads(state_file.read_text())
         for ranks in (2, 3):
-            rest = cli("batches", path, "--from", state_file, "--ranks", ranks)
+            rest = cli("batches", path, "--from", state_file, "--epoch", of_go["epoch"], "--ranks", ranks)
             got, states = all_ranks(serve(path, ranks).socket, ranks, of_go)
             assert got == rest
         if 0 < steps < 15:
@@ -251,6 +251,27 @@ shards:
             for i, id_ in enumerate(b["id"].tolist()):
                 assert b["tokens"][offsets[i] : offsets[i + 1]].tolist() == tokens[id_]
         assert s.epoch == 2
+
+
+def test_len_restored(serve: Serve, spec: Spec) -> None:
+    """After a state of another batch size len() is the steps given and those to come, and that of a whole epoch from the next on."""
+    text = "version: 1\nsource: {range: {n: 100}}\nshards: {global_batch: %d, columns: {id: int64}, shuffle: none, tail: %s}\n"
+    with penstock.connect(serve(spec(text % (10, "drop"))).socket) as s:
+        batches = s.iter_batches()
+        for _ in range(5):
+            next(batches)
+        state = s.state_dict()
+        assert len(s) == 10
+    for tail, first, later in (("drop", 5 + 1, 3), ("pad", 5 + 2, 4)):
+        with penstock.connect(serve(spec(text % (30, tail))).socket) as s:
+            assert len(s) == later
+            s.load_state_dict(state)
+            for want in (first, later):
+                assert len(s) == want
+                for _ in s.iter_batches():
+                    assert len(s) == want or s.step == 0
+                    last = s.last
+                assert last is not None and last.step + 1 == want
 
 
 def test_epochs(serve: Serve, spec: Spec) -> None:

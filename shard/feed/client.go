@@ -184,7 +184,7 @@ func readWelcome(meta []byte) (w welcome, err error) {
 		return w, fault.New(fault.Unsupported, "the data process: %w: use one release for both", err)
 	case err != nil:
 		return w, fault.New(fault.Corrupt, "the feed is damaged: %w", err)
-	case w.State.Version != shard.StateVersion: // nothing was said of it
+	case w.State.Version != shard.StateVersion || w.Extent.Batch < 1: // nothing was said of it
 		return w, errDamaged
 	}
 	return w, nil
@@ -193,8 +193,11 @@ func readWelcome(meta []byte) (w welcome, err error) {
 // Rank is the rank whose batches the client gets.
 func (c *Client) Rank() int { return c.rank }
 
-// Len is that of the iterator: the batches of an epoch, where known from metadata.
-func (c *Client) Len() (int64, bool) { return c.hi.Steps, c.hi.Known }
+// Len is that of the iterator: the batches of the current epoch, where known from metadata.
+func (c *Client) Len() (int64, bool) {
+	s := c.State()
+	return c.hi.Extent.Steps(s.Step, s.Sample, s.Length)
+}
 
 // State is where the job stands after the last batch that Next gave; before, where it begins. What was
 // read ahead does not count. The slices belong to the client: read them only.

@@ -130,7 +130,7 @@ func TestStrangers(t *testing.T) {
 		}
 		io.WriteString(conn, c.hello)
 		b, _ := io.ReadAll(conn)
-		if !strings.HasPrefix(string(b), "penstock\x02\x00") || !strings.Contains(string(b), c.answer) {
+		if !strings.HasPrefix(string(b), "penstock\x03\x00") || !strings.Contains(string(b), c.answer) {
 			t.Errorf("%q is answered with %q", c.hello, b)
 		}
 		conn.Close()

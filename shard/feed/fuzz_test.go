@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 const fuzzLimit = 1 << 20
@@ -135,7 +136,7 @@ func FuzzServer(f *testing.F) {
 	f.Add(append(bytes.Clone(state.frames), begin...))
 	f.Add(slices.Concat(begin, appendFrame(nil, frameMore, nil), free, appendFrame(nil, frameBye, nil)))
 	f.Add(slices.Concat(begin, free, free))
-	f.Add([]byte("penstock\x02\x00\x00\x00\x00\x00"))
+	f.Add([]byte("penstock\x03\x00\x00\x00\x00\x00"))
 	its, err := columns(f, 30).Shards(f.Context(), 1, &dataset.ShardOptions{Options: shard.Options{GlobalBatch: 7, Shuffle: &shard.Shuffle{Lanes: 2, WindowRows: 10}}})
 	must(f, err)
 	ring, err := newRing(its[0])
@@ -309,15 +310,17 @@ func TestTensorHeads(t *testing.T) {
 // A welcome of another release, without a state, or with one that is damaged is refused, and says which it is.
 func TestWelcome(t *testing.T) {
 	_, base := streams(t)
-	good, err := json.Marshal(welcome{Rank: 1, Steps: 5, Known: true, State: base})
+	good, err := json.Marshal(welcome{Rank: 1, Extent: order.Extent{Samples: 20, Batch: 4}, State: base})
 	must(t, err)
-	if w, err := readWelcome(good); err != nil || !reflect.DeepEqual(w.State, base) || w.Rank != 1 || w.Steps != 5 || !w.Known {
+	if w, err := readWelcome(good); err != nil || !reflect.DeepEqual(w.State, base) || w.Rank != 1 || w.Extent != (order.Extent{Samples: 20, Batch: 4}) {
 		t.Errorf("%+v, %v", w, err)
 	}
 	_, err = readWelcome(bytes.Replace(good, []byte(`"version":1`), []byte(`"version":2`), 1))
 	wantError(t, err, fault.Unsupported, "version 2", "use one release for both")
 	_, err = readWelcome(bytes.Replace(good, []byte(`"step":0`), []byte(`"step":1`), 1))
 	wantError(t, err, fault.Corrupt, "damaged")
-	_, err = readWelcome([]byte(`{"rank":1}`))
-	wantError(t, err, fault.Corrupt, "damaged")
+	for _, bad := range [][]byte{[]byte(`{"rank":1}`), bytes.Replace(good, []byte(`"batch":4`), []byte(`"batch":0`), 1)} {
+		_, err = readWelcome(bad)
+		wantError(t, err, fault.Corrupt, "damaged")
+	}
 }

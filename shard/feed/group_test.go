@@ -197,6 +197,9 @@ func TestRestore(t *testing.T) {
 		if !reflect.DeepEqual(c.State(), at) {
 			t.Errorf("the state is %+v", c.State())
 		}
+		if n, ok := c.Len(); n != 7+(200_000-7*128)/192 || !ok { // with another batch size, in this epoch
+			t.Errorf("Len is %d, %v", n, ok)
+		}
 	}
 	g.step(t, 1)
 	if s := g.all[1].State(); s.Step != 8 || s.Sample != at.Sample+192 {

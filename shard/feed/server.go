@@ -155,9 +155,7 @@ func (s *server) take(rank, pid int) (*seat, error) {
 func (s *server) welcome(st *seat, ring int64) welcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := welcome{Rank: st.it.Rank(), State: st.it.State(), Ring: ring, Ahead: min(st.it.Budget()/8/int64(len(s.ranks)), aheadBytes)}
-	w.Steps, w.Known = st.it.Len()
-	return w
+	return welcome{Rank: st.it.Rank(), Extent: st.it.Extent(), State: st.it.State(), Ring: ring, Ahead: min(st.it.Budget()/8/int64(len(s.ranks)), aheadBytes)}
 }
 
 // restore makes a rank go on from a state.

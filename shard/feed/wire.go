@@ -6,16 +6,17 @@ import (
 	"slices"
 
 	"github.com/penstock-data/penstock/shard"
+	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
-// Version 2 of the feed. Both sides begin with a preamble: the magic, and the version in
+// Version 3 of the feed. Both sides begin with a preamble: the magic, and the version in
 // two bytes; the consumer adds its rank in four. Then come frames: a header of
 // 16 bytes (kind, three zeros, bytes of meta in four, bytes of a body in eight: always 0), meta. All
 // numbers are little-endian. With the welcome comes the file of the ring, memory that both
 // sides map: batches lie in it, and their frames say where. docs/feed.md has all of it.
 const (
 	magic   = "penstock"
-	version = 2
+	version = 3
 	header  = 16
 )
 
@@ -58,9 +59,8 @@ const (
 
 // welcome is what a consumer is told first.
 type welcome struct {
-	Rank  int         `json:"rank"`
-	Steps int64       `json:"steps"`
-	Known bool        `json:"known"` // Steps is
+	Rank int `json:"rank"`
+	order.Extent
 	State shard.State `json:"state"`
 	Ring  int64       `json:"ring"`  // bytes of it
 	Ahead int64       `json:"ahead"` // bytes of batches that there is room to read ahead
