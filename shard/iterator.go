@@ -9,7 +9,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 // Iterator gives one rank its batches. Iterators of one call advance together: one
@@ -315,15 +314,39 @@ func (it *Iterator) Len() (int64, bool) {
 }
 
 // Extent is what Len follows from, wherever the job stands.
-func (it *Iterator) Extent() order.Extent {
+func (it *Iterator) Extent() Extent {
 	it.j.mu.Lock()
 	defer it.j.mu.Unlock()
 	return it.j.extent()
 }
 
+// Extent is what the number of steps of an epoch follows from.
+type Extent struct {
+	Samples int64 `json:"samples"` // of an epoch that no length ends before; -1: not known
+	Batch   int64 `json:"batch"`   // samples of a step
+	Rest    bool  `json:"rest"`    // those that do not fill a step are one, too
+}
+
+// Steps returns how many steps an epoch has in all where the job stands behind so many steps and samples of it; it ends after
+// length samples, if that is not 0. ok: that is known.
+func (x Extent) Steps(step, sample, length int64) (n int64, ok bool) {
+	if x.Samples < 0 {
+		return 0, false
+	}
+	left := x.Samples - sample
+	if length > 0 {
+		left = min(left, length-sample)
+	}
+	n = step + left/x.Batch
+	if x.Rest && left%x.Batch > 0 {
+		n++
+	}
+	return n, true
+}
+
 // extent needs mu.
-func (j *job) extent() order.Extent {
-	x := order.Extent{Samples: -1, Batch: int64(j.global), Rest: j.Tail != TailDrop}
+func (j *job) extent() Extent {
+	x := Extent{Samples: -1, Batch: int64(j.global), Rest: j.Tail != TailDrop}
 	s := &j.Sources[0]
 	switch {
 	case j.repeats():

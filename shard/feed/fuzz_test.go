@@ -15,7 +15,6 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
-	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 const fuzzLimit = 1 << 20
@@ -310,9 +309,9 @@ func TestTensorHeads(t *testing.T) {
 // A welcome of another release, without a state, or with one that is damaged is refused, and says which it is.
 func TestWelcome(t *testing.T) {
 	_, base := streams(t)
-	good, err := json.Marshal(welcome{Rank: 1, Extent: order.Extent{Samples: 20, Batch: 4}, State: base})
+	good, err := json.Marshal(welcome{Rank: 1, Extent: shard.Extent{Samples: 20, Batch: 4}, State: base})
 	must(t, err)
-	if w, err := readWelcome(good); err != nil || !reflect.DeepEqual(w.State, base) || w.Rank != 1 || w.Extent != (order.Extent{Samples: 20, Batch: 4}) {
+	if w, err := readWelcome(good); err != nil || !reflect.DeepEqual(w.State, base) || w.Rank != 1 || w.Extent != (shard.Extent{Samples: 20, Batch: 4}) {
 		t.Errorf("%+v, %v", w, err)
 	}
 	_, err = readWelcome(bytes.Replace(good, []byte(`"version":1`), []byte(`"version":2`), 1))

@@ -23,7 +23,6 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/shard"
-	"github.com/penstock-data/penstock/shard/internal/order"
 	"golang.org/x/sys/unix"
 )
 
@@ -622,7 +621,7 @@ func TestBadRing(t *testing.T) {
 			for _, f := range c.files {
 				fds = append(fds, int(f.Fd()))
 			}
-			b, err := json.Marshal(welcome{Extent: order.Extent{Batch: 1}, State: state, Ring: c.size})
+			b, err := json.Marshal(welcome{Extent: shard.Extent{Batch: 1}, State: state, Ring: c.size})
 			if err != nil {
 				t.Error(err)
 			}

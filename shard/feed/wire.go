@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/penstock-data/penstock/shard"
-	"github.com/penstock-data/penstock/shard/internal/order"
 )
 
 // Version 3 of the feed. Both sides begin with a preamble: the magic, and the version in
@@ -60,7 +59,7 @@ const (
 // welcome is what a consumer is told first.
 type welcome struct {
 	Rank int `json:"rank"`
-	order.Extent
+	shard.Extent
 	State shard.State `json:"state"`
 	Ring  int64       `json:"ring"`  // bytes of it
 	Ahead int64       `json:"ahead"` // bytes of batches that there is room to read ahead

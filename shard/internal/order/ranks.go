@@ -19,30 +19,6 @@ func Shares(g, ranks int) []int {
 	return s
 }
 
-// Extent is what the number of steps of an epoch follows from.
-type Extent struct {
-	Samples int64 `json:"samples"` // of an epoch that no length ends before; -1: not known
-	Batch   int64 `json:"batch"`   // samples of a step
-	Rest    bool  `json:"rest"`    // those that do not fill a step are one, too
-}
-
-// Steps returns how many steps an epoch has in all where the job stands behind so many steps and samples of it; it ends after
-// length samples, if that is not 0. ok: that is known.
-func (x Extent) Steps(step, sample, length int64) (n int64, ok bool) {
-	if x.Samples < 0 {
-		return 0, false
-	}
-	left := x.Samples - sample
-	if length > 0 {
-		left = min(left, length-sample)
-	}
-	n = step + left/x.Batch
-	if x.Rest && left%x.Batch > 0 {
-		n++
-	}
-	return n, true
-}
-
 // Dealer says which rank gets each sample of a step: a rank first takes the samples of its own
 // lanes (lane mod ranks, of lanes numbered through all sources) up to its share of the step; the rest
 // fills the lowest rank that is short, in order. For one goroutine.
