@@ -297,7 +297,7 @@ type JobStatus struct {
 	Submission string // id of it; "": none
 	Name       string
 	State      string // queued, starting, running, restarting, stopping, finished, failed, stopped
-	Why        string // what it waits for, or the first cause
+	Why        string // what it waits for, or the first cause; of one that finished, what its logs lack
 	Argv       []string
 	Size       int       // on how many nodes it runs, data nodes included
 	Data       DataNodes // of them

@@ -212,7 +212,12 @@ func TestFailures(t *testing.T) {
 		why  string
 		runs int64
 	}{
-		"exit code":       {sh("echo oh no; exit 3"), "failed", "exit code 3\noh no", 1},
+		"exit code": {sh("echo oh no; exit 3"), "failed", "exit code 3\noh no", 1},
+		"says a secret": {func() Job {
+			j := sh(`printf %s "$KEY"; exit 3`)
+			j.Secrets = map[string]string{"KEY": "first line\nlast line\n"}
+			return j
+		}(), "failed", "user: exit code 3: ***\n", 1},
 		"no such program": {Job{Argv: []string{"./missing"}, Needs: Resources{CPUs: 1}}, "failed", "refused: it could not be started", 1},
 		"killed once":     {sh(`if [ $PENSTOCK_JOB_ATTEMPT = 1 ]; then kill -9 $$; fi`), "finished", "", 2},
 		"asks for more":   {sh(`if [ $PENSTOCK_JOB_ATTEMPT = 1 ]; then exit 75; fi`), "finished", "", 2},

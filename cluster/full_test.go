@@ -48,7 +48,9 @@ func TestFullNode(t *testing.T) {
 	must(t, c.client.Drain(c.ctx(), "b", 0))
 	// What is printed does not fit: the log lacks it, and the job does not fail by that.
 	id = c.submit(sh(`head -c 8000000 /dev/zero | tr '\0' '\n'; echo end`))
-	c.finished(id, 1)
+	if s := c.finished(id, 1); !strings.HasPrefix(s.Why, "its log lacks lines: write ") || !strings.HasSuffix(s.Why, "no space left on device") {
+		t.Errorf("%+v", s)
+	}
 	if got := c.logs(id, false); len(got) < 100_000 || len(got) > 4<<20 {
 		t.Errorf("%d bytes of logs", len(got))
 	}

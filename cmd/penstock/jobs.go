@@ -462,6 +462,9 @@ func (f *follower) follow(asked context.Context) error {
 	case <-time.After(lastLogs):
 		fmt.Fprintf(f.log, "penstock: warning: what job %s printed last has not come\n", f.job)
 	}
+	if last.State == "finished" && last.Why != "" {
+		fmt.Fprintf(f.log, "penstock: warning: of job %s: %s\n", f.job, oneLine(whyLine(last.Why)))
+	}
 	return outcome(&last)
 }
 

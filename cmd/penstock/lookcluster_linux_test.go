@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,7 @@ func TestClusterLook(t *testing.T) {
 	c.join("b", "--token", strings.TrimSpace(c.ok("token", "create")), "--labels", "zone=b,kind=old", "--resource", "tape=1", "--memory", "1GiB")
 	t.Run("status", c.looksAtStatus)
 	t.Run("logs", c.looksAtLogs)
+	t.Run("log that lacks lines", c.looksAtFullLog)
 	t.Run("secrets", c.looksForSecrets)
 	t.Run("devices", c.looksAtDevices)
 }
@@ -204,6 +206,33 @@ func filesWith(t *testing.T, dir, text string) (all []string) {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// A job whose log cannot be written ends as it would, and who follows it, and lists it, is told.
+func (c *testCluster) looksAtFullLog(t *testing.T) {
+	before, err := strconv.Atoi(strings.TrimPrefix(c.detach("true"), "j"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := fmt.Sprint("j", before+1)
+	log := filepath.Join(c.dir, "a", "logs", id+"-1-0", "attempt-1", "process.log")
+	if err := os.MkdirAll(filepath.Dir(log), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", log); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "job.sh"), []byte("#!/bin/sh\necho lost\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	why := "its log lacks lines: write " + log + ": no space left on device"
+	if r := penstock(t, "submit", "--cluster", c.head, "--working-dir", dir, "--labels", "zone=a", "--", "./job.sh"); r.code != 0 || !strings.Contains(r.err, "penstock: warning: of job "+id+": its log lacks lines: ") {
+		t.Errorf("%+v", r)
+	}
+	if j := c.until(id, func(jobJSON) bool { return true }); j.State != "finished" || j.Why != why || !strings.Contains(c.ok("jobs", id), "its log lacks lines") {
+		t.Errorf("%+v\n%s", j, c.ok("jobs", id))
+	}
 }
 
 // A job sees the value of a secret, and while it runs one file of the head has it; tokens are hashes.

@@ -229,10 +229,10 @@ func (g *group) wait(i int) {
 		case <-patience.C:
 		}
 	}
-	w.out.mu.Lock()
-	e.Tail = w.out.tail.last()
-	w.out.mu.Unlock()
 	w.out.closeFile()
+	w.out.mu.Lock()
+	e.Tail, e.Lacks = w.out.tail.last(), w.out.lacks
+	w.out.mu.Unlock()
 	g.mu.Lock()
 	g.report(i, e)
 	g.mu.Unlock()

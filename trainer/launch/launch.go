@@ -91,7 +91,9 @@ type Exit struct {
 	// Ours: it had been asked to end (Stop, or a signal that asks for it) before it did. Not set where it passed its limit of memory.
 	Ours bool
 	At   time.Time
-	Tail []string // last lines of its output, harmless on a terminal: at most 40, and 8 KiB
+	Tail []string // last lines of its output, each up to 1 KiB, harmless on a terminal: at most 40, and 8 KiB
+	// Lacks is the first error of writing its log file, which lacks lines; nil: it has all, or there is none.
+	Lacks error
 	// Err is what Run returned; always nil for a process.
 	Err error
 	// Detail is what else is known of the cause: "it used 2.1 GiB, its limit is 2 GiB"; may be "".

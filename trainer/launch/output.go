@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +19,7 @@ const (
 	barEvery  = time.Second // states of a progress bar are shown so often at most
 	keepLogs  = 3           // files of a worker
 	tailBytes = 8 << 10     // of Exit.Tail
-	tailLine  = 1 << 10     // of a line of it
+	tailLine  = 1 << 10     // of the begin of a line of it
 )
 
 // output is where the streams of a worker go: file, terminal, and the last lines.
@@ -28,6 +29,7 @@ type output struct {
 
 	mu    sync.Mutex // orders the streams
 	file  *logFile   // nil: none
+	lacks error      // the first of file: it lacks lines
 	tail  tail
 	watch *watch // of stderr; nil: nobody watches
 }
@@ -36,8 +38,15 @@ func (o *output) closeFile() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.file != nil {
-		o.file.close()
+		o.failed(o.file.close())
 		o.file = nil
+	}
+}
+
+// failed keeps the first error of the file.
+func (o *output) failed(err error) {
+	if o.lacks == nil {
+		o.lacks = err
 	}
 }
 
@@ -162,8 +171,11 @@ func (s *stream) take(b []byte) {
 	o := s.o
 	o.mu.Lock()
 	if o.file != nil {
-		if err := o.file.write(b); err != nil && o.term != nil {
-			defer o.term.say(o.slot, "its log cannot be written, and lacks lines: "+err.Error())
+		if err := o.file.write(b); err != nil {
+			o.failed(err)
+			if o.term != nil {
+				defer o.term.say(o.slot, "its log cannot be written, and lacks lines: "+err.Error())
+			}
 		}
 	}
 	if w := o.watch; w != nil && s.stderr {
@@ -275,12 +287,20 @@ func (t *tail) put(body []byte) {
 	if last >= 0 {
 		last = (t.next + last) % len(t.lines)
 	}
-	text := string(body[:min(len(body), tailLine)])
+	room := tailLine
+	if t.open && !t.back {
+		room -= len(t.lines[last])
+	}
+	if len(body) > room { // what is kept of it is its begin, and a whole one: who looks for words in it finds them
+		body = body[:room]
+		body = body[:whole(body, false)]
+	}
+	text := string(body)
 	switch {
 	case t.open && t.back:
 		t.lines[last] = text
 	case t.open:
-		t.lines[last] = t.lines[last][:min(len(t.lines[last]), tailLine)] + text
+		t.lines[last] += text
 	case len(t.lines) < tailLines:
 		t.lines = append(t.lines, text)
 	default:
@@ -311,7 +331,7 @@ type logFile struct {
 	limit int64
 	f     *os.File
 	size  int64
-	bad   bool // the last write failed
+	bad   error // of the writes in a row that failed, up to the last one, the first; nil: that did not
 }
 
 // openLog appends to a file, whose folder is made.
@@ -337,12 +357,17 @@ func (l *logFile) open() error {
 	return nil
 }
 
-// write returns the first error of those in a row: a full disk is said once.
+// write returns the first error of those in a row: a full disk is said once. Where the file can be written again, it says first that it lacks lines.
 func (l *logFile) write(b []byte) error {
-	err := l.put(b)
-	first := err != nil && !l.bad
-	l.bad = err != nil
-	if first {
+	was := l.bad
+	if was != nil {
+		b = append(fmt.Appendf(nil, "\npenstock: lines are missing here: %v\n", was), b...)
+	}
+	switch err := l.put(b); {
+	case err == nil:
+		l.bad = nil
+	case was == nil:
+		l.bad = err
 		return err
 	}
 	return nil
@@ -376,4 +401,10 @@ func (l *logFile) rotate() error {
 	return old.Close()
 }
 
-func (l *logFile) close() { l.f.Close() }
+// close returns what the file system says no earlier than now.
+func (l *logFile) close() error {
+	if l.bad != nil {
+		_ = l.write(nil)
+	}
+	return l.f.Close()
+}

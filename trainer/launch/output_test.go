@@ -4,13 +4,16 @@ package launch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -374,8 +377,68 @@ func TestLogFull(t *testing.T) {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
+	// Where there is no terminal, the end of the worker says it.
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "attempt-1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", filepath.Join(dir, "attempt-1", "rank-0.log")); err != nil {
+		t.Fatal(err)
+	}
+	e := exits(t, launch(t, Options{Logs: dir}, sh(0, "echo lost"), sh(1, "echo kept")))
+	if !e[0].OK() || !errors.Is(e[0].Lacks, syscall.ENOSPC) || !slices.Equal(e[0].Tail, []string{"lost"}) || !e[1].OK() || e[1].Lacks != nil {
+		t.Errorf("%+v", e)
+	}
 	if strings.Count(got, "its log cannot be written") != 1 || !strings.Contains(got, "\n4\n") {
 		t.Errorf("%q", got)
+	}
+}
+
+// A file that can be written again says where it lacks lines, at its end too.
+func TestLogFullForAWhile(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := openLog(path, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := l.f
+	for i := range 9 {
+		if l.f = free; i == 2 || i == 3 || i == 8 {
+			l.f = full
+		}
+		_ = l.write(fmt.Appendf(nil, "%d\n", i))
+	}
+	l.f = free
+	if err := l.close(); err != nil {
+		t.Fatal(err)
+	}
+	lacks := "\npenstock: lines are missing here: write /dev/full: no space left on device\n"
+	if got, err := os.ReadFile(path); err != nil || string(got) != "0\n1\n"+lacks+"4\n5\n6\n7\n"+lacks {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Of a long line the tail has the begin, whatever the pieces that it comes in.
+func TestTailOfLongLine(t *testing.T) {
+	line := strings.Repeat("0123456789", 10*tailLine) + "end"
+	for _, piece := range []int{100, tailLine - 1, tailLine, maxLine} {
+		var tail tail
+		for i := 0; i < len(line); i += piece {
+			tail.add([]byte(line[i:min(len(line), i+piece)]))
+		}
+		if got := tail.last(); !slices.Equal(got, []string{line[:tailLine]}) {
+			t.Errorf("in pieces of %d: %q", piece, got)
+		}
+	}
+	var tail tail
+	tail.add([]byte(strings.Repeat("x", tailLine-1) + "\u00e4\n"))
+	if got := tail.last(); !slices.Equal(got, []string{strings.Repeat("x", tailLine-1)}) {
+		t.Errorf("half a character: %q", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -48,6 +49,41 @@ func TestFits(t *testing.T) {
 		if lacks(err) != want {
 			t.Errorf("%v: %v", err, !want)
 		}
+	}
+}
+
+// What a node says and logs of an end is without secrets, also where a line was cut in one; and it logs that the log lacks lines.
+func TestEndIsMasked(t *testing.T) {
+	var said bytes.Buffer
+	dir := t.TempDir()
+	logs := filepath.Join(dir, "logs", "j1-1-0", "attempt-1")
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", filepath.Join(logs, "process.log")); err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{Config: Config{Dir: dir, Inventory: &pb.Inventory{}, Log: slog.New(slog.NewTextHandler(&said, nil))}, ctx: t.Context(), procs: map[string]*process{}}
+	key := "-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\n-----END KEY-----\n"
+	p := &process{a: a, id: "j1/1/0", gone: make(chan struct{}), start: &pb.Start{Argv: []string{"sh", "-c", `printf %s "$KEY"; echo "shown $LONG"; printf %1015d%s\\n 0 "$LONG"; exit 3`},
+		Env: map[string]string{"KEY": key, "LONG": "hiddenhiddenhidden", "SHOWN": "shown"}, Secrets: []string{"KEY", "LONG"}}}
+	a.over(p, p.run(t.Context()))
+	e := a.ended[0]
+	if got, want := e.GetText()[strings.LastIndex(e.GetText(), "its log"):], "its log lacks lines: write "+filepath.Join(logs, "process.log")+": no space left on device\n***\n***\n***\n***\nshown ***\n"+strings.Repeat(" ", 1014)+"0***"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for _, text := range []string{"hidd", "MIIE", "KEY"} {
+		if strings.Contains(e.GetText(), text) || strings.Contains(said.String(), text) {
+			t.Errorf("%s: %q\n%s", text, e.GetText(), &said)
+		}
+	}
+	p = &process{a: a, id: "j2/1/0", gone: make(chan struct{}), start: &pb.Start{Argv: []string{"missing"}, Env: map[string]string{"PATH": "/hidden"}, Secrets: []string{"PATH"}}}
+	a.over(p, p.run(t.Context()))
+	if e := a.ended[1]; e.GetClass() != "refused" || !strings.Contains(e.GetText(), "program missing is not in PATH (***)") {
+		t.Errorf("%v", e)
+	}
+	if !strings.Contains(said.String(), "the log of process j1/1/0 lacks lines") || !strings.Contains(said.String(), "no space left on device") {
+		t.Errorf("%s", &said)
 	}
 }
 

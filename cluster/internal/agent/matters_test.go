@@ -38,6 +38,18 @@ func TestMatters(t *testing.T) {
 	}
 }
 
+// A log that lacks lines is said of every end, and changes none.
+func TestLacks(t *testing.T) {
+	full := &os.PathError{Op: "write", Path: "/logs/process.log", Err: syscall.ENOSPC}
+	if x := ended(launch.Exit{Lacks: full}, limit{}, nil); x.GetClass() != "" || x.GetCode() != 0 || x.GetText() != "its log lacks lines: write /logs/process.log: no space left on device" {
+		t.Errorf("%v", x)
+	}
+	x := ended(launch.Exit{Code: 3, Tail: []string{"last"}, Name: "process", Lacks: full}, limit{}, nil)
+	if want := "exit code 3: last\nprocess ended with exit code 3\nits log lacks lines: write /logs/process.log: no space left on device\nlast"; x.GetClass() != "user" || x.GetCode() != 3 || x.GetText() != want {
+		t.Errorf("%v", x)
+	}
+}
+
 // What a process was at is in the first line of its end, four places at most; of one that is to start again it says nothing.
 func TestPlaces(t *testing.T) {
 	killed := launch.Exit{Signal: syscall.SIGKILL, Code: -1, Name: "process", PID: 7}

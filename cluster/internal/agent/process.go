@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/internal/units"
@@ -81,6 +82,10 @@ func (a *agent) start(s *pb.Start) {
 // over: nothing of a process is left.
 func (a *agent) over(p *process, e *pb.Exited) {
 	e.Process = p.id
+	e.Text = p.masked(e.Text)
+	for i, s := range e.At {
+		e.At[i] = p.masked(s)
+	}
 	a.mu.Lock()
 	if a.leaving && (e.Class == "worker" || e.Class == "user") {
 		e.Class = "preemption" // its node went away under it
@@ -110,6 +115,15 @@ func (e exit) wire() *pb.Exited {
 		x.AgoMs = time.Since(e.at).Milliseconds()
 	}
 	return x
+}
+
+// masked is text without the secrets of the job.
+func (p *process) masked(text string) string {
+	var secrets []string
+	for _, k := range p.start.GetSecrets() {
+		secrets = append(secrets, p.start.GetEnv()[k])
+	}
+	return mask.Text(text, secrets)
 }
 
 func firstLine(s string) string {
@@ -209,7 +223,13 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: p.id}})
 	exit := <-group.Exits()
 	p.ended = exit.At // it comes when the output was read, up to two seconds later
-	group.Stop(0)     // what it left behind
+	if exit.Lacks != nil {
+		a.Log.Warn(fmt.Sprintf("the log of process %s lacks lines: see that the disk of %s has room", p.id, logs), "err", exit.Lacks)
+	}
+	for i, line := range exit.Tail {
+		exit.Tail[i] = p.masked(line) // a line that was cut in a secret ends there
+	}
+	group.Stop(0) // what it left behind
 	return ended(exit, limit{w.Memory, memoryFlag(s)}, placesIn(at, work, exit.PID))
 }
 
@@ -248,14 +268,19 @@ func memoryFlag(s *pb.Start) string {
 	return "--memory"
 }
 
-// ended is what the head is told of the exit of a process that has a limit, and was at some places of its data: what people need to know in the first line, and then all.
+// ended is what the head is told of the exit of a process that has a limit, and was at some places of its data: what people need to know in the first line, and then all. Of a good end it is what its log lacks.
 func ended(e launch.Exit, limit limit, at []string) *pb.Exited {
 	x := &pb.Exited{Code: int64(e.Code)}
 	if e.Signal != 0 {
 		x.Code = -1
 	}
+	lacks := ""
+	if e.Lacks != nil {
+		lacks = fmt.Sprintf("its log lacks lines: %v", e.Lacks)
+	}
 	switch {
 	case e.OK():
+		x.Text = lacks
 		return x
 	case e.Memory:
 		x.Class = "memory"
@@ -274,8 +299,11 @@ func ended(e launch.Exit, limit limit, at []string) *pb.Exited {
 			first += fmt.Sprintf(", and at %d more", len(at)-sayAt)
 		}
 	}
-	lines := append([]string{first, e.String()}, e.Tail[max(0, len(e.Tail)-10):]...)
-	x.Text = strings.Join(lines, "\n")
+	lines := []string{first, e.String()}
+	if lacks != "" {
+		lines = append(lines, lacks)
+	}
+	x.Text = strings.Join(append(lines, e.Tail[max(0, len(e.Tail)-10):]...), "\n")
 	return x
 }
 

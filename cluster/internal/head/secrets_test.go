@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 )
 
 // A head that starts again gives jobs the secrets that they were submitted with; one whose secrets it cannot read fails, and says why, also on several nodes, and the others go on.
@@ -65,26 +67,55 @@ func TestSecretsAreLost(t *testing.T) {
 	}
 }
 
-// A job that fails has its last words on record, without its secrets.
+// A job that fails has its last words on record, without its secrets, also where they were cut, and whenever its node says them.
 func TestSecretsAreMasked(t *testing.T) {
-	h := startHead(t, shortDir(t))
-	q := &pb.Job{Argv: []string{"x"}, Nodes: 1, Resources: &pb.Resources{MilliCpus: 1000}, Secrets: map[string]string{"TOKEN": "worth", "SHORT": "on"}}
-	if _, err := (controlServer{h: h}).Submit(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
-	a := attach(t, h, "")
-	for a.hear().GetStart() == nil {
-	}
-	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/0", Class: string(jobs.User), Code: 1, Text: "worth is wrong: worth"}}})
-	for a.hear().GetHeard() != "j1/1/0" {
-	}
-	if err := h.do(t.Context(), func() error {
-		if r := h.jobs["j1"].Value.Record; r.State != jobs.Failed || !strings.Contains(r.Why, "*** is wrong: ***") || strings.Contains(r.Why, "worth") {
-			t.Errorf("%+v", r)
+	for name, x := range map[string]struct{ text, want string }{
+		"whole":             {"worth is wrong: worth", "user: *** is wrong: ***"},
+		"lines":             {"exit code 3: -----END KEY-----\nMIIEvQIBADAN\n-----END KEY-----", "user: exit code 3: ***\n***\n***"},
+		"longer":            {"worth-and-more", "user: ***"},
+		"cut":               {strings.Repeat("x", 4090) + "MIIEvQIBADAN", "user: " + strings.Repeat("x", 4090) + "***"},
+		"half a character":  {strings.Repeat("x", 4095) + "\u00e4", "user: " + strings.Repeat("x", 4095)},
+		"too short to mask": {"it is on", "user: it is on"},
+	} {
+		for _, again := range []bool{false, true} { // its node attaches again, and says it with that
+			h := startHead(t, shortDir(t))
+			q := &pb.Job{Argv: []string{"x"}, Nodes: 1, Resources: &pb.Resources{MilliCpus: 1000}, Secrets: map[string]string{"TOKEN": "worth", "LONGER": "worth-and-more", "SHORT": "on",
+				"KEY": "-----BEGIN KEY-----\nMIIEvQIBADAN\n-----END KEY-----\n"}}
+			if _, err := (controlServer{h: h}).Submit(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+			a := attach(t, h, "")
+			m := a.hear()
+			for ; m.GetStart() == nil; m = a.hear() {
+			}
+			if got := m.GetStart().GetSecrets(); !slices.Equal(got, []string{"KEY", "LONGER", "SHORT", "TOKEN"}) {
+				t.Errorf("its node is to mask %q", got)
+			}
+			end := &pb.Exited{Process: "j1/1/0", Class: string(jobs.User), Code: 1, Text: x.text, At: []string{"worth.parquet"}}
+			if again {
+				conn, err := h.srv.Node(pki.Identity{Cluster: h.id, Role: pki.Node, Node: a.id})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				if a.stream, err = pb.NewNodeClient(conn).Attach(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				a.say(&pb.FromAgent{Say: &pb.FromAgent_Hello{Hello: &pb.Hello{Inventory: &pb.Inventory{Name: "name-" + a.id, Capacity: &pb.Resources{MilliCpus: 1000}}, Exited: []*pb.Exited{end}}}})
+			} else {
+				a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: end}})
+			}
+			for a.hear().GetHeard() != "j1/1/0" {
+			}
+			list, err := (controlServer{h: h}).Jobs(t.Context(), &pb.JobsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := list.GetJobs()[0]; s.GetState() != string(jobs.Failed) || s.GetWhy() != x.want {
+				t.Errorf("%s, again %v: %s: %q, want %q", name, again, s.GetState(), s.GetWhy(), x.want)
+			}
+			h.Stop(0)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
 }
 

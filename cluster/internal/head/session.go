@@ -126,7 +126,7 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 	e := core.Event{Kind: core.Attach, Node: r.Value.node(s.node), Epoch: s.epoch, Running: processes(hello.GetRunning()), Waiting: processes(hello.GetWaiting())}
 	for _, x := range hello.GetExited() {
 		if end, ok := endOf(x, heard); ok { // now: the loop and the store may have taken their time
-			e.Ended = append(e.Ended, end)
+			e.Ended = append(e.Ended, h.masked(end))
 		}
 	}
 	return h.step(e)
@@ -278,8 +278,7 @@ func (h *Head) heard(s *session, m *pb.FromAgent, at time.Time) error {
 			if !ok {
 				return nil
 			}
-			end.Text = h.masked(end.Process.Job, end.Text)
-			return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{end}})
+			return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{h.masked(end)}})
 		})
 	case *pb.FromAgent_Listening:
 		return h.do(h.ctx, func() error { h.listening(s, x.Listening); return nil })
@@ -416,13 +415,20 @@ func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 	default:
 		class = jobs.Crash
 	}
-	text := x.GetText()
 	at := x.GetAt()
 	at = at[:min(len(at), mostAt)]
 	for i, s := range at {
-		at[i] = s[:min(len(s), 1<<10)]
+		at[i] = begin(s, 1<<10)
 	}
-	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: text[:min(len(text), 4<<10)], At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
+	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: begin(x.GetText(), 4<<10), At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
+}
+
+// begin is that of a text, of up to n bytes in whole characters: no message carries others.
+func begin(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
 }
 
 var (

@@ -24,6 +24,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
+	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/place"
@@ -215,7 +216,7 @@ func (h *Head) start(a core.Action) (*pb.Start, error) {
 		env = map[string]string{}
 	}
 	maps.Copy(env, secrets)
-	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(a.Process.Member), Devices: a.Devices}
+	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Secrets: r.Value.Secrets, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(a.Process.Member), Devices: a.Devices}
 	if n := members(r.Value.Job); n > 1 {
 		s.Members, s.Data, s.Host = n, r.Value.Job.GetData().GetNodes(), h.host(a.Node, r.Value.Record.Placed)
 	}
@@ -270,14 +271,14 @@ func (h *Head) secretsOf(r *records.Record[jobRecord]) (map[string]string, error
 	return m, nil
 }
 
-// masked is what a process said as it ended, without the values of its job's secrets: it is written down, and shown. Values of less than four bytes are found in any text.
-func (h *Head) masked(job, text string) string {
-	for _, v := range h.secrets[job] {
-		if len(v) >= 4 {
-			text = strings.ReplaceAll(text, v, "***")
-		}
+// masked is how a process ended, without its job's secrets: it is written down, and shown. Its node does that too, before it cuts anything.
+func (h *Head) masked(end core.End) core.End {
+	secrets := slices.Collect(maps.Values(h.secrets[end.Process.Job]))
+	end.Text = mask.Text(end.Text, secrets)
+	for i, s := range end.At {
+		end.At[i] = mask.Text(s, secrets)
 	}
-	return text
+	return end
 }
 
 func (h *Head) dropSecrets(job string) {

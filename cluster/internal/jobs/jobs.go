@@ -48,6 +48,9 @@ const (
 	Lost       Class = "node"       // its node was lost: not counted
 )
 
+// mostNotes is of Record.Notes, in bytes: above it no more are added.
+const mostNotes = 2 << 10
+
 // Budgets are how many failures of a class a job survives; below 0: any number.
 type Budgets struct {
 	Crash, Memory, User, Unfit int64
@@ -66,7 +69,7 @@ type Spec struct {
 // Record is what is durable of a job: it is all that a head that starts again needs.
 type Record struct {
 	State      State
-	Why        string // the first cause, of a job that is restarting or over
+	Why        string // the first cause, of a job that is restarting or over; of one that finished, its Notes
 	Cause      Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
 	Drained    bool   // Cause is Preemption, as the node of the process drained
 	Attempt    int64  // 1 is the first; 0: none was placed yet
@@ -83,6 +86,7 @@ type Record struct {
 	OnData     bool              // the process that Why is of was on a data node
 	DataMemory int64             // as Memory, of those on data nodes
 	Stop       bool              // somebody asked for its end
+	Notes      string            // of the processes of the attempt that ended well: Why of a job that finishes
 }
 
 // onData says that a member is on a data node.

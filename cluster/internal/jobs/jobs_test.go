@@ -36,11 +36,18 @@ func exited(attempt int64, member int, c Class) Event {
 	e := happens(Exited, attempt, member)
 	e.Class, e.Text = c, "text"
 	switch c {
+	case None:
+		e.Text = ""
 	case User:
 		e.Code = 7
 	case Preemption:
 		e.Code = exitAgain
 	}
+	return e
+}
+func noted(attempt int64, member int, text string) Event {
+	e := exited(attempt, member, None)
+	e.Text = text
 	return e
 }
 func at(t time.Duration, e Event) Event       { e.At = t; return e }
@@ -117,6 +124,16 @@ func TestSteps(t *testing.T) {
 			step{started(1, 0), "save running"}, step{started(1, 0), ""}, // said twice
 			step{exited(1, 0, None), "save finished, free j/1/0"},
 			step{exited(1, 0, None), ""}, step{stop(), ""}, step{submit(one), ""}),
+		"to its end, of which something is to be known": append(begin(one, "n1"),
+			step{noted(1, 0, "it lacks lines"), "save finished (it lacks lines), free j/1/0"}),
+		"what is to be known of an attempt that failed": append(begin(two, "n1", "n2"),
+			step{noted(1, 1, "it lacks lines"), "save starting, free j/1/1"},
+			step{exited(1, 0, Crash), "save restarting (node 0 of the job (n1), worker: text), free j/1/0"}, step{tick(time.Second), "want j/2"},
+			step{placed(2, "n1", "n2"), "save starting (node 0 of the job (n1), worker: text), start j/2/0@n1, start j/2/1@n2"},
+			step{exited(2, 0, None), "save starting (node 0 of the job (n1), worker: text), free j/2/0"}, step{exited(2, 1, None), "save finished, free j/2/1"}),
+		"what is to be known of a gang": append(begin(two, "n1", "n2"),
+			step{noted(1, 1, "it lacks lines"), "save starting, free j/1/1"},
+			step{noted(1, 0, "it lacks more"), "save finished (node 1 of the job (n2): it lacks lines\nnode 0 of the job (n1): it lacks more), free j/1/0"}),
 		"ended before it was heard that it began": append(begin(one, "n1"), step{exited(1, 0, None), "save finished, free j/1/0"}),
 		"a crash within the budget, and one beyond": append(begin(one, "n1"), step{started(1, 0), "save running"},
 			step{exited(1, 0, Crash), "save restarting (worker: text), free j/1/0"},

@@ -232,7 +232,7 @@ func (m *Machine) load(s Spec, r Record) {
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
 	j.Suspects, j.Ends = j.suspects()
-	j.State, j.Cause, j.Drained, j.At, j.Placed, j.Memory = Starting, None, false, nil, slices.Clone(placed), j.asks[0]
+	j.State, j.Cause, j.Drained, j.At, j.Notes, j.Placed, j.Memory = Starting, None, false, nil, "", slices.Clone(placed), j.asks[0]
 	j.DataMemory = j.asks[1]
 	j.procs, j.started, j.ending, j.nodes, j.whole = map[int]*proc{}, 0, false, nil, unset
 	m.save(j)
@@ -274,8 +274,11 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 		delete(j.procs, e.Process.Member)
 		j.Placed = slices.DeleteFunc(j.Placed, func(x place.Placement) bool { return x.Member == e.Process.Member })
 		fails := class != None && (!j.ending || j.Cause != None && j.first(class, drained, e))
-		if fails {
+		switch {
+		case fails:
 			j.fails(p, class, drained, e)
+		case class == None:
+			j.notes(p, e)
 		}
 		if len(j.procs) == 0 {
 			m.ended(j)
@@ -377,6 +380,17 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 	}
 }
 
+// notes keeps what a process says that ended well.
+func (j *job) notes(p *proc, e Event) {
+	if e.Text == "" || len(j.Notes) > mostNotes {
+		return
+	}
+	if len(j.Members) > 1 {
+		e.Text = fmt.Sprintf("node %d of the job (%s): %s", e.Process.Member, p.Node, e.Text)
+	}
+	j.Notes = strings.TrimPrefix(j.Notes+"\n"+e.Text, "\n")
+}
+
 // avoid has the next attempts prefer other nodes, and of all that were avoided those that were so longest ago.
 func (j *job) avoid(nodes ...place.NodeID) {
 	for _, n := range nodes {
@@ -426,7 +440,7 @@ func (m *Machine) ended(j *job) {
 	case j.Stop:
 		m.over(j, Stopped)
 	case !j.ending:
-		j.Why, j.Code = "", 0
+		j.Why, j.Code = j.Notes, 0
 		m.over(j, Finished)
 	case j.State == Stopping:
 		m.over(j, Failed)

@@ -965,6 +965,7 @@ type Start struct {
 	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"` // of its attempt, one on each of so many nodes; up to 1: it is alone
 	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`        // of several: the address by which the others reach this node
 	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`       // so many of the members, the last ones, are on data nodes
+	Secrets       []string               `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"` // of env, those whose values no log of Penstock's has
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1060,6 +1061,13 @@ func (x *Start) GetData() int64 {
 		return x.Data
 	}
 	return 0
+}
+
+func (x *Start) GetSecrets() []string {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
 }
 
 // Listening: a process that is one of several can be reached. It is said when the node has a socket for it, again in each session while the process is there, and when its certificate is to be renewed.
@@ -1249,7 +1257,7 @@ type Exited struct {
 	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
 	Code          int64                  `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`                // -1: none
 	Class         string                 `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`               // "", "worker", "memory", "user", "preemption", "unfit" (this node cannot run it), "refused" (none can)
-	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`                 // how it ended, and its last lines; or why it could not be started
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`                 // how it ended, and its last lines; or why it could not be started; of a good end, what its log lacks
 	AgoMs         int64                  `protobuf:"varint,5,opt,name=ago_ms,json=agoMs,proto3" json:"ago_ms,omitempty"` // how long ago it ended
 	At            []string               `protobuf:"bytes,6,rep,name=at,proto3" json:"at,omitempty"`                     // what its tasks were at, where it ended in their midst: files, row groups
 	unknownFields protoimpl.UnknownFields
@@ -3028,7 +3036,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
 	"\x04keep\x18\x03 \x03(\tR\x04keep\":\n" +
 	"\x04Beat\x122\n" +
-	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xcc\x02\n" +
+	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xe6\x02\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
@@ -3038,7 +3046,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\adevices\x18\x06 \x03(\tR\adevices\x12\x18\n" +
 	"\amembers\x18\a \x01(\x03R\amembers\x12\x12\n" +
 	"\x04host\x18\b \x01(\tR\x04host\x12\x12\n" +
-	"\x04data\x18\t \x01(\x03R\x04data\x1a6\n" +
+	"\x04data\x18\t \x01(\x03R\x04data\x12\x18\n" +
+	"\asecrets\x18\n" +
+	" \x03(\tR\asecrets\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
