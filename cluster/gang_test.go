@@ -151,7 +151,8 @@ func (c *chaos) waiting() (b *actor, id string) {
 	b.says("attached to the head") // and has nothing to say to it: that would reset the connection of a head that is killed, with what b has not read yet
 	b.signal(syscall.SIGSTOP)
 	id = c.gang(2)
-	a.says("process " + id + "/1/0 waits for the other nodes")
+	a.says("process " + id + "/1/0/")
+	a.says(" waits for the other nodes")
 	return b, id
 }
 
@@ -328,7 +329,7 @@ func TestGangHeadKilledBefore(t *testing.T) {
 	b.signal(syscall.SIGCONT)
 	c.startHead()
 	s := c.until(id, func(s *JobStatus) bool { return s.State == "running" })
-	if s.Attempts != 1 && (b.hasSaid("process "+id+"/1/1 ") || s.Attempts != 2 || s.Failures["node"] != 1 || len(s.Failures) != 1) {
+	if s.Attempts != 1 && (b.hasSaid("process "+id+"/1/1/") || s.Attempts != 2 || s.Failures["node"] != 1 || len(s.Failures) != 1) {
 		t.Errorf("%+v", s)
 	}
 	c.met(id, s.Attempts, 2)

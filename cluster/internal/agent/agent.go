@@ -3,6 +3,7 @@ package agent
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +43,7 @@ type Config struct {
 type agent struct {
 	Config
 	client pb.NodeClient
+	self   string // random: tells this process from another with a copy of its folder
 	folder string // Dir, by its one path
 	packs  *packs.Store
 	ctx    context.Context // until Run ends
@@ -66,7 +69,7 @@ var errLeft = errors.New("the head asked the node to leave")
 //
 // Before the head hears of it, what an agent of the same folder left behind that was killed is ended.
 //
-// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself. Stalled: what was left behind does not end.
+// Errors: Denied: the node is not of the cluster any more. Unsupported, Invalid: the head refuses what the node says about itself, or another agent with a copy of its folder is attached. Stalled: what was left behind does not end.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -74,7 +77,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Grace == 0 {
 		cfg.Grace = 10 * time.Second
 	}
-	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), procs: map[string]*process{}, brings: map[packs.Hash]chan struct{}{}, more: make(chan struct{}, 1), grace: cfg.Grace}
+	a := &agent{Config: cfg, client: pb.NewNodeClient(cfg.Conn), self: strings.ToLower(crand.Text()), procs: map[string]*process{}, brings: map[packs.Hash]chan struct{}{}, more: make(chan struct{}, 1), grace: cfg.Grace}
 	var err error
 	if a.folder, err = realPath(cfg.Dir); err != nil {
 		return err
@@ -163,7 +166,7 @@ func (a *agent) attach(ctx context.Context) error {
 		return err
 	}
 	a.mu.Lock()
-	hello := &pb.Hello{Inventory: a.Inventory}
+	hello := &pb.Hello{Inventory: a.Inventory, Agent: a.self}
 	for _, e := range a.ended {
 		hello.Exited = append(hello.Exited, e.wire())
 	}

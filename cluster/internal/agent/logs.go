@@ -23,7 +23,7 @@ const (
 	keepLogs = 200
 )
 
-var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+$`)
+var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+(/[a-z0-9]+)?$`)
 
 // readLog answers one question for a part of a log. Offsets count from the beginning of what is kept: the last three files of 64 MiB.
 func (a *agent) readLog(q *pb.ReadLog) {

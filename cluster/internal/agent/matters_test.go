@@ -86,7 +86,7 @@ func TestPlacesIn(t *testing.T) {
 
 // Who passed its limit on a data node is told the flag of data nodes.
 func TestMemoryFlag(t *testing.T) {
-	for process, want := range map[string]string{"j1/1/0": "--memory", "j1/1/1": "--memory", "j1/1/2": "--data-memory", "j1/12/3": "--data-memory"} {
+	for process, want := range map[string]string{"j1/1/0": "--memory", "j1/1/1": "--memory", "j1/1/1/x3": "--memory", "j1/1/2": "--data-memory", "j1/1/2/x1": "--data-memory", "j1/12/3": "--data-memory"} {
 		if got := memoryFlag(&pb.Start{Process: process, Members: 4, Data: 2}); got != want {
 			t.Errorf("%s: %s", process, got)
 		}

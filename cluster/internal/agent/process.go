@@ -261,7 +261,10 @@ type limit struct {
 
 // memoryFlag is that of the command line by which a process has its memory.
 func memoryFlag(s *pb.Start) string {
-	member, err := strconv.ParseInt(s.GetProcess()[strings.LastIndexByte(s.GetProcess(), '/')+1:], 10, 64)
+	_, rest, _ := strings.Cut(s.GetProcess(), "/")
+	_, rest, _ = strings.Cut(rest, "/")
+	number, _, _ := strings.Cut(rest, "/")
+	member, err := strconv.ParseInt(number, 10, 64)
 	if err == nil && member >= s.GetMembers()-s.GetData() && s.GetData() > 0 {
 		return "--data-memory"
 	}

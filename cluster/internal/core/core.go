@@ -100,6 +100,8 @@ type Action struct {
 
 // Machine is the state. The zero value knows nothing.
 type Machine struct {
+	Life string // that of jobs.Machine
+
 	place place.Machine
 	jobs  jobs.Machine
 	nodes map[place.NodeID]*node
@@ -117,7 +119,7 @@ type node struct {
 func (m *Machine) Step(e Event) []Action {
 	if m.nodes == nil {
 		m.nodes = map[place.NodeID]*node{}
-		m.jobs.Most = m.place.Most
+		m.jobs.Life, m.jobs.Most = m.Life, m.place.Most
 	}
 	m.out, m.now = m.out[:0], e.At
 	id := e.Node.ID
@@ -234,9 +236,9 @@ func (m *Machine) load(s jobs.Spec, r jobs.Record) {
 	m.job(jobs.Event{Kind: jobs.Load, Spec: s, Record: r})
 	for _, p := range r.Placed { // on nodes that are not known, or known to be gone
 		if n := m.nodes[p.Node]; n == nil || n.state == Gone || n.state == Left {
-			m.job(jobs.Event{Kind: jobs.Gone, Process: jobs.Process{Job: s.ID, Attempt: r.Attempt, Member: p.Member}})
+			m.job(jobs.Event{Kind: jobs.Gone, Process: r.Process(s.ID, p.Member)})
 		} else if n.drained { // what was asked of it may not have been heard
-			m.job(jobs.Event{Kind: jobs.Drain, Process: jobs.Process{Job: s.ID, Attempt: r.Attempt, Member: p.Member}, Grace: lateGrace})
+			m.job(jobs.Event{Kind: jobs.Drain, Process: r.Process(s.ID, p.Member), Grace: lateGrace})
 		}
 	}
 }

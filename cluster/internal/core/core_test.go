@@ -158,6 +158,65 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// A machine with an older copy of the records gives numbers of jobs and attempts again: what its nodes still have of them, from the machine that was there before, is ended, and counts for nothing.
+func TestOlderRecords(t *testing.T) {
+	start := func(life string) *Machine {
+		m := &Machine{Life: life}
+		m.Step(Event{Kind: LoadNode, Node: nodeOf("n1"), State: Alive, Epoch: 4})
+		return m
+	}
+	old := jobs.Process{Job: "j", Attempt: 1, Life: "a"}
+	began := "n1 alive 5, welcome n1 5 [], job starting, start j/1/0/b on n1"
+	for name, x := range map[string]struct {
+		load []Event // of the machine that comes after
+		then []Event
+		want string // of Attach and then
+		has  []jobs.Process
+		ends []End
+	}{
+		"a new job, and the process runs":    {then: []Event{{Kind: Submit, Spec: jobOn(1)}}, want: "n1 alive 5, welcome n1 5 [], job queued, job starting, start j/1/0/b on n1", has: []jobs.Process{old}},
+		"a new job, and the process ended":   {then: []Event{{Kind: Submit, Spec: jobOn(1)}}, want: "n1 alive 5, welcome n1 5 [], heard j/1/0/a, job queued, job starting, start j/1/0/b on n1", ends: []End{{Process: old}}},
+		"the same job, and the process runs": {load: []Event{{Kind: LoadJob, Spec: jobOn(1), Record: jobs.Record{State: jobs.Queued}}}, want: began, has: []jobs.Process{old}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := start("a")
+			m.Step(Event{Kind: Attach, Node: nodeOf("n1"), Epoch: 5})
+			if got, want := text(m.Step(Event{Kind: Submit, Spec: jobOn(1)})), "job queued, job starting, start j/1/0/a on n1"; got != want {
+				t.Fatalf("%q, want %q", got, want)
+			}
+			m = start("b")
+			var got []string
+			for _, e := range x.load {
+				m.Step(e)
+			}
+			for _, e := range append([]Event{{Kind: Attach, Node: nodeOf("n1"), Epoch: 5, Running: x.has, Ended: x.ends}}, x.then...) {
+				got = append(got, text(m.Step(e)))
+			}
+			if got := strings.Join(got, ", "); got != x.want {
+				t.Errorf("%q, want %q", got, x.want)
+			}
+			for _, s := range []struct {
+				e    Event
+				want string
+			}{
+				{Event{Kind: Started, Node: nodeOf("n1"), Epoch: 5, Process: old}, ""},
+				{Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 5, Ended: []End{{Process: old}}}, "heard j/1/0/a"},
+				{Event{Kind: Exited, Node: nodeOf("n1"), Epoch: 5, Ended: []End{{Process: jobs.Process{Job: "j", Attempt: 1, Life: "b"}}}}, "job finished, heard j/1/0/b"},
+			} {
+				if got := text(m.Step(s.e)); got != s.want {
+					t.Errorf("%q, want %q", got, s.want)
+				}
+			}
+		})
+	}
+	// What a machine of an older version has placed goes on.
+	m := start("b")
+	m.Step(Event{Kind: LoadJob, Spec: jobOn(1), Record: jobs.Record{State: jobs.Running, Attempt: 1, Placed: []place.Placement{{Node: "n1"}}}})
+	if got, want := text(m.Step(Event{Kind: Attach, Node: nodeOf("n1"), Epoch: 5, Running: []jobs.Process{{Job: "j", Attempt: 1}}})), "n1 alive 5, welcome n1 5 [j/1/0]"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Two of three nodes do not reach each other: a job on two nodes finds the others, whichever two they are; one on all three fails.
 func TestNodesApart(t *testing.T) {
 	all := []place.NodeID{"n1", "n2", "n3"}

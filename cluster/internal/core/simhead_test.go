@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -92,7 +93,7 @@ func (s *sim) kill() {
 }
 
 func (s *sim) start() {
-	s.head = &Machine{}
+	s.head = &Machine{Life: fmt.Sprint(s.life)}
 	s.dies = -1
 	if !s.calm && s.r.IntN(2) == 0 {
 		s.dies = s.r.IntN(60)

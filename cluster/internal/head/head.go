@@ -124,6 +124,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
 		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}, final: make(chan struct{})}
+	h.core.Life = strings.ToLower(rand.Text())[:10]
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store
 	defer func() {
@@ -483,7 +484,7 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 		if r.Value.Started.IsZero() {
 			r.Value.Started = now
 		}
-		r.Value.Ran = after(r.Value.Ran, rec.Attempt, rec.Placed)
+		r.Value.Ran = after(r.Value.Ran, rec)
 	}
 	if rec.State.Over() {
 		r.Value.Ended = now

@@ -116,7 +116,7 @@ func (p *peer) met(process string, key crypto.Signer, addresses ...string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if id, err := pki.IdentityOf(c.Leaf); err != nil || id.String() != "penstock://"+p.h.ID()+"/job/"+process {
+	if id, err := pki.IdentityOf(c.Leaf); err != nil || !strings.HasPrefix("penstock://"+p.h.ID()+"/job/"+process+"/", id.String()+"/") {
 		p.t.Fatalf("%v, %v; want %s", id, err, process)
 	}
 }
@@ -221,57 +221,58 @@ func TestMeet(t *testing.T) {
 	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: 2, Resources: &pb.Resources{MilliCpus: 1000}}); err != nil {
 		t.Fatal(err)
 	}
+	p0, p1 := "j1/1/0/"+h.core.Life, "j1/1/1/"+h.core.Life
 	for i, p := range []*peer{a, b} {
-		if s := p.hear().GetStart(); s.GetProcess() != []string{"j1/1/0", "j1/1/1"}[i] || s.GetMembers() != 2 || s.GetHost() != "127.0.0.1" {
+		if s := p.hear().GetStart(); s.GetProcess() != []string{p0, p1}[i] || s.GetMembers() != 2 || s.GetHost() != "127.0.0.1" {
 			t.Fatalf("member %d is started as %v", i, s)
 		}
 	}
 	const at0, at1 = "127.0.0.1:4000", "[::1]:4001"
-	k0 := a.listens("j1/1/0", at0)
+	k0 := a.listens(p0, at0)
 	a.silent()                            // the other one has not said where it is
 	for _, other := range []*peer{b, c} { // a's process, that of an attempt that is not there, of a job that is not there, and nonsense
-		for _, process := range []string{"j1/1/0", "j1/2/0", "j1/1/7", "j1/1/-1", "j2/1/0", ""} {
+		for _, process := range []string{p0, "j1/1/0", "j1/1/0/other", strings.Replace(p0, "/1/", "/2/", 1), "j1/1/7", "j1/1/-1", "j2/1/0", ""} {
 			other.listens(process, "127.0.0.1:6666")
 		}
 		other.silent()
 	}
-	k1 := b.listens("j1/1/1", at1)
-	a.met("j1/1/0", k0, at0, at1)
-	b.met("j1/1/1", k1, at0, at1)
-	a.listening("j1/1/0", at0, nil) // it has its certificate, and wants nothing
+	k1 := b.listens(p1, at1)
+	a.met(p0, k0, at0, at1)
+	b.met(p1, k1, at0, at1)
+	a.listening(p0, at0, nil) // it has its certificate, and wants nothing
 	a.silent()
-	k0 = a.listens("j1/1/0", at0) // another one
-	a.met("j1/1/0", k0, at0, at1)
+	k0 = a.listens(p0, at0) // another one
+	a.met(p0, k0, at0, at1)
 	for address, why := range map[string]string{"": "an address and a port", "host:80": "an address and a port", "127.0.0.1:0": "an address and a port", "0.0.0.0:80": "an address and a port", "127.0.0.1": "an address and a port",
 		"[fe80::1%" + strings.Repeat("x", 100) + "]:80": "an address and a port"} {
-		a.listens("j1/1/0", address)
-		a.refused("j1/1/0", why)
+		a.listens(p0, address)
+		a.refused(p0, why)
 	}
-	a.listening("j1/1/0", at0, []byte("no request"))
-	a.refused("j1/1/0", "does not parse")
-	a.listening("j1/1/0", at0, bytes.Repeat([]byte{1}, 20<<10))
-	a.refused("j1/1/0", "at most 16384 are taken")
+	a.listening(p0, at0, []byte("no request"))
+	a.refused(p0, "does not parse")
+	a.listening(p0, at0, bytes.Repeat([]byte{1}, 20<<10))
+	a.refused(p0, "at most 16384 are taken")
 
 	// Another head knows nothing of it: only a waits now, and b, which runs, says where it is.
 	h.Stop(0)
 	h = startHead(t, dir)
-	a, b = attach(t, h, a.id, "j1/1/0"), attach(t, h, b.id, "j1/1/1")
-	k0 = a.listens("j1/1/0", at0)
+	a, b = attach(t, h, a.id, p0), attach(t, h, b.id, p1)
+	k0 = a.listens(p0, at0)
 	a.silent()
-	b.listening("j1/1/1", at1, nil)
-	a.met("j1/1/0", k0, at0, at1)
+	b.listening(p1, at1, nil)
+	a.met(p0, k0, at0, at1)
 	b.silent()
 
 	// One ends: when all have, the head forgets where they were.
-	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/1", Code: 1, Class: "user"}}})
-	if m := a.hear(); m.GetStop().GetProcess() != "j1/1/0" {
+	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: p1, Code: 1, Class: "user"}}})
+	if m := a.hear(); m.GetStop().GetProcess() != p0 {
 		t.Fatalf("the other one hears %v", m)
 	}
-	if m := b.hear(); m.GetHeard() != "j1/1/1" {
+	if m := b.hear(); m.GetHeard() != p1 {
 		t.Fatalf("it hears %v", m)
 	}
-	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/0", Code: -1, Class: "worker"}}})
-	if m := a.hear(); m.GetHeard() != "j1/1/0" {
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: p0, Code: -1, Class: "worker"}}})
+	if m := a.hear(); m.GetHeard() != p0 {
 		t.Fatalf("it hears %v", m)
 	}
 	if err := h.do(t.Context(), func() error {
@@ -291,11 +292,10 @@ func TestEndsInHello(t *testing.T) {
 	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{"x"}, Nodes: 2, Resources: &pb.Resources{MilliCpus: 1000}}); err != nil {
 		t.Fatal(err)
 	}
-	a.hear()
+	p0, p1 := a.hear().GetStart().GetProcess(), b.hear().GetStart().GetProcess()
+	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: p1, Code: 75, Class: "preemption", AgoMs: 30_000}}})
 	b.hear()
-	b.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j1/1/1", Code: 75, Class: "preemption", AgoMs: 30_000}}})
-	b.hear()
-	hello := &pb.Hello{Inventory: &pb.Inventory{Name: "a"}, Exited: []*pb.Exited{{Process: "j1/1/0", Code: 7, Class: "user"}}}
+	hello := &pb.Hello{Inventory: &pb.Inventory{Name: "a"}, Exited: []*pb.Exited{{Process: p0, Code: 7, Class: "user"}}}
 	s := &session{node: a.id, end: func(error) {}, more: make(chan struct{}, 1)}
 	if err := h.do(t.Context(), func() error { return h.begin(s, hello, time.Now().Add(-time.Minute)) }); err != nil {
 		t.Fatal(err)
@@ -393,18 +393,18 @@ func TestRan(t *testing.T) {
 	var rs []ran
 	on := make([]place.Placement, 100)
 	for i := range 20 {
-		rs = after(rs, int64(i+1), on[:1])
+		rs = after(rs, jobs.Record{Attempt: int64(i + 1), Placed: on[:1]})
 	}
 	if len(rs) != mostRan || rs[0].Attempt != 5 || rs[mostRan-1].Attempt != 20 {
 		t.Errorf("%v", rs)
 	}
 	for i := range 3 {
-		rs = after(rs, int64(i+21), on)
+		rs = after(rs, jobs.Record{Attempt: int64(i + 21), Placed: on})
 	}
 	if len(rs) != 2 || rs[0].Attempt != 22 {
 		t.Errorf("%v", rs)
 	}
-	if rs = after(rs, 24, make([]place.Placement, 300)); len(rs) != 1 || len(rs[0].Nodes) != 300 {
+	if rs = after(rs, jobs.Record{Attempt: 24, Placed: make([]place.Placement, 300)}); len(rs) != 1 || len(rs[0].Nodes) != 300 {
 		t.Errorf("%v", rs)
 	}
 }

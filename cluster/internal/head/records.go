@@ -65,6 +65,7 @@ type jobRecord struct {
 // ran is where the processes of an attempt ran: of each node of the job, in order.
 type ran struct {
 	Attempt int64
+	Life    string `json:",omitempty"` // of jobs.Process
 	Nodes   []string
 }
 
@@ -75,9 +76,9 @@ const (
 )
 
 // after is what is remembered when an attempt was placed.
-func after(rs []ran, attempt int64, placed []place.Placement) []ran {
-	x := ran{Attempt: attempt}
-	for _, p := range placed {
+func after(rs []ran, r jobs.Record) []ran {
+	x := ran{Attempt: r.Attempt, Life: r.Life}
+	for _, p := range r.Placed {
 		x.Nodes = append(x.Nodes, string(p.Node))
 	}
 	rs = append(slices.Clone(rs), x)

@@ -42,11 +42,12 @@ func TestSecretsAreLost(t *testing.T) {
 	m := a.hear()
 	for ; m.GetHeard() != ""; m = a.hear() { // what it never got
 	}
-	if s := m.GetStart(); s.GetProcess() != "j3/1/0" || s.GetEnv()["TOKEN"] != "worth" || s.GetEnv()["OTHER"] != "hiding" {
+	third := "j3/1/0/" + h.core.Life
+	if s := m.GetStart(); s.GetProcess() != third || s.GetEnv()["TOKEN"] != "worth" || s.GetEnv()["OTHER"] != "hiding" {
 		t.Fatalf("it hears %v", m)
 	}
-	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: "j3/1/0"}}})
-	for a.hear().GetHeard() != "j3/1/0" { // or what it never got
+	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: third}}})
+	for a.hear().GetHeard() != third { // or what it never got
 	}
 	if err := h.do(t.Context(), func() error {
 		for job, damage := range map[string]string{"j1": " is damaged)", "j2": " is damaged)", "j4": "no such file or directory)"} {
@@ -88,10 +89,11 @@ func TestSecretsAreMasked(t *testing.T) {
 			m := a.hear()
 			for ; m.GetStart() == nil; m = a.hear() {
 			}
+			process := m.GetStart().GetProcess()
 			if got := m.GetStart().GetSecrets(); !slices.Equal(got, []string{"KEY", "LONGER", "SHORT", "TOKEN"}) {
 				t.Errorf("its node is to mask %q", got)
 			}
-			end := &pb.Exited{Process: "j1/1/0", Class: string(jobs.User), Code: 1, Text: x.text, At: []string{"worth.parquet"}}
+			end := &pb.Exited{Process: process, Class: string(jobs.User), Code: 1, Text: x.text, At: []string{"worth.parquet"}}
 			if again {
 				conn, err := h.srv.Node(pki.Identity{Cluster: h.id, Role: pki.Node, Node: a.id})
 				if err != nil {
@@ -105,7 +107,7 @@ func TestSecretsAreMasked(t *testing.T) {
 			} else {
 				a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: end}})
 			}
-			for a.hear().GetHeard() != "j1/1/0" {
+			for a.hear().GetHeard() != process {
 			}
 			list, err := (controlServer{h: h}).Jobs(t.Context(), &pb.JobsRequest{})
 			if err != nil {

@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,11 +34,14 @@ const (
 // session is a node that is attached.
 type session struct {
 	node    string
+	name    string // of the node
+	agent   string // which process the agent is; "": it does not say
 	host    string // from which it comes, and
 	here    string // where it came: addresses; "": the head's own process
 	epoch   uint64
 	lease   atomic.Int64 // records.LeaseID
 	missed  atomic.Bool  // a beat came and has not renewed the lease: the store is away, or was
+	last    atomic.Int64 // when it was heard last, after Head.began
 	end     context.CancelCauseFunc
 	done    <-chan struct{} // closed when it has ended
 	leaving bool            // it was asked to leave (the loop's)
@@ -88,8 +92,9 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(h.ends("")) })()
-	s := &session{node: id, host: peer.Host, here: peer.Here, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
-	if err := h.do(ctx, func() error { return h.begin(s, hello.GetHello(), heard) }); err != nil {
+	s := &session{node: id, name: inv.GetName(), agent: hello.GetHello().GetAgent(), host: peer.Host, here: peer.Here, end: cancel, done: ctx.Done(), more: make(chan struct{}, 1)}
+	s.last.Store(int64(heard.Sub(h.began)))
+	if err := h.enter(ctx, s, hello.GetHello(), heard); err != nil {
 		return err
 	}
 	h.log.Info(fmt.Sprintf("node %s (%s) is attached", id, inv.GetName()), "node", id, "epoch", s.epoch, "address", peer.Host)
@@ -100,6 +105,49 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 		return err
 	}
 	return nil
+}
+
+// enter begins s. Where another agent of the node is attached, from a copy of its folder or one that this one follows, s waits until that one's stream or lease has ended. If it is heard a beat or more after s said hello (what it had
+// said before is read by then), both are there, and s is refused: each would throw the other out, for ever.
+func (h *Head) enter(ctx context.Context, s *session, hello *pb.Hello, heard time.Time) error {
+	for {
+		var other *session
+		err := h.do(ctx, func() error {
+			if other = h.other(s); other != nil {
+				return nil
+			}
+			return h.begin(s, hello, heard)
+		})
+		if err != nil || other == nil {
+			return err
+		}
+		select {
+		case <-other.done:
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(h.cfg.Lease / 12):
+		}
+		if h.began.Add(time.Duration(other.last.Load())).Sub(heard) >= h.cfg.Lease/3 {
+			at := cmp.Or(other.host, "the head's own process")
+			h.log.Warn(fmt.Sprintf("node %s (%s) is attached from %s: a second agent with its identity is refused", s.node, other.name, at), "node", s.node, "address", s.host)
+			return fault.New(fault.Invalid, "another agent with the identity of node %s (name %s) is attached from %s, and this one has a copy of its folder: join this machine with a new token (penstock token create) and another folder (--dir)", s.node, other.name, at)
+		}
+	}
+}
+
+// other is the session of s's node, if it is one of another agent and its stream has not ended.
+func (h *Head) other(s *session) *session {
+	old := h.sessions[s.node]
+	if old == nil || s.agent == "" || old.agent == "" || s.agent == old.agent {
+		return nil
+	}
+	select {
+	case <-old.done:
+		return nil
+	default:
+		return old
+	}
 }
 
 // begin makes s the session of its node, of which hello was heard at a time.
@@ -224,6 +272,7 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 		if err != nil {
 			return err
 		}
+		s.last.Store(int64(time.Since(h.began)))
 		beat, ok := m.GetSay().(*pb.FromAgent_Beat)
 		if !ok {
 			select {

@@ -445,7 +445,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 		var reading sync.WaitGroup
 		for i, node := range a.Nodes {
 			read := func() {
-				if err := h.logOf(all, jobs.Process{Job: id, Attempt: a.Attempt, Member: i}, node, -tail, q.GetFollow(), send); err != nil {
+				if err := h.logOf(all, jobs.Process{Job: id, Attempt: a.Attempt, Member: i, Life: a.Life}, node, -tail, q.GetFollow(), send); err != nil {
 					cancel(err)
 				}
 			}
@@ -500,7 +500,7 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			}
 		}
 		if gone {
-			return send(&pb.LogChunk{Process: p.String(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
+			return send(&pb.LogChunk{Process: p.Short(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
 		}
 		var c *pb.LogChunk
 		timer := time.NewTimer(readMost)
@@ -535,7 +535,7 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			_ = h.do(h.ctx, func() error { delete(h.reads, request); return nil })
 			return fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
-		c.Process = p.String()
+		c.Process = p.Short()
 		if len(c.GetData()) > 0 || c.GetError() != "" || c.GetEnd() {
 			if err := send(c); err != nil {
 				return err

@@ -73,6 +73,7 @@ type Record struct {
 	Cause      Class  // of Why; None: an attempt goes on, or no other cause may take its place any more
 	Drained    bool   // Cause is Preemption, as the node of the process drained
 	Attempt    int64  // 1 is the first; 0: none was placed yet
+	Life       string // of the machine that placed it
 	Code       int64  // of the process that Why is of, or 0
 	Failures   map[Class]int64
 	At         []string // what the process was at that Why is of; of an attempt that goes on: none
@@ -122,24 +123,38 @@ func (s Spec) With(memory, data int64) []place.Member {
 // apart says that a process of the attempt ended as it was to go on elsewhere: it has lost the others, or never reached them, or had a notice of its own.
 func (r *Record) apart() bool { return r.Cause == Preemption && !r.Drained && r.Code == exitAgain }
 
-// Process names a process. It is never used twice.
+// Process names a process. It is never used twice: numbers of jobs and attempts are given again where an older copy of the records is put back, but then by a machine with another Life.
 type Process struct {
 	Job     string
 	Attempt int64
 	Member  int
+	Life    string // of the machine that placed the attempt; "": one of an older version
 }
 
-func (p Process) String() string { return fmt.Sprintf("%s/%d/%d", p.Job, p.Attempt, p.Member) }
+func (p Process) String() string {
+	if p.Life == "" {
+		return p.Short()
+	}
+	return p.Short() + "/" + p.Life
+}
+
+// Short is the name for people.
+func (p Process) Short() string { return fmt.Sprintf("%s/%d/%d", p.Job, p.Attempt, p.Member) }
+
+// Process is a member of the attempt of a job.
+func (r *Record) Process(job string, member int) Process {
+	return Process{job, r.Attempt, member, r.Life}
+}
 
 // ParseProcess is the process that String gives so.
 func ParseProcess(s string) (p Process, ok bool) {
 	f := strings.Split(s, "/")
-	if len(f) != 3 || f[0] == "" {
+	if len(f) < 3 || len(f) > 4 || f[0] == "" {
 		return p, false
 	}
 	a, err := strconv.ParseInt(f[1], 10, 64)
 	m, err2 := strconv.Atoi(f[2])
-	p = Process{f[0], a, m}
+	p = Process{f[0], a, m, strings.Join(f[3:], "")}
 	return p, err == nil && err2 == nil && p.String() == s
 }
 

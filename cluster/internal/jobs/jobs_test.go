@@ -28,7 +28,7 @@ func placed(attempt int64, nodes ...place.NodeID) Event {
 }
 
 func happens(k EventKind, attempt int64, member int) Event {
-	return Event{Kind: k, Process: Process{"j", attempt, member}}
+	return Event{Kind: k, Process: Process{"j", attempt, member, ""}}
 }
 func started(attempt int64, member int) Event { return happens(Started, attempt, member) }
 func gone(attempt int64, member int) Event    { return happens(Gone, attempt, member) }
@@ -411,7 +411,7 @@ func TestDelays(t *testing.T) {
 	for i, id := range []string{"x", "y", "z"} { // of several the first
 		m.Step(Event{Kind: Submit, At: m.now, Spec: Spec{ID: id, Members: make([]place.Member, 1), Budgets: Budgets{Crash: 1}}})
 		m.Step(Event{Kind: Placed, At: m.now, Job: id, Demand: Demand(id, 1), Placed: []place.Placement{{Node: "n1"}}})
-		m.Step(Event{Kind: Exited, At: m.now + time.Duration(i)*time.Millisecond, Process: Process{id, 1, 0}, Class: Crash})
+		m.Step(Event{Kind: Exited, At: m.now + time.Duration(i)*time.Millisecond, Process: Process{id, 1, 0, ""}, Class: Crash})
 	}
 	if at, ok := m.Deadline(); !ok || at != m.now-3*time.Millisecond+time.Second {
 		t.Errorf("%v is due, %v; now is %v", at, ok, m.now)
@@ -457,20 +457,20 @@ func TestWhere(t *testing.T) {
 	var m Machine
 	m.Step(submit(of(2, Budgets{})))
 	m.Step(placed(1, "n1", "n2"))
-	if at, ok := m.Where(Process{"j", 1, 1}); at != "n2" || !ok {
+	if at, ok := m.Where(Process{"j", 1, 1, ""}); at != "n2" || !ok {
 		t.Error(at, ok)
 	}
-	for _, p := range []Process{{"j", 2, 1}, {"j", 1, 2}, {"k", 1, 1}} {
+	for _, p := range []Process{{"j", 2, 1, ""}, {"j", 1, 2, ""}, {"k", 1, 1, ""}, {"j", 1, 1, "x"}} {
 		if at, ok := m.Where(p); ok {
 			t.Errorf("%v is on %s", p, at)
 		}
 	}
-	if on := m.On("n2"); !slices.Equal(on, []Process{{"j", 1, 1}}) {
+	if on := m.On("n2"); !slices.Equal(on, []Process{{"j", 1, 1, ""}}) {
 		t.Error(on)
 	}
 	m.Forget("j") // it is not over
 	m.Step(exited(1, 1, None))
-	if _, ok := m.Where(Process{"j", 1, 1}); ok || len(m.On("n2")) > 0 {
+	if _, ok := m.Where(Process{"j", 1, 1, ""}); ok || len(m.On("n2")) > 0 {
 		t.Error("it has ended")
 	}
 	m.Step(exited(1, 0, None))
@@ -481,13 +481,15 @@ func TestWhere(t *testing.T) {
 	if _, ok := m.Record("j"); ok {
 		t.Error("it was to be forgotten")
 	}
-	for _, s := range []string{"", "j1", "j1/1", "j1/1/x", "j1/01/0", "j1/1/0/0", "/1/0", "j1/+1/0", "j1/1/-0"} {
+	for _, s := range []string{"", "j1", "j1/1", "j1/1/x", "j1/01/0", "j1/1/0/", "j1/1/0/x/y", "/1/0", "j1/+1/0", "j1/1/-0"} {
 		if p, ok := ParseProcess(s); ok {
 			t.Errorf("%q is %v", s, p)
 		}
 	}
-	if p, ok := ParseProcess("j12/3/4"); !ok || p != (Process{"j12", 3, 4}) || p.String() != "j12/3/4" || Of(Demand("j12", 3)) != "j12" {
-		t.Error(p, ok)
+	for s, want := range map[string]Process{"j12/3/4": {"j12", 3, 4, ""}, "j12/3/4/x1": {"j12", 3, 4, "x1"}} {
+		if p, ok := ParseProcess(s); !ok || p != want || p.String() != s || p.Short() != "j12/3/4" || Of(Demand("j12", 3)) != "j12" {
+			t.Error(p, ok)
+		}
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 
 // Machine is the state. The zero value has no jobs.
 type Machine struct {
+	// Life tells the machine from all that had the same records before it: no other has it.
+	Life string
 	// Most is how much memory, from least up to most, each of n processes of a demand, from first on, could have on the nodes there are. Its answer depends on events before only. nil: most.
 	Most func(d place.Demand, first, n int, least, most int64) int64
 
@@ -89,7 +91,7 @@ func (m *Machine) Step(e Event) []Action {
 			m.place(j, e.Placed)
 		}
 	case Started, Waits, Exited, Gone, Drain:
-		if j := m.jobs[e.Process.Job]; j != nil && e.Process.Attempt == j.Attempt {
+		if j := m.jobs[e.Process.Job]; j != nil && e.Process == j.Process(j.ID, e.Process.Member) {
 			if p := j.procs[e.Process.Member]; p != nil {
 				m.process(j, p, e)
 			}
@@ -138,7 +140,7 @@ func (m *Machine) Forget(id string) {
 // Where is the node of a process that belongs to an attempt that goes on, and has not ended.
 func (m *Machine) Where(p Process) (node place.NodeID, ok bool) {
 	j := m.jobs[p.Job]
-	if j == nil || j.Attempt != p.Attempt || j.procs[p.Member] == nil {
+	if j == nil || p != j.Process(j.ID, p.Member) || j.procs[p.Member] == nil {
 		return "", false
 	}
 	return j.procs[p.Member].Node, true
@@ -151,7 +153,7 @@ func (m *Machine) On(node place.NodeID) []Process {
 		j := m.jobs[id]
 		for _, i := range slices.Sorted(maps.Keys(j.procs)) {
 			if j.procs[i].Node == node {
-				ps = append(ps, Process{id, j.Attempt, i})
+				ps = append(ps, j.Process(id, i))
 			}
 		}
 	}
@@ -231,6 +233,7 @@ func (m *Machine) load(s Spec, r Record) {
 
 func (m *Machine) place(j *job, placed []place.Placement) {
 	j.Attempt++
+	j.Life = m.Life
 	j.Suspects, j.Ends = j.suspects()
 	j.State, j.Cause, j.Drained, j.At, j.Notes, j.Placed, j.Memory = Starting, None, false, nil, "", slices.Clone(placed), j.asks[0]
 	j.DataMemory = j.asks[1]
@@ -239,7 +242,7 @@ func (m *Machine) place(j *job, placed []place.Placement) {
 	for _, p := range placed {
 		j.procs[p.Member] = &proc{Placement: p}
 		j.nodes = append(j.nodes, p.Node)
-		m.do(Action{Do: Start, Job: j.ID, Process: Process{j.ID, j.Attempt, p.Member}, Placement: p})
+		m.do(Action{Do: Start, Job: j.ID, Process: j.Process(j.ID, p.Member), Placement: p})
 	}
 }
 
@@ -510,5 +513,5 @@ func (m *Machine) stop(j *job, grace time.Duration) {
 }
 
 func (m *Machine) kill(j *job, member int, grace time.Duration) {
-	m.do(Action{Do: Kill, Job: j.ID, Process: Process{j.ID, j.Attempt, member}, Placement: j.procs[member].Placement, Grace: grace})
+	m.do(Action{Do: Kill, Job: j.ID, Process: j.Process(j.ID, member), Placement: j.procs[member].Placement, Grace: grace})
 }

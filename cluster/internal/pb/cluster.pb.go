@@ -787,6 +787,7 @@ type Hello struct {
 	Running       []string               `protobuf:"bytes,2,rep,name=running,proto3" json:"running,omitempty"` // processes that the agent has from earlier sessions
 	Exited        []*Exited              `protobuf:"bytes,3,rep,name=exited,proto3" json:"exited,omitempty"`   // and what has ended since, until it was heard
 	Waiting       []string               `protobuf:"bytes,4,rep,name=waiting,proto3" json:"waiting,omitempty"` // those of running that have not begun: they wait for their pack, their devices or the other nodes of their job
+	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`     // random, of the agent's process: tells two that have the identity of one node; empty: of an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +848,13 @@ func (x *Hello) GetWaiting() []string {
 		return x.Waiting
 	}
 	return nil
+}
+
+func (x *Hello) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
 }
 
 type Welcome struct {
@@ -953,10 +961,10 @@ func (x *Beat) GetUsed() *Resources {
 	return nil
 }
 
-// Start: a process has an id that is never used twice.
+// Start: a process has an id that is never used twice, also by a head whose records were put back to an older state: LIFE is random, of the head that placed the attempt.
 type Start struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"` // JOB/ATTEMPT/MEMBER
+	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"` // JOB/ATTEMPT/MEMBER/LIFE; of a head of an older version JOB/ATTEMPT/MEMBER
 	Argv          []string               `protobuf:"bytes,2,rep,name=argv,proto3" json:"argv,omitempty"`       // argv[0] "penstock": the agent's own binary
 	Env           map[string]string      `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Pack          string                 `protobuf:"bytes,4,opt,name=pack,proto3" json:"pack,omitempty"` // SHA-256; empty: an empty folder
@@ -3025,12 +3033,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x1a.penstock.cluster.v1.EmptyH\x00R\x04beat\x12\x16\n" +
 	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
 	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peersB\x05\n" +
-	"\x03say\"\xae\x01\n" +
+	"\x03say\"\xc4\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x18\n" +
 	"\arunning\x18\x02 \x03(\tR\arunning\x123\n" +
 	"\x06exited\x18\x03 \x03(\v2\x1b.penstock.cluster.v1.ExitedR\x06exited\x12\x18\n" +
-	"\awaiting\x18\x04 \x03(\tR\awaiting\"N\n" +
+	"\awaiting\x18\x04 \x03(\tR\awaiting\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\"N\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
