@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -131,7 +132,7 @@ func (d *Dataset) Take(ctx context.Context, n int64, o *RunOptions) (arrow.Recor
 	for i := range cols {
 		chunks := t.Column(i).Data().Chunks()
 		if len(chunks) == 0 {
-			cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, t.Schema().Field(i).Type, 0)
+			cols[i] = arrays.Nulls(memory.DefaultAllocator, t.Schema().Field(i).Type, 0)
 		} else if cols[i], err = array.Concatenate(chunks, memory.DefaultAllocator); err != nil {
 			return nil, fault.New(fault.Internal, "joining chunks: %w", err)
 		}

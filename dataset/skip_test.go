@@ -1,8 +1,14 @@
 package dataset_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
+	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +18,9 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/fileset"
+	"github.com/penstock-data/penstock/io/jsonio"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -163,5 +172,106 @@ func TestSkippedInEveryForm(t *testing.T) {
 	first, s := ids(shard.Form{}, nil, 7)
 	if rest, _ := ids(tensor, &s, 100); !slices.Equal(append(first, rest...), want) {
 		t.Errorf("%d rows after a change of the form, or others", len(first)+len(rest))
+	}
+}
+
+// Rows that do not parse behind the last one of a split are rows that were seen, once, whatever the text and its windows are.
+func TestBadRowsAtTheEnd(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir := t.TempDir()
+	text := func(head, good string, n, bad int) []byte {
+		b := []byte(head)
+		for i := range n {
+			b = fmt.Appendf(b, good, i)
+		}
+		return append(b, strings.Repeat("bad\n", bad)...)
+	}
+	put := func(name string, b []byte) {
+		if strings.HasSuffix(name, ".gz") {
+			var z bytes.Buffer
+			w := gzip.NewWriter(&z)
+			if _, err := w.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = z.Bytes()
+		}
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	some, many, none := text("", "{\"id\": %d}\n", 7, 3), text("", "{\"id\": %d}\n", 315, 135), text("", "", 0, 45)
+	table := text("id\n", "%d\n", 315, 135)
+	for name, b := range map[string][]byte{
+		"plain/a.jsonl": many, "plain/b.jsonl": many, "packed/a.jsonl.gz": many, "beside/a.jsonl": many, "beside/b.jsonl.gz": some, "beside/c.jsonl": none, "beside/d.jsonl.gz": none,
+		"nothing/a.jsonl": none, "nothing/b.jsonl": many, "nothing/c.jsonl": none, "table/a.csv": table, "table/b.csv": table,
+	} {
+		put(name, b)
+	}
+	ints := map[string]string{"id": "int64"}
+	for _, c := range []struct {
+		folder     string
+		counted    bool
+		good, rows int64
+	}{{"plain", false, 630, 900}, {"packed", true, 315, 450}, {"beside", true, 322, 550}, {"nothing", false, 315, 540}, {"table", false, 630, 900}, {"table", true, 630, 900}} { // fewer than 1,000 are judged at the end
+		files := fileset.Options{Paths: []string{filepath.Join(dir, c.folder) + "/"}}
+		ds := dataset.Read(jsonio.New(jsonio.Options{Options: files, Types: ints}))
+		if c.folder == "table" {
+			ds = dataset.Read(csvio.New(csvio.Options{Options: files, Types: ints, Multiline: c.counted}))
+		}
+		said := fmt.Sprintf("on_error: %d of %d rows", c.rows-c.good, c.rows)
+		exact := float64(c.rows-c.good) / float64(c.rows)
+		shuffles := []shard.Shuffle{{Mode: shard.ModeNone}, {}, {Lanes: 2, WindowBytes: 100}, {Lanes: 3, WindowBytes: 4000}}
+		if c.counted {
+			shuffles = []shard.Shuffle{{Mode: shard.ModeNone}, {}, {Lanes: 2, WindowRows: 16}, {Lanes: 1, WindowRows: 333}}
+		}
+		for _, s := range shuffles {
+			var log strings.Builder
+			o := dataset.ShardOptions{RunOptions: dataset.RunOptions{OnError: &ops.OnError{Policy: "skip", MaxRate: exact + 0.0001}, Log: slog.New(slog.NewTextHandler(&log, nil)), Memory: 64 << 20},
+				Options: shard.Options{GlobalBatch: 50, Tail: shard.TailPad, Shuffle: &s}}
+			if rows, _ := dealt(t, ds, o, 0); int64(len(rows)) != c.good || !strings.Contains(log.String(), said) {
+				t.Errorf("%s, %+v: %d samples, want %d; %s", c.folder, s, len(rows), c.good, log.String())
+			}
+			o.OnError.MaxRate = exact - 0.0001
+			if _, err := epoch(t, ds, o); fault.CodeOf(err) != fault.Exhausted || !strings.Contains(err.Error(), said) {
+				t.Errorf("%s, %+v: %v", c.folder, s, err)
+			}
+		}
+		run := &dataset.RunOptions{OnError: &ops.OnError{Policy: "skip", MaxRate: exact + 0.0001}, Memory: 64 << 20}
+		if st, err := ds.Drain(t.Context(), run); err != nil || st.RowsOut != c.good || st.Skipped != c.rows-c.good {
+			t.Errorf("%s: %+v, %v", c.folder, st, err)
+		}
+		run.OnError.MaxRate = exact - 0.0001
+		if _, err := ds.Drain(t.Context(), run); fault.CodeOf(err) != fault.Exhausted {
+			t.Errorf("%s: %v", c.folder, err)
+		}
+	}
+}
+
+// epoch is how many samples an epoch has.
+func epoch(t *testing.T, ds *dataset.Dataset, o dataset.ShardOptions) (samples int, err error) {
+	t.Helper()
+	o.Epochs = 1
+	its, err := ds.Shards(t.Context(), 1, &o)
+	if err != nil {
+		return 0, err
+	}
+	defer its[0].Close()
+	for {
+		b, err := its[0].Next(t.Context())
+		if err == io.EOF {
+			return samples, nil
+		}
+		if err != nil {
+			return samples, err
+		}
+		samples += b.Real()
+		b.Release()
 	}
 }

@@ -322,14 +322,17 @@ func (c *Collator) record(recs []arrow.RecordBatch, runs []gather.Run, o BatchSh
 
 // emptyRow is one row of nulls, or zero values where there must be none.
 func emptyRow(schema *arrow.Schema) arrow.RecordBatch {
-	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
-	defer b.Release()
+	cols := make([]arrow.Array, schema.NumFields())
 	for i, f := range schema.Fields() {
 		if f.Nullable {
-			b.Field(i).AppendNull()
+			cols[i] = gather.Nulls(memory.DefaultAllocator, f.Type, 1)
 		} else {
-			b.Field(i).AppendEmptyValue()
+			b := array.NewBuilder(memory.DefaultAllocator, f.Type)
+			defer b.Release()
+			b.AppendEmptyValue()
+			cols[i] = b.NewArray()
 		}
+		defer cols[i].Release()
 	}
-	return b.NewRecordBatch()
+	return array.NewRecordBatch(schema, cols, 1)
 }

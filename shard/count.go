@@ -76,8 +76,13 @@ feed:
 
 func countSplit(ctx context.Context, t driver.Table, i int) (n int64, err error) {
 	rd, err := t.Open(ctx, i, &driver.ScanOptions{
-		Columns:  []string{},
-		OnBadRow: func(error) error { return nil }, // it keeps its number; the run fails or skips it
+		Columns: []string{},
+		OnBadRow: func(err error) error { // it keeps its number; the run fails or skips it
+			if row, ok := fault.PlaceOf(err).Row.Get(); ok {
+				n = row + 1
+			}
+			return nil
+		},
 	})
 	if err != nil {
 		return 0, err
@@ -96,6 +101,9 @@ func countSplit(ctx context.Context, t driver.Table, i int) (n int64, err error)
 	}
 }
 
+// countVersion changes with how rows are counted: counts of another one are not read.
+const countVersion = 2
+
 // countFile is where counts of t are kept; "" where they cannot be.
 func countFile(ctx context.Context, t driver.Table) string {
 	fp, err := t.Fingerprint(ctx)
@@ -103,7 +111,7 @@ func countFile(ctx context.Context, t driver.Table) string {
 		return ""
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, fp)
+	fmt.Fprintln(h, countVersion, fp)
 	writeTimes(h, t)
 	dir, err := os.UserCacheDir()
 	if err != nil {

@@ -527,3 +527,22 @@ func TestFromTheLastStep(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// A step whose lists are all empty is padded to none.
+func TestEmptyLists(t *testing.T) {
+	file, pq, ledger := filepath.Join(t.TempDir(), "a.jsonl"), t.TempDir(), filepath.Join(t.TempDir(), "ledger")
+	if err := os.WriteFile(file, []byte(`{"id": 1, "a": [], "b": []}`+"\n"+`{"id": 2, "a": [], "b": []}`+"\n"+`{"id": 3, "a": [1], "b": []}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, "run", writeSpec(t, fmt.Sprintf("version: 1\nsource: {json: {paths: [%q], types: {b: 'list<int>'}}}\nsink: {parquet: {path: %q}}\n", file, pq)))
+	s := writeSpec(t, fmt.Sprintf("version: 1\nsource: {parquet: {paths: [%q]}}\nshards: {global_batch: 2, tail: pad, shuffle: none, columns: {id: int64, a: {lists: pad}, b: {lists: pad}}}\n", pq))
+	want := `{"step":0,"rank":0,"n":0,"row":{"id":1,"a":[],"a.lengths":0,"b":[],"b.lengths":0}}` + "\n" +
+		`{"step":0,"rank":0,"n":1,"row":{"id":2,"a":[],"a.lengths":0,"b":[],"b.lengths":0}}` + "\n" +
+		`{"step":1,"rank":0,"n":2,"row":{"id":3,"a":[1],"a.lengths":1,"b":[],"b.lengths":0}}` + "\n"
+	if got := ok(t, "batches", s, "--format", "jsonl", "--ledger-out", ledger); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := ok(t, "replay", s, "--step", "0", "--format", "jsonl", "--ledger", ledger); got != strings.Join(lines(want)[:2], "") {
+		t.Error(got)
+	}
+}

@@ -177,7 +177,7 @@ var arrowTypes = map[shard.DType]arrow.DataType{
 	shard.Float64: arrow.PrimitiveTypes.Float64,
 }
 
-// arrayData is a tensor as an array of lists of fixed size.
+// arrayData is a tensor as an array of lists of fixed size. Arrow has none of size 0: those are lists without items.
 func arrayData(t shard.Tensor) arrow.ArrayData {
 	raw, n := t.Data, 1
 	for _, d := range t.Shape {
@@ -201,7 +201,14 @@ func arrayData(t shard.Tensor) arrow.ArrayData {
 		for _, d := range t.Shape[:k] {
 			rows *= d
 		}
-		list := array.NewData(arrow.FixedSizeListOfNonNullable(int32(t.Shape[k]), data.DataType()), rows, []*memory.Buffer{nil}, []arrow.ArrayData{data}, 0, 0)
+		var dt arrow.DataType = arrow.ListOfNonNullable(data.DataType())
+		bufs := []*memory.Buffer{nil}
+		if size := t.Shape[k]; size > 0 {
+			dt = arrow.FixedSizeListOfNonNullable(int32(size), data.DataType())
+		} else {
+			bufs = append(bufs, memory.NewBufferBytes(make([]byte, 4*(rows+1))))
+		}
+		list := array.NewData(dt, rows, bufs, []arrow.ArrayData{data}, 0, 0)
 		data.Release()
 		data = list
 	}

@@ -59,7 +59,7 @@ func Record(alloc memory.Allocator, schema *arrow.Schema, recs []arrow.RecordBat
 		}
 		var err error
 		if len(cols) == 0 {
-			out[i] = array.MakeArrayOfNull(alloc, schema.Field(i).Type, 0)
+			out[i] = Nulls(alloc, schema.Field(i).Type, 0)
 		} else if out[i], err = Column(alloc, cols, runs); err != nil {
 			return nil, fault.Wrap(err, fault.Place{Column: schema.Field(i).Name})
 		}
@@ -354,14 +354,4 @@ func (b *build) concatenate() (arrow.ArrayData, error) {
 	d := out.Data()
 	d.Retain()
 	return d, nil
-}
-
-// None is a record batch without rows, of any types: arrow's builders lack some. It holds no memory.
-func None(schema *arrow.Schema) arrow.RecordBatch {
-	cols := make([]arrow.Array, schema.NumFields())
-	for i, f := range schema.Fields() {
-		cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
-		defer cols[i].Release()
-	}
-	return array.NewRecordBatch(schema, cols, 0)
 }

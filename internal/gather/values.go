@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/mem"
 )
 
 // view reads bytes as values of a type without pointers. Processors that Penstock
@@ -226,6 +227,9 @@ func (b *build) dictionary(dt arrow.DataType, t *arrow.DictionaryType) (arrow.Ar
 			}
 		}
 		return array.NewDataWithDictionary(dt, b.rows, b.bufs, b.nulls, 0, dict), nil
+	}
+	if t.ValueType.ID() == arrow.NULL { // the unifier panics
+		return nulls(mem.Zeroed{Allocator: b.alloc}, dt, b.rows), nil
 	}
 	u, err := array.NewDictionaryUnifier(b.alloc, t.ValueType)
 	if err != nil {

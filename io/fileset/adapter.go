@@ -7,6 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -266,7 +267,7 @@ func fromBuffers(t arrow.DataType, n, nulls int, bufs ...*memory.Buffer) arrow.A
 // repeat makes n times v, which is of a type that partitions may have, or null.
 func repeat(v value, t arrow.DataType, n int, alloc memory.Allocator) arrow.Array {
 	if v.v == nil {
-		return array.MakeArrayOfNull(zeroed{alloc}, t, n)
+		return gather.Nulls(alloc, t, n)
 	}
 	b := array.NewBuilder(alloc, t)
 	defer b.Release()
@@ -281,22 +282,6 @@ func repeat(v value, t arrow.DataType, n int, alloc memory.Allocator) arrow.Arra
 		appendValue(b, v)
 	}
 	return b.NewArray()
-}
-
-// zeroed is what MakeArrayOfNull takes for granted.
-type zeroed struct{ memory.Allocator }
-
-func (z zeroed) Allocate(n int) []byte {
-	b := z.Allocator.Allocate(n)
-	clear(b)
-	return b
-}
-
-func (z zeroed) Reallocate(n int, b []byte) []byte {
-	old := len(b)
-	b = z.Allocator.Reallocate(n, b)
-	clear(b[min(old, len(b)):])
-	return b
 }
 
 func appendValue(b array.Builder, v value) {

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
 )
 
@@ -443,7 +444,7 @@ func (a *assembly) padded(item arrow.ArrayData, o *leafOut, size int) (arrow.Arr
 			pieces = append(pieces, array.NewSlice(all, int64(from), int64(from+k)))
 			from += k
 		} else {
-			pieces = append(pieces, array.MakeArrayOfNull(a.acct.alloc, all.DataType(), k))
+			pieces = append(pieces, arrays.Nulls(a.acct.alloc, all.DataType(), k))
 		}
 		i = to
 	}

@@ -98,26 +98,27 @@ func (f *filling) collect(w *winPlan) (n int64, err error) {
 			feed := p.now.feeds[s.leaf]
 			had := len(f.blocks)
 			base := n - s.from // known once all is read, of bytes
-			first, end, err = feed.take(p.ctx, s.task, s.edge, func(b *exec.Block) error { return f.add(b, base) }, &p.skipped)
+			err = feed.take(p.ctx, s.task, s.edge, func(b *exec.Block) error { return f.add(b, base) }, &p.skipped)
 			if err != nil {
 				return n, err
 			}
-			p.skipped.rows += end - first
 			if had < len(f.blocks) {
 				splits++
 			}
 			for _, b := range f.blocks[had:] {
 				rows += int64(b.n)
 			}
+			passed := s.rows
 			first, end = s.from, s.from+s.rows
 			if bytes {
-				if first, end, err = feed.tasks[s.task].window(s.edge); err != nil {
+				if first, end, passed, err = feed.tasks[s.task].window(s.edge); err != nil {
 					return n, err
 				}
 				for i := range f.blocks[had:] {
 					f.blocks[had+i].base = n - first
 				}
 			}
+			p.skipped.rows += passed
 		} else if !bytes {
 			first, end = s.from, s.from+s.rows
 		}

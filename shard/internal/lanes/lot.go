@@ -26,12 +26,13 @@ type task struct {
 	gone     chan struct{} // closed when an attempt at it has ended
 	once     sync.Once
 
-	mu   sync.Mutex
-	prev *task   // which it goes on from; nil: none, or it is gone
-	rows []int64 // the edges in rows of the split, as far as known
-	ends []int64 // rows behind the last ones read before; not for tasks in rows
-	some int64   // 1 + the first row read; 0: none so far
-	cuts []cut   // batches handed out so far: another attempt gives the same ones
+	mu    sync.Mutex
+	prev  *task   // which it goes on from; nil: none, or it is gone
+	rows  []int64 // the edges in rows of the split, as far as known
+	ends  []int64 // rows behind the last ones read before; not for tasks in rows
+	some  int64   // 1 + the first row read; 0: none so far
+	begin int64   // 1 + the row at which it begins, those that do not parse among them; 0: not known yet
+	cuts  []cut   // batches handed out so far: another attempt gives the same ones
 }
 
 // cut is a batch: positions of the first row and of the one behind the last.
@@ -48,18 +49,31 @@ func (t *task) edge(k int) (int64, bool) {
 }
 
 // window is the first row of the k-th window that was read, and the one behind its last: rows before
-// and behind that do not parse are no rows of it, whatever task reads them. Not for tasks in rows.
-func (t *task) window(k int) (first, end int64, err error) {
+// and behind that do not parse are no rows of it, whatever task reads them. They are among those passed. Not for tasks in rows.
+func (t *task) window(k int) (first, end, passed int64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if k >= len(t.ends) {
-		return 0, 0, internal("the run ended before byte %d of split %d", t.edges[k], t.split)
+		return 0, 0, 0, internal("the run ended before byte %d of split %d", t.edges[k], t.split)
 	}
-	if first = max(t.some-1, 0); k > 0 {
-		first = t.rows[k-1]
+	first, passed = max(t.some-1, 0), t.rows[k]-max(t.begin-1, 0)
+	if k > 0 {
+		first, passed = t.rows[k-1], t.rows[k]-t.rows[k-1]
 	}
-	return first, max(t.ends[k], first), nil
+	return first, max(t.ends[k], first), passed, nil
 }
+
+// begins notes that t begins at row, if that is not known.
+func (t *task) begins(row int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begin == 0 {
+		t.begin = row + 1
+	}
+}
+
+// end is the row at which t ends in the split; false: that is not known.
+func (t *task) end() (int64, bool) { return t.edge(len(t.edges) - 1) }
 
 // lot keeps the readers of a leaf open from window to window: a lane reads its
 // splits one after another, with pauses. A reader in the lot stands at a place in
@@ -150,9 +164,21 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 		if err := await(ctx, prev.gone); err != nil {
 			return nil, err
 		}
+		if row, ok := prev.end(); ok {
+			t.begins(row)
+		}
 		t.mu.Lock()
 		t.prev = nil
 		t.mu.Unlock()
+	}
+	var bad func(error) error
+	if o.OnBadRow != nil {
+		bad = func(err error) error {
+			if row, ok := fault.PlaceOf(err).Row.Get(); ok {
+				t.begins(row)
+			}
+			return o.OnBadRow(err)
+		}
 	}
 	for {
 		l.mu.Lock()
@@ -165,7 +191,7 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 			l.idle.kept.Add(-p.kept)
 			p.kept = 0
 			l.mu.Unlock()
-			p.bad.Store(&o.OnBadRow)
+			p.bad.Store(&bad)
 			return p, nil
 		}
 		done := p.done
@@ -195,8 +221,8 @@ func (l *lot) take(ctx context.Context, t *task, o *driver.ScanOptions) (*laneRe
 	if l.bytes {
 		so.FromRow, so.FromByte, so.Offsets = 0, t.from, true
 	}
-	if o.OnBadRow != nil {
-		p.bad.Store(&o.OnBadRow)
+	if bad != nil {
+		p.bad.Store(&bad)
 		so.OnBadRow = func(err error) error {
 			if row, ok := fault.PlaceOf(err).Row.Get(); ok {
 				p.badEnd.Store(row + 1)
@@ -344,7 +370,7 @@ func (s *slice) Close() error {
 			s.p.told[i] = now
 		}
 	}
-	whole := s.err == io.EOF && len(s.back) == 0 && !s.ended && !s.t.last
+	whole := s.err == io.EOF && len(s.back) == 0 && !s.t.last // at the end of the split, too: tasks behind it find nothing more
 	for _, b := range s.back {
 		b.Record.Release()
 	}
@@ -420,6 +446,7 @@ func (s *slice) next(ctx context.Context) (driver.Batch, error) {
 		if int64(len(b.Offsets)) != n {
 			return driver.Batch{}, internal("%d offsets for %d rows", len(b.Offsets), n)
 		}
+		s.t.begins(b.Row)
 		s.settle(b)
 		k = int64(before(b.Offsets, t.to))
 	}
@@ -465,7 +492,7 @@ func (s *slice) settle(b driver.Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for len(t.rows) < len(t.edges) {
-		row, end := s.at, s.at
+		row, end := max(s.at, s.p.badEnd.Load(), t.begin-1), s.at
 		if !s.ended {
 			i := before(b.Offsets, t.edges[len(t.rows)])
 			if i == len(b.Offsets) {

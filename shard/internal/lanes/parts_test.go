@@ -270,7 +270,7 @@ func TestFeedTake(t *testing.T) {
 		skipped := newSkips(&Source{})
 		for _, w := range want {
 			var ids []int64
-			_, _, err := f.take(context.Background(), w.task, w.edge, func(b *exec.Block) error {
+			err := f.take(context.Background(), w.task, w.edge, func(b *exec.Block) error {
 				ids = append(ids, exectest.Ids(b.Batch)...)
 				b.Release()
 				return nil

@@ -454,15 +454,9 @@ type feed struct {
 	ended  int         // tasks before this one are through
 }
 
-// take gives the blocks of task t up to its k-th edge to each, which takes them over; none is empty. They
-// cover rows first to end-1 of the split.
-func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error, skipped *skips) (first, end int64, err error) {
-	first, end = -1, -1
+// take gives the blocks of task t up to its k-th edge to each, which takes them over; none is empty.
+func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error, skipped *skips) (err error) {
 	add := func(b *exec.Block) error {
-		if first < 0 {
-			first = b.Row
-		}
-		end = b.Row + b.Span
 		if b.Batch.NumRows() == 0 {
 			b.Release()
 			return nil
@@ -478,7 +472,7 @@ func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error,
 				break
 			}
 			if err != nil {
-				return first, end, err
+				return err
 			}
 			skipped.add(b.Skipped)
 		}
@@ -500,7 +494,7 @@ func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error,
 			// The span of a part of a row's copies ends before that row.
 			to := b.Row + b.Span
 			if err := add(b); err != nil {
-				return first, end, err
+				return err
 			}
 			if known && to == edge && k < len(f.tasks[t].edges)-1 {
 				break
@@ -509,12 +503,9 @@ func (f *feed) take(ctx context.Context, t, k int, each func(*exec.Block) error,
 		}
 		head, tail := halve(b, edge)
 		f.rest = tail
-		if err := add(head); err != nil {
-			return first, end, err
-		}
-		break
+		return add(head)
 	}
-	return max(first, 0), max(end, 0), nil
+	return nil
 }
 
 // halve cuts b, which it takes over, before position edge.
