@@ -185,7 +185,7 @@ func TestRefused(t *testing.T) {
 		want       []string // on each node
 	}{
 		{"a closure", "closure", here, nil, []string{"register it: ops.RegisterFilter(", "register it: ops.RegisterFilter("}},
-		{"other data", "write", []string{dir, other}, nil, []string{"node 1", "it does not run the same as node 0: data of"}},
+		{"other data", "write", []string{dir, other}, nil, []string{"node 1", "it does not run the same as node 0: data of", "name a bucket, or a folder that they share"}},
 		{"another program", "write", here, []string{exe, changed}, []string{"program is \"sha256:", "it does not run the same as node 0: program is \"sha256:"}},
 		{"a failing row", "fails", here, nil, []string{"-50", ""}},
 	} {
