@@ -210,12 +210,19 @@ func filesWith(t *testing.T, dir, text string) (all []string) {
 
 // A job whose log cannot be written ends as it would, and who follows it, and lists it, is told.
 func (c *testCluster) looksAtFullLog(t *testing.T) {
-	before, err := strconv.Atoi(strings.TrimPrefix(c.detach("true"), "j"))
+	// Where the next job's log will be is known from that of the one before.
+	before := c.detach("true", "--labels", "zone=a")
+	c.until(before, func(j jobJSON) bool { return j.State == "finished" })
+	had, err := filepath.Glob(filepath.Join(c.dir, "a", "logs", before+"-1-0*"))
+	if err != nil || len(had) != 1 {
+		t.Fatal(had, err)
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(before, "j"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := fmt.Sprint("j", before+1)
-	log := filepath.Join(c.dir, "a", "logs", id+"-1-0", "attempt-1", "process.log")
+	id := fmt.Sprint("j", n+1)
+	log := filepath.Join(filepath.Dir(had[0]), id+strings.TrimPrefix(filepath.Base(had[0]), before), "attempt-1", "process.log")
 	if err := os.MkdirAll(filepath.Dir(log), 0o700); err != nil {
 		t.Fatal(err)
 	}
