@@ -187,7 +187,8 @@ step, then rank. The samples and their order depend on the spec, the data, the s
 
 --state-out writes where the job stands after the last step printed, also after an interrupt; --from
 goes on from there, with any number of ranks and any batch size. After the end of an epoch the state is the
-beginning of the next one; from a state in which no step of its epoch is left, --from goes on with the next one, too. --ledger-out writes how many samples each window had that was read, for replay.
+beginning of the next one; from a state in which no step of its epoch is left, --from goes on with the next one, too.
+--ledger-out writes how many samples each window had that was read, for replay.
 
 ` + formatsHelp + `
 

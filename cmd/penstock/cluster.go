@@ -126,9 +126,8 @@ func (o *offer) flags(c *cobra.Command, cpus, gpus, memory string) {
 
 // checkCPUs refuses what is no number of CPUs; 0 is one.
 func checkCPUs(flag string, cpus float64) error {
-	const least, most = 0.001, 1e6
-	if cpus != 0 && !(cpus >= least && cpus <= most) { // NaN, too
-		return usage("%s %v: want a number of CPUs, from %v to %v", flag, cpus, least, most)
+	if cpus != 0 && !(cpus >= 0.001 && cpus <= 1e6) { // NaN, too
+		return usage("%s %v: want a number of CPUs, from 0.001 to 1000000", flag, cpus)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ func init() { program.Stock(version) }
 const (
 	exitHelp = `Exit codes: 0 done; 1 the run failed, also where data is missing, changes meanwhile or may not be read; 2 a mistake
 in the command line, in the spec, or in another file that one of them names (a state, a ledger; not the data), or it
-cannot be read; also where data has other types than the spec wants, or is of a kind that this build does not read; 130 interrupted (SIGINT); 143 told to end (SIGTERM).`
+cannot be read; also where data has other types than the spec wants, or is of a kind that this build does not read;
+130 interrupted (SIGINT); 143 told to end (SIGTERM).`
 
 	exitOK     = 0
 	exitFailed = 1

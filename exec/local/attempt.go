@@ -386,16 +386,13 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 			err = p.within(&batch)
 		}
 		if err == io.EOF {
-			if a.r.opt.Spans {
-				if err := c.flush(end); err != nil {
-					return err
-				}
-				return c.end()
-			}
-			if n := len(c.pending); n > 0 { // rows that do not parse, behind the last batch
+			if n := len(c.pending); n > 0 && !a.r.opt.Spans { // rows that do not parse, behind the last batch
 				end = max(end, c.pending[n-1].Row+1)
 			}
-			return c.flush(end)
+			if err := c.flush(end); err != nil || !a.r.opt.Spans {
+				return err
+			}
+			return c.end()
 		}
 		if err != nil {
 			return a.scanErr(err)

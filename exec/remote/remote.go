@@ -392,11 +392,7 @@ func differs(mine, theirs [][2]string) error {
 				at++
 			}
 			at = max(at-40, 0)
-			hint := ""
-			if strings.HasPrefix(name, "data of ") {
-				hint = "; all nodes read the same files, of the same sizes and content: name a bucket, or a folder that they share"
-			}
-			return fault.New(fault.Invalid, "it does not run the same as node 0: %s is %q here, %q there%s", name, short(a[1][at:]), short(b[1][at:]), hint)
+			return fault.New(fault.Invalid, "it does not run the same as node 0: %s is %q here, %q there; all nodes run the same program and plan on the same files: name a bucket, or a folder that they share", name, short(a[1][at:]), short(b[1][at:]))
 		}
 	}
 	return nil

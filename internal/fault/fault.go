@@ -40,8 +40,11 @@ const (
 var names = [...]string{"unknown", "canceled", "invalid", "not_found", "exists", "corrupt", "row_error", "user_code",
 	"exhausted", "unavailable", "worker_lost", "stalled", "unsupported", "internal", "denied", "changed"}
 
+// Known reports whether c is one of the codes, which follow each other from Unknown on.
+func (c Code) Known() bool { return int(c) < len(names) }
+
 func (c Code) String() string {
-	if int(c) < len(names) {
+	if c.Known() {
 		return names[c]
 	}
 	return fmt.Sprintf("code(%d)", uint8(c))

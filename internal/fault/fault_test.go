@@ -6,7 +6,7 @@ import (
 )
 
 func TestParseCode(t *testing.T) {
-	for c := Unknown; c <= Changed; c++ {
+	for c := Unknown; c.Known(); c++ {
 		if got := ParseCode(c.String()); got != c {
 			t.Errorf("%v is read as %v", c, got)
 		}

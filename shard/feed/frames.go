@@ -161,7 +161,7 @@ func (r *reader) batch(kind byte, meta []byte) (item, error) {
 // remoteError is the error of a frame.
 func remoteError(meta []byte) error {
 	code, text := fault.Unknown, "without a text"
-	if len(meta) > 0 && fault.Code(meta[0]) <= fault.Changed {
+	if len(meta) > 0 && fault.Code(meta[0]).Known() {
 		code = fault.Code(meta[0])
 	}
 	if len(meta) > 1 {

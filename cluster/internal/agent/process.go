@@ -261,12 +261,10 @@ type limit struct {
 
 // memoryFlag is that of the command line by which a process has its memory.
 func memoryFlag(s *pb.Start) string {
-	_, rest, _ := strings.Cut(s.GetProcess(), "/")
-	_, rest, _ = strings.Cut(rest, "/")
-	number, _, _ := strings.Cut(rest, "/")
-	member, err := strconv.ParseInt(number, 10, 64)
-	if err == nil && member >= s.GetMembers()-s.GetData() && s.GetData() > 0 {
-		return "--data-memory"
+	if id := strings.Split(s.GetProcess(), "/"); len(id) > 2 && s.GetData() > 0 { // JOB/ATTEMPT/MEMBER
+		if member, err := strconv.ParseInt(id[2], 10, 64); err == nil && member >= s.GetMembers()-s.GetData() {
+			return "--data-memory"
+		}
 	}
 	return "--memory"
 }

@@ -100,7 +100,7 @@ func (h *Head) trim() {
 			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
 				v := oldest.Value
 				why, _, _ := strings.Cut(v.Record.Why, "\n")
-				r.Value.Past = &pastRecord{Name: v.Job.GetName(), State: v.Record.State, Why: strings.ToValidUTF8(why[:min(len(why), mostWhy)], ""), Attempt: v.Record.Attempt, Code: v.Record.Code,
+				r.Value.Past = &pastRecord{Name: v.Job.GetName(), State: v.Record.State, Why: prefix(why, mostWhy), Attempt: v.Record.Attempt, Code: v.Record.Code,
 					Submitted: v.Submitted, Started: v.Started, Ended: v.Ended}
 				ended = &r
 				ops = append(ops, h.t.submissions.PutOp(r))

@@ -467,23 +467,21 @@ func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
 	at := x.GetAt()
 	at = at[:min(len(at), mostAt)]
 	for i, s := range at {
-		at[i] = begin(s, 1<<10)
+		at[i] = prefix(s, 1<<10)
 	}
-	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: begin(x.GetText(), 4<<10), At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
+	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: prefix(x.GetText(), 4<<10), At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
 }
 
-// begin is that of a text, of up to n bytes in whole characters: no message carries others.
-func begin(s string, n int) string {
+// prefix is what a text begins with, up to n bytes in whole characters: no message carries others.
+func prefix(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-var (
-	nodeID = regexp.MustCompile(`^n[0-9]+$`)
-	idOf   = regexp.MustCompile(`^[jn][0-9]+$`) // of jobs and nodes
-)
+// idOf are ids of jobs and nodes, which commands take in place of a name.
+var idOf = regexp.MustCompile(`^[jn][0-9]+$`)
 
 // odd says that a text cannot be shown in a line.
 func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
@@ -498,8 +496,8 @@ func checkInventory(inv *pb.Inventory) error {
 		return fault.New(fault.Invalid, "node %s offers %d GPUs and names %d", inv.GetName(), c.GetGpus(), len(inv.GetDevices()))
 	case inv.GetName() == "" || len(inv.GetName()) > 253 || odd(inv.GetName()):
 		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes without control characters; this is not: %.300q", inv.GetName())
-	case nodeID.MatchString(inv.GetName()):
-		return fault.New(fault.Invalid, "a node called %s would be taken for the node of that id: give it another name with --name", inv.GetName())
+	case idOf.MatchString(inv.GetName()):
+		return fault.New(fault.Invalid, "a node called %s would be taken for the job or node of that id: give it another name with --name", inv.GetName())
 	}
 	for i, d := range inv.GetDevices() {
 		if slices.Contains(inv.GetDevices()[:i], d) {

@@ -13,7 +13,7 @@ import (
 
 var codes = func() map[string]fault.Code {
 	m := map[string]fault.Code{}
-	for c := fault.Unknown; c <= fault.Denied; c++ {
+	for c := fault.Unknown; c.Known(); c++ {
 		m[c.String()] = c
 	}
 	return m

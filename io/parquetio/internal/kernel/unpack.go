@@ -31,7 +31,7 @@ func unpack[T uint32 | uint64](dst []T, src []byte, width uint) {
 	}
 }
 
-// unpackAll is unpack where src goes on for bitpack.PaddingInt64 behind the values. bitpack has assembly for amd64 and arm64; its Go takes twice as long as this.
+// unpackAll is unpack where src goes on for bitpack.PaddingInt64 behind the values. bitpack has assembly for amd64 and arm64; its Go puts each value together from two words.
 func unpackAll[T uint32 | uint64](dst []T, src []byte, width uint) {
 	if asm || runtime.GOARCH == "arm64" || width > 64-7 {
 		bitpack.Unpack(dst, src, width)
