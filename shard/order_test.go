@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ var kept = []uint64{
 // overGraphs checks n random graphs behind those that are kept, or that of PENSTOCK_SEED.
 func overGraphs(t *testing.T, n int, check func(g *graph, t *testing.T, sum *tally) error) (sum tally) {
 	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a small heap of short lives
 	seeds := slices.Clone(kept)
 	base := rand.Uint64()
 	for i := range n {
