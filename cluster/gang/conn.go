@@ -9,16 +9,25 @@ import (
 
 // TLS reads and writes a record at a time, of 16 KiB at most. What lies under it makes one call of the system of several.
 const (
-	readAhead   = 64 << 10
-	gatherMost  = 128 << 10
+	readAhead   = 256 << 10
+	gatherMost  = 320 << 10
 	gatherLeast = 16 << 10 // what is written in one record goes out as it is
 )
+
+// Corker is what connections of a gang have beside net.Conn's methods.
+type Corker interface {
+	// Cork lets what is written wait, until there is much of it or Uncork is called. Whoever writes large things in pieces makes fewer calls of the system that way.
+	Cork()
+	// Uncork writes what waits. After an error the connection may have ended anywhere.
+	Uncork() error
+}
 
 // conn is a connection of a gang.
 type conn struct {
 	*tls.Conn
 	wire    *wire
 	writing sync.Mutex
+	corked  bool // needs writing
 }
 
 // client and server are conns over a connection whose handshake is to come.
@@ -32,11 +41,27 @@ func server(raw net.Conn, cfg *tls.Config) *conn {
 	return &conn{Conn: tls.Server(w, cfg), wire: w}
 }
 
-// Write implements net.Conn. Nothing of b waits when it returns.
+// Cork implements Corker.
+func (c *conn) Cork() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.corked = true
+	c.wire.gather(true)
+}
+
+// Uncork implements Corker.
+func (c *conn) Uncork() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.corked = false
+	return c.wire.gather(false)
+}
+
+// Write implements net.Conn. Nothing of b waits when it returns, unless the connection is corked.
 func (c *conn) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if len(b) <= gatherLeast {
+	if c.corked || len(b) <= gatherLeast {
 		return c.Conn.Write(b)
 	}
 	c.wire.gather(true)

@@ -1,6 +1,7 @@
 package gang_test
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -88,6 +89,67 @@ func TestDial(t *testing.T) {
 	(<-early).Close()
 	if node != 2 {
 		t.Fatal(node)
+	}
+}
+
+// What is written to a corked connection waits, and goes out in few calls of the system, all of it; what is written to another one does not wait.
+func TestCork(t *testing.T) {
+	gs := gangtest.New(t, 2)
+	l, err := gs[1].Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := gs[0].Dial(t.Context(), 1, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d, _ := accept(t, l)
+	defer d.Close()
+	came := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(d)
+		came <- b
+	}()
+	calls, cork := gang.Calls(c), c.(gang.Corker)
+	var sent []byte
+	write := func(pieces, size int) int64 {
+		t.Helper()
+		before := calls.Load()
+		for range pieces {
+			b := make([]byte, size)
+			for i := range b {
+				b[i] = byte(len(sent) + i*7)
+			}
+			sent = append(sent, b...)
+			if _, err := c.Write(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return calls.Load() - before
+	}
+	if n := write(10, 1000); n != 10 {
+		t.Errorf("10 pieces took %d calls", n)
+	}
+	cork.Cork()
+	if n := write(10, 1000); n != 0 {
+		t.Errorf("10 pieces of a corked connection took %d calls", n)
+	}
+	before := calls.Load()
+	if err := cork.Uncork(); err != nil || calls.Load() != before+1 {
+		t.Errorf("what waited took %d calls, %v", calls.Load()-before, err)
+	}
+	cork.Cork()
+	n := write(40, 100_000)
+	if err := cork.Uncork(); err != nil || n < 10 || n > 40 {
+		t.Errorf("4 MB of a corked connection took %d calls, %v", n, err)
+	}
+	if n := write(1, 50_000); n != 1 {
+		t.Errorf("a large piece took %d calls", n)
+	}
+	c.(interface{ CloseWrite() error }).CloseWrite()
+	if b := <-came; !bytes.Equal(b, sent) {
+		t.Errorf("%d bytes came of %d, or others", len(b), len(sent))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -21,7 +22,9 @@ const (
 	// lastWords is how long what is still to be said may take when a link ends.
 	lastWords = 2 * time.Second
 
-	readBuffer, writeBuffer = 64 << 10, 64 << 10
+	readBuffer, writeBuffer = 4 << 10, 16 << 10
+	// deadlineEvery is how often silence begins anew, at most.
+	deadlineEvery = time.Second
 )
 
 // link is one connection. Whoever has something to say leaves it to the writer and never waits. One goroutine reads.
@@ -30,6 +33,7 @@ type link struct {
 	br *bufio.Reader
 	// patient waits for the other side, which says nothing yet, as long as the connection is there. Of the goroutine that reads.
 	patient bool
+	silent  time.Time // since when the other side may be silent; the same
 
 	mu     sync.Mutex
 	said   []byte  // messages to be written
@@ -62,9 +66,11 @@ type living link
 
 func (l *living) Read(p []byte) (int, error) {
 	if l.patient {
+		l.silent = time.Time{}
 		l.c.SetReadDeadline(time.Time{})
-	} else {
-		l.c.SetReadDeadline(time.Now().Add(silence))
+	} else if now := time.Now(); now.Sub(l.silent) >= deadlineEvery {
+		l.silent = now
+		l.c.SetReadDeadline(now.Add(silence))
 	}
 	n, err := l.c.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -142,11 +148,7 @@ func (l *link) write() {
 				said = message(said, kindPing, nil)
 			}
 		}
-		err := l.pour(bw, said, blocks)
-		if err == nil {
-			err = bw.Flush()
-		}
-		if err != nil {
+		if err := l.pour(bw, said, blocks); err != nil {
 			l.listenOn(err)
 			return
 		}
@@ -183,7 +185,16 @@ func (l *link) listenOn(err error) {
 	}
 }
 
+// pour writes messages, and flushes them.
 func (l *link) pour(bw *bufio.Writer, said []byte, blocks []*long) (err error) {
+	if c, ok := l.c.(gang.Corker); ok && len(blocks) > 0 {
+		c.Cork()
+		defer func() {
+			if e := c.Uncork(); err == nil {
+				err = e
+			}
+		}()
+	}
 	at := 0
 	for _, b := range blocks {
 		if err == nil {
@@ -200,6 +211,9 @@ func (l *link) pour(bw *bufio.Writer, said []byte, blocks []*long) (err error) {
 	}
 	if err == nil {
 		_, err = bw.Write(said[at:])
+	}
+	if err == nil {
+		err = bw.Flush()
 	}
 	return err
 }
