@@ -3,6 +3,7 @@ package ipcrecord
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -127,7 +128,12 @@ func (c *column) offsets(width, most int) error {
 		return fmt.Errorf("%d bytes for the offsets of %d rows", len(b), c.end)
 	}
 	last := int64(0)
-	for i := range c.end + 1 {
+	if width == 4 {
+		if end := int64(rising(b[:4*(c.end+1)])); end >= 0 && end <= int64(most) {
+			return nil
+		}
+	}
+	for i := range c.end + 1 { // which one is it?
 		v := number(b, i, width)
 		if v < last || v > int64(most) {
 			return fmt.Errorf("offset %d is %d, after %d and of %d", i, v, last, most)
@@ -135,6 +141,17 @@ func (c *column) offsets(width, most int) error {
 		last = v
 	}
 	return nil
+}
+
+// rising is the last of numbers of 4 bytes that go up from 0 or more; negative: they do not. There is no branch on any of them: it takes a fraction of the time.
+func rising(b []byte) int32 {
+	last, bad := int32(0), int32(0)
+	for ; len(b) >= 4; b = b[4:] {
+		v := int32(binary.LittleEndian.Uint32(b))
+		bad |= v | (v - last) // of two that are not negative the difference fits
+		last = v
+	}
+	return last | bad&math.MinInt32
 }
 
 // number is the i-th of so many bytes.
