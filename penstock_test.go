@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"a closure", "closure", here, nil, []string{"register it: ops.RegisterFilter(", "register it: ops.RegisterFilter("}},
 		{"other data", "write", []string{dir, other}, nil, []string{"node 1", "it does not run the same as node 0: data of", "name a bucket, or a folder that they share"}},
-		{"another program", "write", here, []string{exe, changed}, []string{"program is \"sha256:", "it does not run the same as node 0: program is \"sha256:"}},
+		{"another program", "write", here, []string{exe, changed}, []string{"program is \"xxh3:", "it does not run the same as node 0: program is \"xxh3:"}},
 		{"a failing row", "fails", here, nil, []string{"-50", ""}},
 	} {
 		for i, s := range run(t, c.role, c.dirs, c.exes, filepath.Join(t.TempDir(), "out")) {

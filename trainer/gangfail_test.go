@@ -359,7 +359,7 @@ func TestGangRefusedProgram(t *testing.T) {
 			if code := m.code(node, 30*time.Second); code == 0 {
 				t.Errorf("%q: node %d ended with exit code %d", loop, node, code)
 			}
-			if said := m.outs[node].String(); !strings.Contains(said, "node 1 (") || !strings.Contains(said, `was started with another program than node 0: "sha256:`) {
+			if said := m.outs[node].String(); !strings.Contains(said, "node 1 (") || !strings.Contains(said, `was started with another program than node 0: "xxh3:`) {
 				t.Errorf("%q: node %d says %s", loop, node, said)
 			}
 		}

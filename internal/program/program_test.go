@@ -77,7 +77,7 @@ func TestName(t *testing.T) {
 		return end()
 	}
 	own, err := Name()
-	if err != nil || !strings.HasPrefix(own, "sha256:") || len(own) != len("sha256:")+64 {
+	if err != nil || !strings.HasPrefix(own, "xxh3:") || len(own) != len("xxh3:")+32 {
 		t.Fatalf("%q, %v", own, err)
 	}
 	same, other := file("same", binary), file("other", append(binary, 0))
@@ -85,7 +85,7 @@ func TestName(t *testing.T) {
 		t.Errorf("a copy is %q, want %q", n, own)
 	}
 	different := name(other, "name")
-	if different == own || !strings.HasPrefix(different, "sha256:") {
+	if different == own || !strings.HasPrefix(different, "xxh3:") {
 		t.Errorf("another program is %q", different)
 	}
 	if a, b := name(same, "stock"), name(other, "stock"); a != b || !strings.HasPrefix(a, "penstock v1.2 ") || !strings.Contains(a, runtime.Version()) {
