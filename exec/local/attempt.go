@@ -46,6 +46,7 @@ type attempt struct {
 	where  atomic.Pointer[exec.Origin] // origin, for reports
 	at     atomic.Pointer[opStats]     // op, for reports
 	atTime atomic.Int64                // since, for reports: ns from the start of the run
+	atMem  atomic.Int64                // how long acct had waited then, ns
 	parked atomic.Bool
 	ended  atomic.Bool // finish was called, by whoever was first
 	urgent atomic.Bool // everything waits for it; for another process
@@ -265,6 +266,7 @@ func (a *attempt) enter(op *opStats) (before *opStats) {
 	}
 	a.op, a.since = op, now
 	a.at.Store(op)
+	a.atMem.Store(int64(a.acct.Waited()))
 	at := int64(now.Sub(a.r.started))
 	a.atTime.Store(at)
 	a.r.moved.Store(at)
@@ -296,11 +298,20 @@ func (a *attempt) limit(op *opStats) time.Duration {
 }
 
 // giveUp ends an attempt stuck in a call: by its context, and if it does not
-// obey that, by leaving it behind.
+// obey that, by leaving it behind. That a call waits for memory is not its fault.
 func (a *attempt) giveUp() {
 	op, took := a.at.Load(), time.Since(a.r.started)-time.Duration(a.atTime.Load())
-	if l := a.limit(op); l == 0 || took < l {
+	l := a.limit(op)
+	if l == 0 || took < l {
 		return // the call came back just now
+	}
+	if a.acct.Waiting() {
+		time.AfterFunc(l, a.giveUp)
+		return
+	}
+	if took -= a.acct.Waited() - time.Duration(a.atMem.Load()); took < l { // of all goroutines of the call
+		time.AfterFunc(min(l-took, l), a.giveUp)
+		return
 	}
 	e := fault.New(fault.Unavailable, "%s took longer than %v", op.name, took.Round(time.Millisecond))
 	e.Step = op.step
@@ -381,6 +392,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		if err := context.Cause(a.ctx); err != nil {
 			return err
 		}
+		a.enter(s.scanOp) // steps were at work meanwhile, and each call has its own time
 		batch, err := rd.Next(a.ctx)
 		if err == nil && p.to >= 0 {
 			err = p.within(&batch)

@@ -513,6 +513,8 @@ func (r *run) emit(a *attempt, b *exec.Block) error {
 			b.Release()
 			return exec.ErrDone
 		}
+		op := a.enter(nil) // the leader may let it wait
+		defer a.enter(op)
 		return a.job.Emit(b, a.read)
 	}
 	m := sched.Meta{Row: b.Row, Span: b.Span, Rows: b.Batch.NumRows(), Bytes: max(exec.SizeOf(b.Batch), 1<<10)}

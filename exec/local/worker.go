@@ -139,7 +139,10 @@ func (w *Worker) Do(ctx context.Context, j *Job) (*Result, error) {
 		select {
 		case <-a.done:
 		case <-grace.C:
-			return nil, context.Cause(a.ctx)
+			if _, late := context.Cause(a.ctx).(*timeout); !late {
+				return nil, context.Cause(a.ctx)
+			}
+			<-a.done // giveUp has as much patience, and says what it was
 		}
 	}
 	if a.err != nil {

@@ -330,6 +330,8 @@ func (s *server) run(k *task) (next *task) {
 	s.bytes -= k.bytes
 	k.waiting, k.bytes = nil, 0
 	delete(s.tasks, k.id)
+	k.dropped = true // where its code was left behind, and comes to emit just now
+	k.wake()
 	s.free++
 	took := time.Since(k.began) - k.waited
 	s.mean = max(took, s.mean+(took-s.mean)/8) // at once up, slowly down: what lies here cannot be done elsewhere
