@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -154,10 +155,11 @@ func (t watchedTable) Open(ctx context.Context, i int, o *driver.ScanOptions) (d
 	return t.parquetTable.Open(ctx, i, o)
 }
 
-// flaky wraps a source: every split fails once, at a batch that the seed picks.
+// flaky wraps a source: every split fails once, at a batch that the seed picks, while left lasts.
 type flaky struct {
 	driver.Source
 	seed uint64
+	left *atomic.Int64 // faults of a plan that are still to come
 }
 
 func (f flaky) Resolve(ctx context.Context, o *driver.ResolveOptions) (driver.Table, error) {
@@ -165,7 +167,7 @@ func (f flaky) Resolve(ctx context.Context, o *driver.ResolveOptions) (driver.Ta
 	if err != nil {
 		return nil, err
 	}
-	ft := &flakyTable{Table: t, seed: f.seed, failed: map[int]bool{}}
+	ft := &flakyTable{Table: t, seed: f.seed, left: f.left, failed: map[int]bool{}}
 	if pt, ok := t.(parquetTable); ok {
 		return flakyParquet{pt, ft}, nil
 	}
@@ -185,6 +187,7 @@ func (t flakyParquet) Open(ctx context.Context, i int, o *driver.ScanOptions) (d
 type flakyTable struct {
 	driver.Table
 	seed   uint64
+	left   *atomic.Int64
 	mu     sync.Mutex
 	failed map[int]bool
 }
@@ -197,7 +200,7 @@ func (t *flakyTable) Open(ctx context.Context, i int, o *driver.ScanOptions) (dr
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fail := -1
-	if !t.failed[i] {
+	if !t.failed[i] && t.left.Add(-1) >= 0 {
 		t.failed[i] = true
 		fail = rand.New(rand.NewPCG(t.seed, uint64(i))).IntN(6)
 	}
