@@ -400,7 +400,7 @@ func (n *Node) join(ctx context.Context, addr, token, path string) (c *tls.Certi
 	}
 }
 
-// renew asks for another certificate over the node's own connection.
+// renew asks for another certificate over the node's own connection. One that cannot be stored comes with an error.
 func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Context) (*tls.Certificate, error) {
 	return func(ctx context.Context) (*tls.Certificate, error) {
 		key, err := pki.NewKey()

@@ -59,7 +59,7 @@ type Exchange interface {
 	// Send takes over m and releases it, also where it fails. It may return before m has arrived. It may wait for a slow
 	// connection, but not for more than that: a job receives whatever comes at any time, whatever else it waits for, so a
 	// Send comes to its end where the other node lives. Calls with the same node come from one goroutine, others at the
-	// same time. It fails when ctx ends, and when the connection is lost or closed; then Receive from that node fails, too.
+	// same time. It fails when ctx ends, when the connection is lost or closed, and where the message cannot be sent; but for ctx, Receive from that node fails then, too.
 	Send(ctx context.Context, to int, m Message) error
 
 	// Receive waits for the next message from a node. The caller owns it. The memory of its Packed or Record comes from

@@ -72,6 +72,19 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Close implements net.Conn. Where a write is under way, which may be one that nobody reads, there is no goodbye: TLS would wait for it.
+func (c *conn) Close() error {
+	if !c.writing.TryLock() {
+		return c.wire.Conn.Close()
+	}
+	corked := c.corked
+	c.writing.Unlock()
+	if corked {
+		return c.wire.Conn.Close()
+	}
+	return c.Conn.Close()
+}
+
 // CloseWrite says that nothing follows.
 func (c *conn) CloseWrite() error {
 	c.writing.Lock()

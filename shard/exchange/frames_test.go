@@ -166,26 +166,34 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// A record that IPC cannot say is refused and released, and the connection goes on.
+// A message that cannot be sent is released, and ends the connection: the other node does not wait for it, and this one hears why.
 func TestRefused(t *testing.T) {
 	alloc := memtest.New(t)
-	x := pair(t)
 	freed := 0
 	for _, m := range []shard.Message{
-		{Head: make([]byte, shard.MaxHead+1)},
+		{Head: make([]byte, shard.MaxHead+1), Free: func() { freed++ }},
 		{Packed: []byte("x"), Record: samples(rand.New(rand.NewPCG(1, 2)), memory.DefaultAllocator)[0], Free: func() { freed++ }},
 	} {
-		if err := x[0].Send(t.Context(), 1, m); err == nil {
+		x := pair(t)
+		err := x[0].Send(t.Context(), 1, m)
+		if err == nil {
 			t.Error("sent")
 		}
+		if _, again := x[0].Receive(t.Context(), 1, alloc); again == nil || again.Error() != err.Error() {
+			t.Errorf("sending: %v; receiving then: %v", err, again)
+		}
+		if m, err := x[1].Receive(t.Context(), 0, alloc); err == nil {
+			t.Errorf("there came %+v", m)
+		}
 	}
+	x := pair(t)
 	for _, to := range []int{-1, 0, 2} {
 		if err := x[0].Send(t.Context(), to, shard.Message{Packed: []byte("x"), Free: func() { freed++ }}); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("to node %d: %v", to, err)
 		}
 	}
-	if freed != 4 {
-		t.Errorf("%d of 4 were released", freed)
+	if freed != 5 {
+		t.Errorf("%d of 5 were released", freed)
 	}
 	if err := x[0].Send(t.Context(), 1, shard.Message{Head: []byte("ok")}); err != nil {
 		t.Error(err)

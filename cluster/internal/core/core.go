@@ -238,13 +238,10 @@ func (m *Machine) load(s jobs.Spec, r jobs.Record) {
 		if n := m.nodes[p.Node]; n == nil || n.state == Gone || n.state == Left {
 			m.job(jobs.Event{Kind: jobs.Gone, Process: r.Process(s.ID, p.Member)})
 		} else if n.drained { // what was asked of it may not have been heard
-			m.job(jobs.Event{Kind: jobs.Drain, Process: r.Process(s.ID, p.Member), Grace: lateGrace})
+			m.job(jobs.Event{Kind: jobs.Drain, Process: r.Process(s.ID, p.Member), Grace: jobs.LateGrace})
 		}
 	}
 }
-
-// lateGrace is what a process of a drained node gets from a head that does not know how much it had: the node goes by the shortest that it was told.
-const lateGrace = 10 * time.Minute
 
 // attach begins a session. What the node should run and does not is gone.
 func (m *Machine) attach(e Event) {

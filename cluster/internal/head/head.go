@@ -493,6 +493,7 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 		delete(h.meetings, id)
 	}
 	r.Value.Record = rec
+	r.Value.fit()
 	r, err := write(h, h.t.jobs, r)
 	if err != nil {
 		return err

@@ -127,6 +127,18 @@ func (h *Head) JoinToken(ctx context.Context) (pki.Token, error) {
 
 type joinServer struct{ h *Head }
 
+// joinToken is the token of a node that joins, which may have been used, and ended.
+func (h *Head) joinToken(id string, hash pki.Hash) (records.Record[tokenRecord], error) {
+	t, ok := h.tokens.get(id)
+	switch {
+	case !ok || !t.Value.Hash.Equal(hash) || t.Value.Kind != pki.Join:
+		return t, fault.New(fault.Denied, "the join token is not one of this cluster, or was revoked: make one with penstock token create")
+	case t.Value.Revoked:
+		return t, fault.New(fault.Denied, "the join token was revoked: make one with penstock token create")
+	}
+	return t, nil
+}
+
 // Join makes a node of whoever has a token for it.
 func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply, error) {
 	h := j.h
@@ -134,12 +146,15 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 	if err := pki.CheckClock(time.Unix(0, q.GetUnixNanos()), now, "the head's"); err != nil {
 		return nil, err
 	}
-	if err := checkInventory(q.GetInventory()); err != nil {
-		return nil, err
-	}
 	id, hash, err := pki.ParseBearer(q.GetToken())
 	if err != nil {
 		return nil, fault.WithCode(fault.Denied, err)
+	}
+	if _, err := h.joinToken(id, hash); err != nil { // strangers have nothing else looked at
+		return nil, err
+	}
+	if err := checkInventory(q.GetInventory()); err != nil {
+		return nil, err
 	}
 	pub, err := pki.KeyOf(q.GetCsr())
 	if err != nil {
@@ -149,12 +164,10 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 	key := hexOf(sum[:])
 	var node string
 	err = h.do(ctx, func() error {
-		t, ok := h.tokens.get(id)
+		t, err := h.joinToken(id, hash)
 		switch {
-		case !ok || !t.Value.Hash.Equal(hash) || t.Value.Kind != pki.Join:
-			return fault.New(fault.Denied, "the join token is not one of this cluster, or was revoked: make one with penstock token create")
-		case t.Value.Revoked:
-			return fault.New(fault.Denied, "the join token was revoked: make one with penstock token create")
+		case err != nil:
+			return err
 		case t.Value.UsedBy != "" && t.Value.Key == key && h.nodes[t.Value.UsedBy] != nil:
 			node = t.Value.UsedBy // its answer was lost
 			return nil
@@ -166,7 +179,6 @@ func (j joinServer) Join(ctx context.Context, q *pb.JoinRequest) (*pb.JoinReply,
 		if err := h.nameIsFree("", q.GetInventory().GetName()); err != nil {
 			return err
 		}
-		var err error
 		node, err = h.newNode(ctx, q.GetInventory(), rpc.PeerOf(ctx).Host, false, &t, key)
 		return err
 	})

@@ -3,6 +3,7 @@ package head
 import (
 	"bytes"
 	"crypto"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -406,5 +407,55 @@ func TestRan(t *testing.T) {
 	}
 	if rs = after(rs, jobs.Record{Attempt: 24, Placed: make([]place.Placement, 300)}); len(rs) != 1 || len(rs[0].Nodes) != 300 {
 		t.Errorf("%v", rs)
+	}
+}
+
+// TestRecordHasRoom: whatever processes say at their end, and whatever characters a job is of, its record is written.
+func TestRecordHasRoom(t *testing.T) {
+	var places []string
+	for i := range 64 {
+		places = append(places, fmt.Sprintf("%03d%s, row group 3", i, strings.Repeat("<", 900)))
+	}
+	for name, arg := range map[string]string{"long": strings.Repeat("x", 39<<10), "of characters that take six bytes": strings.Repeat("<", 6<<10)} {
+		t.Run(name, func(t *testing.T) {
+			h := startHead(t, shortDir(t))
+			a := attach(t, h, "")
+			crashes := int64(3)
+			if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{"x", arg}, Resources: &pb.Resources{MilliCpus: 1000}, Crashes: &crashes}); err != nil {
+				t.Fatal(err)
+			}
+			m := a.hear()
+			for ; m.GetStart() == nil; m = a.hear() {
+			}
+			p := m.GetStart().GetProcess()
+			a.say(&pb.FromAgent{Say: &pb.FromAgent_Started{Started: p}})
+			a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: p, Class: "worker", Code: -1, Text: strings.Repeat("<p>\n", 1<<10), At: places}}})
+			for m = a.hear(); m.GetHeard() != p; m = a.hear() { // it is on record
+				if m == nil {
+					t.Fatal(h.Err())
+				}
+			}
+		})
+	}
+	h := startHead(t, shortDir(t))
+	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{strings.Repeat("<", 8<<10)}}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "40 KiB is the most") {
+		t.Errorf("8,192 characters that take six bytes each: %v", err)
+	}
+}
+
+// TestStrangersAreNotLookedAt: who shows no token of this cluster hears that, whatever else he says.
+func TestStrangersAreNotLookedAt(t *testing.T) {
+	h := startHead(t, shortDir(t))
+	inv := &pb.Inventory{Name: "a", Capacity: &pb.Resources{Gpus: 100_000}}
+	for i := range 100_000 {
+		inv.Devices = append(inv.Devices, fmt.Sprintf("%05d", i))
+	}
+	for _, token := range []string{"", "x"} {
+		if _, err := (joinServer{h: h}).Join(t.Context(), &pb.JoinRequest{UnixNanos: time.Now().UnixNano(), Inventory: inv, Token: token}); fault.CodeOf(err) != fault.Denied {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+	if err := checkInventory(inv); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "32 KiB is the most") {
+		t.Errorf("100,000 devices: %v", err)
 	}
 }

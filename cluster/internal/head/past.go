@@ -2,6 +2,7 @@ package head
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/records"
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 const (
@@ -107,6 +109,17 @@ func (h *Head) trim() {
 			}
 		}
 		revision, err := h.store.Txn(h.ctx, ops...)
+		if gone(h, h.t.jobs, oldest.ID, err) {
+			err = nil
+			if ended != nil {
+				var r records.Record[submissionRecord]
+				if r, err = h.t.submissions.Get(h.ctx, ended.ID); r.Value.Past == nil {
+					ended = nil
+				} else {
+					ended, revision = &r, r.Revision
+				}
+			}
+		}
 		if err != nil {
 			h.log.Warn("a job that is over stays on record", "job", oldest.ID, "err", err)
 			return
@@ -119,11 +132,20 @@ func (h *Head) trim() {
 		}
 		for len(h.past.order) > mostPast {
 			r := h.past.order[0]
-			if err := h.t.submissions.Delete(h.ctx, r.ID, r.Revision); err != nil {
+			if err := h.t.submissions.Delete(h.ctx, r.ID, r.Revision); err != nil && !gone(h, h.t.submissions, r.ID, err) {
 				h.log.Warn("an id of submission stays on record", "id", r.ID, "err", err)
 				return
 			}
 			h.past.drop()
 		}
 	}
+}
+
+// gone says of a record that could not be removed that it is: this head has removed it, and the answer was lost.
+func gone[T any](h *Head, t records.Table[T], id string, err error) bool {
+	if _, ok := errors.AsType[*records.Conflict](err); !ok {
+		return false
+	}
+	_, err = t.Get(h.ctx, id)
+	return fault.CodeOf(err) == fault.NotFound
 }

@@ -182,3 +182,35 @@ func TestManyEnd(t *testing.T) {
 		t.Errorf("%d are remembered, the first is %s", len(got), got[len(got)-1])
 	}
 }
+
+// TestTrimAfterALostAnswer: a job that was removed from the store, of which the answer was lost, is removed from memory, too, and those after it.
+func TestTrimAfterALostAnswer(t *testing.T) {
+	p := startPast(t, shortDir(t))
+	defer p.Stop(0)
+	for i := range 4 {
+		r := p.submit(fmt.Sprintf("s%d", i), "x")
+		p.stop(r.GetJob())
+		p.old(r.GetJob())
+		if i > 0 {
+			continue
+		}
+		if err := p.do(t.Context(), func() error { // what trim writes
+			job := p.jobs[r.GetJob()]
+			s, err := p.Head.t.submissions.Get(p.ctx, "s0")
+			if err != nil {
+				return err
+			}
+			s.Value.Past = &pastRecord{State: job.Value.Record.State}
+			_, err = p.store.Txn(p.ctx, p.Head.t.jobs.DeleteOp(job.ID, job.Revision), p.Head.t.submissions.PutOp(s))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l := p.listed(); l != "j4" {
+		t.Errorf("with KeepJobs 1: %v", l)
+	}
+	if s, err := p.c.Jobs(t.Context(), &pb.JobsRequest{Jobs: []string{"j1"}}); err != nil || s.GetJobs()[0].GetState() != "stopped" {
+		t.Errorf("the one that was removed: %v, %v", s, err)
+	}
+}

@@ -3,6 +3,7 @@ package head
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -60,6 +61,32 @@ type jobRecord struct {
 	Submitted time.Time
 	Started   time.Time // of the first attempt
 	Ended     time.Time
+}
+
+// fit cuts what the record says of how processes ended until it has room: how the job stands is kept, words need not be.
+func (v *jobRecord) fit() {
+	r := &v.Record
+	for _, cut := range []func(){
+		func() {},
+		func() { r.At, r.Suspects = shorter(r.At, 8, 128), shorter(r.Suspects, 8, 128) },
+		func() { r.Why, r.Notes = prefix(r.Why, 512), prefix(r.Notes, 512) },
+		func() { r.At, r.Suspects, r.Notes, v.Ran = nil, nil, "", nil },
+		func() { r.Why = prefix(r.Why, 64) },
+	} {
+		cut()
+		if text, err := json.Marshal(v); err != nil || len(text) <= records.MaxRecord {
+			return
+		}
+	}
+}
+
+// shorter is up to n texts, of up to so many bytes.
+func shorter(texts []string, n, bytes int) []string {
+	texts = slices.Clone(texts[:min(len(texts), n)])
+	for i, s := range texts {
+		texts[i] = prefix(s, bytes)
+	}
+	return texts
 }
 
 // ran is where the processes of an attempt ran: of each node of the job, in order.

@@ -3,6 +3,7 @@ package head
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -496,10 +497,16 @@ func checkInventory(inv *pb.Inventory) error {
 		return fault.New(fault.Invalid, "node %s offers %d GPUs and names %d", inv.GetName(), c.GetGpus(), len(inv.GetDevices()))
 	case inv.GetName() == "" || len(inv.GetName()) > 253 || odd(inv.GetName()):
 		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes without control characters; this is not: %.300q", inv.GetName())
+	case len(inv.GetVersion()) > 253:
+		return fault.New(fault.Invalid, "the version of node %s has more than 253 bytes: %.300q", inv.GetName(), inv.GetVersion())
 	case idOf.MatchString(inv.GetName()):
 		return fault.New(fault.Invalid, "a node called %s would be taken for the job or node of that id: give it another name with --name", inv.GetName())
 	}
-	for i, d := range inv.GetDevices() {
+	text, _ := json.Marshal([]any{c.GetNamed(), inv.GetLabels(), inv.GetDevices()}) // numbers and texts
+	if len(text) > 32<<10 {
+		return fault.New(fault.Invalid, "the labels, resources and devices of node %s take %d bytes; 32 KiB is the most", inv.GetName(), len(text))
+	}
+	for i, d := range inv.GetDevices() { // a few hundred at most
 		if slices.Contains(inv.GetDevices()[:i], d) {
 			return fault.New(fault.Invalid, "node %s names GPU %s twice", inv.GetName(), d)
 		}
@@ -509,21 +516,10 @@ func checkInventory(inv *pb.Inventory) error {
 			return fault.New(fault.Invalid, "label %q of node %s has control characters: %.300q", k, inv.GetName(), v)
 		}
 	}
-	size := 0
 	for k, v := range c.GetNamed() {
-		size += len(k) + 16
 		if v < 0 {
 			return fault.New(fault.Invalid, "node %s offers %d %s", inv.GetName(), v, k)
 		}
-	}
-	for k, v := range inv.GetLabels() {
-		size += len(k) + len(v)
-	}
-	for _, d := range inv.GetDevices() {
-		size += len(d)
-	}
-	if size > 32<<10 {
-		return fault.New(fault.Invalid, "the labels, resources and devices of node %s take %d bytes; 32 KiB is the most", inv.GetName(), size)
 	}
 	return nil
 }

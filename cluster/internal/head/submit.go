@@ -67,6 +67,10 @@ func (h *Head) checkJob(j *pb.Job) error {
 			size += len(k) + len(v) + 8
 		}
 	}
+	stored := proto.CloneOf(j)
+	stored.Secrets = nil
+	text, _ := json.Marshal(stored) // texts and numbers; some characters take six bytes there
+	size = max(size, len(text))
 	r, data := j.GetResources(), j.GetData()
 	for _, labels := range []map[string]string{j.GetLabels(), data.GetLabels()} {
 		for k, v := range labels {

@@ -167,7 +167,7 @@ func TestSteps(t *testing.T) {
 		"nor is a drain, however it ends": append(begin(one, "n1"),
 			step{drain(1, 0), "kill j/1/0@n1 1m0s"}, step{exited(1, 0, Crash), "save restarting (preemption: node n1 drained\ntext), free j/1/0, want j/2"},
 			step{placed(2, "n2"), "save starting (preemption: node n1 drained\ntext), start j/2/0@n2"}, step{drain(2, 0), "kill j/2/0@n2 1m0s"},
-			step{started(2, 0), "save running (preemption: node n1 drained\ntext), kill j/2/0@n2 10s"}, // it may not have heard
+			step{started(2, 0), "save running (preemption: node n1 drained\ntext), kill j/2/0@n2 1m0s"}, // it may not have heard
 			step{exited(2, 0, User), "save restarting (preemption: node n2 drained\ntext), free j/2/0, want j/3"},
 			step{placed(3, "n3"), "save starting (preemption: node n2 drained\ntext), start j/3/0@n3"}, step{drain(3, 0), "kill j/3/0@n3 1m0s"},
 			step{exited(3, 0, None), "save finished, free j/3/0"}),
@@ -628,5 +628,36 @@ func TestPoison(t *testing.T) {
 	}
 	if r, _ := m.Record("j"); r.State != Failed || !strings.HasPrefix(r.Why, "a ended 3 processes that read it: node 1 of the job (n2), worker: ") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestGraceOfReminders: a process that is to end has what is left of its grace where its node attaches again, and the shortest that it was given.
+func TestGraceOfReminders(t *testing.T) {
+	long := drain(1, 0)
+	long.Grace = 10 * time.Minute
+	for name, e := range map[string]Event{"drain": long, "stop": {Kind: Stop, Job: "j", Grace: 10 * time.Minute}} {
+		m := &Machine{}
+		m.Step(submit(of(1, Budgets{})))
+		m.Step(placed(1, "n1"))
+		m.Step(started(1, 0))
+		m.Step(e)
+		again := func(after time.Duration, want string) {
+			t.Helper()
+			if s := text(m.Step(at(after, started(1, 0)))); s != "kill j/1/0@n1 "+want {
+				t.Errorf("%s: after %v: %s, want %s", name, after, s, want)
+			}
+		}
+		again(time.Minute, "9m0s")
+		again(time.Hour, "10s") // it never heard
+		short := at(2*time.Hour, drain(1, 0))
+		m.Step(short)
+		again(3*time.Hour, "10s")
+	}
+	for state, want := range map[State]string{Stopping: "10m0s", Restarting: "10s"} { // of a head that starts again
+		m := &Machine{}
+		m.Step(Event{Kind: Load, Job: "j", Spec: of(1, Budgets{}), Record: Record{State: state, Attempt: 1, Placed: []place.Placement{{Member: 0, Node: "n1"}}}})
+		if s := text(m.Step(started(1, 0))); s != "kill j/1/0@n1 "+want {
+			t.Errorf("%s when the head starts again: %s", state, s)
+		}
 	}
 }

@@ -17,6 +17,8 @@ const (
 	mostDelay  = 30 * time.Second
 	// endGrace is what the other processes of an attempt get to end in, when one has failed.
 	endGrace = 10 * time.Second
+	// LateGrace is what a process gets to end in from a head that does not know how much it had: its node goes by the shortest that it was told.
+	LateGrace = 10 * time.Minute
 	// goodWhile is how long all processes of an attempt run before it counts as one that got on: what ended before it is nothing to wait for, or to give up for.
 	goodWhile = 2 * time.Minute
 	// mostApart attempts in a row end by exit code 75 without such a while: then the job failed.
@@ -68,6 +70,8 @@ type proc struct {
 	place.Placement
 	runs    bool
 	drained bool
+	told    bool          // it is to end
+	until   time.Duration // told: when it is killed
 }
 
 // Step takes an event, and says what to do, in this order. The actions are valid until the next call.
@@ -299,8 +303,14 @@ func (m *Machine) process(j *job, p *proc, e Event) {
 
 // reminds has a process ended that is to end: its node may not have heard.
 func (m *Machine) reminds(j *job, p *proc, e Event) {
-	if j.ending || p.drained {
+	switch {
+	case !j.ending && !p.drained:
+	case p.told:
+		m.kill(j, e.Process.Member, max(p.until-m.now, endGrace))
+	case j.State == Restarting:
 		m.kill(j, e.Process.Member, endGrace)
+	default:
+		m.kill(j, e.Process.Member, LateGrace)
 	}
 }
 
@@ -512,6 +522,11 @@ func (m *Machine) stop(j *job, grace time.Duration) {
 	}
 }
 
+// kill has a process ended within grace, or what is left of what it was given before.
 func (m *Machine) kill(j *job, member int, grace time.Duration) {
+	p := j.procs[member]
+	if until := m.now + grace; !p.told || until < p.until {
+		p.told, p.until = true, until
+	}
 	m.do(Action{Do: Kill, Job: j.ID, Process: j.Process(j.ID, member), Placement: j.procs[member].Placement, Grace: grace})
 }

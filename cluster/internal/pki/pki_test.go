@@ -569,3 +569,32 @@ func TestSaveAndLoad(t *testing.T) {
 	wants(t, err, fault.Denied, "chmod 700")
 	wants(t, Save(path, newNode(t, ca, "n7", 1)), fault.Denied, "chmod 700")
 }
+
+// TestKeepUnstored: a certificate that could not be stored is used, and another one is asked for until one is stored.
+func TestKeepUnstored(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ca := must(OpenCA(filepath.Join(dir, "ca"), "c1", nil))
+		h := NewHolder(newNode(t, ca, "n7", 1), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		asked := 0
+		wg.Go(func() {
+			h.Keep(ctx, func(context.Context) (*tls.Certificate, error) {
+				asked++
+				c := newNode(t, ca, "n7", uint64(1+asked))
+				if asked <= 3 {
+					return c, fault.New(fault.Exhausted, "no space left")
+				}
+				return c, nil
+			}, slog.New(slog.DiscardHandler))
+		})
+		time.Sleep(time.Until(h.Due()) + lookEvery)
+		synctest.Wait()
+		if left := time.Until(h.Certificate().Leaf.NotAfter); asked != 4 || left < 23*time.Hour {
+			t.Errorf("asked %d times, %v left", asked, left)
+		}
+		cancel()
+		wg.Wait()
+	})
+}

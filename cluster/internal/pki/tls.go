@@ -43,16 +43,20 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// Keep renews the certificate whenever it is due, until ctx ends. What fails is logged and tried again, after 15 seconds at first and 10 minutes at most.
+// Keep renews the certificate whenever it is due, until ctx ends. What fails is logged and tried again, after 15 seconds at first and 10 minutes at most; a certificate that comes with an error, as it
+// could not be stored, is used until then.
 func (h *Holder) Keep(ctx context.Context, renew func(context.Context) (*tls.Certificate, error), log *slog.Logger) {
-	retry := firstRetry
+	retry, again := firstRetry, false
 	for {
 		wait := min(h.Due().Sub(h.now()), lookEvery)
-		if wait <= 0 {
+		if wait <= 0 || again {
 			c, err := renew(ctx)
+			again = err != nil
+			if c != nil {
+				h.Set(c)
+			}
 			switch {
 			case err == nil:
-				h.Set(c)
 				retry = firstRetry
 				if wait = min(h.Due().Sub(h.now()), lookEvery); wait > 0 {
 					log.Info("certificate renewed", "ends", c.Leaf.NotAfter)

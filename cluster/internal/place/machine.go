@@ -145,7 +145,10 @@ func (m *Machine) stand(n *node, e EventKind) {
 	case NodeSuspect:
 		n.is = suspect
 	case NodeDrain:
-		n.is, n.draining = draining, true
+		n.draining = true
+		if n.is == up {
+			n.is = draining
+		}
 	case NodeBack:
 		n.draining = false
 		if n.is == draining {
@@ -392,7 +395,7 @@ func (m *Machine) keep(l *line) {
 
 // ever says where d would go if nothing else ran, on the freest of nodes that are alike; nil: the nodes there are could never take it. One that is suspect may be back.
 func (m *Machine) ever(d *demand) []Placement {
-	return m.fit(d, m.classes, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
+	return m.fit(d, m.classes, func(n *node) bool { return !n.draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs + 64_000*n.free.GPUs })
 }
 
 // Most is the most memory, from least up to most, that each of n members of a demand, from first on, could have on the nodes there are beside the others, if nothing else ran; least, where that is too much already.

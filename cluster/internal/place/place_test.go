@@ -666,3 +666,18 @@ func TestShelves(t *testing.T) {
 		t.Errorf("%d are kept", len(m.shelves))
 	}
 }
+
+// TestSuspectDrained: a node that is suspect stays so where it is drained, and the drain is undone.
+func TestSuspectDrained(t *testing.T) {
+	m := &Machine{}
+	m.Step(up1(gpus("n1", 4, 0)))
+	for _, e := range []EventKind{NodeSuspect, NodeDrain, NodeBack} {
+		m.Step(of(e, "n1"))
+	}
+	if s := text(m.Step(want(gang("a", 1, Resources{MilliCPUs: 1000})))); s != "" {
+		t.Errorf("placed on a suspect node: %s", s)
+	}
+	if s := text(m.Step(up1(gpus("n1", 4, 0)))); s == "" {
+		t.Error("not placed when the node is back")
+	}
+}
