@@ -167,6 +167,7 @@ func TestBadInventory(t *testing.T) {
 		"a line in it":    {func(i *pb.Inventory) { i.Name = "a\nb" }, fault.Invalid, "a node's name"},
 		"an escape in it": {func(i *pb.Inventory) { i.Name = "a\x1b[2J" }, fault.Invalid, "a node's name"},
 		"like an id":      {func(i *pb.Inventory) { i.Name = "n7" }, fault.Invalid, "--name"},
+		"long device":     {func(i *pb.Inventory) { i.Capacity.Gpus, i.Devices = 1, []string{strings.Repeat("d", 30_000)} }, fault.Invalid, "more than 56"},
 		"long version":    {func(i *pb.Inventory) { i.Version = strings.Repeat("v", 70<<10) }, fault.Invalid, "more than 253 bytes"},
 		"like a job":      {func(i *pb.Inventory) { i.Name = "j7" }, fault.Invalid, "for the job or node of that id"},
 		"odd label":       {func(i *pb.Inventory) { i.Labels = map[string]string{"zone": "a\x00"} }, fault.Invalid, "zone"},

@@ -441,6 +441,13 @@ func TestRecordHasRoom(t *testing.T) {
 	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{strings.Repeat("<", 8<<10)}}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "40 KiB is the most") {
 		t.Errorf("8,192 characters that take six bytes each: %v", err)
 	}
+	secrets := map[string]string{}
+	for i := range 106 {
+		secrets[fmt.Sprintf("S%03d%s", i, strings.Repeat("N", 240))] = ""
+	}
+	if _, err := (controlServer{h: h}).Submit(t.Context(), &pb.Job{Argv: []string{strings.Repeat("<", 3000)}, Secrets: secrets}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "40 KiB is the most") {
+		t.Errorf("26 KB of names of secrets and 18 of an argument: %v", err)
+	}
 }
 
 // TestStrangersAreNotLookedAt: who shows no token of this cluster hears that, whatever else he says.

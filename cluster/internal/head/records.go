@@ -70,8 +70,9 @@ func (v *jobRecord) fit() {
 		func() {},
 		func() { r.At, r.Suspects = shorter(r.At, 8, 128), shorter(r.Suspects, 8, 128) },
 		func() { r.Why, r.Notes = prefix(r.Why, 512), prefix(r.Notes, 512) },
-		func() { r.At, r.Suspects, r.Notes, v.Ran = nil, nil, "", nil },
-		func() { r.Why = prefix(r.Why, 64) },
+		func() { r.At, r.Suspects, r.Notes, r.Why = nil, nil, "", prefix(r.Why, 64) },
+		func() { v.Ran = v.Ran[max(len(v.Ran)-1, 0):] },
+		func() { v.Ran = nil },
 	} {
 		cut()
 		if text, err := json.Marshal(v); err != nil || len(text) <= records.MaxRecord {

@@ -484,6 +484,9 @@ func prefix(s string, n int) string {
 // idOf are ids of jobs and nodes, which commands take in place of a name.
 var idOf = regexp.MustCompile(`^[jn][0-9]+$`)
 
+// mostDevice is the bytes that the name of a device takes in a record: 40 and quotes of NVIDIA's.
+const mostDevice = 56
+
 // odd says that a text cannot be shown in a line.
 func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
@@ -506,7 +509,10 @@ func checkInventory(inv *pb.Inventory) error {
 	if len(text) > 32<<10 {
 		return fault.New(fault.Invalid, "the labels, resources and devices of node %s take %d bytes; 32 KiB is the most", inv.GetName(), len(text))
 	}
-	for i, d := range inv.GetDevices() { // a few hundred at most
+	for i, d := range inv.GetDevices() {
+		if text, _ := json.Marshal(d); len(text) > mostDevice {
+			return fault.New(fault.Invalid, "node %s has a GPU with a name of %d bytes, more than %d: %.100q", inv.GetName(), len(text), mostDevice, d)
+		}
 		if slices.Contains(inv.GetDevices()[:i], d) {
 			return fault.New(fault.Invalid, "node %s names GPU %s twice", inv.GetName(), d)
 		}

@@ -69,7 +69,7 @@ func (h *Head) checkJob(j *pb.Job) error {
 	}
 	stored := proto.CloneOf(j)
 	stored.Secrets = nil
-	text, _ := json.Marshal(stored) // texts and numbers; some characters take six bytes there
+	text, _ := json.Marshal([]any{stored, slices.Sorted(maps.Keys(j.GetSecrets()))}) // texts and numbers; some characters take six bytes there
 	size = max(size, len(text))
 	r, data := j.GetResources(), j.GetData()
 	for _, labels := range []map[string]string{j.GetLabels(), data.GetLabels()} {

@@ -522,7 +522,7 @@ func (m *Machine) stop(j *job, grace time.Duration) {
 	}
 }
 
-// kill has a process ended within grace, or what is left of what it was given before.
+// kill has a process ended within grace. Its node goes by the shortest that it was told, which is noted.
 func (m *Machine) kill(j *job, member int, grace time.Duration) {
 	p := j.procs[member]
 	if until := m.now + grace; !p.told || until < p.until {

@@ -104,7 +104,11 @@ func shape(n Node) string { return string(appendLabels(n.Capacity.key(nil), n.La
 
 // key appends what a node's class is known by.
 func (n *node) key(b []byte) []byte {
-	b = append(b, byte(n.is))
+	drains := byte(0)
+	if n.draining {
+		drains = 1
+	}
+	b = append(b, byte(n.is), drains)
 	b = n.free.key(b)
 	b = n.kept.key(b)
 	return append(b, n.shape...)

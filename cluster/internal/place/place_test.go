@@ -469,7 +469,7 @@ func (w *world) sameAlone(x Demand) {
 			return w.m.fit(d, cs, func(n *node) bool { return n.is == up }, func(n *node) Resources { return n.free }, nil)
 		},
 		func(cs []*class) []Placement {
-			return w.m.fit(d, cs, func(n *node) bool { return n.is != draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs })
+			return w.m.fit(d, cs, func(n *node) bool { return !n.draining }, func(n *node) Resources { return n.Capacity }, func(n *node) int64 { return n.free.MilliCPUs })
 		},
 	} {
 		if got, want := f(w.m.classes), f(alone); !reflect.DeepEqual(got, want) {
@@ -679,5 +679,21 @@ func TestSuspectDrained(t *testing.T) {
 	}
 	if s := text(m.Step(up1(gpus("n1", 4, 0)))); s == "" {
 		t.Error("not placed when the node is back")
+	}
+	for _, drained := range [][]EventKind{{NodeDrain}, {NodeSuspect, NodeDrain}, {NodeDrain, NodeSuspect}} {
+		m := &Machine{}
+		m.Step(up1(gpus("n1", 4, 0)))
+		m.Step(up1(gpus("n2", 4, 0)))
+		m.Step(of(NodeSuspect, "n2")) // alike but for the drain
+		for _, e := range drained {
+			m.Step(of(e, "n1"))
+		}
+		m.Step(want(gang("a", 2, Resources{MilliCPUs: 4000})))
+		w := m.Waiting()
+		m.Step(of(NodeDrain, "n2"))
+		all := m.Waiting()
+		if len(w) != 1 || len(all) != 1 || strings.Contains(w[0].Why, "all are draining") || !strings.Contains(all[0].Why, "all are draining") {
+			t.Errorf("%v: %+v, and with both drained %+v", drained, w, all)
+		}
 	}
 }

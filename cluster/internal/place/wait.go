@@ -49,7 +49,7 @@ func (m *Machine) never(d *demand) string {
 			if !n.has(g.Labels) {
 				continue
 			}
-			if n.is == draining {
+			if n.draining {
 				if n.Capacity.holds(g.Needs, 1) > 0 {
 					drains = append(drains, n.ID)
 				}
