@@ -688,11 +688,16 @@ func TestSuspectDrained(t *testing.T) {
 		for _, e := range drained {
 			m.Step(of(e, "n1"))
 		}
-		m.Step(want(gang("a", 2, Resources{MilliCPUs: 4000})))
+		for i, never := range []bool{false, true} { // one may wait for n2 to come back, two may not
+			m.Step(want(gang(fmt.Sprint("never", i), i+1, Resources{MilliCPUs: 4000})))
+			if w := m.Waiting(); len(w) != i+1 || w[i].Never != never {
+				t.Errorf("%v: %d of 4 CPUs: %+v", drained, i+1, w)
+			}
+		}
 		w := m.Waiting()
 		m.Step(of(NodeDrain, "n2"))
 		all := m.Waiting()
-		if len(w) != 1 || len(all) != 1 || strings.Contains(w[0].Why, "all are draining") || !strings.Contains(all[0].Why, "all are draining") {
+		if len(w) != 2 || len(all) != 2 || strings.Contains(w[0].Why, "all are draining") || !strings.Contains(all[0].Why, "all are draining") {
 			t.Errorf("%v: %+v, and with both drained %+v", drained, w, all)
 		}
 	}
