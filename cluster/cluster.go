@@ -62,6 +62,8 @@ type NodeConfig struct {
 	Version string            // of the binary
 	Grace   time.Duration     // that processes get when the node ends; 0: 10 s
 	Log     *slog.Logger      // nil: none
+
+	rotate int64 // agent.Config.Rotate, of tests
 }
 
 // HeadConfig says how a head runs.
@@ -430,7 +432,7 @@ func (n *Node) run(conn *rpc.Conn, pin pki.Pin) {
 	first := sync.OnceFunc(func() { close(n.attached) })
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Log: n.cfg.Log, Attached: first})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Rotate: n.cfg.rotate, Log: n.cfg.Log, Attached: first})
 	}()
 }
 

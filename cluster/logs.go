@@ -86,21 +86,33 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 		n = &nodeLine{}
 		l.nodes[p.Member] = n
 	}
-	data := m.GetData()
+	data, why, name := m.GetData(), m.GetError(), ""
+	if m.GetNodes() > 1 {
+		name = nodeName(p.Member)
+	}
+	if why != "" && len(data) > 0 { // the node does not keep all that is before them; who reads again may have read it
+		if lost := m.GetOffset() - n.offset; lost > 0 {
+			if err := l.write(w, n.flush(nil, name)); err != nil {
+				return err
+			}
+			if err := l.line(w, fmt.Sprintf("%spenstock: %d bytes are missing here: %s", name, lost, why)); err != nil {
+				return err
+			}
+		}
+		why = ""
+	}
 	end := m.GetOffset() + int64(len(data))
 	data = data[min(max(n.offset-m.GetOffset(), 0), int64(len(data))):]
 	n.offset = max(n.offset, end)
-	name := ""
 	if m.GetNodes() > 1 {
-		name = nodeName(p.Member)
-		if data = n.lines(name, data); m.GetEnd() || m.GetError() != "" {
+		if data = n.lines(name, data); m.GetEnd() || why != "" {
 			data = n.flush(data, name)
 		}
 	}
 	if err := l.write(w, data); err != nil {
 		return err
 	}
-	if why := m.GetError(); why != "" && !n.said {
+	if why != "" && !n.said {
 		n.said = true
 		return l.line(w, name+"penstock: "+strings.TrimSpace(why))
 	}

@@ -19,6 +19,7 @@ func chunk(process string, nodes int64, offset int64, data string) *pb.LogChunk 
 func TestLogPosition(t *testing.T) {
 	end := func(c *pb.LogChunk) *pb.LogChunk { c.End = true; return c }
 	away := func(c *pb.LogChunk) *pb.LogChunk { c.Error = "away\n"; return c }
+	gap := func(c *pb.LogChunk) *pb.LogChunk { c.Error = "gone"; return c }
 	long := strings.Repeat("x", mostLine)
 	for name, x := range map[string]struct {
 		chunks []*pb.LogChunk
@@ -33,6 +34,10 @@ func TestLogPosition(t *testing.T) {
 		"an end":           {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), end(chunk("j1/1/1", 2, 1, "")), chunk("j1/1/0", 2, 0, "b\n")}, "node 1 | a\nnode 0 | b\n"},
 		"the next attempt": {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), chunk("j1/2/0", 2, 0, "b"), chunk("j1/1/1", 2, 1, "late\n"), chunk("j1/2/1", 2, 0, "c\n")}, "node 1 | a\nnode 1 | c\nnode 0 | b\n"},
 		"one of two away":  {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), away(chunk("j1/1/1", 2, 1, "")), chunk("j1/1/0", 2, 0, "b\n")}, "node 1 | a\nnode 1 | penstock: away\nnode 0 | b\n"},
+		"a gap":            {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "ab"), gap(chunk("j1/1/0", 1, 9, "cd\n")), chunk("j1/1/0", 1, 12, "e\n"), gap(chunk("j1/1/0", 1, 20, "f")), away(chunk("j1/1/0", 1, 0, ""))}, "ab\npenstock: 7 bytes are missing here: gone\ncd\ne\npenstock: 6 bytes are missing here: gone\nf\npenstock: away\n"},
+		"read before":      {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "abcde"), gap(chunk("j1/1/0", 1, 3, "def")), gap(chunk("j1/1/0", 1, 6, "g"))}, "abcdefg"},
+		"gaps of two":      {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), gap(chunk("j1/1/0", 2, 5, "b\n")), gap(chunk("j1/1/1", 2, 3, "c"))}, "node 0 | penstock: 5 bytes are missing here: gone\nnode 0 | b\nnode 1 | a\nnode 1 | penstock: 2 bytes are missing here: gone\nnode 1 | c\n"},
+		"the end of a log": {[]*pb.LogChunk{chunk("j1/1/0", 1, 90, "a"), chunk("j1/1/0", 1, 91, "b")}, "ab"},
 		"long lines":       {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, long+long), chunk("j1/1/1", 2, 2*mostLine, "y\n")}, "node 1 | " + long + "\nnode 1 | " + long + "\nnode 1 | y\n"},
 	} {
 		var at LogPosition

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -384,7 +385,11 @@ func (l *logFile) put(b []byte) error {
 	return err
 }
 
+// rotate may be cut off anywhere, by the end of this process too: Rotated and the files that are there always tell where these begin.
 func (l *logFile) rotate() error {
+	if err := l.forget(); err != nil {
+		return err
+	}
 	for i := keepLogs - 1; i > 0; i-- {
 		from := l.path
 		if i > 1 {
@@ -399,6 +404,54 @@ func (l *logFile) rotate() error {
 		return err
 	}
 	return old.Close()
+}
+
+// forget gives up the oldest file. One rename both takes it from those that are kept and says that it is gone; what follows only frees its room.
+func (l *logFile) forget() error {
+	oldest := l.path + "." + strconv.Itoa(keepLogs-1)
+	st, err := os.Stat(oldest)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	was, err := Rotated(l.path)
+	if err != nil {
+		return err
+	}
+	mark := l.path + gone + strconv.FormatInt(was+st.Size(), 10)
+	if err := os.Rename(oldest, mark); err != nil {
+		return err
+	}
+	if err := os.Truncate(mark, 0); err != nil {
+		return err
+	}
+	if before := l.path + gone + strconv.FormatInt(was, 10); before != mark {
+		if err := os.Remove(before); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone is between the name of a log file and how many bytes of it are gone, in the name of what was its oldest file.
+const gone = ".gone."
+
+// Rotated is how many bytes went to the log file path before the oldest of the files that are kept of it. It changes before one of these is removed or renamed.
+func Rotated(path string) (n int64, err error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, err
+	}
+	for _, e := range entries {
+		if text, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+gone); ok {
+			if k, err := strconv.ParseInt(text, 10, 64); err == nil {
+				n = max(n, k)
+			}
+		}
+	}
+	return n, nil
 }
 
 // close returns what the file system says no earlier than now.

@@ -408,8 +408,9 @@ func TestGigabyte(t *testing.T) {
 		}
 		sum += st.Size()
 	}
-	if len(files) != keepLogs || sum > keepLogs<<20 || sum < (keepLogs-1)<<19 {
-		t.Errorf("%d files of %d bytes: %v", len(files), sum, files)
+	gone, err := Rotated(filepath.Join(logs, "attempt-1", "rank-0.log"))
+	if len(files) != keepLogs+1 || sum > keepLogs<<20 || sum < (keepLogs-1)<<19 || gone+sum != size || err != nil { // one is empty
+		t.Errorf("%d files of %d bytes, after %d: %v, %v", len(files), sum, gone, files, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/trainer/launch"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 
 var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+(/[a-z0-9]+)?$`)
 
-// readLog answers one question for a part of a log. Offsets count from the beginning of what is kept: the last three files of 64 MiB.
+// readLog answers one question for a part of a log. Offsets count all that the process printed, of which the last three files of Config.Rotate are kept.
 func (a *agent) readLog(q *pb.ReadLog) {
 	c := &pb.LogChunk{Request: q.GetRequest(), Process: q.GetProcess()}
 	defer func() { a.say(&pb.FromAgent{Say: &pb.FromAgent_Log{Log: c}}) }()
@@ -48,6 +49,9 @@ func (a *agent) readLog(q *pb.ReadLog) {
 			c.End = true
 			return
 		case len(data) > 0:
+			if q.GetOffset() >= 0 && offset > q.GetOffset() {
+				c.Error = "its node keeps the end of a long log only"
+			}
 			return
 		case !runs:
 			c.End = true
@@ -95,48 +99,74 @@ func (a *agent) trimLogs() {
 	}
 }
 
-// readAt reads a part of what is kept of a log; an offset below 0 counts from its end. There may be no log yet.
+// readAt reads a part of a log. Offsets count all that was printed; one below 0 counts from the end. What lies between offset and at is not kept any more. There may be no log yet.
 func readAt(dir string, offset int64) (data []byte, at int64, err error) {
-	files, err := filepath.Glob(filepath.Join(dir, "attempt-*", "process.log*"))
+	folders, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(folders) == 0 {
+		return nil, 0, nil
+	}
 	if err != nil {
 		return nil, 0, err
 	}
-	slices.Sort(files)
-	slices.Reverse(files) // process.log.2, process.log.1, process.log
-	var sizes []int64
-	total := int64(0)
-	for _, f := range files {
-		st, err := os.Stat(f)
-		if errors.Is(err, fs.ErrNotExist) { // it was rotated away
-			st, err = nil, nil
-		}
+	path := filepath.Join(dir, folders[0].Name(), "process.log") // attempt-1: a process has one
+	for {
+		begin, err := launch.Rotated(path)
 		if err != nil {
 			return nil, 0, err
 		}
-		n := int64(0)
-		if st != nil {
-			n = st.Size()
+		if data, at, err = readFiles(path, begin, offset); err != nil {
+			return nil, 0, err
 		}
-		sizes = append(sizes, n)
-		total += n
+		if now, err := launch.Rotated(path); err != nil || now == begin {
+			return data, at, err
+		} // else files were renamed or emptied meanwhile
 	}
-	if offset < 0 {
-		offset = max(total+offset, 0)
-	}
-	at = min(offset, total)
-	skip := at
-	for i, f := range files {
-		if skip >= sizes[i] {
-			skip -= sizes[i]
+}
+
+// readFiles is readAt of the files that are there, of which the oldest begins at begin.
+func readFiles(path string, begin, offset int64) (data []byte, at int64, err error) {
+	var files []*os.File // the newest first
+	var infos []os.FileInfo
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	end := begin
+	for _, suffix := range []string{"", ".1", ".2"} { // against the way that files are renamed: one may be met twice, and none is missed
+		f, err := os.Open(path + suffix)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		file, err := os.Open(f)
 		if err != nil {
 			return nil, 0, err
 		}
-		buf := make([]byte, min(sizes[i]-skip, logChunk))
-		n, err := file.ReadAt(buf, skip)
-		file.Close()
+		files = append(files, f)
+		st, err := f.Stat()
+		if err != nil {
+			return nil, 0, err
+		}
+		if n := len(infos); n > 0 && os.SameFile(infos[n-1], st) {
+			files = files[:n]
+			f.Close()
+			continue
+		}
+		infos = append(infos, st)
+		end += st.Size()
+	}
+	if offset < 0 {
+		offset = end + offset
+	}
+	at = min(max(offset, begin), end)
+	skip := at - begin
+	for i := len(files) - 1; i >= 0; i-- {
+		size := infos[i].Size()
+		if skip >= size {
+			skip -= size
+			continue
+		}
+		buf := make([]byte, min(size-skip, logChunk))
+		n, err := files[i].ReadAt(buf, skip)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, 0, err
 		}

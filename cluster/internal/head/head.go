@@ -45,6 +45,8 @@ type Config struct {
 	KeepJobs int           // that are over, and have been for ten minutes; 0: 100
 	Version  string        // of the binary
 	Log      *slog.Logger  // nil: none
+
+	packs int64 // bytes of packs that are kept; 0: 16 GiB
 }
 
 // Head is a head that runs.
@@ -100,6 +102,9 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	if cfg.KeepJobs == 0 {
 		cfg.KeepJobs = 100
+	}
+	if cfg.packs == 0 {
+		cfg.packs = 16 << 30
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -162,9 +167,6 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	})
 	h.t = tablesOf(h.store)
 	if err = h.identity(ctx); err != nil {
-		return h, err
-	}
-	if h.packs, err = packs.OpenStore(filepath.Join(cfg.Dir, "packs"), 16<<30, packs.Limits{}); err != nil {
 		return h, err
 	}
 	revision, err := h.load(ctx)
@@ -280,7 +282,7 @@ func (h *Head) identity(ctx context.Context) error {
 	return err
 }
 
-// load reads the records into the machine. It runs before the loop.
+// load reads the records into the machine, and opens the packs: those of jobs that are not over are held from then on. It runs before the loop.
 func (h *Head) load(ctx context.Context) (revision int64, err error) {
 	live, revision, err := all(ctx, h.t.live)
 	if err != nil {
@@ -306,6 +308,15 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 	h.past = newPast(ids)
 	js, _, err := all(ctx, h.t.jobs)
 	if err != nil {
+		return 0, err
+	}
+	var held []packs.Hash
+	for _, r := range js {
+		if hash := packs.Hash(r.Value.Job.GetPack()); hash != "" && !r.Value.Record.State.Over() {
+			held = append(held, hash)
+		}
+	}
+	if h.packs, err = packs.OpenStore(filepath.Join(h.cfg.Dir, "packs"), h.cfg.packs, packs.Limits{}, held...); err != nil {
 		return 0, err
 	}
 	for _, r := range js {
@@ -504,9 +515,26 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 	}
 	if rec.State.Over() {
 		h.dropSecrets(id)
+		if !was.Over() {
+			h.releasePack(r.Value.Job)
+		}
 		h.trim()
 	}
 	return nil
+}
+
+// holdPack keeps the pack of a job, which may have none, until it is over.
+func (h *Head) holdPack(j *pb.Job) error {
+	if j.GetPack() == "" {
+		return nil
+	}
+	return h.packs.Hold(packs.Hash(j.GetPack()))
+}
+
+func (h *Head) releasePack(j *pb.Job) {
+	if j.GetPack() != "" {
+		h.packs.Release(packs.Hash(j.GetPack()))
+	}
 }
 
 func same[T any](a, b T) bool {

@@ -184,7 +184,11 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 		stored.Secrets = nil
 		r := records.Record[jobRecord]{ID: id, Value: jobRecord{Job: stored, Secrets: slices.Sorted(maps.Keys(q.GetSecrets())), Submitter: rpc.PeerOf(ctx).String(),
 			Record: jobs.Record{State: jobs.Queued}, Submitted: time.Now().UTC()}}
+		if err := h.holdPack(q); err != nil { // it was there, but for others came since
+			return err
+		}
 		if err := h.writeSecrets(id, q.GetSecrets()); err != nil {
+			h.releasePack(q)
 			return err
 		}
 		ops := []records.Op{h.t.jobs.PutOp(r)}
@@ -193,6 +197,7 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 		}
 		if err := h.commit(ops...); err != nil {
 			h.dropSecrets(id)
+			h.releasePack(q)
 			return err
 		}
 		if r, err = h.t.jobs.Get(h.ctx, id); err != nil {
@@ -545,7 +550,7 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 				return err
 			}
 		}
-		if c.GetEnd() || c.GetError() != "" || !follow && len(c.GetData()) == 0 {
+		if c.GetEnd() || len(c.GetData()) == 0 && (c.GetError() != "" || !follow) {
 			return nil
 		}
 		offset = c.GetOffset() + int64(len(c.GetData()))

@@ -26,9 +26,10 @@ type Store struct {
 
 	mu    sync.Mutex
 	packs map[Hash]*kept
-	bytes int64 // of all packs
-	half  int64 // bytes of those that are being written
-	uses  int64 // counts, for which was used last
+	holds map[Hash]int // that are not removed for others, whether they are there or not
+	bytes int64        // of all packs
+	half  int64        // bytes of those that are being written
+	uses  int64        // counts, for which was used last
 }
 
 type kept struct {
@@ -40,9 +41,12 @@ type kept struct {
 const temp = ".tmp-"
 
 // OpenStore opens the store in dir, which it makes (mode 0700) where there is none, and removes what an earlier process left half written. limit is how many bytes of packs are kept: beyond it
-// those that were used longest ago are removed; 0 is no limit.
-func OpenStore(dir string, limit int64, l Limits) (*Store, error) {
-	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*kept{}}
+// those that were used longest ago are removed, but for what is held; 0 is no limit. Each of held is held once, as by Hold, whether it is there or not.
+func OpenStore(dir string, limit int64, l Limits, held ...Hash) (*Store, error) {
+	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*kept{}, holds: map[Hash]int{}}
+	for _, h := range held {
+		s.holds[h]++
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, place(dir, err)
 	}
@@ -94,8 +98,31 @@ func (s *Store) Has(h Hash) bool {
 	return s.packs[h] != nil
 }
 
+// Hold keeps a pack until Release was called as often as Hold: it is not removed for others. What is not there is [fault.NotFound], and not held.
+func (s *Store) Hold(h Hash) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.packs[h]
+	if p == nil {
+		return fault.New(fault.NotFound, "there is no pack %s: send it first", h)
+	}
+	s.holds[h]++
+	s.touch(h, p)
+	return nil
+}
+
+// Release ends one Hold.
+func (s *Store) Release(h Hash) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holds[h]--; s.holds[h] <= 0 {
+		delete(s.holds, h)
+	}
+	s.trim()
+}
+
 // Put keeps the pack that r reads to its end, if it is that of h. It is there complete or not at all. What is there already is not written again, nor is r read.
-// Packs that are being written may take as much again as the store's limit (or one pack's, where that is more); what does not fit, there or on the disk, is [fault.Exhausted].
+// Packs that are being written may take as much again as the store's limit (or one pack's, where that is more); what does not fit, there, beside what is held or on the disk, is [fault.Exhausted].
 func (s *Store) Put(ctx context.Context, h Hash, r io.Reader) error {
 	if _, err := ParseHash(string(h)); err != nil {
 		return err
@@ -155,6 +182,9 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 	defer s.mu.Unlock()
 	if s.packs[h] != nil {
 		return nil // another was faster
+	}
+	if err := s.room(h, fi.Size()); err != nil {
+		return err
 	}
 	if err := os.Rename(f.Name(), s.path(h)); err != nil {
 		return place(s.dir, err)
@@ -222,7 +252,21 @@ func (s *Store) Unpack(ctx context.Context, h Hash, dir string) error {
 
 func (s *Store) path(h Hash) string { return filepath.Join(s.dir, string(h)) }
 
-// add, drop, touch and trim want the lock.
+// room is an error where a pack does not fit beside those that are held. One that is held itself is wanted, and where nothing is held each has room.
+func (s *Store) room(h Hash, size int64) error {
+	var held int64
+	for h := range s.holds {
+		if p := s.packs[h]; p != nil {
+			held += p.size
+		}
+	}
+	if s.limit > 0 && s.holds[h] == 0 && held > 0 && held+size > s.limit {
+		return fault.New(fault.Exhausted, "a pack of %d bytes does not fit: those of jobs that wait or run take %d of %d; wait until some have ended, or stop some", size, held, s.limit)
+	}
+	return nil
+}
+
+// add, drop, touch, trim and room want the lock.
 func (s *Store) add(h Hash, size int64) {
 	s.uses++
 	s.packs[h] = &kept{size: size, used: s.uses}
@@ -242,12 +286,12 @@ func (s *Store) touch(h Hash, p *kept) {
 	os.Chtimes(s.path(h), now, now) // only an order of removal is lost
 }
 
-// trim removes packs until the limit is kept, but for the last used one and those that are read.
+// trim removes packs until the limit is kept, but for the last used one and those that are read or held.
 func (s *Store) trim() {
 	for s.limit > 0 && s.bytes > s.limit {
 		var oldest Hash
 		for h, p := range s.packs {
-			if p.inUse == 0 && p.used != s.uses && (oldest == "" || p.used < s.packs[oldest].used) {
+			if p.inUse == 0 && s.holds[h] == 0 && p.used != s.uses && (oldest == "" || p.used < s.packs[oldest].used) {
 				oldest = h
 			}
 		}

@@ -281,3 +281,58 @@ func TestKilled(t *testing.T) {
 		}
 	}
 }
+
+// What is held stays until it is let go as often, whatever comes; what does not fit beside it is refused.
+func TestStoreHolds(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "packs")
+	s := must(OpenStore(dir, 2500, Limits{}))
+	var h [7]Hash
+	put := func(i, size int) error {
+		var b []byte
+		h[i], b = blob(i, size)
+		return s.Put(t.Context(), h[i], bytes.NewReader(b))
+	}
+	have := func(want ...bool) {
+		t.Helper()
+		for i, w := range want {
+			if s.Has(h[i]) != w {
+				t.Errorf("pack %d: has %v", i, !w)
+			}
+		}
+	}
+	none, _ := blob(99, 1)
+	wants(t, s.Hold(none), fault.NotFound, string(none), "send it first")
+	ok(put(0, 1000))
+	ok(s.Hold(h[0]))
+	ok(s.Hold(h[0]))
+	ok(put(1, 1000))
+	ok(put(2, 1000))
+	have(true, false, true)
+	s.Release(h[0])
+	ok(put(3, 1000))
+	have(true, false, false, true)
+	ok(s.Hold(h[3]))
+	wants(t, put(4, 501), fault.Exhausted, "a pack of 501 bytes", "take 2000 of 2500", "wait until some have ended, or stop some")
+	have(true, false, false, true, false)
+	ok(put(5, 500))
+	have(true, false, false, true, false, true)
+	if got := names(dir); len(got) != 3 {
+		t.Errorf("in the folder: %v", got)
+	}
+	// A new process is told what is held before it removes anything. What is not there can come.
+	at := time.Unix(1e9, 0)
+	ok(os.Chtimes(filepath.Join(dir, string(h[0])), at, at))
+	s = must(OpenStore(dir, 1200, Limits{}, h[0], h[4]))
+	have(true, false, false, false, false, true) // the last used one may be more than the limit
+	wants(t, put(1, 500), fault.Exhausted)
+	ok(put(4, 501))
+	have(true, false, false, false, true, false) // it is wanted: the limit is not looked at
+	s.Release(h[0])
+	have(false, false, false, false, true, false)
+	s.Release(h[4])
+	ok(put(6, 1000))
+	have(false, false, false, false, false, false, true)
+	if len(s.holds) != 0 {
+		t.Errorf("held: %v", s.holds)
+	}
+}

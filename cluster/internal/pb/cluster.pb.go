@@ -1469,9 +1469,9 @@ type LogChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Request       uint64                 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
 	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // of data
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // of data, in all that was printed
 	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`       // nothing comes after it
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`    // with data: why what was before it, and was asked for, is missing
 	Process       string                 `protobuf:"bytes,6,opt,name=process,proto3" json:"process,omitempty"`
 	Nodes         int64                  `protobuf:"varint,7,opt,name=nodes,proto3" json:"nodes,omitempty"` // of the job
 	unknownFields protoimpl.UnknownFields
