@@ -257,6 +257,7 @@ func (it *Iterator) Restore(s State) error {
 		j.mu.Unlock()
 		return fault.New(fault.Unsupported, "restore: the nodes of a job go on together, so this one cannot go elsewhere once it has begun: restore before the first Next, or close the iterators of all nodes and open them anew with Options.State")
 	}
+	j.begun = true // until the new place is known
 	j.mu.Unlock()
 	j.halt()
 	j.mu.Lock()

@@ -473,8 +473,8 @@ func (j *job) launch() {
 	})
 }
 
-// halt ends the producer and forgets what it made. None can be launched until begun is false again: a Next of
-// another rank must not start one at the old place.
+// halt ends the producer and forgets what it made. Who calls it has seen to it, by begun or closed, that none is
+// launched meanwhile: a Next of another rank must not start one at the old place.
 func (j *job) halt() {
 	j.mu.Lock()
 	gone := j.gone
@@ -494,7 +494,7 @@ func (j *job) halt() {
 	for _, it := range j.iters {
 		it.drop()
 	}
-	j.begun, j.gone = true, make(chan struct{})
+	j.gone = make(chan struct{})
 }
 
 // push gives a step to all open iterators; it waits until none is more than depth steps ahead.

@@ -59,7 +59,8 @@ type Exchange interface {
 	// Send takes over m and releases it, also where it fails. It may return before m has arrived. It may wait for a slow
 	// connection, but not for more than that: a job receives whatever comes at any time, whatever else it waits for, so a
 	// Send comes to its end where the other node lives. Calls with the same node come from one goroutine, others at the
-	// same time. It fails when ctx ends, when the connection is lost or closed, and where the message cannot be sent; but for ctx, Receive from that node fails then, too.
+	// same time. It fails when ctx ends, and when the connection is lost or closed: Receive from that node fails then, too. A message that cannot be sent is refused with a RefusedError, and nothing
+	// has happened to the connection.
 	Send(ctx context.Context, to int, m Message) error
 
 	// Receive waits for the next message from a node. The caller owns it. The memory of its Packed or Record comes from
@@ -68,6 +69,12 @@ type Exchange interface {
 	// closed its exchange, after all that it sent before: closing delivers.
 	Receive(ctx context.Context, from int, alloc memory.Allocator) (Message, error)
 }
+
+// RefusedError is that a message cannot be sent, over whatever connection: it is too large. Nothing of it was sent.
+type RefusedError struct{ Err error }
+
+func (e RefusedError) Error() string { return e.Err.Error() }
+func (e RefusedError) Unwrap() error { return e.Err }
 
 // Message is what one node says to another: a few bytes, and with them rows in one form or the other, or none.
 type Message struct {

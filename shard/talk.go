@@ -122,8 +122,9 @@ func (m *mesh) send(to int, msg Message) {
 	}
 }
 
-// deliver sends what is queued for a node.
+// deliver sends what is queued for a node. A message that cannot be sent fails the job, of which the node hears in place of what would have followed.
 func (m *mesh) deliver(p *peer) {
+	refused := false
 	for open := true; open; {
 		_, open = <-p.more
 		m.mu.Lock()
@@ -131,13 +132,18 @@ func (m *mesh) deliver(p *peer) {
 			msg := p.queue[0]
 			p.queue[0] = Message{}
 			p.queue = p.queue[1:]
-			drop := p.lost != nil || p.left || msg.Head[0] == sayParcel && m.closed && m.err != nil
+			drop := p.lost != nil || p.left || msg.Head[0] == sayParcel && m.closed && m.err != nil || refused && msg.Head[0] != sayFailed && msg.Head[0] != sayBye
 			m.mu.Unlock()
 			var err error
 			if drop {
 				msg.Release()
 			} else {
 				err = m.x.Send(p.ctx, p.node, msg)
+			}
+			if r, ok := errors.AsType[RefusedError](err); ok {
+				refused = true
+				m.end(fault.New(fault.CodeOf(r.Err), "what node %d is to get from this one: %w", p.node, r.Err))
+				err = nil
 			}
 			m.mu.Lock()
 			if err != nil && p.lost == nil {
@@ -194,7 +200,7 @@ func (m *mesh) receive(p *peer) (msg Message, err error) {
 	return msg, err
 }
 
-// end fails the job because of another node, unless it is at its end here.
+// end fails the job because of what another node says or is to hear, unless it is at its end here.
 func (m *mesh) end(err error) {
 	m.mu.Lock()
 	if m.closed {

@@ -72,14 +72,13 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. Where a write is under way, which may be one that nobody reads, there is no goodbye: TLS would wait for it.
+// Close implements net.Conn. Where a write is under way, which may be one that nobody reads, there is no goodbye: TLS would wait for it. None begins during one.
 func (c *conn) Close() error {
 	if !c.writing.TryLock() {
 		return c.wire.Conn.Close()
 	}
-	corked := c.corked
-	c.writing.Unlock()
-	if corked {
+	defer c.writing.Unlock()
+	if c.corked {
 		return c.wire.Conn.Close()
 	}
 	return c.Conn.Close()

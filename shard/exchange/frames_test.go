@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -166,41 +168,46 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// A message that cannot be sent is released, and ends the connection: the other node does not wait for it, and this one hears why.
+// A message that cannot be sent is released, and refused; the connection has others.
 func TestRefused(t *testing.T) {
 	alloc := memtest.New(t)
 	freed := 0
+	free := func() { freed++ }
+	long := arrow.MetadataFrom(map[string]string{"k": strings.Repeat("v", maxMeta)})
+	described := array.NewRecordBatch(arrow.NewSchema(nil, &long), nil, 1)
+	x := pair(t)
 	for _, m := range []shard.Message{
-		{Head: make([]byte, shard.MaxHead+1), Free: func() { freed++ }},
-		{Packed: []byte("x"), Record: samples(rand.New(rand.NewPCG(1, 2)), memory.DefaultAllocator)[0], Free: func() { freed++ }},
+		{Head: make([]byte, shard.MaxHead+1), Free: free},
+		{Packed: []byte("x"), Record: samples(rand.New(rand.NewPCG(1, 2)), memory.DefaultAllocator)[0], Free: free},
+		{Record: described, Free: free},
 	} {
-		x := pair(t)
-		err := x[0].Send(t.Context(), 1, m)
-		if err == nil {
-			t.Error("sent")
-		}
-		if _, again := x[0].Receive(t.Context(), 1, alloc); again == nil || again.Error() != err.Error() {
-			t.Errorf("sending: %v; receiving then: %v", err, again)
-		}
-		if m, err := x[1].Receive(t.Context(), 0, alloc); err == nil {
-			t.Errorf("there came %+v", m)
+		var refused shard.RefusedError
+		if err := x[0].Send(t.Context(), 1, m); !errors.As(err, &refused) || fault.CodeOf(err) == fault.WorkerLost {
+			t.Errorf("sending: %v", err)
 		}
 	}
-	x := pair(t)
 	for _, to := range []int{-1, 0, 2} {
-		if err := x[0].Send(t.Context(), to, shard.Message{Packed: []byte("x"), Free: func() { freed++ }}); fault.CodeOf(err) != fault.Invalid {
+		if err := x[0].Send(t.Context(), to, shard.Message{Packed: []byte("x"), Free: free}); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("to node %d: %v", to, err)
 		}
 	}
-	if freed != 5 {
-		t.Errorf("%d of 5 were released", freed)
+	if freed != 6 {
+		t.Errorf("%d of 6 were released", freed)
 	}
-	if err := x[0].Send(t.Context(), 1, shard.Message{Head: []byte("ok")}); err != nil {
-		t.Error(err)
+	rec := samples(rand.New(rand.NewPCG(1, 2)), memory.DefaultAllocator)[0]
+	rec.Retain()
+	for _, m := range []shard.Message{{Head: []byte("ok")}, {Head: []byte("rec"), Record: rec}} {
+		want := string(m.Head)
+		if err := x[0].Send(t.Context(), 1, m); err != nil {
+			t.Error(err)
+		}
+		m, err := x[1].Receive(t.Context(), 0, alloc)
+		if err != nil || string(m.Head) != want || m.Packed != nil || (m.Record != nil) != (want == "rec") || m.Record != nil && !array.RecordEqual(m.Record, rec) {
+			t.Errorf("%+v, %v", m, err)
+		}
+		m.Release()
 	}
-	if m, err := x[1].Receive(t.Context(), 0, alloc); err != nil || string(m.Head) != "ok" || m.Packed != nil || m.Record != nil {
-		t.Errorf("%+v, %v", m, err)
-	}
+	rec.Release()
 }
 
 // said is what comes of a few messages.

@@ -422,3 +422,51 @@ func TestConnect(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// bloated makes the heads of messages with rows too long to be sent, from one on.
+type bloated struct {
+	shard.Exchange
+	from int
+}
+
+func (b *bloated) Send(ctx context.Context, to int, m shard.Message) error {
+	if m.Packed != nil || m.Record != nil {
+		if b.from--; b.from < 0 {
+			m.Head = make([]byte, shard.MaxHead+1)
+		}
+	}
+	return b.Exchange.Send(ctx, to, m)
+}
+
+// What a node cannot send to another is its own failure, with what is to be done, and the other hears of it: it does not take the node for lost.
+func TestJobRefused(t *testing.T) {
+	dir := documents(t)
+	for _, kind := range jobs {
+		xs, err := connect(t.Context(), gangtest.New(t, 2), kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		xs[0] = &bloated{xs[0], 3}
+		errs := make([]error, 2)
+		var g sync.WaitGroup
+		for k, x := range xs {
+			g.Go(func() {
+				its, err := open(t.Context(), kind, dir, false, &shard.Nodes{Exchange: x, Ranks: places[0], Lanes: []int{1, 0}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				errs[k] = read(t.Context(), its, func(string, string) {})
+			})
+		}
+		g.Wait()
+		for k, x := range []shard.Exchange{xs[0].(*bloated).Exchange, xs[1]} {
+			x.(*Exchange).Close()
+			err := errs[k]
+			if fault.CodeOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "take smaller batches") || errors.Is(err, shard.ErrElsewhere) != (k == 1) ||
+				!strings.Contains(err.Error(), []string{"what node 1 is to get", "node 0 failed"}[k]) {
+				t.Errorf("%s, node %d: %v", kind, k, err)
+			}
+		}
+	}
+}

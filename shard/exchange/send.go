@@ -9,28 +9,28 @@ import (
 	"github.com/penstock-data/penstock/shard"
 )
 
-// send writes a message, which stays the caller's. One that cannot be sent ends the connection, with that for a reason: the other node waits for it.
+// send writes a message, which stays the caller's.
 func (p *peer) send(ctx context.Context, m *shard.Message) error {
 	h := header{kind: framePlain, head: len(m.Head)}
 	o := &p.out
 	var rec *ipcrecord.Record
 	switch {
 	case len(m.Head) > shard.MaxHead:
-		return p.fail(fault.New(fault.Exhausted, "a message with a head of %d bytes; at most %d: take smaller batches", len(m.Head), shard.MaxHead))
+		return shard.RefusedError{Err: fault.New(fault.Exhausted, "a message with a head of %d bytes; at most %d: take smaller batches", len(m.Head), shard.MaxHead)}
 	case m.Record != nil && m.Packed != nil:
-		return p.fail(fault.New(fault.Internal, "a message with rows in both forms"))
+		return shard.RefusedError{Err: fault.New(fault.Internal, "a message with rows in both forms")}
 	case m.Packed != nil:
 		h.kind, h.rows = framePacked, int64(len(m.Packed))
 	case m.Record != nil:
 		r, err := o.rec.begin(m.Record)
 		if err != nil {
-			return p.fail(err)
+			return shard.RefusedError{Err: err}
 		}
 		defer r.End()
 		rec, h.kind, h.meta, h.rows = r, frameRecord, len(r.Meta), r.Size
 	}
 	if h.rows > maxRows {
-		return p.fail(fault.New(fault.Exhausted, "a message with %d bytes of rows; at most %d: take smaller batches", h.rows, int64(maxRows)))
+		return shard.RefusedError{Err: fault.New(fault.Exhausted, "a message with %d bytes of rows; at most %d: take smaller batches", h.rows, int64(maxRows))}
 	}
 	select {
 	case o.turn <- struct{}{}:
