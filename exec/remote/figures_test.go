@@ -157,7 +157,7 @@ func figurePlans(t *testing.T, b *strings.Builder, p *peer, n int) {
 		let := make(chan struct{})
 		g := Held(n, let)
 		var over atomic.Int64
-		there := &narrow{Node: p}
+		there := &limited{Node: p}
 		o := &plan.Options{CPUs: 1, Events: &plan.Events{TaskStarted: func(i plan.TaskInfo) {
 			if i.Stage == 0 {
 				there.widen(most)
@@ -213,7 +213,7 @@ func figurePlans(t *testing.T, b *strings.Builder, p *peer, n int) {
 	free := func(n int) (took time.Duration, there int64) {
 		g := Held(n, nil)
 		g.Root.Inputs[0].Scan.Keep = []bool{false}
-		far := &narrow{Node: p}
+		far := &limited{Node: p}
 		far.most.Store(maxOpen)
 		took = through(t, far, g, &plan.Options{CPUs: 1})
 		return took, far.did.Load()
@@ -258,24 +258,24 @@ func through(t *testing.T, there local.Node, g *plan.Graph, o *plan.Options) tim
 	return took
 }
 
-// narrow is a node that wants so many tasks at most: none before that is said. It counts them.
-type narrow struct {
+// limited is a node that wants so many tasks at most: none before that is said. It counts them.
+type limited struct {
 	local.Node
 	most, did atomic.Int64
 	watch     local.Watcher
 }
 
-func (n *narrow) widen(most int) {
+func (n *limited) widen(most int) {
 	n.most.Store(int64(most))
 	n.watch.RoomChanged()
 }
 
-func (n *narrow) Room() int { return min(n.Node.Room(), int(n.most.Load())) }
-func (n *narrow) Watch(w local.Watcher) {
+func (n *limited) Room() int { return min(n.Node.Room(), int(n.most.Load())) }
+func (n *limited) Watch(w local.Watcher) {
 	n.watch = w
 	n.Node.Watch(w)
 }
-func (n *narrow) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Result, error) {
+func (n *limited) Do(ctx context.Context, t *local.Task, h *local.Hand) (*local.Result, error) {
 	n.did.Add(1)
 	return n.Node.Do(ctx, t, h)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/internal/narrow"
 )
 
 // script is a connection whose other side said everything beforehand, and does not listen.
@@ -53,7 +54,7 @@ func everything(t testing.TB, rec arrow.RecordBatch) [][]byte {
 	}
 	defer r.End()
 	var body bytes.Buffer
-	if err := r.Write(&body); err != nil {
+	if err := r.Write(narrow.NewWriter(&body)); err != nil {
 		t.Fatal(err)
 	}
 	h := &blockHead{id: 1, split: 2, span: 50, rows: 50, read: 50, inline: true, meta: r.Meta, record: r.Size}
@@ -99,7 +100,7 @@ func hearAll(t *testing.T, rec arrow.RecordBatch, said []byte) {
 		}
 		return func() { charged -= n }
 	})
-	p.l.br = bufio.NewReader(bytes.NewReader(said))
+	p.l.br = bufio.NewReaderSize(bytes.NewReader(said), readBuffer)
 	task := &local.Task{ID: 1, Split: 2, Part: -1, To: -1, Attempt: 1}
 	defer func() {
 		if e := recover(); e != nil && fault.CodeOf(e.(error)) != fault.Exhausted { // the allocator's
@@ -221,7 +222,7 @@ func TestQueuedPartDropped(t *testing.T) {
 	for id := range uint64(3) {
 		s.drop(id)
 	}
-	l.br = bufio.NewReader(bytes.NewReader(l.said))
+	l.br = bufio.NewReaderSize(bytes.NewReader(l.said), readBuffer)
 	kind, said, err := l.next(nil)
 	if r := (&words{b: said}); err != nil || kind != kindFail || r.uint() != 1 || takeError(r).Code != fault.Canceled || l.br.Buffered() > 0 {
 		t.Errorf("%v: message %d: %q", err, kind, said)

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcrecord"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/internal/narrow"
 )
 
 // TestInlineBounded: blocks that nobody asked for are paid for from when they come, and a node that sends more of them than it may is cut off.
@@ -23,7 +24,7 @@ func TestInlineBounded(t *testing.T) {
 	}
 	defer r.End()
 	var body bytes.Buffer
-	if err := r.Write(&body); err != nil {
+	if err := r.Write(narrow.NewWriter(&body)); err != nil {
 		t.Fatal(err)
 	}
 	full := &blockHead{split: 2, span: 50, rows: 50, inline: true, meta: r.Meta, record: r.Size}
@@ -57,7 +58,7 @@ func TestInlineBounded(t *testing.T) {
 			for i := 0; ; i++ {
 				h := *c.head
 				h.id = c.ids[i%len(c.ids)]
-				p.l.br = bufio.NewReader(bytes.NewReader(body.Bytes()))
+				p.l.br = bufio.NewReaderSize(bytes.NewReader(body.Bytes()), readBuffer)
 				err := p.body(&h)
 				if c.want < 0 { // they leave nothing but a word for many
 					if came += h.cost(); err != nil || charged != 0 || p.inline+p.owed != c.most || int64(len(p.l.said)) > said+came/p.enough*(headSize+12) {
@@ -105,7 +106,7 @@ func TestInlineGoesOn(t *testing.T) {
 		}
 	}
 	back := int64(0) // as the node hears it
-	l := &link{br: bufio.NewReader(bytes.NewReader(p.l.said))}
+	l := &link{br: bufio.NewReaderSize(bytes.NewReader(p.l.said), readBuffer)}
 	p.forget(1, s)
 	for {
 		kind, said, err := l.next(nil)

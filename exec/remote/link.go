@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/narrow"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	// lastWords is how long what is still to be said may take when a link ends.
 	lastWords = 2 * time.Second
 
-	readBuffer, writeBuffer = 4 << 10, 16 << 10
+	readBuffer, writeBuffer = narrow.Buffer, 16 << 10
 	// deadlineEvery is how often silence begins anew, at most.
 	deadlineEvery = time.Second
 )
@@ -46,7 +47,7 @@ type link struct {
 	done chan struct{} // the writer is gone
 }
 
-// long is a message with bytes behind it.
+// long is a message with bytes behind it, in a narrow form.
 type long struct {
 	at    int // bytes of said before it
 	head  []byte
@@ -124,6 +125,7 @@ func (l *link) signal() {
 func (l *link) write() {
 	defer close(l.done)
 	bw := bufio.NewWriterSize(l.c, writeBuffer)
+	nw := narrow.NewWriter(bw)
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	var spare []byte
@@ -148,7 +150,7 @@ func (l *link) write() {
 				said = message(said, kindPing, nil)
 			}
 		}
-		if err := l.pour(bw, said, blocks); err != nil {
+		if err := l.pour(bw, nw, said, blocks); err != nil {
 			l.listenOn(err)
 			return
 		}
@@ -185,8 +187,8 @@ func (l *link) listenOn(err error) {
 	}
 }
 
-// pour writes messages, and flushes them.
-func (l *link) pour(bw *bufio.Writer, said []byte, blocks []*long) (err error) {
+// pour writes messages, and flushes them. nw writes to bw.
+func (l *link) pour(bw *bufio.Writer, nw *narrow.Writer, said []byte, blocks []*long) (err error) {
 	if c, ok := l.c.(gang.Corker); ok && len(blocks) > 0 {
 		c.Cork()
 		defer func() {
@@ -205,7 +207,7 @@ func (l *link) pour(bw *bufio.Writer, said []byte, blocks []*long) (err error) {
 			_, err = bw.Write(b.head)
 		}
 		if err == nil {
-			err = b.write(bw)
+			err = b.write(nw)
 		}
 		b.over()
 	}

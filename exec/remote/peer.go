@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcrecord"
+	"github.com/penstock-data/penstock/internal/narrow"
 )
 
 const (
@@ -440,8 +440,7 @@ func (p *peer) body(h *blockHead) error {
 			}
 		}
 		p.mu.Unlock()
-		_, err := io.CopyN(io.Discard, p.l.br, h.size())
-		return noEOF(err)
+		return noEOF(narrow.Skip(p.l.br, h.size()))
 	case h.inline:
 		p.inline -= h.cost()
 		s.inline += h.cost()
@@ -457,7 +456,7 @@ func (p *peer) body(h *blockHead) error {
 		buf = newLanding(memory.DefaultAllocator, memory.DefaultAllocator.Allocate(int(n)), s.hand.Charge(n))
 	}
 	if buf != nil {
-		if _, err := io.ReadFull(p.l.br, buf.Bytes()[:h.size()]); err != nil {
+		if err := narrow.Read(p.l.br, buf.Bytes()[:h.size()]); err != nil {
 			buf.Release()
 			return noEOF(err)
 		}

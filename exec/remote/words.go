@@ -15,7 +15,7 @@ import (
 )
 
 // A message is a kind, the length of what it says as 4 bytes, and that: numbers as varints, texts with their lengths in front. kindBlock is followed by
-// as many bytes as it says.
+// as many bytes as it says, in the form of package narrow.
 const headSize = 5
 
 // What a leader says to a node, and a node to its leader.
