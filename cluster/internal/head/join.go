@@ -113,7 +113,7 @@ func (h *Head) token(ctx context.Context, kind pki.Kind, scope rpc.Scope, ttl ti
 	if err := h.commit(h.t.tokens.PutOp(r)); err != nil {
 		return t, r, err
 	}
-	if r, err = h.t.tokens.Get(h.ctx, t.ID); err == nil {
+	if r, err = read(h, h.t.tokens, t.ID); err == nil {
 		h.tokens.put(r)
 	}
 	return t, r, err
@@ -244,12 +244,12 @@ func (h *Head) newNode(ctx context.Context, inv *pb.Inventory, address string, l
 	if err := h.commit(ops...); err != nil {
 		return "", err
 	}
-	if r, err = h.t.nodes.Get(h.ctx, id); err != nil {
+	if r, err = read(h, h.t.nodes, id); err != nil {
 		return "", err
 	}
 	h.nodes[id] = &r
 	if t != nil {
-		used, err := h.t.tokens.Get(h.ctx, t.ID)
+		used, err := read(h, h.t.tokens, t.ID)
 		if err != nil {
 			return "", err
 		}

@@ -156,30 +156,24 @@ func all[T any](ctx context.Context, t records.Table[T]) (rs []records.Record[T]
 	}
 }
 
-// write carries out a write of the loop, however long the store is away: what follows from it must not be done before. It fails when the head ends, and ends the head where another one writes.
-func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Record[T], error) {
+// repeat carries out f for the loop, however long the store is away, and however often: what follows from it must not be done before. It fails when the head ends, and with a code that is final.
+func (h *Head) repeat(f func() error, final func(fault.Code) bool) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		next, err := t.Put(h.ctx, r)
-		var other *records.Conflict
-		switch {
-		case err == nil:
+		err := f()
+		if err == nil {
 			h.storeAway.Store(nil)
-			return next, nil
-		case errors.As(err, &other):
-			have, rerr := t.Get(h.ctx, r.ID)
-			if rerr == nil && same(have.Value, r.Value) { // ours, whose answer was lost
-				return have, nil
-			}
-			err = fault.New(fault.Exists, "%w: does another head write to this store? One at a time can", err)
-			h.fail(err)
-			return r, err
-		case h.ctx.Err() != nil:
-			return r, fault.WithCode(fault.Canceled, context.Cause(h.ctx))
-		case fault.CodeOf(err) == fault.Exhausted:
-			err = errors.Join(err, h.store.Reclaim(h.ctx))
-		case fault.CodeOf(err) == fault.Invalid:
-			h.fail(err)
-			return r, err
+			return nil
+		}
+		if h.ctx.Err() != nil {
+			return fault.WithCode(fault.Canceled, context.Cause(h.ctx))
+		}
+		var full error
+		if fault.CodeOf(err) == fault.Exhausted {
+			full = h.store.Reclaim(h.ctx)
+			err = errors.Join(err, full)
+		}
+		if code := fault.CodeOf(err); (code != fault.Exhausted || full != nil) && final(code) {
+			return err
 		}
 		h.away(err)
 		select {
@@ -189,30 +183,60 @@ func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Rec
 	}
 }
 
-// commit carries out a transaction of the loop that creates records of new ids, however long the store is away. Read the records again: their revisions may be of an earlier try.
-func (h *Head) commit(ops ...records.Op) error {
-	for wait, maybe := 50*time.Millisecond, false; ; wait = min(2*wait, 5*time.Second) {
-		_, err := h.store.Txn(h.ctx, ops...)
-		switch code := fault.CodeOf(err); {
-		case err == nil, code == fault.Exists && maybe: // done by an earlier try, whose answer was lost
-			h.storeAway.Store(nil)
-			return nil
-		case h.ctx.Err() != nil:
-			return fault.WithCode(fault.Canceled, context.Cause(h.ctx))
-		case code == fault.Exhausted:
-			if rerr := h.store.Reclaim(h.ctx); rerr != nil {
-				return errors.Join(err, rerr) // what is new can be refused
-			}
-		case code != fault.Unavailable:
+// hopeless are codes with which what must be done cannot be, and refused those with which nothing is done.
+func hopeless(c fault.Code) bool {
+	return c == fault.Exists || c == fault.Invalid || c == fault.Corrupt
+}
+func refused(c fault.Code) bool { return c != fault.Unavailable }
+
+// write carries out a write that must be done. It ends the head where that cannot be, as another one writes.
+func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Record[T], error) {
+	var next records.Record[T]
+	err := h.repeat(func() (err error) {
+		next, err = t.Put(h.ctx, r)
+		var other *records.Conflict
+		if !errors.As(err, &other) {
 			return err
 		}
-		maybe = true
-		h.away(err)
-		select {
-		case <-time.After(wait):
-		case <-h.ctx.Done():
+		have, gerr := t.Get(h.ctx, r.ID)
+		switch {
+		case gerr == nil && same(have.Value, r.Value): // ours, whose answer was lost
+			next = have
+			return nil
+		case gerr == nil || fault.CodeOf(gerr) == fault.NotFound:
+			return fault.New(fault.Exists, "%w: does another head write to this store? One at a time can", err)
 		}
+		return gerr // whose it is, is not known
+	}, hopeless)
+	if err != nil {
+		if h.ctx.Err() == nil {
+			h.fail(err)
+		}
+		return r, err
 	}
+	return next, nil
+}
+
+// commit carries out a transaction that creates records of new ids, or fails and has not. Read the records again: their revisions may be of an earlier try.
+func (h *Head) commit(ops ...records.Op) error {
+	maybe := false
+	return h.repeat(func() error {
+		_, err := h.store.Txn(h.ctx, ops...)
+		if fault.CodeOf(err) == fault.Exists && maybe { // done by an earlier try, whose answer was lost
+			return nil
+		}
+		maybe = true
+		return err
+	}, refused)
+}
+
+// read reads a record that is there.
+func read[T any](h *Head, t records.Table[T], id string) (r records.Record[T], err error) {
+	err = h.repeat(func() (err error) {
+		r, err = t.Get(h.ctx, id)
+		return err
+	}, refused)
+	return r, err
 }
 
 // away notes that the store does not answer.

@@ -209,11 +209,11 @@ func (h *Head) grant(s *session) error {
 			break
 		}
 		if fault.CodeOf(err) == fault.Exists { // the lease of the session before ended, and nobody has said so yet
-			if have, gerr := h.t.live.Get(h.ctx, s.node); gerr == nil {
-				live.Revision = have.Revision
-			} else {
-				live.Revision = 0
+			have, gerr := h.t.live.Get(h.ctx, s.node)
+			if gerr != nil && fault.CodeOf(gerr) != fault.NotFound {
+				return gerr
 			}
+			live.Revision = have.Revision // or none
 		}
 	}
 	if err != nil {
@@ -416,10 +416,12 @@ func (h *Head) liveChanged(e records.Event[liveRecord]) error {
 	case records.Current:
 		for id, live := range h.live {
 			if live.Revision <= e.Record.Revision {
-				if _, err := h.t.live.Get(h.ctx, id); fault.CodeOf(err) == fault.NotFound {
-					if err := h.leaseOver(id, e.Record.Revision); err != nil {
-						return err
-					}
+				_, err := read(h, h.t.live, id)
+				if fault.CodeOf(err) == fault.NotFound {
+					err = h.leaseOver(id, e.Record.Revision)
+				}
+				if err != nil {
+					return err
 				}
 			}
 		}
@@ -440,9 +442,10 @@ func (h *Head) leaseOver(id string, revision int64) error {
 	}
 	switch { // where nobody could renew it, that says nothing about the node
 	case s != nil && (s.missed.Swap(false) || time.Now().Before(h.excused)):
-		return h.grant(s)
+		return h.repeat(func() error { return h.grant(s) }, hopeless)
 	case time.Now().Before(h.excused): // it gets its time to attach again
-		return h.grant(&session{node: id, epoch: live.Value.Epoch})
+		s = &session{node: id, epoch: live.Value.Epoch}
+		return h.repeat(func() error { return h.grant(s) }, hopeless)
 	case s != nil:
 		s.end(fault.New(fault.Unavailable, "the lease of node %s has ended", id))
 		delete(h.sessions, id)

@@ -200,8 +200,8 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 			h.releasePack(q)
 			return err
 		}
-		if r, err = h.t.jobs.Get(h.ctx, id); err != nil {
-			return err // the head ends, or its store is away again: the job is on record, and found by the next head
+		if r, err = read(h, h.t.jobs, id); err != nil {
+			return err // the head ends: the job is on record, and found by the next one
 		}
 		h.jobs[id] = &r
 		reply.Job = id
