@@ -29,7 +29,7 @@ const (
 	chunk = 8 << 10
 	// glance is the bytes by which a chunk is judged first.
 	glance = 256
-	// worth is the most bytes that 8 may take: fewer are saved than it costs to find them.
+	// worth is the most bytes that 8 may take. Where they take more, those that are saved cost less to send than to find.
 	worth = 4
 
 	headRaw, headWords = 5, 13
