@@ -276,7 +276,7 @@ func TestFails(t *testing.T) {
 	if fault.CodeOf(errs[0]) != fault.UserCode || p.Node != "1" || p.File != "mem" || p.RowGroup == 0 || p.Step == "" {
 		t.Errorf("%v: %+v", errs[0], p)
 	}
-	if fault.CodeOf(errs[1]) == fault.Unknown && !errors.Is(errs[1], remote.ErrEnded) {
+	if fault.CodeOf(errs[1]) != fault.Canceled || !errors.Is(errs[1], remote.ErrEnded) {
 		t.Errorf("node 1: %v", errs[1])
 	}
 }

@@ -224,9 +224,9 @@ func (b begin) Commit(ctx context.Context) error {
 	return b.Joint.Commit(ctx)
 }
 
-// Abort implements exec.Sink.
+// Abort implements exec.Sink. Why the run ended, if it was not just stopped, its own process says.
 func (b begin) Abort(ctx context.Context) error {
-	b.s.end(fault.New(fault.Unknown, "it failed there"))
+	b.s.end(fault.New(fault.Canceled, "it did not come to its end there"))
 	return b.Joint.Abort(ctx)
 }
 
