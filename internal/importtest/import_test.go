@@ -23,6 +23,8 @@ var allowed = []struct {
 	{"internal/datatest", "internal/memtest"},
 	{"internal/typename", "internal/fault"},
 	{"internal/near", ""},
+	{"internal/term", ""},
+	{"internal/trust", "internal/fault"},
 	{"internal/units", ""},
 	{"internal/cell", ""},
 	{"internal/cut", "internal/fault internal/near io/driver"},

@@ -1,0 +1,230 @@
+// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a terminal only prints it: it
+// moves no cursor, sets no title or clipboard, reorders and hides nothing.
+//
+// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and a tab. Everything else, control
+// characters of C0 and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written as an escape that
+// people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
+package term
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Clean returns a text of one or more lines as it may be printed.
+func Clean(s string) string {
+	if clean(s, true) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == '\r':
+			if i+1 >= len(s) || s[i+1] != '\n' {
+				b.WriteByte('\n')
+			}
+		case r == '\n' || r == '\t' || prints(r, n):
+			b.WriteString(s[i : i+n])
+		default:
+			escape(&b, s[i:i+n], r)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// Line returns s as part of one line: a newline, a tab and a carriage return are blanks.
+func Line(s string) string {
+	if clean(s, false) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			b.WriteByte(' ')
+		case prints(r, n):
+			b.WriteString(s[i : i+n])
+		default:
+			escape(&b, s[i:i+n], r)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// clean reports that s prints as it is.
+func clean(s string, lines bool) bool {
+	for i, r := range s {
+		switch {
+		case r >= ' ' && r < 0x7f:
+		case r == '\n' || r == '\t':
+			if !lines {
+				return false
+			}
+		case r == utf8.RuneError:
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				return false
+			}
+		case !prints(r, 0):
+			return false
+		}
+	}
+	return true
+}
+
+// prints reports that a rune of n bytes prints.
+func prints(r rune, n int) bool {
+	if r == utf8.RuneError && n == 1 {
+		return false
+	}
+	return r >= ' ' && r < 0x7f || r >= 0xa0 && unicode.IsGraphic(r)
+}
+
+func escape(b *strings.Builder, raw string, r rune) {
+	switch {
+	case len(raw) == 1: // ASCII, or not UTF-8
+		fmt.Fprintf(b, `\x%02x`, raw[0])
+	case r <= 0xffff:
+		fmt.Fprintf(b, `\u%04x`, r)
+	default:
+		fmt.Fprintf(b, `\U%08x`, r)
+	}
+}
+
+// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of ECMA-48 that choose colours, bold, italic or
+// underline) pass where they are wanted, and end with their line; otherwise they are left out. A rune or a colour that is cut between two writes is held
+// back until the next one, or Flush. Not safe for concurrent use.
+type Writer struct {
+	w      io.Writer
+	colors bool
+	held   []byte // the begin of a rune or of a colour
+	lit    bool   // a colour is on
+	cr     bool   // the last byte was a carriage return, which is a newline already
+}
+
+// NewWriter returns a Writer to w. Colors says whether colours pass.
+func NewWriter(w io.Writer, colors bool) *Writer { return &Writer{w: w, colors: colors} }
+
+// maxColor is the length of the longest colour that is taken for one.
+const maxColor = 32
+
+// Write writes p, or holds back the end of it. It returns len(p), or an error of the writer below.
+func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false) }
+
+// Flush writes what is held back, and ends a colour.
+func (t *Writer) Flush() error { return t.write(nil, true) }
+
+func (t *Writer) write(p []byte, all bool) error {
+	s := string(t.held) + string(p)
+	t.held = nil
+	var b strings.Builder
+	for len(s) > 0 {
+		if !all && !utf8.FullRuneInString(s) {
+			break
+		}
+		r, n := utf8.DecodeRuneInString(s)
+		was := t.cr
+		t.cr = r == '\r'
+		switch {
+		case r == '\n' && was:
+		case r == '\r' || r == '\n':
+			t.dark(&b)
+			b.WriteByte('\n')
+		case r == 0x1b:
+			k, cut := color(s)
+			if cut && !all {
+				t.held = []byte(s)
+				n, s = 0, ""
+				break
+			}
+			if k == 0 {
+				escape(&b, s[:n], r)
+				break
+			}
+			if n = k; t.colors {
+				b.WriteString(s[:k])
+				t.lit = true
+			}
+		case r == '\t' || prints(r, n):
+			b.WriteString(s[:n])
+		default:
+			escape(&b, s[:n], r)
+		}
+		s = s[n:]
+	}
+	if s != "" {
+		t.held = []byte(s)
+	}
+	if all {
+		t.dark(&b)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(t.w, b.String())
+	return err
+}
+
+func (t *Writer) dark(b *strings.Builder) {
+	if t.lit {
+		b.WriteString("\x1b[0m")
+		t.lit = false
+	}
+}
+
+// color is the length of the colour that s, which begins with an escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
+func color(s string) (n int, cut bool) {
+	if len(s) > 1 && s[1] != '[' {
+		return 0, false
+	}
+	for i := 2; i < len(s) && i < maxColor; i++ {
+		switch c := s[i]; {
+		case c == 'm':
+			if chooses(s[2:i]) {
+				return i + 1, false
+			}
+			return 0, false
+		case c != ';' && (c < '0' || c > '9'):
+			return 0, false
+		}
+	}
+	return 0, len(s) < maxColor
+}
+
+// chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or underline, or end them: they blink, reverse or hide nothing.
+func chooses(params string) bool {
+	if params == "" {
+		return true
+	}
+	ps := strings.Split(params, ";")
+	for i := 0; i < len(ps); i++ {
+		n, err := strconv.Atoi(ps[i])
+		if ps[i] == "" {
+			n, err = 0, nil
+		}
+		switch {
+		case err != nil:
+			return false
+		case n == 38 || n == 48: // 5;N or 2;R;G;B follows
+			switch {
+			case i+2 < len(ps) && ps[i+1] == "5":
+				i += 2
+			case i+4 < len(ps) && ps[i+1] == "2":
+				i += 4
+			default:
+				return false
+			}
+		case n <= 4 || n >= 22 && n <= 24 || n >= 30 && n <= 49 || n >= 90 && n <= 107:
+		default:
+			return false
+		}
+	}
+	return true
+}

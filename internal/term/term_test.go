@@ -1,0 +1,86 @@
+package term
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+func TestClean(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain\ttext\nüñ 日本 😀 é": "plain\ttext\nüñ 日本 😀 é",
+		"\x1b]0;title\x07":       `\x1b]0;title\x07`,
+		"\x1b[2J":                `\x1b[2J`,
+		"\u009b31m":              `\u009b31m`,
+		"\x9b31m":                `\x9b31m`,
+		"a\u202eb\u2066c\u200fd": `a\u202eb\u2066c\u200fd`,
+		"a\rb\r\nc":              "a\nb\nc",
+		"\x7f\x00\x08":           `\x7f\x00\x08`,
+		"\ufffd\xff":             "\ufffd" + `\xff`,
+		"\u2028\U000e0041":       `\u2028\U000e0041`,
+	} {
+		if got := Clean(in); got != want {
+			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
+		}
+		if got, want := Line(in), strings.NewReplacer("\n", " ", "\t", " ").Replace(want); in != "a\rb\r\nc" && got != want {
+			t.Errorf("Line(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestWriterColors(t *testing.T) {
+	for _, c := range []struct{ in, colors, plain string }{
+		{"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", "red"},
+		{"\x1b[38;5;9mx\ny", "\x1b[38;5;9mx\x1b[0m\ny", "x\ny"},
+		{"\x1b[8mhidden", `\x1b[8mhidden`, `\x1b[8mhidden`},
+		{"\x1b[31", `\x1b[31`, `\x1b[31`},
+		{"\x1b[1;2H", `\x1b[1;2H`, `\x1b[1;2H`},
+		{"\x1b[38mx", `\x1b[38mx`, `\x1b[38mx`},
+	} {
+		for _, colors := range []bool{true, false} {
+			want := c.plain
+			if colors {
+				want = c.colors
+			}
+			for cut := range len(c.in) + 1 {
+				var b bytes.Buffer
+				w := NewWriter(&b, colors)
+				for _, part := range []string{c.in[:cut], c.in[cut:]} {
+					if n, err := w.Write([]byte(part)); err != nil || n != len(part) {
+						t.Fatal(n, err)
+					}
+				}
+				if err := w.Flush(); err != nil || b.String() != want {
+					t.Errorf("%q with colours %v, cut at %d: %q, want %q", c.in, colors, cut, b.String(), want)
+				}
+			}
+		}
+	}
+}
+
+// FuzzWriter: whatever is written in two parts prints, and is what Clean makes of it where no colours are in it.
+func FuzzWriter(f *testing.F) {
+	f.Add("a\x1b[31mb\r\nc\u202e\xff", 4)
+	f.Fuzz(func(t *testing.T, in string, cut int) {
+		cut = min(max(cut, 0), len(in))
+		var b bytes.Buffer
+		w := NewWriter(&b, false)
+		w.Write([]byte(in[:cut]))
+		w.Write([]byte(in[cut:]))
+		w.Flush()
+		got := b.String()
+		for _, r := range got {
+			if r != '\n' && r != '\t' && !unicode.IsGraphic(r) {
+				t.Fatalf("%q became %q, with %U", in, got, r)
+			}
+		}
+		if !utf8.ValidString(got) {
+			t.Fatalf("%q became %q", in, got)
+		}
+		if !strings.Contains(in, "\x1b[") && got != Clean(in) {
+			t.Fatalf("%q became %q, and by Clean %q", in, got, Clean(in))
+		}
+	})
+}

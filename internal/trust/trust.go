@@ -1,0 +1,43 @@
+// Package trust says whether a file is this user's own: written by this user or by root, where no other user may write. What acts on a file's content
+// (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
+//
+// A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
+// than that: see docs/security.md.
+package trust
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// File returns nil where the file or folder at path is this user's own, and otherwise a Denied error that says why not. Links are followed. It
+// judges the file and the folder that it is in: their owners are this user or root, and others may not write to them (to the folder: unless it is sticky, as /tmp is).
+func File(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), err)
+	}
+	if err := own(real, false); err != nil {
+		return err
+	}
+	return own(filepath.Dir(real), true)
+}
+
+func own(path string, folder bool) error {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), err)
+	}
+	if uid, ok := owner(fi); ok && uid != 0 && uid != os.Geteuid() {
+		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})
+	}
+	if m := fi.Mode(); m.Perm()&0o002 != 0 && (!folder || m&os.ModeSticky == 0) {
+		return fault.New(fault.Denied, "every user may write to it (mode %v)", m.Perm()).At(fault.Place{File: path})
+	}
+	return nil
+}

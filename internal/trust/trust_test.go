@@ -1,0 +1,63 @@
+package trust
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "spec.yaml")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link.yaml")
+	if err := os.Symlink(name, link); err != nil {
+		t.Fatal(err)
+	}
+	own := func(path string) {
+		t.Helper()
+		if err := File(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	foreign := func(path, why string) {
+		t.Helper()
+		if err := File(path); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want Denied with %q", path, err, why)
+		}
+	}
+	own(name)
+	own(link)
+	own(dir)
+	chmod := func(path string, mode os.FileMode) {
+		t.Helper()
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chmod(name, 0o666)
+	foreign(name, "every user may write")
+	foreign(link, "every user may write")
+	chmod(name, 0o600)
+	chmod(dir, 0o777)
+	foreign(name, "every user may write")
+	chmod(dir, 0o777|os.ModeSticky)
+	own(name)
+	chmod(dir, 0o755)
+	if err := File(filepath.Join(dir, "absent")); fault.CodeOf(err) != fault.NotFound {
+		t.Error(err)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("skipped: files of another user, which only root can make")
+	}
+	if err := os.Chown(name, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	foreign(name, "another user")
+	foreign(link, "another user")
+}
