@@ -82,9 +82,9 @@ func (a *agent) start(s *pb.Start) {
 // over: nothing of a process is left.
 func (a *agent) over(p *process, e *pb.Exited) {
 	e.Process = p.id
-	e.Text = p.masked(e.Text)
+	e.Text = short(p.masked(e.Text), mostWords)
 	for i, s := range e.At {
-		e.At[i] = p.masked(s)
+		e.At[i] = short(p.masked(s), mostPlace)
 	}
 	a.mu.Lock()
 	if a.leaving && (e.Class == "worker" || e.Class == "user") {
@@ -124,6 +124,14 @@ func (p *process) masked(text string) string {
 		secrets = append(secrets, p.start.GetEnv()[k])
 	}
 	return mask.Text(text, secrets)
+}
+
+// mostWords and mostPlace are the bytes of an end's text and of a place in it that the head is told: more in one message would end the session.
+const mostWords, mostPlace = 16 << 10, 1 << 10
+
+// short is the begin of a text, of whole characters: programs write what is none, and no message carries it.
+func short(s string, most int) string {
+	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
 func firstLine(s string) string {

@@ -260,14 +260,20 @@ func (m *Machine) attach(e Event) {
 	}
 	m.saveNode(id)
 	var keep []jobs.Process
+	said, waits := map[jobs.Process]bool{}, map[jobs.Process]bool{}
 	for _, p := range e.Running {
-		if m.on(p, id) {
+		if m.on(p, id) && !said[p] {
 			keep = append(keep, p)
+			said[p] = true
 		}
 	}
-	gone := slices.DeleteFunc(m.jobs.On(id), func(p jobs.Process) bool {
-		return slices.Contains(keep, p) || slices.ContainsFunc(e.Ended, func(x End) bool { return x.Process == p })
-	})
+	for _, p := range e.Waiting {
+		waits[p] = true
+	}
+	for _, x := range e.Ended {
+		said[x.Process] = true
+	}
+	gone := slices.DeleteFunc(m.jobs.On(id), func(p jobs.Process) bool { return said[p] })
 	m.out = append(m.out, Action{Do: Welcome, Node: id, Epoch: e.Epoch, Processes: keep})
 	m.exited(id, e.Ended) // from here on others may be started there
 	for _, p := range gone {
@@ -279,7 +285,7 @@ func (m *Machine) attach(e Event) {
 	}
 	for _, p := range keep {
 		k := jobs.Started
-		if slices.Contains(e.Waiting, p) {
+		if waits[p] {
 			k = jobs.Waits
 		}
 		m.job(jobs.Event{Kind: k, Process: p})

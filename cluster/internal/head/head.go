@@ -84,9 +84,8 @@ type Head struct {
 	seen     map[string]time.Time
 	changed  chan struct{}       // closed at the next change
 	meetings map[string]*meeting // of jobs on several nodes whose processes may run
-	reads    map[uint64]chan *pb.LogChunk
-	read     uint64
-	watchers int // that follow
+	attached map[string]attached // nodes, lately
+	watchers int                 // that follow
 	stopping bool
 
 	final chan struct{} // closed when the nodes of a cluster that is stopped have ended, or had their time: watchers get that state, and no other
@@ -128,7 +127,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
-		changed: make(chan struct{}), meetings: map[string]*meeting{}, reads: map[uint64]chan *pb.LogChunk{}, final: make(chan struct{})}
+		changed: make(chan struct{}), meetings: map[string]*meeting{}, attached: map[string]attached{}, final: make(chan struct{})}
 	h.core.Life = strings.ToLower(rand.Text())[:10]
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store

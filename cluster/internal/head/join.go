@@ -269,6 +269,9 @@ func (h *Head) forgetNodes(ctx context.Context) error {
 			return err
 		}
 		delete(h.nodes, id)
+		delete(h.used, id)
+		delete(h.seen, id)
+		delete(h.attached, id)
 		h.core.ForgetNode(place.NodeID(id))
 	}
 	if len(h.nodes) >= mostNodes {

@@ -1,8 +1,10 @@
 package head
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -41,15 +43,15 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 		return // it was of an attempt that is over: its agent hears of that otherwise
 	}
 	if string(node) != s.node {
-		h.log.Warn(fmt.Sprintf("node %s says that it has process %s, which is on node %s", s.node, p, node))
+		h.warn(s, fmt.Sprintf("it says that it has process %s, which is on node %s", p, node))
 		return
 	}
 	n := members(h.jobs[p.Job].Value.Job)
 	if n < 2 {
 		return
 	}
-	if err := checkAddress(x.GetAddress()); err != nil {
-		h.log.Warn(fmt.Sprintf("node %s: %v", s.node, err))
+	if err := h.checkAddress(s, p, x.GetAddress()); err != nil {
+		h.warn(s, err.Error())
 		h.tell(s.node, &pb.FromHead{Say: &pb.FromHead_Peers{Peers: &pb.Peers{Process: p.String(), Error: err.Error()}}})
 		return
 	}
@@ -67,7 +69,7 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 		answer := &pb.Peers{Process: p.String(), Addresses: m.addresses}
 		var err error
 		if answer.Chain, err = h.ca.IssueMember(m.asks[i], p.Job, p.Attempt, i); err != nil {
-			h.log.Warn(fmt.Sprintf("no certificate for process %s on node %s", p, node), "err", err)
+			h.warn(s, fmt.Sprintf("no certificate for process %s: %v", p, err))
 			answer = &pb.Peers{Process: p.String(), Error: err.Error()}
 		}
 		delete(m.asks, i)
@@ -75,10 +77,16 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 	}
 }
 
-// checkAddress refuses what is not an address and a port that another machine could dial.
-func checkAddress(s string) error {
-	if a, err := netip.ParseAddrPort(s); err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || len(s) > 64 {
-		return fault.New(fault.Invalid, "a process listens at an address and a port, not at %.64q", s)
+// checkAddress refuses what is not an address and a port that another machine could dial, and an address of another machine than the one that the node calls from: the other members would dial there.
+func (h *Head) checkAddress(s *session, p jobs.Process, address string) error {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || len(address) > 64 {
+		return fault.New(fault.Invalid, "a process listens at an address and a port, not at %.64q", address)
+	}
+	host := a.Addr().Unmap().WithZone("").String()
+	ours := host == s.host || onThisMachine(s.host) && isThisMachine(a.Addr().Unmap())
+	if m := h.meetings[p.Job]; !ours && (m == nil || m.addresses[p.Member] != address) { // it may have moved since it said where it is
+		return fault.New(fault.Invalid, "a process listens where its node is, at %s, not at %s", cmp.Or(s.host, "the head's machine"), host)
 	}
 	return nil
 }
@@ -100,4 +108,13 @@ func (h *Head) host(node place.NodeID, placed []place.Placement) string {
 func onThisMachine(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return err != nil || a.IsLoopback()
+}
+
+// isThisMachine says that an address is one of the head's own machine.
+func isThisMachine(a netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return a.IsLoopback() || err == nil && slices.ContainsFunc(all, func(x net.Addr) bool {
+		p, err := netip.ParsePrefix(x.String())
+		return err == nil && p.Addr() == a.WithZone("")
+	})
 }

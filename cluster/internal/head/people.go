@@ -363,17 +363,17 @@ func (n nodeServer) Pack(q *pb.PackRequest, stream grpc.ServerStreamingServer[pb
 	}
 }
 
-// mayFetch: a node gets what a job needs that is not over, while it is of the cluster.
+// mayFetch: a node gets what a process needs that is on it, while it is of the cluster.
 func (h *Head) mayFetch(node string, hash packs.Hash) error {
 	if n := h.nodes[node]; n == nil || n.Value.State == core.Left {
 		return fault.New(fault.Denied, "node %s is not of this cluster any more", node)
 	}
 	for _, r := range h.jobs {
-		if r.Value.Job.GetPack() == string(hash) && !r.Value.Record.State.Over() {
+		if r.Value.Job.GetPack() == string(hash) && slices.ContainsFunc(r.Value.Record.Placed, func(p place.Placement) bool { return string(p.Node) == node }) {
 			return nil
 		}
 	}
-	return fault.New(fault.Denied, "no job that runs needs pack %s", hash)
+	return fault.New(fault.Denied, "no job on node %s needs pack %s", node, hash)
 }
 
 // jobID is the next id of a job.

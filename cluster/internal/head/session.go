@@ -3,22 +3,16 @@ package head
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"google.golang.org/grpc"
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
-	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/place"
 	"github.com/penstock-data/penstock/cluster/internal/records"
@@ -47,23 +41,29 @@ type session struct {
 	done    <-chan struct{} // closed when it has ended
 	leaving bool            // it was asked to leave (the loop's)
 
+	warned atomic.Int64 // lines of the log about it
+
 	mu    sync.Mutex
 	queue []*pb.FromHead
-	more  chan struct{} // room for one
+	asked map[uint64]*question // by a random id, which is never used twice
+	more  chan struct{}        // room for one
 }
 
-// tell puts a message in the queue of a node; one that has no session says what it has when it attaches.
+// tell puts a message in the queue of a node; one that has no session says what it has when it attaches. Part of the loop.
 func (h *Head) tell(node string, m *pb.FromHead) {
-	s := h.sessions[node]
-	if s == nil {
-		return
+	if s := h.sessions[node]; s != nil {
+		s.tell(m)
 	}
+}
+
+// tell puts a message in the queue of a session.
+func (s *session) tell(m *pb.FromHead) {
 	s.mu.Lock()
 	s.queue = append(s.queue, m)
 	full := len(s.queue) > mostQueued
 	s.mu.Unlock()
 	if full {
-		s.end(fault.New(fault.Exhausted, "node %s does not read what it is told", node))
+		s.end(fault.New(fault.Exhausted, "node %s does not read what it is told", s.node))
 	}
 	select {
 	case s.more <- struct{}{}:
@@ -88,6 +88,9 @@ func (n nodeServer) Attach(stream grpc.BidiStreamingServer[pb.FromAgent, pb.From
 		return fault.New(fault.Invalid, "node %s: the first message of a session is hello, with an inventory", id)
 	}
 	if err := checkInventory(inv); err != nil {
+		return err
+	}
+	if err := checkHello(id, hello.GetHello()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
@@ -160,6 +163,9 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 	if err := h.nameIsFree(s.node, hello.GetInventory().GetName()); err != nil {
 		return fault.New(fault.Invalid, "%w", err) // the agent gives up: it is what the node says about itself
 	}
+	if err := h.attaches(s.node); err != nil {
+		return err
+	}
 	s.epoch = known.Value.Epoch + 1
 	if err := h.grant(s); err != nil {
 		return err
@@ -174,21 +180,11 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 	h.seen[s.node] = time.Now()
 	e := core.Event{Kind: core.Attach, Node: r.Value.node(s.node), Epoch: s.epoch, Running: processes(hello.GetRunning()), Waiting: processes(hello.GetWaiting())}
 	for _, x := range hello.GetExited() {
-		if end, ok := endOf(x, heard); ok { // now: the loop and the store may have taken their time
-			e.Ended = append(e.Ended, h.masked(end))
+		if end, ok := endOf(x); ok { // now: the loop and the store may have taken their time
+			e.Ended = append(e.Ended, h.ended(s, end, heard))
 		}
 	}
 	return h.step(e)
-}
-
-// processes reads names, and leaves out what is none.
-func processes(names []string) (ps []jobs.Process) {
-	for _, s := range names {
-		if p, ok := jobs.ParseProcess(s); ok {
-			ps = append(ps, p)
-		}
-	}
-	return ps
 }
 
 // grant gives a session a lease.
@@ -251,18 +247,14 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 	ctx, cancel := context.WithCancelCause(ctx)
 	var both sync.WaitGroup
 	defer both.Wait()
-	type words struct {
-		m  *pb.FromAgent
-		at time.Time
-	}
-	said := make(chan words, 1024)
+	said := make(chan func() error, mostSaid)
 	defer close(said) // what was said is heard to its end, where the head goes on
 	renew := make(chan struct{}, 1)
 	defer cancel(nil)
 	both.Go(func() { h.renew(ctx, s, renew) })
 	both.Go(func() {
-		for w := range said {
-			if err := h.heard(s, w.m, w.at); err != nil {
+		for do := range said {
+			if err := h.do(h.ctx, do); err != nil {
 				cancel(err)
 				s.end(err)
 			}
@@ -274,21 +266,25 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 			return err
 		}
 		s.last.Store(int64(time.Since(h.began)))
-		beat, ok := m.GetSay().(*pb.FromAgent_Beat)
-		if !ok {
+		do, err := h.take(s, m, time.Now())
+		switch {
+		case err != nil:
+			s.end(err) // before what is told to it
+			return err
+		case m.GetBeat() != nil:
+			s.tell(&pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Empty{}}})
 			select {
-			case said <- words{m, time.Now()}:
-				continue
+			case renew <- struct{}{}:
+			default:
+			}
+			h.post(func() { _ = do() })
+		case do != nil:
+			select {
+			case said <- do:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 		}
-		h.tellFrom(s, &pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Empty{}}})
-		select {
-		case renew <- struct{}{}:
-		default:
-		}
-		h.post(func() { h.used[s.node], h.seen[s.node] = beat.Beat.GetUsed(), time.Now() })
 	}
 }
 
@@ -309,49 +305,6 @@ func (h *Head) renew(ctx context.Context, s *session, beats <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// heard is something that a node said, at a time.
-func (h *Head) heard(s *session, m *pb.FromAgent, at time.Time) error {
-	node := place.Node{ID: place.NodeID(s.node)}
-	switch x := m.GetSay().(type) {
-	case *pb.FromAgent_Started:
-		if p, ok := jobs.ParseProcess(x.Started); ok {
-			return h.do(h.ctx, func() error {
-				return h.step(core.Event{Kind: core.Started, Node: node, Epoch: s.epoch, Process: p})
-			})
-		}
-	case *pb.FromAgent_Exited:
-		return h.do(h.ctx, func() error {
-			end, ok := endOf(x.Exited, at)
-			if !ok {
-				return nil
-			}
-			return h.step(core.Event{Kind: core.Exited, Node: node, Epoch: s.epoch, Ended: []core.End{h.masked(end)}})
-		})
-	case *pb.FromAgent_Listening:
-		return h.do(h.ctx, func() error { h.listening(s, x.Listening); return nil })
-	case *pb.FromAgent_Log:
-		return h.do(h.ctx, func() error {
-			if c := h.reads[x.Log.GetRequest()]; c != nil {
-				delete(h.reads, x.Log.GetRequest())
-				c <- x.Log // has room for it
-			}
-			return nil
-		})
-	}
-	return nil
-}
-
-// tellFrom is tell from outside the loop.
-func (h *Head) tellFrom(s *session, m *pb.FromHead) {
-	s.mu.Lock()
-	s.queue = append(s.queue, m)
-	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
 	}
 }
 
@@ -451,84 +404,4 @@ func (h *Head) leaseOver(id string, revision int64) error {
 		delete(h.sessions, id)
 	}
 	return h.step(core.Event{Kind: core.LeaseOver, Node: place.Node{ID: place.NodeID(id)}, Epoch: live.Value.Epoch})
-}
-
-// mostAgo is the most that counts of how long ago a process ended.
-const mostAgo = 24 * time.Hour
-
-// mostAt is how many places count at which a process ended.
-const mostAt = 64
-
-// endOf reads how a process ended, which was heard a while ago.
-func endOf(x *pb.Exited, heard time.Time) (core.End, bool) {
-	p, ok := jobs.ParseProcess(x.GetProcess())
-	class := jobs.Class(x.GetClass())
-	switch class {
-	case jobs.None, jobs.Crash, jobs.Memory, jobs.User, jobs.Refused, jobs.Unfit, jobs.Preemption:
-	default:
-		class = jobs.Crash
-	}
-	at := x.GetAt()
-	at = at[:min(len(at), mostAt)]
-	for i, s := range at {
-		at[i] = prefix(s, 1<<10)
-	}
-	return core.End{Process: p, Class: class, Code: x.GetCode(), Text: prefix(x.GetText(), 4<<10), At: at, Ago: time.Duration(min(max(x.GetAgoMs(), 0), mostAgo.Milliseconds()))*time.Millisecond + time.Since(heard)}, ok
-}
-
-// prefix is what a text begins with, up to n bytes in whole characters: no message carries others.
-func prefix(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
-}
-
-// idOf are ids of jobs and nodes, which commands take in place of a name.
-var idOf = regexp.MustCompile(`^[jn][0-9]+$`)
-
-// mostDevice is the bytes that the name of a device takes in a record: 40 and quotes of NVIDIA's.
-const mostDevice = 56
-
-// odd says that a text cannot be shown in a line.
-func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
-
-// checkInventory refuses what cannot be.
-func checkInventory(inv *pb.Inventory) error {
-	c := inv.GetCapacity()
-	switch {
-	case c.GetMilliCpus() < 0 || c.GetGpus() < 0 || c.GetMemory() < 0:
-		return fault.New(fault.Invalid, "node %s offers less than nothing: %v", inv.GetName(), c)
-	case int64(len(inv.GetDevices())) != c.GetGpus():
-		return fault.New(fault.Invalid, "node %s offers %d GPUs and names %d", inv.GetName(), c.GetGpus(), len(inv.GetDevices()))
-	case inv.GetName() == "" || len(inv.GetName()) > 253 || odd(inv.GetName()):
-		return fault.New(fault.Invalid, "a node's name has 1 to 253 bytes without control characters; this is not: %.300q", inv.GetName())
-	case len(inv.GetVersion()) > 253:
-		return fault.New(fault.Invalid, "the version of node %s has more than 253 bytes: %.300q", inv.GetName(), inv.GetVersion())
-	case idOf.MatchString(inv.GetName()):
-		return fault.New(fault.Invalid, "a node called %s would be taken for the job or node of that id: give it another name with --name", inv.GetName())
-	}
-	text, _ := json.Marshal([]any{c.GetNamed(), inv.GetLabels(), inv.GetDevices()}) // numbers and texts
-	if len(text) > 32<<10 {
-		return fault.New(fault.Invalid, "the labels, resources and devices of node %s take %d bytes; 32 KiB is the most", inv.GetName(), len(text))
-	}
-	for i, d := range inv.GetDevices() {
-		if text, _ := json.Marshal(d); len(text) > mostDevice {
-			return fault.New(fault.Invalid, "node %s has a GPU with a name of %d bytes, more than %d: %.100q", inv.GetName(), len(text), mostDevice, d)
-		}
-		if slices.Contains(inv.GetDevices()[:i], d) {
-			return fault.New(fault.Invalid, "node %s names GPU %s twice", inv.GetName(), d)
-		}
-	}
-	for k, v := range inv.GetLabels() {
-		if odd(k) || odd(v) {
-			return fault.New(fault.Invalid, "label %q of node %s has control characters: %.300q", k, inv.GetName(), v)
-		}
-	}
-	for k, v := range c.GetNamed() {
-		if v < 0 {
-			return fault.New(fault.Invalid, "node %s offers %d %s", inv.GetName(), v, k)
-		}
-	}
-	return nil
 }

@@ -15,11 +15,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
@@ -33,12 +31,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-const (
-	// mostJobs that are not over.
-	mostJobs = 10_000
-	// mostGPUs of a process.
-	mostGPUs = 1024
-)
+// mostJobs that are not over.
+const mostJobs = 10_000
 
 var (
 	nameOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
@@ -78,23 +72,15 @@ func (h *Head) checkJob(j *pb.Job) error {
 		}
 	}
 	for _, r := range []*pb.Resources{r, data.GetResources()} {
-		for k, v := range r.GetNamed() {
-			if v < 0 {
-				return fault.New(fault.Invalid, "a job cannot need %d %s", v, k)
-			}
+		for k := range r.GetNamed() {
 			size += len(k) + 16
-		}
-		if r.GetMilliCpus() < 0 || r.GetGpus() < 0 || r.GetMemory() < 0 {
-			return fault.New(fault.Invalid, "a job cannot need less than nothing: %v", r)
-		}
-		if r.GetGpus() > mostGPUs {
-			return fault.New(fault.Invalid, "a job cannot need %d GPUs on a node: %d are the most", r.GetGpus(), mostGPUs)
 		}
 	}
 	nodes := j.GetNodes() // of both kinds
 	if nodes >= 0 && nodes <= mostMembers && data.GetNodes() >= 0 && data.GetNodes() <= mostMembers {
 		nodes = members(j)
 	}
+	needs := checkNeeds(j)
 	switch {
 	case len(j.GetArgv()) == 0 || j.GetArgv()[0] == "":
 		return fault.New(fault.Invalid, "a job has a program to run")
@@ -106,6 +92,8 @@ func (h *Head) checkJob(j *pb.Job) error {
 		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
 	case size > 40<<10:
 		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
+	case needs != nil:
+		return needs
 	case j.GetNodes() < 0 || data.GetNodes() < 0 || nodes > mostMembers || data.GetNodes() > mostMembers:
 		return fault.New(fault.Invalid, "a job on %d nodes and %d data nodes: it has 1 to %d together", cmp.Or(j.GetNodes(), 1), data.GetNodes(), mostMembers)
 	case data.GetNodes() == 0 && data != nil:
@@ -392,167 +380,4 @@ func (c controlServer) StopJob(ctx context.Context, q *pb.StopJobRequest) (*pb.E
 		}
 		return c.h.step(core.Event{Kind: core.Stop, Job: r.ID, Grace: graceOf(q.GetGraceMs())})
 	})
-}
-
-const (
-	// readWait is how long a node waits for more of a log before it says that there is none.
-	readWait = 10 * time.Second
-	// readMost is how long the head waits for a node.
-	readMost = 15 * time.Second
-)
-
-// Logs gives what a job printed, attempt after attempt; with follow until it is over. Of one on several nodes, with follow, as it comes; without, node after node.
-func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
-	h := c.h
-	ctx := stream.Context()
-	tail := q.GetTail()
-	var nodes int64
-	var sending sync.Mutex
-	send := func(c *pb.LogChunk) error {
-		sending.Lock()
-		defer sending.Unlock()
-		c.Nodes = nodes
-		return stream.Send(c)
-	}
-	for given := int64(0); ; { // attempts
-		var a ran
-		var id string
-		var over bool
-		var changed chan struct{}
-		if err := h.do(ctx, func() error {
-			r, err := h.jobNamed(q.GetJob())
-			if err != nil {
-				return err
-			}
-			id, over, changed, a = r.ID, r.Value.Record.State.Over(), h.changed, ran{}
-			nodes = members(r.Value.Job)
-			for i, x := range r.Value.Ran {
-				if x.Attempt > given && (tail == 0 || i == len(r.Value.Ran)-1) {
-					a = x
-					break
-				}
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		if a.Attempt == 0 {
-			if over || !q.GetFollow() {
-				return nil
-			}
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return fault.WithCode(fault.Canceled, context.Cause(ctx))
-			case <-h.ctx.Done():
-				return h.ends("")
-			}
-		}
-		given = a.Attempt
-		all, cancel := context.WithCancelCause(ctx)
-		var reading sync.WaitGroup
-		for i, node := range a.Nodes {
-			read := func() {
-				if err := h.logOf(all, jobs.Process{Job: id, Attempt: a.Attempt, Member: i, Life: a.Life}, node, -tail, q.GetFollow(), send); err != nil {
-					cancel(err)
-				}
-			}
-			if q.GetFollow() {
-				reading.Go(read)
-			} else if all.Err() == nil {
-				read()
-			}
-		}
-		reading.Wait()
-		err := context.Cause(all)
-		cancel(nil)
-		if err != nil {
-			return err
-		}
-		tail = 0
-	}
-}
-
-// logOf gives the log of one process; with follow, of one that runs on a node that is away for now, when it is back.
-func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, send func(*pb.LogChunk) error) error {
-	for {
-		answer := make(chan *pb.LogChunk, 1)
-		var request uint64
-		var gone, runs bool
-		var s *session
-		var changed chan struct{}
-		if err := h.do(ctx, func() error {
-			changed = h.changed
-			if r := h.jobs[p.Job]; r != nil {
-				runs = r.Value.Record.Attempt == p.Attempt && len(r.Value.Record.Placed) > 0
-			}
-			s = h.sessions[node]
-			if gone = s == nil; !gone {
-				h.read++
-				request = h.read
-				h.reads[request] = answer
-				h.tell(node, &pb.FromHead{Say: &pb.FromHead_ReadLog{ReadLog: &pb.ReadLog{Request: request, Process: p.String(), Offset: offset, Follow: follow, WaitMs: readWait.Milliseconds()}}})
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		if gone && runs && follow {
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return fault.WithCode(fault.Canceled, context.Cause(ctx))
-			case <-h.ctx.Done():
-				return h.ends("")
-			}
-		}
-		if gone {
-			return send(&pb.LogChunk{Process: p.Short(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
-		}
-		var c *pb.LogChunk
-		timer := time.NewTimer(readMost)
-		select {
-		case c = <-answer:
-		case <-s.done: // it may come back
-			timer.Stop()
-			if err := h.do(ctx, func() error {
-				delete(h.reads, request)
-				if changed = nil; h.sessions[node] == s { // the end of the session is not dealt with yet
-					changed = h.changed
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-			if changed != nil {
-				select {
-				case <-changed:
-				case <-time.After(time.Second):
-				case <-ctx.Done():
-					return fault.WithCode(fault.Canceled, context.Cause(ctx))
-				}
-			}
-			continue
-		case <-timer.C:
-			c = &pb.LogChunk{Error: fmt.Sprintf("node %s does not say what the log of attempt %d holds", node, p.Attempt), End: true}
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if c == nil {
-			_ = h.do(h.ctx, func() error { delete(h.reads, request); return nil })
-			return fault.WithCode(fault.Canceled, context.Cause(ctx))
-		}
-		c.Process = p.Short()
-		if len(c.GetData()) > 0 || c.GetError() != "" || c.GetEnd() {
-			if err := send(c); err != nil {
-				return err
-			}
-		}
-		if c.GetEnd() || len(c.GetData()) == 0 && (c.GetError() != "" || !follow) {
-			return nil
-		}
-		offset = c.GetOffset() + int64(len(c.GetData()))
-	}
 }

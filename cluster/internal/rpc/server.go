@@ -45,6 +45,7 @@ func NewServer(cfg ServerConfig, register func(grpc.ServiceRegistrar)) (*Server,
 	g := newGate(cfg, l)
 	s := &Server{gate: g, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: &counter{max: l.Connections}, socket: &counter{max: l.Connections}}
 	s.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), g)),
 		grpc.InTapHandle(g.tap),
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
