@@ -34,6 +34,7 @@ type nodeLine struct {
 	offset int64  // bytes
 	said   bool   // that it cannot be read
 	part   []byte // read, and not written: the beginning of a line of one of several
+	cr     bool   // the last byte was a carriage return, which has ended its line
 }
 
 // mostLine is the most of a line of one of several processes that is written as one.
@@ -138,16 +139,25 @@ func (l *LogPosition) write(w io.Writer, data []byte) error {
 
 func nodeName(member int) string { return fmt.Sprintf("node %d | ", member) }
 
-// lines are those that are complete with data, each with the name in front.
+// lines are those that are complete with data, each with the name in front. A carriage return ends a line as well: what follows would stand where the name is, and could be another node's.
 func (n *nodeLine) lines(name string, data []byte) []byte {
 	var out []byte
 	for len(data) > 0 {
-		k := bytes.IndexByte(data, '\n') + 1
+		if n.cr {
+			if n.cr = false; data[0] == '\n' {
+				data = data[1:]
+				continue
+			}
+		}
+		k := bytes.IndexAny(data, "\r\n") + 1
 		if most := mostLine - len(n.part); k == 0 || k > most {
 			k = min(len(data), most)
 		}
 		n.part = append(n.part, data[:k]...)
 		data = data[k:]
+		if last := len(n.part) - 1; n.part[last] == '\r' {
+			n.part[last], n.cr = '\n', true
+		}
 		if len(n.part) == mostLine || n.part[len(n.part)-1] == '\n' {
 			out = n.flush(out, name)
 		}

@@ -3,12 +3,14 @@ package cluster
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/fault"
 )
 
 func chunk(process string, nodes int64, offset int64, data string) *pb.LogChunk {
@@ -38,6 +40,7 @@ func TestLogPosition(t *testing.T) {
 		"read before":      {[]*pb.LogChunk{chunk("j1/1/0", 1, 0, "abcde"), gap(chunk("j1/1/0", 1, 3, "def")), gap(chunk("j1/1/0", 1, 6, "g"))}, "abcdefg"},
 		"gaps of two":      {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), gap(chunk("j1/1/0", 2, 5, "b\n")), gap(chunk("j1/1/1", 2, 3, "c"))}, "node 0 | penstock: 5 bytes are missing here: gone\nnode 0 | b\nnode 1 | a\nnode 1 | penstock: 2 bytes are missing here: gone\nnode 1 | c\n"},
 		"the end of a log": {[]*pb.LogChunk{chunk("j1/1/0", 1, 90, "a"), chunk("j1/1/0", 1, 91, "b")}, "ab"},
+		"another's name":   {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "10%\r"), chunk("j1/1/1", 2, 4, "node 0 | forged\r\n50%\r"), chunk("j1/1/1", 2, 25, "\n\nx\r\ry")}, "node 1 | 10%\nnode 1 | node 0 | forged\nnode 1 | 50%\nnode 1 | \nnode 1 | x\nnode 1 | \nnode 1 | y\n"},
 		"long lines":       {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, long+long), chunk("j1/1/1", 2, 2*mostLine, "y\n")}, "node 1 | " + long + "\nnode 1 | " + long + "\nnode 1 | y\n"},
 	} {
 		var at LogPosition
@@ -119,5 +122,14 @@ func TestLogPieces(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %q, want %q", seed, got, want)
 		}
+	}
+}
+
+// A number of CPUs that is none is refused where it is said: a message would carry another.
+func TestNoNumberOfCPUs(t *testing.T) {
+	for _, cpus := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		wantCode(t, (&Job{Needs: Resources{CPUs: cpus}}).plain(), fault.Invalid, "no number of CPUs")
+		wantCode(t, (&Job{Data: DataNodes{Needs: Resources{CPUs: cpus}}}).plain(), fault.Invalid, "no number of CPUs")
+		wantCode(t, (&NodeConfig{CPUs: cpus}).plain(), fault.Invalid, "no number of CPUs")
 	}
 }

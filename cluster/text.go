@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"unicode/utf8"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -31,7 +33,18 @@ func plainMap(what string, m map[string]string, secret bool) error {
 	return nil
 }
 
+// finite refuses a number of CPUs that no message carries.
+func finite(what string, cpus float64) error {
+	if math.IsNaN(cpus) || math.IsInf(cpus, 0) {
+		return fault.New(fault.Invalid, "%s: %v is no number of CPUs", what, cpus)
+	}
+	return nil
+}
+
 func (j *Job) plain() error {
+	if err := errors.Join(finite("what a job needs", j.Needs.CPUs), finite("what a job needs on data nodes", j.Data.Needs.CPUs)); err != nil {
+		return fault.WithCode(fault.Invalid, err)
+	}
 	for i, a := range j.Argv {
 		if err := plain(fmt.Sprint("argument ", i), a); err != nil {
 			return err
@@ -62,6 +75,9 @@ func (j *Job) plain() error {
 }
 
 func (c *NodeConfig) plain() error {
+	if err := finite("what a node offers", c.CPUs); err != nil {
+		return err
+	}
 	for k := range c.Named {
 		if err := plain("the name of a resource", k); err != nil {
 			return err
