@@ -18,14 +18,14 @@ import (
 // authInfo is what is known of a connection.
 type authInfo struct {
 	credentials.CommonAuthInfo
-	peer   Peer
-	proved func() // to be called when the caller has proved who it is
+	peer Peer
+	conn *tcpConn // nil: it is of this machine
 }
 
 func (authInfo) AuthType() string { return "penstock" }
 
 func info(level credentials.SecurityLevel, p Peer) authInfo {
-	return authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, p, func() {}}
+	return authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, p, nil}
 }
 
 // serverCreds judges connections by where they came from; one that none of our listeners made is refused.
@@ -56,10 +56,14 @@ func (c *serverCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 				return nil, nil, err
 			}
 			p.Kind = Node
-			conn.proved()
+			if err := conn.provedNode(p.Node.Node); err != nil {
+				c.gate.logLimited("a connection was refused", "address", conn.RemoteAddr().String(), "why", err)
+				secure.Close()
+				return nil, nil, err
+			}
 		}
 		i := info(credentials.PrivacyAndIntegrity, p)
-		i.proved = conn.proved
+		i.conn = conn
 		return secure, i, nil
 	case *unixConn:
 		uid, err := peerUID(conn.UnixConn)

@@ -94,6 +94,9 @@ func fromStatus(ctx context.Context, addr string, err error) error {
 		if code = fault.Unavailable; ctx.Err() != nil {
 			return fault.New(fault.Canceled, "the head at %s: %w", addr, context.Cause(ctx))
 		}
+		if s.Code() == codes.Canceled { // gRPC says so before anything of ours can
+			return fault.New(code, "the head at %s ended the call: its message, or a part of what it sends, did not come in time: %w", addr, &remote{s.Message(), s})
+		}
 	case codes.Unavailable:
 		code = fault.Unavailable
 	case codes.InvalidArgument, codes.OutOfRange, codes.FailedPrecondition, codes.ResourceExhausted: // gRPC's own: a message over the limit

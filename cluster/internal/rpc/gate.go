@@ -23,7 +23,8 @@ type gate struct {
 	tokens    Tokens
 	log       *slog.Logger
 	now       func() time.Time
-	newcomers *counter
+	newcomers *lobby
+	body      time.Duration // that a call's message may take
 	hosts     *meter        // failures by host
 	lines     *meter        // of the log
 	again     time.Duration // between two looks at the token of a call that goes on
@@ -41,7 +42,7 @@ const (
 )
 
 func newGate(cfg ServerConfig, l Limits) *gate {
-	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &counter{max: l.Newcomers}, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond), again: judgeAgain}
+	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &lobby{max: l.Newcomers}, body: l.Body, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond), again: judgeAgain}
 }
 
 // tap runs before anything of a call is read but its headers. The context that it returns is the handler's.
@@ -63,7 +64,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 	}
 	p, err := g.identify(ctx, a, info.Header["authorization"])
 	if err != nil && fault.CodeOf(err) == fault.Denied {
-		g.hosts.add(network(p.Host), g.now())
+		err = g.failed(p, err)
 	}
 	if err == nil {
 		pol, ok := policies[info.FullMethodName]
@@ -72,8 +73,8 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 		} else {
 			err = pol.admits(p)
 		}
-		if ok && err == nil && pol.kind == Newcomer {
-			err = g.admitNewcomer(ctx, p)
+		if err == nil {
+			ctx, err = g.await(ctx, p, a.conn)
 		}
 	}
 	if err != nil {
@@ -127,9 +128,6 @@ func (g *gate) identify(ctx context.Context, a authInfo, authorization []string)
 	if !ok {
 		return p, fault.New(fault.Denied, "the authorization is not of the form Bearer ID.SECRET")
 	}
-	if g.hosts.over(network(p.Host), g.now()) {
-		return p, fault.New(fault.Unavailable, "too many calls with wrong tokens from %s: wait a few seconds", p.Host)
-	}
 	id, hash, err := pki.ParseBearer(bearer)
 	if err != nil {
 		return p, err
@@ -138,7 +136,11 @@ func (g *gate) identify(ctx context.Context, a authInfo, authorization []string)
 	if err != nil {
 		return p, err
 	}
-	a.proved()
+	if a.conn != nil {
+		if err := a.conn.provedToken(id); err != nil {
+			return p, err
+		}
+	}
 	p.Kind, p.Token, p.Scope = Person, id, scope
 	return p, nil
 }
@@ -187,23 +189,23 @@ func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc
 	}
 }
 
-func (g *gate) admitNewcomer(ctx context.Context, p Peer) error {
+// failed counts a call with a wrong token, and is what it is told: after some in a row from one network only that, and to wait. A good token is not looked at more slowly for the wrong ones beside it, nor refused with them: what
+// others do from the same address is nothing that its owner could mend.
+func (g *gate) failed(p Peer, err error) error {
 	if g.hosts.over(network(p.Host), g.now()) {
-		return fault.New(fault.Unavailable, "too many wrong tokens from %s: wait a few seconds", p.Host)
+		err = fault.New(fault.Unavailable, "too many calls with wrong tokens from %s: wait a few seconds", p.Host)
 	}
-	if !g.newcomers.add() {
-		return fault.New(fault.Unavailable, "%d machines are joining already: try again", g.newcomers.max)
-	}
-	context.AfterFunc(ctx, g.newcomers.done)
-	return nil
+	g.hosts.add(network(p.Host), g.now())
+	return err
 }
 
-// answered sees what a handler refused: a newcomer whose token is wrong.
-func (g *gate) answered(p Peer, method string, err error) {
-	if p.Kind == Newcomer && fault.CodeOf(err) == fault.Denied {
-		g.hosts.add(network(p.Host), g.now())
-		g.logLimited("a "+p.String()+" was refused", "method", method, "peer", p.String(), "why", err) // a newcomer at HOST
+// answered sees what a handler refused, a newcomer whose token is wrong, and says what that one is told.
+func (g *gate) answered(p Peer, method string, err error) error {
+	if p.Kind != Newcomer || fault.CodeOf(err) != fault.Denied {
+		return err
 	}
+	g.logLimited("a "+p.String()+" was refused", "method", method, "peer", p.String(), "why", err) // a newcomer at HOST
+	return g.failed(p, err)
 }
 
 // logLimited writes a line, unless there were many lately; then the next says how many were left out.
@@ -236,7 +238,7 @@ type level struct {
 	at time.Time
 }
 
-// maxKeys is how many keys a meter knows; what comes then is counted together.
+// maxKeys is how many keys a meter knows: for one more, any other is forgotten. So nobody is counted with others, and whoever comes from more networks than that is counted less: what it costs is answers, not places.
 const maxKeys = 1024
 
 func newMeter(most, perSecond float64) *meter {
@@ -258,9 +260,6 @@ func (m *meter) over(key string, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.level(key, now)
-	if l == nil && len(m.keys) >= maxKeys {
-		l = m.level("others", now)
-	}
 	return l != nil && l.n > m.most-1
 }
 
@@ -268,18 +267,13 @@ func (m *meter) add(key string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.level(key, now)
-	if l == nil && len(m.keys) >= maxKeys {
-		for k := range m.keys {
-			if m.level(k, now).n == 0 {
-				delete(m.keys, k)
-			}
-		}
-		if len(m.keys) >= maxKeys {
-			key = "others"
-			l = m.level(key, now)
-		}
-	}
 	if l == nil {
+		for k := range m.keys {
+			if len(m.keys) < maxKeys {
+				break
+			}
+			delete(m.keys, k)
+		}
 		l = &level{at: now}
 		m.keys[key] = l
 	}

@@ -44,17 +44,19 @@ type Limits struct {
 	Message     int           // bytes
 	Streams     uint32        // calls at once, of a connection
 	Connections int           // at once, on all TCP ports together; and as many again on unix sockets
+	Strangers   int           // of them, those from one network that have not proved who calls
 	Newcomers   int           // calls of newcomers at once
 	Header      uint32        // bytes of a call's headers
 	Handshake   time.Duration // from accepting a connection to its first frame
 	Unproved    time.Duration // after which a TCP connection is closed that has shown neither a node's certificate nor a good token
+	Body        time.Duration // from a call's headers to its message, and from one part of an upload to the next
 	Idle        time.Duration // of a connection without calls, which is then closed
 	Keepalive   time.Duration // silence after which the other side is asked whether it is there; half of it later the connection is lost
 }
 
 // DefaultLimits are what docs/design/0005-cluster.md says.
 var DefaultLimits = Limits{
-	Message: 4 << 20, Streams: 64, Connections: 1000, Newcomers: 32, Header: 16 << 10, Handshake: 5 * time.Second, Unproved: 30 * time.Second, Idle: 5 * time.Minute, Keepalive: 10 * time.Second,
+	Message: 4 << 20, Streams: 64, Connections: 1000, Strangers: 256, Newcomers: 32, Header: 16 << 10, Handshake: 5 * time.Second, Unproved: 30 * time.Second, Body: 20 * time.Second, Idle: 5 * time.Minute, Keepalive: 10 * time.Second,
 }
 
 func (l Limits) orDefault() Limits {
@@ -62,10 +64,12 @@ func (l Limits) orDefault() Limits {
 	l.Message = cmp.Or(l.Message, d.Message)
 	l.Streams = cmp.Or(l.Streams, d.Streams)
 	l.Connections = cmp.Or(l.Connections, d.Connections)
+	l.Strangers = cmp.Or(l.Strangers, d.Strangers)
 	l.Newcomers = cmp.Or(l.Newcomers, d.Newcomers)
 	l.Header = cmp.Or(l.Header, d.Header)
 	l.Handshake = cmp.Or(l.Handshake, d.Handshake)
 	l.Unproved = cmp.Or(l.Unproved, d.Unproved)
+	l.Body = cmp.Or(l.Body, d.Body)
 	l.Idle = cmp.Or(l.Idle, d.Idle)
 	l.Keepalive = cmp.Or(l.Keepalive, d.Keepalive)
 	return l

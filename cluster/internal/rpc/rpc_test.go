@@ -274,8 +274,8 @@ func TestFailuresAreLimited(t *testing.T) {
 	}
 	wants(t, try(bad), fault.Unavailable, "too many")
 	wants(t, join(), fault.Unavailable, "too many")
-	if h.store.asks > failures+20 {
-		t.Errorf("%d look-ups", h.store.asks)
+	if err := try(good); err != nil { // whose token is good does not pay for the wrong ones beside it
+		t.Errorf("a good token from the same address: %v", err)
 	}
 	if n := strings.Count(h.log.String(), "\n"); n > logLines+30 {
 		t.Errorf("%d lines of log", n)
@@ -292,7 +292,7 @@ func TestFailuresAreLimited(t *testing.T) {
 		join()
 	}
 	wants(t, join(), fault.Unavailable, "too many")
-	wants(t, try(good), fault.Unavailable, "too many")
+	wants(t, try(bad), fault.Unavailable, "too many")
 	// Nobody else pays for it, and the socket never does.
 	if h.srv.gate.hosts.over("10.0.0.9", h.srv.gate.now()) {
 		t.Error("another host is refused")
@@ -622,11 +622,11 @@ func TestMeter(t *testing.T) {
 	for i := range 3 * maxKeys {
 		m.add(fmt.Sprint(i), now.Add(time.Hour))
 	}
-	if len(m.keys) > maxKeys+1 {
+	if len(m.keys) > maxKeys {
 		t.Errorf("%d keys", len(m.keys))
 	}
-	if !m.over("never seen", now.Add(time.Hour)) {
-		t.Error("when there are too many, those that come share")
+	if m.over("never seen", now.Add(time.Hour)) {
+		t.Error("where there are too many, one that comes pays for others")
 	}
 	for in, want := range map[string]string{"10.0.0.1:5": "10.0.0.1", "[fd00::1:2]:5": "fd00::1:2 fd00::/64", "[::1]:5": "::1", "[::ffff:10.0.0.1]:5": "10.0.0.1", "[fe80::1%eth0]:5": "fe80::1 fe80::/64"} {
 		host, net, two := strings.Cut(want, " ")

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -28,7 +29,7 @@ type Server struct {
 	limits Limits
 	failed chan error
 	local  *localListener
-	conns  *counter // of all TCP listeners
+	conns  *conns // of all TCP listeners
 	socket *counter
 	wg     sync.WaitGroup
 }
@@ -43,7 +44,7 @@ func NewServer(cfg ServerConfig, register func(grpc.ServiceRegistrar)) (*Server,
 	}
 	l := cfg.Limits.orDefault()
 	g := newGate(cfg, l)
-	s := &Server{gate: g, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: &counter{max: l.Connections}, socket: &counter{max: l.Connections}}
+	s := &Server{gate: g, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: newConns(l.Connections, l.Strangers, cfg.Now), socket: &counter{max: l.Connections}}
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), g)),
@@ -93,8 +94,11 @@ func (s *Server) ListenTLS(addr string) (net.Addr, error) {
 
 // ServeTLS begins to serve where l listens, and takes it over.
 func (s *Server) ServeTLS(l net.Listener) {
-	s.serve(&listener{Listener: l, count: s.conns, gate: s.gate, wrap: func(c net.Conn, done func()) net.Conn {
-		return newTCPConn(c.(*net.TCPConn), done, s.limits.Unproved)
+	s.serve(&listener{Listener: l, most: s.conns.max, gate: s.gate, add: func(c net.Conn) net.Conn {
+		if x := s.conns.add(c.(*net.TCPConn), s.limits.Unproved); x != nil {
+			return x
+		}
+		return nil
 	}})
 }
 
@@ -129,8 +133,11 @@ func (s *Server) ListenUnix(path string) error {
 	if err != nil {
 		return fault.New(listenCode(err), "cannot listen: %w", err).At(at)
 	}
-	s.serve(&listener{Listener: l, count: s.socket, gate: s.gate, wrap: func(c net.Conn, done func()) net.Conn {
-		return &unixConn{UnixConn: c.(*net.UnixConn), done: done}
+	s.serve(&listener{Listener: l, most: s.socket.max, gate: s.gate, add: func(c net.Conn) net.Conn {
+		if !s.socket.add() {
+			return nil
+		}
+		return &unixConn{UnixConn: c.(*net.UnixConn), done: sync.OnceFunc(s.socket.done)}
 	}})
 	return nil
 }
@@ -168,6 +175,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := admitted(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
+	if err := awaitedOf(ctx).came(); err != nil {
+		return nil, err
+	}
 	return h(ctx, req)
 }
 
@@ -177,6 +187,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return err
 	}
 	p := PeerOf(ss.Context())
+	ss = &paced{ServerStream: ss, call: awaitedOf(ss.Context()), upload: info.IsClientStream && !info.IsServerStream}
 	if p.Kind != Person {
 		return h(srv, ss)
 	}
@@ -199,9 +210,29 @@ func (s *Server) end(ctx context.Context, method string, resp any, panicked any,
 		resp, err = nil, fault.New(fault.Internal, "the head failed in %s: a bug in Penstock; its log has the stack", method)
 	}
 	if err != nil {
-		s.gate.answered(PeerOf(ctx), method, err)
+		err = s.gate.answered(PeerOf(ctx), method, err)
 	}
 	return resp, toStatus(err)
+}
+
+// paced is a stream whose first message, and of an upload each one, has its time.
+type paced struct {
+	grpc.ServerStream
+	call   *awaited
+	upload bool
+	begun  bool
+}
+
+func (p *paced) RecvMsg(m any) error {
+	if p.begun && p.upload {
+		p.call.wait()
+	}
+	err := p.ServerStream.RecvMsg(m)
+	if !p.begun || p.upload {
+		p.begun = true
+		err = cmp.Or(err, p.call.came())
+	}
+	return err
 }
 
 // judged is a stream that ends with its token.
@@ -226,12 +257,12 @@ func (j *judged) RecvMsg(m any) error {
 	return j.ServerStream.RecvMsg(m)
 }
 
-// listener counts connections, and closes those beyond the limit.
+// listener closes connections that there is no room for.
 type listener struct {
 	net.Listener
-	count *counter
-	gate  *gate
-	wrap  func(c net.Conn, done func()) net.Conn
+	most int
+	gate *gate
+	add  func(net.Conn) net.Conn // nil: there is no room for it
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -240,10 +271,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.count.add() {
-			return l.wrap(c, sync.OnceFunc(l.count.done)), nil
+		if x := l.add(c); x != nil {
+			return x, nil
 		}
-		l.gate.logLimited("a connection was refused: too many are open", "address", c.RemoteAddr().String(), "most", l.count.max)
+		l.gate.logLimited("a connection was refused: too many are open", "address", c.RemoteAddr().String(), "most", l.most)
 		c.Close()
 	}
 }
@@ -269,13 +300,8 @@ func (c *counter) done() {
 	c.mu.Unlock()
 }
 
-// The three kinds of connections that a server has; credentials go by them.
+// The other kinds of connections that a server has; credentials go by them.
 type (
-	tcpConn struct {
-		*net.TCPConn
-		done     func()
-		unproved *time.Timer
-	}
 	unixConn struct {
 		*net.UnixConn
 		done func()
@@ -285,19 +311,6 @@ type (
 		id pki.Identity
 	}
 )
-
-func newTCPConn(c *net.TCPConn, done func(), unproved time.Duration) *tcpConn {
-	return &tcpConn{TCPConn: c, done: done, unproved: time.AfterFunc(unproved, func() { c.Close() })}
-}
-
-// proved says that the caller is known: the connection may stay.
-func (c *tcpConn) proved() { c.unproved.Stop() }
-
-func (c *tcpConn) Close() error {
-	defer c.done()
-	c.unproved.Stop()
-	return c.TCPConn.Close()
-}
 
 func (c *unixConn) Close() error { defer c.done(); return c.UnixConn.Close() }
 

@@ -1,0 +1,138 @@
+package rpc
+
+import (
+	"container/list"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// conns are the TCP connections of a server. Those that have not proved who calls, strangers, have a share for each network that they come from; where there is no room for another, the oldest of them go, after a second in which
+// whoever can prove something does. Nodes and people keep theirs, each up to a share: so neither strangers, nor one node or token, keep others out.
+type conns struct {
+	max, perNetwork int
+	now             func() time.Time
+	mu              sync.Mutex
+	n               int
+	strangers       *list.List            // of *tcpConn, the oldest first
+	from            map[string]*list.List // the same by network
+	known           map[string]int        // by who calls
+}
+
+const (
+	// grace is how long a stranger's connection is not closed for another.
+	grace = time.Second
+	// perNode is the most connections of a node: one, and those that broke and were not missed yet.
+	perNode = 16
+	// leastPerToken is the least share that an access token has; it is an eighth of all.
+	leastPerToken = 8
+)
+
+func newConns(most, perNetwork int, now func() time.Time) *conns {
+	return &conns{max: most, perNetwork: perNetwork, now: now, strangers: list.New(), from: map[string]*list.List{}, known: map[string]int{}}
+}
+
+// add takes up a connection; nil: there is no room.
+func (s *conns) add(raw *net.TCPConn, unproved time.Duration) *tcpConn {
+	c := &tcpConn{TCPConn: raw, all: s, network: network(hostOf(raw.RemoteAddr()))}
+	for {
+		s.mu.Lock()
+		of := s.from[c.network]
+		full, oldest := false, (*list.Element)(nil)
+		switch {
+		case of != nil && of.Len() >= s.perNetwork:
+			full, oldest = true, of.Front()
+		case s.n >= s.max:
+			full, oldest = true, s.strangers.Front()
+		}
+		if !full {
+			s.n++
+			c.since = s.now()
+			if of == nil {
+				of = list.New()
+				s.from[c.network] = of
+			}
+			c.inAll, c.inNetwork = s.strangers.PushBack(c), of.PushBack(c)
+			c.unproved = time.AfterFunc(unproved, func() { c.Close() })
+			s.mu.Unlock()
+			return c
+		}
+		s.mu.Unlock()
+		if oldest == nil || s.now().Sub(oldest.Value.(*tcpConn).since) < grace {
+			return nil
+		}
+		oldest.Value.(*tcpConn).Close() // it makes room
+	}
+}
+
+// forget takes a connection out of the strangers. Under mu.
+func (s *conns) forget(c *tcpConn) {
+	if c.inAll == nil {
+		return
+	}
+	s.strangers.Remove(c.inAll)
+	of := s.from[c.network]
+	if of.Remove(c.inNetwork); of.Len() == 0 {
+		delete(s.from, c.network)
+	}
+	c.inAll, c.inNetwork = nil, nil
+}
+
+// proved: the caller is known, by a name, as one of most: the connection may stay. Only the first one counts.
+func (c *tcpConn) proved(who string, most int) error {
+	s := c.all
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.inAll == nil { // it is known already, or closed
+		return nil
+	}
+	if s.known[who] >= most {
+		return fault.New(fault.Exhausted, "%s has %d connections open, as many as it may have: close some", who, most)
+	}
+	c.unproved.Stop()
+	s.forget(c)
+	s.known[who]++
+	c.who = who
+	return nil
+}
+
+// provedNode and provedToken say who calls.
+func (c *tcpConn) provedNode(id string) error { return c.proved("node "+id, perNode) }
+func (c *tcpConn) provedToken(id string) error {
+	return c.proved("access token "+id, max(c.all.max/8, leastPerToken))
+}
+
+// Close closes the connection, once. Idempotent.
+func (c *tcpConn) Close() error {
+	s := c.all
+	s.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		c.unproved.Stop()
+		s.forget(c)
+		s.n--
+		if c.who != "" {
+			if s.known[c.who]--; s.known[c.who] == 0 {
+				delete(s.known, c.who)
+			}
+		}
+	}
+	s.mu.Unlock()
+	return c.TCPConn.Close()
+}
+
+// tcpConn is a connection over the network.
+type tcpConn struct {
+	*net.TCPConn
+	all     *conns
+	network string
+	since   time.Time
+
+	// under all.mu
+	inAll, inNetwork *list.Element // nil: it is no stranger's
+	unproved         *time.Timer
+	who              string
+	closed           bool
+}
