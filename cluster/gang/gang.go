@@ -63,6 +63,7 @@ type Gang struct {
 	pending  map[net.Conn]bool    // that no service has yet
 	unproven int                  // of pending: the handshake goes on
 	from     map[netip.Prefix]int // of unproven
+	unnamed  map[int]int          // of pending: members that have not said which service, by their number
 	holder   *pki.Holder
 	stamp    time.Time // of the file that holder is of
 }
@@ -117,7 +118,7 @@ func AideOf(dir string) (*Gang, error) {
 func Open(dir string, l net.Listener) (*Gang, error) { return open(dir, l) }
 
 func open(dir string, l net.Listener) (*Gang, error) {
-	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}, from: map[netip.Prefix]int{}, alone: aloneMost}
+	g := &Gang{dir: dir, listen: l, services: map[string]*Listener{}, pending: map[net.Conn]bool{}, from: map[netip.Prefix]int{}, unnamed: map[int]int{}, alone: aloneMost}
 	err := g.load()
 	if err != nil {
 		l.Close()
@@ -269,6 +270,8 @@ const (
 	// maxUnproven is how many connections may be in a handshake at a time, maxFrom those of one address, and maxNetwork those of a network of 64 bits of IPv6, so that one machine, or one that takes many addresses there, does
 	// not keep others out: what comes beyond is closed, and tries again.
 	maxUnproven, maxFrom, maxNetwork = 256, 32, 128
+	// maxUnnamed is how many connections of a member may be without the name of a service at a time.
+	maxUnnamed = 64
 )
 
 var errClosed = fault.New(fault.Canceled, "the connection to the other nodes of the job is closed")
@@ -480,18 +483,19 @@ func (g *Gang) take(raw net.Conn, from []bound) {
 	if c.HandshakeContext(g.ctx) != nil {
 		return
 	}
-	proven()
-	if _, err := io.ReadFull(c, name[:1]); err != nil {
-		return
-	}
-	service := name[1 : 1+int(name[0])]
-	if _, err := io.ReadFull(c, service); err != nil {
-		return
-	}
 	id, err := pki.IdentityOf(c.ConnectionState().PeerCertificates[0])
+	if err != nil || id.Member >= g.Nodes() || !g.names(id.Member) {
+		return
+	}
+	proven()
+	if _, err = io.ReadFull(c, name[:1]); err == nil {
+		_, err = io.ReadFull(c, name[1:1+int(name[0])])
+	}
+	g.named(id.Member)
 	if err != nil {
 		return
 	}
+	service := name[1 : 1+int(name[0])]
 	// The answer goes first: a connection is the service's only once the other side knows. Its place is kept meanwhile.
 	g.mu.Lock()
 	l := g.services[string(service)]
@@ -519,6 +523,23 @@ func (g *Gang) take(raw net.Conn, from []bound) {
 		l.conns <- accepted{c, id.Member}
 		ok = true
 	}
+}
+
+// names takes up a connection of a member that is to name its service, unless too many are: one member does not have all of this one's.
+func (g *Gang) names(member int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unnamed[member] >= maxUnnamed {
+		return false
+	}
+	g.unnamed[member]++
+	return true
+}
+
+func (g *Gang) named(member int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unnamed[member]--
 }
 
 // Close ends the listening and what waits to be accepted. Connections that were accepted or dialled are their owners'. Idempotent.

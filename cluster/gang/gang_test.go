@@ -3,13 +3,18 @@ package gang_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +22,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/gang/gangtest"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 )
@@ -180,6 +186,125 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
+}
+
+// A member that lies is what its certificate says, whatever it wants: another number, an attempt that is over, a number that nobody has, a service by no name, or all connections.
+func TestLyingMember(t *testing.T) {
+	gs, dirs := gangtest.WithFolders(t, 3)
+	l, err := gs[0].Listen("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its folder says that it is node 1: its certificate says 2.
+	info := gang.Info{}
+	b, err := os.ReadFile(filepath.Join(dirs[2], gang.FileName))
+	if err != nil || json.Unmarshal(b, &info) != nil {
+		t.Fatal(err)
+	}
+	lies := func(i gang.Info) error {
+		b, err := json.Marshal(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dirs[2], gang.FileName), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g, err := gang.AideOf(dirs[2])
+		if err == nil {
+			g.Close()
+		}
+		return err
+	}
+	other := info
+	other.Node = 1
+	if err := lies(other); fault.CodeOf(err) != fault.Denied {
+		t.Errorf("another number: %v", err)
+	}
+	other = info
+	other.Attempt++
+	if err := lies(other); fault.CodeOf(err) != fault.Denied {
+		t.Errorf("another attempt: %v", err)
+	}
+	if err := lies(info); err != nil {
+		t.Fatal(err)
+	}
+	// What it says over a connection of its own making.
+	c, err := pki.Load(filepath.Join(dirs[2], gang.CertName), pki.Member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := pki.MemberTLS(pki.NewHolder(c, nil), pki.PinOfDER(c.Certificate[1]), -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(say string) *tls.Conn {
+		raw, err := net.Dial("tcp", gs[0].Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { raw.Close() })
+		c := tls.Client(raw, cfg)
+		io.WriteString(c, say)
+		return c
+	}
+	for _, say := range []string{"\x00", "\x03ab\x00", "\xff" + strings.Repeat("x", 255)} {
+		var answer [1]byte
+		if n, err := io.ReadFull(dial(say), answer[:]); err == nil && answer[0] == 1 {
+			t.Errorf("%q is answered: %d bytes", say, n)
+		}
+	}
+	dial("\x01x")
+	if d, node := accept(t, l); node != 2 {
+		t.Errorf("it is taken for node %d", node)
+	} else {
+		d.Close()
+	}
+	// All connections: those beyond its share are closed, and others come in.
+	refused := make(chan struct{}, 80)
+	for range 80 {
+		c := dial("\x01") // and no more of the name
+		go func() {
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+				refused <- struct{}{}
+			}
+		}()
+	}
+	at := time.Now()
+	for range 80 - 64 {
+		<-refused
+	}
+	if took := time.Since(at); took > 8*time.Second {
+		t.Errorf("connections beyond a member's share stay for %v", took)
+	}
+	d, err := gs[1].Dial(t.Context(), 0, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	// A number that this gang has not.
+	two := info
+	two.Node, two.Addresses = 0, info.Addresses[:2]
+	if b, err = json.Marshal(two); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dirs[0], gang.FileName), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g, err := gang.AideOf(dirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if l, err = g.Listen("x"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if c, err := gs[2].DialAt(ctx, 0, g.Address(), "x"); err == nil {
+		_, node, _ := l.Accept(t.Context())
+		t.Errorf("node %d of 2 is heard", node)
+		c.Close()
+	}
 }
 
 // crowd is a listener whose first n connections are answered together, or when let is called.

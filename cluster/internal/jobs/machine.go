@@ -367,7 +367,7 @@ func (j *job) fails(p *proc, class Class, drained bool, e Event) {
 		j.Failures = map[Class]int64{}
 	}
 	j.Failures[class]++
-	if class == Unfit || class == Lost {
+	if class == Unfit || class == Lost || class == Preemption && !drained && e.Code != exitAgain { // the last: it went away under the process, or says so
 		j.avoid(p.Node)
 	}
 	j.State = Restarting
