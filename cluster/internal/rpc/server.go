@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,7 +30,9 @@ type Server struct {
 	limits Limits
 	failed chan error
 	local  *localListener
+	ca     *pki.CA
 	conns  *counter // of all TCP listeners
+	open   sync.Map // *tcpConn, of all TCP listeners
 	socket *counter
 	wg     sync.WaitGroup
 }
@@ -43,9 +47,9 @@ func NewServer(cfg ServerConfig, register func(grpc.ServiceRegistrar)) (*Server,
 	}
 	l := cfg.Limits.orDefault()
 	g := newGate(cfg, l)
-	s := &Server{gate: g, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: &counter{max: l.Connections}, socket: &counter{max: l.Connections}}
+	s := &Server{gate: g, ca: cfg.CA, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: &counter{max: l.Connections}, socket: &counter{max: l.Connections}}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), g)),
+		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), cfg.CA, g)),
 		grpc.InTapHandle(g.tap),
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.ConnectionTimeout(l.Handshake),
@@ -93,8 +97,22 @@ func (s *Server) ListenTLS(addr string) (net.Addr, error) {
 // ServeTLS begins to serve where l listens, and takes it over.
 func (s *Server) ServeTLS(l net.Listener) {
 	s.serve(&listener{Listener: l, count: s.conns, gate: s.gate, wrap: func(c net.Conn, done func()) net.Conn {
-		return newTCPConn(c.(*net.TCPConn), done, s.limits.Unproved)
+		t := newTCPConn(c.(*net.TCPConn), done, s.limits.Unproved)
+		t.done = func() { done(); s.open.Delete(t) }
+		s.open.Store(t, nil)
+		return t
 	}})
+}
+
+// Cut closes the connections that were made with a certificate of an authority that is believed no
+// more: who has one of another makes them again.
+func (s *Server) Cut() {
+	s.open.Range(func(t, _ any) bool {
+		if conn := t.(*tcpConn); !conn.believed(s.ca) {
+			conn.TCPConn.Close()
+		}
+		return true
+	})
 }
 
 // maxSocket is the most bytes of a socket's path that all systems take.
@@ -274,6 +292,7 @@ type (
 		*net.TCPConn
 		done     func()
 		unproved *time.Timer
+		shown    atomic.Pointer[x509.Certificate] // a node's; nil: none yet
 	}
 	unixConn struct {
 		*net.UnixConn
@@ -287,6 +306,16 @@ type (
 
 func newTCPConn(c *net.TCPConn, done func(), unproved time.Duration) *tcpConn {
 	return &tcpConn{TCPConn: c, done: done, unproved: time.AfterFunc(unproved, func() { c.Close() })}
+}
+
+// believed says that the other side showed no certificate of an authority that is believed no more.
+func (c *tcpConn) believed(ca *pki.CA) bool {
+	shown := c.shown.Load()
+	if shown == nil {
+		return true
+	}
+	_, ok := ca.IssuerOf(shown)
+	return ok
 }
 
 // proved says that the caller is known: the connection may stay.
