@@ -20,6 +20,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/cluster/internal/place"
 	"github.com/penstock-data/penstock/cluster/internal/records"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
@@ -46,6 +47,8 @@ type session struct {
 	end     context.CancelCauseFunc
 	done    <-chan struct{} // closed when it has ended
 	leaving bool            // it was asked to leave (the loop's)
+	issuers []pki.Pin       // of the certificates there, as the node says (the loop's)
+	said    bool            // it has said that (the loop's)
 
 	mu    sync.Mutex
 	queue []*pb.FromHead
@@ -178,7 +181,11 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 			e.Ended = append(e.Ended, h.masked(end))
 		}
 	}
-	return h.step(e)
+	if err := h.step(e); err != nil {
+		return err
+	}
+	h.tell(s.node, h.believed())
+	return nil
 }
 
 // processes reads names, and leaves out what is none.
@@ -332,6 +339,8 @@ func (h *Head) heard(s *session, m *pb.FromAgent, at time.Time) error {
 		})
 	case *pb.FromAgent_Listening:
 		return h.do(h.ctx, func() error { h.listening(s, x.Listening); return nil })
+	case *pb.FromAgent_Certified:
+		return h.do(h.ctx, func() error { return h.certified(s, x.Certified) })
 	case *pb.FromAgent_Log:
 		return h.do(h.ctx, func() error {
 			if c := h.reads[x.Log.GetRequest()]; c != nil {

@@ -2103,6 +2103,8 @@ type Token struct {
 	ExpiresUnixNanos int64                  `protobuf:"varint,6,opt,name=expires_unix_nanos,json=expiresUnixNanos,proto3" json:"expires_unix_nanos,omitempty"`
 	UsedBy           string                 `protobuf:"bytes,7,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	Revoked          bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Authority        string                 `protobuf:"bytes,30,opt,name=authority,proto3" json:"authority,omitempty"` // pin that it names
+	Believed         string                 `protobuf:"bytes,31,opt,name=believed,proto3" json:"believed,omitempty"`   // state of that: see Authority
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2191,6 +2193,20 @@ func (x *Token) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
+}
+
+func (x *Token) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
+}
+
+func (x *Token) GetBelieved() string {
+	if x != nil {
+		return x.Believed
+	}
+	return ""
 }
 
 type Tokens struct {
@@ -3427,7 +3443,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x03 \x01(\x03R\x05ttlMs\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"(\n" +
 	"\x10CreateTokenReply\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\"\xe4\x01\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\x9e\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3436,7 +3452,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x12created_unix_nanos\x18\x05 \x01(\x03R\x10createdUnixNanos\x12,\n" +
 	"\x12expires_unix_nanos\x18\x06 \x01(\x03R\x10expiresUnixNanos\x12\x17\n" +
 	"\aused_by\x18\a \x01(\tR\x06usedBy\x12\x18\n" +
-	"\arevoked\x18\b \x01(\bR\arevoked\"<\n" +
+	"\arevoked\x18\b \x01(\bR\arevoked\x12\x1c\n" +
+	"\tauthority\x18\x1e \x01(\tR\tauthority\x12\x1a\n" +
+	"\bbelieved\x18\x1f \x01(\tR\bbelieved\"<\n" +
 	"\x06Tokens\x122\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
