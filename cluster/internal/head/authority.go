@@ -54,6 +54,7 @@ func (h *Head) certified(s *session, x *pb.Certified) error {
 			s.issuers = append(s.issuers, pin)
 		}
 	}
+	h.change()
 	n := h.nodes[s.node]
 	if h.sessions[s.node] != s || n.Value.Local || n.Value.Authority == pins[0] || !s.moved(pins[0]) {
 		return nil
@@ -72,15 +73,17 @@ func (s *session) moved(to pki.Pin) bool {
 	return s.said && !slices.ContainsFunc(s.issuers, func(p pki.Pin) bool { return p != to })
 }
 
-// behind are the nodes that have, or may have, a certificate of another authority than the one that
-// issues. Of a node that is away that is known until its certificate has ended.
+// behind are the nodes that have, or may have, a certificate of the authority that is being replaced.
+// Of a node that is away that counts until its certificate has ended.
 func (h *Head) behind() (ids []string) {
-	pin := h.ca.Pin()
+	pins := h.ca.Pins()
+	if len(pins) < 2 {
+		return nil
+	}
 	for _, id := range sortedIDs(h.nodes) {
 		n, s := h.nodes[id].Value, h.sessions[id]
-		switch {
-		case s != nil && s.moved(pin), s == nil && (n.Local || n.Authority == pin || n.State == core.Left || time.Since(n.Seen) > pki.Lifetime):
-		default:
+		if s != nil && !s.moved(pins[0]) ||
+			s == nil && n.Authority == pins[1] && n.State != core.Left && time.Since(n.Seen) <= pki.Lifetime {
 			ids = append(ids, id)
 		}
 	}
@@ -164,7 +167,7 @@ func (c controlServer) FinishAuthority(ctx context.Context, q *pb.FinishAuthorit
 	err = h.do(ctx, func() error {
 		x = h.authorities()
 		late := h.behind()
-		if len(x.GetAuthorities()) > 1 && x.GetAuthorities()[1].GetState() == ends && len(late) > 0 && !q.GetForce() {
+		if len(late) > 0 && !q.GetForce() {
 			return fault.New(fault.Invalid, "%s: they could not come back, and would have to join again; wait for them (penstock ca status), take those whose machines are gone out of the cluster (penstock stop NODE), or give --force", h.late(late))
 		}
 		if err := h.ca.Finish(); err != nil {
