@@ -116,8 +116,8 @@ they run; those that are away get theirs when they are back.
 
 With --now it finishes too, as soon as all nodes have new certificates, or after --wait: for a key that others may have.
 Nodes that have none by then are named, and join again. ` + whichCluster + "\n\n" + exitHelp,
-		Example: `  penstock ca rotate
-  penstock ca rotate --now   # somebody else may have the key`,
+		Example: `  penstock ca rotate --now   # somebody else may have the key
+  penstock ca rotate`,
 		Args: args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait < 0 || !now && cmd.Flags().Changed("wait") {

@@ -47,12 +47,11 @@ func (h *Head) certified(s *session, x *pb.Certified) error {
 	pins := h.ca.Pins()
 	s.issuers, s.said = nil, true
 	for _, b := range x.GetIssuers() {
-		if len(b) != len(pki.Pin{}) {
-			continue
+		if len(b) != len(pki.Pin{}) || !slices.Contains(pins, pki.Pin(b)) || len(s.issuers) == len(pins) {
+			s.said = false
+			return nil // it says more when it has heard whom to believe
 		}
-		if pin := pki.Pin(b); slices.Contains(pins, pin) && !slices.Contains(s.issuers, pin) {
-			s.issuers = append(s.issuers, pin)
-		}
+		s.issuers = append(s.issuers, pki.Pin(b))
 	}
 	h.change()
 	n := h.nodes[s.node]

@@ -489,6 +489,7 @@ func (h *Head) act(a core.Action) error {
 			keep = append(keep, p.String())
 		}
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Welcome{Welcome: &pb.Welcome{Epoch: a.Epoch, LeaseMs: h.cfg.Lease.Milliseconds(), Keep: keep}}})
+		h.tell(id, h.believed())
 	case core.Kill:
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Stop{Stop: &pb.Stop{Process: a.Process.String(), GraceMs: a.Grace.Milliseconds()}}})
 	case core.Heard:

@@ -181,11 +181,7 @@ func (h *Head) begin(s *session, hello *pb.Hello, heard time.Time) error {
 			e.Ended = append(e.Ended, h.masked(end))
 		}
 	}
-	if err := h.step(e); err != nil {
-		return err
-	}
-	h.tell(s.node, h.believed())
-	return nil
+	return h.step(e)
 }
 
 // processes reads names, and leaves out what is none.
