@@ -238,6 +238,36 @@ func TestRotateWithoutNodes(t *testing.T) {
 	must(t, err)
 }
 
+// A node that runs and does not renew is named, and ends where it is left behind.
+func TestRotateLeavesBehind(t *testing.T) {
+	c := newCluster(t)
+	cfg := c.node("a", Resources{CPUs: 1})
+	must(t, c.join("a", Resources{CPUs: 1}).Close())
+	n, err := newNode(c.ctx(), cfg)
+	must(t, err)
+	cert, err := pki.Load(filepath.Join(cfg.Dir, "node.pem"), pki.Node)
+	must(t, err)
+	holder := pki.NewHolder(cert, nil) // nobody keeps it
+	conn, err := rpc.Dial(c.ctx(), c.addr, rpc.AsNode(holder, holder.Issuer))
+	must(t, err)
+	n.id = "n1"
+	n.run(conn, c.head.ID(), holder)
+	must(t, n.arrived(c.ctx()))
+	_, err = c.client.RotateAuthority(c.ctx())
+	must(t, err)
+	_, err = c.client.FinishAuthority(c.ctx(), false)
+	wantCode(t, err, fault.Invalid, "n1 (a, alive)")
+	_, err = c.client.FinishAuthority(c.ctx(), true)
+	must(t, err)
+	select {
+	case <-n.Done():
+	case <-c.ctx().Done():
+		t.Fatal("it goes on")
+	}
+	wantCode(t, n.Err(), fault.Denied, "replaced its authority", "joins again")
+	n.Close()
+}
+
 // A head that ends at any point of a rotation finds its way when it starts again, with its nodes and what they run. What the folder is at each point is made here by hand: see also pki.TestRotationIsKilled.
 func TestHeadRestartsInRotation(t *testing.T) {
 	c := newCluster(t)
