@@ -152,6 +152,8 @@ type Token struct {
 	Expires time.Time
 	UsedBy  string // node, of one for joining
 	Revoked bool
+	// Authority is the pin that it carries, and Believed how that authority stands: see Authority.State.
+	Authority, Believed string
 }
 
 // CreateJoinToken makes a token with which one machine can join; ttl 0: an hour.
@@ -174,7 +176,7 @@ func (c *Client) Tokens(ctx context.Context) ([]Token, error) {
 	}
 	var ts []Token
 	for _, t := range r.GetTokens() {
-		ts = append(ts, Token{t.GetId(), t.GetKind(), t.GetScope(), t.GetName(), timeOf(t.GetCreatedUnixNanos()), timeOf(t.GetExpiresUnixNanos()), t.GetUsedBy(), t.GetRevoked()})
+		ts = append(ts, Token{t.GetId(), t.GetKind(), t.GetScope(), t.GetName(), timeOf(t.GetCreatedUnixNanos()), timeOf(t.GetExpiresUnixNanos()), t.GetUsedBy(), t.GetRevoked(), t.GetAuthority(), t.GetBelieved()})
 	}
 	return ts, nil
 }

@@ -9,8 +9,8 @@ package cluster
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -103,7 +103,7 @@ func StartHead(ctx context.Context, cfg HeadConfig) (*Head, error) {
 	if err == nil {
 		var conn *rpc.Conn
 		if conn, n.id, err = h.Local(ctx, n.inventory); err == nil {
-			n.run(conn, h.Pin())
+			n.run(conn, h.ID(), nil)
 			if err = n.arrived(ctx); err == nil {
 				out.node = n
 				return out, nil
@@ -298,15 +298,14 @@ func (n *Node) joinAt(ctx context.Context, addr, token string) error {
 			return err
 		}
 		n.id = id.Node
-		pin := pinOf(cert)
 		holder := pki.NewHolder(cert, nil)
-		conn, err := rpc.Dial(ctx, addr, rpc.AsNode(holder, pin))
+		conn, err := rpc.Dial(ctx, addr, rpc.AsNode(holder, holder.Issuer))
 		if err != nil {
 			return err
 		}
-		renew := n.renew(conn, pin, path)
+		renew := n.renew(conn, holder, path)
 		if token != "" && loaded { // is it of the cluster still?
-			if _, err := renew(ctx); fault.CodeOf(err) == fault.Denied {
+			if err := holder.Renew(ctx, renew); fault.CodeOf(err) == fault.Denied {
 				conn.Close()
 				cert = nil
 				continue
@@ -314,7 +313,7 @@ func (n *Node) joinAt(ctx context.Context, addr, token string) error {
 		}
 		keep, cancel := context.WithCancel(context.Background())
 		n.keep.Go(func() { holder.Keep(keep, renew, n.cfg.Log) })
-		n.run(conn, pin)
+		n.run(conn, id.Cluster, holder)
 		end := n.end
 		n.end = func() { cancel(); end() }
 		if loaded {
@@ -343,15 +342,15 @@ func (n *Node) arrived(ctx context.Context) error {
 	}
 }
 
-// pinOf is that of the authority of a certificate.
-func pinOf(c *tls.Certificate) pki.Pin {
-	return pki.Pin(sha256.Sum256(c.Certificate[len(c.Certificate)-1]))
-}
-
-// ofAnother says that a token is of another cluster than a certificate.
+// ofAnother says that a token is of another cluster than a certificate, or names an authority that
+// came after the certificate's.
 func ofAnother(c *tls.Certificate, token string) bool {
 	t, err := pki.ParseToken(token)
-	return err == nil && t.Pin != pinOf(c)
+	if err != nil || t.Pin == pki.Issuer(c) {
+		return false
+	}
+	issuer, err := x509.ParseCertificate(c.Certificate[1])
+	return err != nil || !pki.Replaces(issuer, t.Pin)
 }
 
 // join gets the node its first certificate.
@@ -403,7 +402,7 @@ func (n *Node) join(ctx context.Context, addr, token, path string) (c *tls.Certi
 }
 
 // renew asks for another certificate over the node's own connection. One that cannot be stored comes with an error.
-func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Context) (*tls.Certificate, error) {
+func (n *Node) renew(conn *rpc.Conn, h *pki.Holder, path string) func(context.Context) (*tls.Certificate, error) {
 	return func(ctx context.Context) (*tls.Certificate, error) {
 		key, err := pki.NewKey()
 		if err != nil {
@@ -417,7 +416,7 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 		if err != nil {
 			return nil, err
 		}
-		c, err := pki.Assemble(reply.GetChain(), key, pin, pki.Node)
+		c, err := pki.Assemble(reply.GetChain(), key, h.Issuer(), pki.Node)
 		if err != nil {
 			return nil, err
 		}
@@ -425,14 +424,14 @@ func (n *Node) renew(conn *rpc.Conn, pin pki.Pin, path string) func(context.Cont
 	}
 }
 
-// run begins the agent.
-func (n *Node) run(conn *rpc.Conn, pin pki.Pin) {
+// run begins the agent. h has the node's certificate; nil: it is the head's own node.
+func (n *Node) run(conn *rpc.Conn, cluster string, h *pki.Holder) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.end, n.conn = cancel, conn
 	first := sync.OnceFunc(func() { close(n.attached) })
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Pin: pin, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Rotate: n.cfg.rotate, Log: n.cfg.Log, Attached: first})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Cluster: cluster, Holder: h, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Rotate: n.cfg.rotate, Log: n.cfg.Log, Attached: first})
 	}()
 }
 

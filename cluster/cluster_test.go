@@ -189,7 +189,7 @@ func TestJob(t *testing.T) {
 	if s := c.over(c.submit(j)); s.State != "finished" || len(sent) != 1 || sent[0] < 16 { // the folder is there
 		t.Errorf("%v bytes were sent: %+v", sent, s)
 	}
-	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 43 1.5 536870912 hidden\n/") {
+	if got := c.logs(id, true); !strings.HasPrefix(got, "from the folder\nhello n1 1 13 1.5 536870912 hidden\n/") {
 		t.Errorf("logs: %q", got)
 	}
 	if _, err := os.Stat(filepath.Join(work, "out.txt")); err == nil {

@@ -51,7 +51,6 @@ type Info struct {
 type Gang struct {
 	info   Info
 	dir    string
-	pin    pki.Pin
 	listen net.Listener
 	work   sync.WaitGroup
 	ctx    context.Context
@@ -137,8 +136,6 @@ func (g *Gang) load() (err error) {
 	if err != nil {
 		return err
 	}
-	chain := h.Certificate().Certificate
-	g.pin = pki.PinOfDER(chain[1])
 	id, err := pki.IdentityOf(h.Certificate().Leaf)
 	if want := (pki.Identity{Cluster: g.info.Cluster, Role: pki.Member, Job: g.info.Job, Attempt: g.info.Attempt, Member: g.info.Node, Ends: id.Ends}); err == nil && id != want {
 		err = fault.New(fault.Denied, "the certificate is of %s, the folder of %s", id, want).At(fault.Place{File: g.dir})
@@ -295,7 +292,7 @@ func (g *Gang) dial(ctx context.Context, node int, address, service string) (_ n
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := pki.MemberTLS(h, g.pin, node)
+	cfg, err := pki.MemberTLS(h, node)
 	if err != nil {
 		return nil, err
 	}
@@ -474,7 +471,7 @@ func (g *Gang) take(raw net.Conn, from []bound) {
 	if err != nil {
 		return
 	}
-	cfg, err := pki.MemberTLS(h, g.pin, -1)
+	cfg, err := pki.MemberTLS(h, -1)
 	if err != nil {
 		return
 	}

@@ -319,10 +319,12 @@ type tokenJSON struct {
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires,omitzero"`
 	UsedBy  string    `json:"used_by,omitempty"`
+	// Authority is the pin that it carries; penstock ca status shows how that stands.
+	Authority string `json:"authority"`
 }
 
 func tokenOf(t cluster.Token, now time.Time) tokenJSON {
-	x := tokenJSON{t.ID, t.Kind, t.Scope, t.Name, "valid", t.Created, t.Expires, t.UsedBy}
+	x := tokenJSON{t.ID, t.Kind, t.Scope, t.Name, "valid", t.Created, t.Expires, t.UsedBy, t.Authority}
 	switch {
 	case t.Revoked:
 		x.State = "revoked"
@@ -330,6 +332,10 @@ func tokenOf(t cluster.Token, now time.Time) tokenJSON {
 		x.State = "used by " + t.UsedBy
 	case !t.Expires.IsZero() && now.After(t.Expires):
 		x.State = "ended"
+	case t.Believed == "ends":
+		x.State = "valid until penstock ca finish"
+	case t.Believed == "replaced":
+		x.State = "of a replaced authority"
 	}
 	return x
 }
@@ -365,7 +371,7 @@ func tokenListCommand() *cobra.Command {
 					continue
 				}
 				ends := "-"
-				if j.State == "valid" && !x.Expires.IsZero() {
+				if strings.HasPrefix(j.State, "valid") && !x.Expires.IsZero() {
 					ends = age(x.Expires.Sub(now))
 				}
 				t.row(x.ID, cmp.Or(x.Scope, x.Kind), j.State, age(now.Sub(x.Created)), ends, printable(x.Name))

@@ -31,7 +31,8 @@ type Config struct {
 	Node      string        // id, for logs
 	Inventory *pb.Inventory // what the node offers
 	Visible   []string      // how CUDA_VISIBLE_DEVICES names the devices of Inventory, in their order
-	Pin       pki.Pin       // of the cluster's authority
+	Cluster   string        // id
+	Holder    *pki.Holder   // the node's certificate, which somebody keeps renewed; nil: the head's own node
 	Conn      *rpc.Conn     // to the head; the caller closes it, after Run
 	Binary    string        // what runs where argv says "penstock"
 	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
@@ -62,6 +63,7 @@ type agent struct {
 	leaving bool
 	grace   time.Duration                // of leaving
 	brings  map[packs.Hash]chan struct{} // packs that are being fetched: closed when that is over
+	trust   []pki.Pin                    // the authorities that the head has said last; none: nothing yet
 }
 
 var errLeft = errors.New("the head asked the node to leave")
@@ -82,6 +84,9 @@ func Run(ctx context.Context, cfg Config) error {
 	var err error
 	if a.folder, err = realPath(cfg.Dir); err != nil {
 		return err
+	}
+	if cfg.Holder != nil {
+		cfg.Holder.OnSet(a.certified)
 	}
 	if err := a.sweep(); err != nil {
 		return err
@@ -293,6 +298,8 @@ func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead],
 			a.stop(x.Stop.GetProcess(), time.Duration(x.Stop.GetGraceMs())*time.Millisecond)
 		case *pb.FromHead_Peers:
 			a.met(x.Peers)
+		case *pb.FromHead_Believed:
+			a.believe(x.Believed)
 		case *pb.FromHead_Heard:
 			a.mu.Lock()
 			a.ended = slices.DeleteFunc(a.ended, func(e exit) bool { return e.GetProcess() == x.Heard })

@@ -21,14 +21,14 @@ type member struct {
 	p        *process
 	dir      string
 	address  string
-	file     *os.File // the socket, for the process; nil: it has it
-	holder   *pki.Holder
+	file     *os.File       // the socket, for the process; nil: it has it
 	answered chan *pb.Peers // has room for one: the last
 	renewing sync.WaitGroup
 	end      context.CancelFunc
 
-	mu  sync.Mutex
-	csr []byte // that was not answered
+	mu     sync.Mutex
+	csr    []byte      // that was not answered
+	holder *pki.Holder // nil: it has no certificate yet
 }
 
 // meet listens for the process, and waits until the head has said where the others are: their nodes say that to it. Close the member when the process has ended.
@@ -47,6 +47,9 @@ func (p *process) meet(ctx context.Context, dir string) (*member, error) {
 	p.mu.Unlock()
 	p.a.Log.Info(fmt.Sprintf("process %s waits for the other nodes of its job", p.id), "address", m.address)
 	c, peers, err := m.ask(ctx)
+	for err == nil && !p.a.current(c) { // the authority was replaced meanwhile
+		c, peers, err = m.ask(ctx)
+	}
 	if err == nil {
 		var id pki.Identity
 		if id, err = pki.IdentityOf(c.Leaf); err == nil {
@@ -57,7 +60,13 @@ func (p *process) meet(ctx context.Context, dir string) (*member, error) {
 		m.close()
 		return nil, err
 	}
-	m.holder = pki.NewHolder(c, nil)
+	h := pki.NewHolder(c, nil)
+	h.OnSet(p.a.certified)
+	m.mu.Lock()
+	m.holder = h
+	m.mu.Unlock()
+	p.a.look(h)
+	p.a.certified()
 	return m, nil
 }
 
@@ -82,7 +91,7 @@ func (m *member) ask(ctx context.Context) (*tls.Certificate, *pb.Peers, error) {
 				return nil, nil, fault.New(fault.Denied, "the head refuses it: %s", x.GetError())
 			}
 			if ofKey(x.GetChain(), key) { // else it is a second answer to an earlier request
-				c, err := pki.Assemble(x.GetChain(), key, m.p.a.Pin, pki.Member)
+				c, err := m.p.a.assemble(x.GetChain(), key)
 				m.mu.Lock()
 				m.csr = nil
 				m.mu.Unlock()
@@ -168,10 +177,13 @@ func (m *member) begun() {
 
 func (m *member) renew(ctx context.Context) (*tls.Certificate, error) {
 	c, _, err := m.ask(ctx)
-	if err != nil {
+	if err == nil {
+		err = gang.WriteCertificate(m.dir, c)
+	}
+	if err != nil { // the process has the one before
 		return nil, err
 	}
-	return c, gang.WriteCertificate(m.dir, c)
+	return c, nil
 }
 
 // close ends the renewal; the socket of a process that did not begin is closed.

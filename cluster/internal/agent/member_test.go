@@ -50,7 +50,7 @@ func authority(t *testing.T, dir string, ago time.Duration) *pki.CA {
 func newMember(t *testing.T, ca *pki.CA, host string) *process {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	a := &agent{Config: Config{Node: "n1", Pin: ca.Pin(), Log: slog.New(slog.DiscardHandler)}, ctx: ctx, procs: map[string]*process{}, more: make(chan struct{}, 1), session: true}
+	a := &agent{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler)}, ctx: ctx, procs: map[string]*process{}, more: make(chan struct{}, 1), session: true, trust: ca.Pins()}
 	p := &process{a: a, id: "j1/2/1", start: &pb.Start{Members: 2, Host: host}}
 	a.procs[p.id] = p
 	return p

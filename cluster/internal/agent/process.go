@@ -404,7 +404,7 @@ func (p *process) env(tmp string) []string {
 		env["CUDA_VISIBLE_DEVICES"] = strings.Join(visible, ",")
 		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
-	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_JOB_CLUSTER"], env["PENSTOCK_NODE"], env[envFolder] = job, attempt, p.a.Pin.String(), p.a.Node, p.a.folder
+	env["PENSTOCK_JOB"], env["PENSTOCK_JOB_ATTEMPT"], env["PENSTOCK_JOB_CLUSTER"], env["PENSTOCK_NODE"], env[envFolder] = job, attempt, p.a.Cluster, p.a.Node, p.a.folder
 	if n := p.start.GetLimits().GetMilliCpus(); n > 0 { // what it has booked, for programs that would take all
 		env["PENSTOCK_JOB_CPUS"] = strconv.FormatFloat(float64(n)/1000, 'f', -1, 64)
 	}

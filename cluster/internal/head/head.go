@@ -58,6 +58,7 @@ type Head struct {
 	store *records.Store
 	t     tables
 	ca    *pki.CA
+	cert  *pki.Holder // the head's own
 	srv   *rpc.Server
 	addr  net.Addr
 	packs *packs.Store
@@ -72,6 +73,7 @@ type Head struct {
 
 	// the loop's
 	core     core.Machine
+	cluster  records.Record[clusterRecord]
 	nodes    map[string]*records.Record[nodeRecord]
 	live     map[string]*records.Record[liveRecord]
 	jobs     map[string]*records.Record[jobRecord]
@@ -172,12 +174,12 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if err != nil {
 		return h, err
 	}
-	cert, err := h.ca.IssueHead(append([]string{cfg.Listen}, cfg.Names...)...)
+	cert, err := h.issue(ctx)
 	if err != nil {
 		return h, err
 	}
-	holder := pki.NewHolder(cert, nil)
-	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: holder, Tokens: &h.tokens, Limits: rpc.Limits{Connections: mostNodes + 1000}, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
+	h.cert = pki.NewHolder(cert, nil)
+	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: h.cert, Tokens: &h.tokens, Limits: rpc.Limits{Connections: mostNodes + 1000}, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterJoinServer(r, joinServer{h: h})
 		pb.RegisterNodeServer(r, nodeServer{h: h})
 		pb.RegisterControlServer(r, controlServer{h: h})
@@ -185,11 +187,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	if err != nil {
 		return h, err
 	}
-	h.work.Go(func() {
-		holder.Keep(h.ctx, func(context.Context) (*tls.Certificate, error) {
-			return h.ca.IssueHead(append([]string{cfg.Listen}, cfg.Names...)...)
-		}, h.log)
-	})
+	h.work.Go(func() { h.cert.Keep(h.ctx, h.issue, h.log) })
 	h.work.Go(h.loop)
 	h.work.Go(func() { h.watchLive(revision) })
 	if err = h.srv.ListenUnix(SocketIn(cfg.Dir)); err != nil {
@@ -216,8 +214,13 @@ func SocketIn(dir string) string { return filepath.Join(dir, "head.sock") }
 // Addr is where it listens; nil: on the socket only.
 func (h *Head) Addr() net.Addr { return h.addr }
 
-// Pin is what tokens say about it.
+// Pin is what new tokens say about it.
 func (h *Head) Pin() pki.Pin { return h.ca.Pin() }
+
+// issue makes a certificate for the head itself.
+func (h *Head) issue(context.Context) (*tls.Certificate, error) {
+	return h.ca.IssueHead(append([]string{h.cfg.Listen}, h.cfg.Names...)...)
+}
 
 // ID of the cluster.
 func (h *Head) ID() string { return h.id }
@@ -271,13 +274,21 @@ func (h *Head) identity(ctx context.Context) error {
 	dir := filepath.Join(h.cfg.Dir, "ca")
 	if r.Value.Pin != (pki.Pin{}) { // nodes believe this one: another folder must not make a second
 		h.ca, err = pki.LoadCA(dir, h.id, r.Value.Pin, nil)
+	} else {
+		h.ca, err = pki.OpenCA(dir, h.id, nil)
+	}
+	if err != nil {
 		return err
 	}
-	if h.ca, err = pki.OpenCA(dir, h.id, nil); err != nil {
-		return err
+	h.tokens.ca = h.ca
+	if err := h.ca.Destroy(); err != nil { // a head before this one was killed as it did
+		h.log.Error("a key of an authority that is none any more is still there", "err", err)
 	}
-	r.Value.Pin = h.ca.Pin()
-	_, err = h.t.cluster.Put(ctx, r)
+	if r.Value.Pin != h.ca.Pin() {
+		r.Value.Pin = h.ca.Pin()
+		r, err = h.t.cluster.Put(ctx, r)
+	}
+	h.cluster = r
 	return err
 }
 
@@ -477,6 +488,7 @@ func (h *Head) act(a core.Action) error {
 			keep = append(keep, p.String())
 		}
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Welcome{Welcome: &pb.Welcome{Epoch: a.Epoch, LeaseMs: h.cfg.Lease.Milliseconds(), Keep: keep}}})
+		h.tell(id, h.believed())
 	case core.Kill:
 		h.tell(id, &pb.FromHead{Say: &pb.FromHead_Stop{Stop: &pb.Stop{Process: a.Process.String(), GraceMs: a.Grace.Milliseconds()}}})
 	case core.Heard:

@@ -22,6 +22,7 @@ import (
 
 // tokenBook has the tokens in memory: every call looks one up. Safe for concurrent use.
 type tokenBook struct {
+	ca *pki.CA
 	mu sync.RWMutex
 	by map[string]records.Record[tokenRecord]
 }
@@ -46,8 +47,12 @@ func (b *tokenBook) Lookup(_ context.Context, id string) (rpc.Record, error) {
 	if !ok || r.Value.Kind != pki.Access {
 		return rpc.Record{}, fault.New(fault.NotFound, "no access token %s", id)
 	}
-	return rpc.Record{Hash: r.Value.Hash, Scope: r.Value.Scope, Ends: r.Value.Ends, Revoked: r.Value.Revoked}, nil
+	return rpc.Record{Hash: r.Value.Hash, Scope: r.Value.Scope, Ends: r.Value.Ends, Revoked: r.Value.Revoked, Replaced: b.replaced(r.Value)}, nil
 }
+
+// replaced says that a token names an authority that is believed no more: who has the key of that
+// may have heard the token's secret in the head's place.
+func (b *tokenBook) replaced(t tokenRecord) bool { return !slices.Contains(b.ca.Pins(), t.Names) }
 
 func (b *tokenBook) get(id string) (records.Record[tokenRecord], bool) {
 	b.mu.RLock()
@@ -106,7 +111,7 @@ func (h *Head) token(ctx context.Context, kind pki.Kind, scope rpc.Scope, ttl ti
 		return t, r, err
 	}
 	r.ID = t.ID
-	r.Value = tokenRecord{Kind: kind, Scope: scope, Name: name, Hash: t.Hash(), Created: now}
+	r.Value = tokenRecord{Kind: kind, Scope: scope, Name: name, Hash: t.Hash(), Names: t.Pin, Created: now}
 	if ttl > 0 {
 		r.Value.Ends = now.Add(ttl)
 	}
@@ -135,6 +140,8 @@ func (h *Head) joinToken(id string, hash pki.Hash) (records.Record[tokenRecord],
 		return t, fault.New(fault.Denied, "the join token is not one of this cluster, or was revoked: make one with penstock token create")
 	case t.Value.Revoked:
 		return t, fault.New(fault.Denied, "the join token was revoked: make one with penstock token create")
+	case h.tokens.replaced(t.Value):
+		return t, fault.New(fault.Denied, "the join token is of an authority that the cluster has replaced (penstock ca): make one with penstock token create")
 	}
 	return t, nil
 }
@@ -236,6 +243,9 @@ func (h *Head) newNode(ctx context.Context, inv *pb.Inventory, address string, l
 	id := fmt.Sprintf("n%d", n)
 	now := time.Now().UTC()
 	r := records.Record[nodeRecord]{ID: id, Value: nodeRecord{Inventory: inv, State: core.Gone, Address: address, Local: local, Joined: now, Seen: now}}
+	if !local {
+		r.Value.Authority = h.ca.Pin()
+	}
 	ops := []records.Op{h.t.nodes.PutOp(r)}
 	if t != nil {
 		t.Value.UsedBy, t.Value.Key = id, key

@@ -104,7 +104,7 @@ func (l *lying) join(name string) *member {
 		t.Fatal(err)
 	}
 	m := &member{peer: &peer{t: t, h: l.h, id: id.Node}, holder: pki.NewHolder(c, nil)}
-	if m.conn, err = rpc.Dial(t.Context(), l.h.Addr().String(), rpc.AsNode(m.holder, token.Pin)); err != nil {
+	if m.conn, err = rpc.Dial(t.Context(), l.h.Addr().String(), rpc.AsNode(m.holder, m.holder.Issuer)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.conn.Close() })

@@ -57,6 +57,9 @@ func attach(t *testing.T, h *Head, id string, running ...string) *peer {
 	if m := p.hear(); m.GetWelcome() == nil || len(m.GetWelcome().GetKeep()) != len(running) {
 		t.Fatalf("node %s is welcomed with %v", id, m)
 	}
+	if m := p.hear(); len(m.GetBelieved().GetPins()) == 0 {
+		t.Fatalf("node %s is to believe %v", id, m)
+	}
 	return p
 }
 

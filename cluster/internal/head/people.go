@@ -250,9 +250,9 @@ func (c controlServer) CreateToken(ctx context.Context, q *pb.CreateTokenRequest
 	return &pb.CreateTokenReply{Token: t.Reveal()}, nil
 }
 
-func wireToken(r records.Record[tokenRecord]) *pb.Token {
+func wireToken(r records.Record[tokenRecord], believed string) *pb.Token {
 	v := r.Value
-	t := &pb.Token{Id: r.ID, Kind: v.Kind.String(), Name: v.Name, CreatedUnixNanos: nanos(v.Created), ExpiresUnixNanos: nanos(v.Ends), UsedBy: v.UsedBy, Revoked: v.Revoked}
+	t := &pb.Token{Id: r.ID, Kind: v.Kind.String(), Name: v.Name, CreatedUnixNanos: nanos(v.Created), ExpiresUnixNanos: nanos(v.Ends), UsedBy: v.UsedBy, Revoked: v.Revoked, Authority: v.Names.String(), Believed: believed}
 	if v.Kind == pki.Access {
 		t.Scope = v.Scope.String()
 	}
@@ -263,7 +263,7 @@ func wireToken(r records.Record[tokenRecord]) *pb.Token {
 func (c controlServer) ListTokens(context.Context, *pb.Empty) (*pb.Tokens, error) {
 	ts := &pb.Tokens{}
 	for _, r := range c.h.tokens.list() {
-		ts.Tokens = append(ts.Tokens, wireToken(r))
+		ts.Tokens = append(ts.Tokens, wireToken(r, c.h.standing(r.Value.Names)))
 	}
 	return ts, nil
 }

@@ -21,7 +21,7 @@ import (
 // clusterRecord is the one record of table cluster, "cluster".
 type clusterRecord struct {
 	ID       string
-	Pin      pki.Pin // of its authority; zero: none was made yet
+	Pin      pki.Pin // of the authority that issues; zero: none was made yet
 	Protocol int64   // the format of records
 	Created  time.Time
 }
@@ -33,7 +33,8 @@ type nodeRecord struct {
 	Drained   bool
 	Epoch     uint64
 	Address   string
-	Local     bool // the head's own process
+	Local     bool    // the head's own process
+	Authority pki.Pin // of its certificate, as far as is known; zero: the head's own has none
 	Joined    time.Time
 	Seen      time.Time // when the state was written last
 }
@@ -44,6 +45,7 @@ type tokenRecord struct {
 	Scope   rpc.Scope
 	Name    string
 	Hash    pki.Hash
+	Names   pki.Pin // the authority
 	Created time.Time
 	Ends    time.Time
 	Revoked bool

@@ -66,6 +66,8 @@ func (h *Head) take(s *session, m *pb.FromAgent, at time.Time) (do func() error,
 		}, nil
 	case *pb.FromAgent_Listening:
 		return func() error { h.listening(s, x.Listening); return nil }, nil
+	case *pb.FromAgent_Certified:
+		return func() error { return h.certified(s, x.Certified) }, nil
 	}
 	return nil, fault.New(fault.Corrupt, "node %s says what no node says: %.20q", s.node, fmt.Sprintf("%T", m.GetSay()))
 }

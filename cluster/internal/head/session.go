@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/cluster/internal/place"
 	"github.com/penstock-data/penstock/cluster/internal/records"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
@@ -40,6 +41,8 @@ type session struct {
 	end     context.CancelCauseFunc
 	done    <-chan struct{} // closed when it has ended
 	leaving bool            // it was asked to leave (the loop's)
+	issuers []pki.Pin       // of the certificates there, as the node says (the loop's)
+	said    bool            // it has said that (the loop's)
 
 	warned atomic.Int64 // lines of the log about it
 

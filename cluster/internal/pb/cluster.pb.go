@@ -467,6 +467,7 @@ type FromAgent struct {
 	//	*FromAgent_Exited
 	//	*FromAgent_Log
 	//	*FromAgent_Listening
+	//	*FromAgent_Certified
 	Say           isFromAgent_Say `protobuf_oneof:"say"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -563,6 +564,15 @@ func (x *FromAgent) GetListening() *Listening {
 	return nil
 }
 
+func (x *FromAgent) GetCertified() *Certified {
+	if x != nil {
+		if x, ok := x.Say.(*FromAgent_Certified); ok {
+			return x.Certified
+		}
+	}
+	return nil
+}
+
 type isFromAgent_Say interface {
 	isFromAgent_Say()
 }
@@ -591,6 +601,10 @@ type FromAgent_Listening struct {
 	Listening *Listening `protobuf:"bytes,6,opt,name=listening,proto3,oneof"`
 }
 
+type FromAgent_Certified struct {
+	Certified *Certified `protobuf:"bytes,30,opt,name=certified,proto3,oneof"`
+}
+
 func (*FromAgent_Hello) isFromAgent_Say() {}
 
 func (*FromAgent_Beat) isFromAgent_Say() {}
@@ -602,6 +616,8 @@ func (*FromAgent_Exited) isFromAgent_Say() {}
 func (*FromAgent_Log) isFromAgent_Say() {}
 
 func (*FromAgent_Listening) isFromAgent_Say() {}
+
+func (*FromAgent_Certified) isFromAgent_Say() {}
 
 type FromHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -615,6 +631,7 @@ type FromHead struct {
 	//	*FromHead_Beat
 	//	*FromHead_Heard
 	//	*FromHead_Peers
+	//	*FromHead_Believed
 	Say           isFromHead_Say `protobuf_oneof:"say"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -729,6 +746,15 @@ func (x *FromHead) GetPeers() *Peers {
 	return nil
 }
 
+func (x *FromHead) GetBelieved() *Believed {
+	if x != nil {
+		if x, ok := x.Say.(*FromHead_Believed); ok {
+			return x.Believed
+		}
+	}
+	return nil
+}
+
 type isFromHead_Say interface {
 	isFromHead_Say()
 }
@@ -765,6 +791,10 @@ type FromHead_Peers struct {
 	Peers *Peers `protobuf:"bytes,8,opt,name=peers,proto3,oneof"`
 }
 
+type FromHead_Believed struct {
+	Believed *Believed `protobuf:"bytes,30,opt,name=believed,proto3,oneof"`
+}
+
 func (*FromHead_Welcome) isFromHead_Say() {}
 
 func (*FromHead_Start) isFromHead_Say() {}
@@ -780,6 +810,8 @@ func (*FromHead_Beat) isFromHead_Say() {}
 func (*FromHead_Heard) isFromHead_Say() {}
 
 func (*FromHead_Peers) isFromHead_Say() {}
+
+func (*FromHead_Believed) isFromHead_Say() {}
 
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2071,6 +2103,8 @@ type Token struct {
 	ExpiresUnixNanos int64                  `protobuf:"varint,6,opt,name=expires_unix_nanos,json=expiresUnixNanos,proto3" json:"expires_unix_nanos,omitempty"`
 	UsedBy           string                 `protobuf:"bytes,7,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	Revoked          bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Authority        string                 `protobuf:"bytes,30,opt,name=authority,proto3" json:"authority,omitempty"` // pin that it names
+	Believed         string                 `protobuf:"bytes,31,opt,name=believed,proto3" json:"believed,omitempty"`   // state of that: see Authority
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2159,6 +2193,20 @@ func (x *Token) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
+}
+
+func (x *Token) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
+}
+
+func (x *Token) GetBelieved() string {
+	if x != nil {
+		return x.Believed
+	}
+	return ""
 }
 
 type Tokens struct {
@@ -2974,6 +3022,268 @@ func (x *LogsRequest) GetTail() int64 {
 	return 0
 }
 
+// Believed are the authorities of the cluster: said in each session, and when they change. Who has certificates of others, or believes others, asks for new ones.
+type Believed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pins          [][]byte               `protobuf:"bytes,1,rep,name=pins,proto3" json:"pins,omitempty"` // SHA-256 of their certificates, the one that issues first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Believed) Reset() {
+	*x = Believed{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Believed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Believed) ProtoMessage() {}
+
+func (x *Believed) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Believed.ProtoReflect.Descriptor instead.
+func (*Believed) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Believed) GetPins() [][]byte {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+// Certified answers Believed, and is said when a certificate was replaced.
+type Certified struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issuers       [][]byte               `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"` // pins of the authorities of the node's certificate, and of those of its processes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certified) Reset() {
+	*x = Certified{}
+	mi := &file_cluster_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certified) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certified) ProtoMessage() {}
+
+func (x *Certified) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certified.ProtoReflect.Descriptor instead.
+func (*Certified) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Certified) GetIssuers() [][]byte {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+type FinishAuthorityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Force         bool                   `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"` // also where nodes have certificates of the one before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishAuthorityRequest) Reset() {
+	*x = FinishAuthorityRequest{}
+	mi := &file_cluster_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishAuthorityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishAuthorityRequest) ProtoMessage() {}
+
+func (x *FinishAuthorityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishAuthorityRequest.ProtoReflect.Descriptor instead.
+func (*FinishAuthorityRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *FinishAuthorityRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type Authority struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Pin             string                 `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`
+	State           string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"` // issues, ends (the one before), replaced (tokens name it)
+	BeginsUnixNanos int64                  `protobuf:"varint,3,opt,name=begins_unix_nanos,json=beginsUnixNanos,proto3" json:"begins_unix_nanos,omitempty"`
+	EndsUnixNanos   int64                  `protobuf:"varint,4,opt,name=ends_unix_nanos,json=endsUnixNanos,proto3" json:"ends_unix_nanos,omitempty"`
+	Nodes           []string               `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`   // ids of those with a certificate of it
+	Tokens          []string               `protobuf:"bytes,6,rep,name=tokens,proto3" json:"tokens,omitempty"` // ids of those that could be used and name it
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Authority) Reset() {
+	*x = Authority{}
+	mi := &file_cluster_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authority) ProtoMessage() {}
+
+func (x *Authority) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authority.ProtoReflect.Descriptor instead.
+func (*Authority) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Authority) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *Authority) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Authority) GetBeginsUnixNanos() int64 {
+	if x != nil {
+		return x.BeginsUnixNanos
+	}
+	return 0
+}
+
+func (x *Authority) GetEndsUnixNanos() int64 {
+	if x != nil {
+		return x.EndsUnixNanos
+	}
+	return 0
+}
+
+func (x *Authority) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Authority) GetTokens() []string {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+type AuthorityList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Authorities   []*Authority           `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorityList) Reset() {
+	*x = AuthorityList{}
+	mi := &file_cluster_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorityList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorityList) ProtoMessage() {}
+
+func (x *AuthorityList) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorityList.ProtoReflect.Descriptor instead.
+func (*AuthorityList) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *AuthorityList) GetAuthorities() []*Authority {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 var File_cluster_proto protoreflect.FileDescriptor
 
 const file_cluster_proto_rawDesc = "" +
@@ -3015,15 +3325,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"\"\n" +
 	"\n" +
 	"RenewReply\x12\x14\n" +
-	"\x05chain\x18\x01 \x03(\fR\x05chain\"\xbd\x02\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\"\xfd\x02\n" +
 	"\tFromAgent\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.penstock.cluster.v1.HelloH\x00R\x05hello\x12/\n" +
 	"\x04beat\x18\x02 \x01(\v2\x19.penstock.cluster.v1.BeatH\x00R\x04beat\x12\x1a\n" +
 	"\astarted\x18\x03 \x01(\tH\x00R\astarted\x125\n" +
 	"\x06exited\x18\x04 \x01(\v2\x1b.penstock.cluster.v1.ExitedH\x00R\x06exited\x121\n" +
 	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03log\x12>\n" +
-	"\tlistening\x18\x06 \x01(\v2\x1e.penstock.cluster.v1.ListeningH\x00R\tlisteningB\x05\n" +
-	"\x03say\"\x9d\x03\n" +
+	"\tlistening\x18\x06 \x01(\v2\x1e.penstock.cluster.v1.ListeningH\x00R\tlistening\x12>\n" +
+	"\tcertified\x18\x1e \x01(\v2\x1e.penstock.cluster.v1.CertifiedH\x00R\tcertifiedB\x05\n" +
+	"\x03say\"\xda\x03\n" +
 	"\bFromHead\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.WelcomeH\x00R\awelcome\x122\n" +
 	"\x05start\x18\x02 \x01(\v2\x1a.penstock.cluster.v1.StartH\x00R\x05start\x12/\n" +
@@ -3032,7 +3343,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05leave\x18\x05 \x01(\v2\x1a.penstock.cluster.v1.LeaveH\x00R\x05leave\x120\n" +
 	"\x04beat\x18\x06 \x01(\v2\x1a.penstock.cluster.v1.EmptyH\x00R\x04beat\x12\x16\n" +
 	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
-	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peersB\x05\n" +
+	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peers\x12;\n" +
+	"\bbelieved\x18\x1e \x01(\v2\x1d.penstock.cluster.v1.BelievedH\x00R\bbelievedB\x05\n" +
 	"\x03say\"\xc4\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x18\n" +
@@ -3131,7 +3443,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x03 \x01(\x03R\x05ttlMs\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"(\n" +
 	"\x10CreateTokenReply\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\"\xe4\x01\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\x9e\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3140,7 +3452,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x12created_unix_nanos\x18\x05 \x01(\x03R\x10createdUnixNanos\x12,\n" +
 	"\x12expires_unix_nanos\x18\x06 \x01(\x03R\x10expiresUnixNanos\x12\x17\n" +
 	"\aused_by\x18\a \x01(\tR\x06usedBy\x12\x18\n" +
-	"\arevoked\x18\b \x01(\bR\arevoked\"<\n" +
+	"\arevoked\x18\b \x01(\bR\arevoked\x12\x1c\n" +
+	"\tauthority\x18\x1e \x01(\tR\tauthority\x12\x1a\n" +
+	"\bbelieved\x18\x1f \x01(\tR\bbelieved\"<\n" +
 	"\x06Tokens\x122\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
@@ -3217,13 +3531,28 @@ const file_cluster_proto_rawDesc = "" +
 	"\vLogsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04tail\x18\x03 \x01(\x03R\x04tail2P\n" +
+	"\x04tail\x18\x03 \x01(\x03R\x04tail\"\x1e\n" +
+	"\bBelieved\x12\x12\n" +
+	"\x04pins\x18\x01 \x03(\fR\x04pins\"%\n" +
+	"\tCertified\x12\x18\n" +
+	"\aissuers\x18\x01 \x03(\fR\aissuers\".\n" +
+	"\x16FinishAuthorityRequest\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\"\xb5\x01\n" +
+	"\tAuthority\x12\x10\n" +
+	"\x03pin\x18\x01 \x01(\tR\x03pin\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12*\n" +
+	"\x11begins_unix_nanos\x18\x03 \x01(\x03R\x0fbeginsUnixNanos\x12&\n" +
+	"\x0fends_unix_nanos\x18\x04 \x01(\x03R\rendsUnixNanos\x12\x14\n" +
+	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06tokens\x18\x06 \x03(\tR\x06tokens\"Q\n" +
+	"\rAuthorityList\x12@\n" +
+	"\vauthorities\x18\x01 \x03(\v2\x1e.penstock.cluster.v1.AuthorityR\vauthorities2P\n" +
 	"\x04Join\x12H\n" +
 	"\x04Join\x12 .penstock.cluster.v1.JoinRequest\x1a\x1e.penstock.cluster.v1.JoinReply2\xe8\x01\n" +
 	"\x04Node\x12K\n" +
 	"\x06Attach\x12\x1e.penstock.cluster.v1.FromAgent\x1a\x1d.penstock.cluster.v1.FromHead(\x010\x01\x12K\n" +
 	"\x05Renew\x12!.penstock.cluster.v1.RenewRequest\x1a\x1f.penstock.cluster.v1.RenewReply\x12F\n" +
-	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\xe9\a\n" +
+	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\xef\t\n" +
 	"\aControl\x12J\n" +
 	"\x05Watch\x12!.penstock.cluster.v1.WatchRequest\x1a\x1c.penstock.cluster.v1.Cluster0\x01\x12F\n" +
 	"\x05Drain\x12!.penstock.cluster.v1.DrainRequest\x1a\x1a.penstock.cluster.v1.Empty\x12H\n" +
@@ -3238,7 +3567,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06Submit\x12\x18.penstock.cluster.v1.Job\x1a .penstock.cluster.v1.SubmitReply\x12F\n" +
 	"\x04Jobs\x12 .penstock.cluster.v1.JobsRequest\x1a\x1c.penstock.cluster.v1.JobList\x12J\n" +
 	"\aStopJob\x12#.penstock.cluster.v1.StopJobRequest\x1a\x1a.penstock.cluster.v1.Empty\x12I\n" +
-	"\x04Logs\x12 .penstock.cluster.v1.LogsRequest\x1a\x1d.penstock.cluster.v1.LogChunk0\x01B7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
+	"\x04Logs\x12 .penstock.cluster.v1.LogsRequest\x1a\x1d.penstock.cluster.v1.LogChunk0\x01\x12M\n" +
+	"\vAuthorities\x12\x1a.penstock.cluster.v1.Empty\x1a\".penstock.cluster.v1.AuthorityList\x12Q\n" +
+	"\x0fRotateAuthority\x12\x1a.penstock.cluster.v1.Empty\x1a\".penstock.cluster.v1.AuthorityList\x12b\n" +
+	"\x0fFinishAuthority\x12+.penstock.cluster.v1.FinishAuthorityRequest\x1a\".penstock.cluster.v1.AuthorityListB7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
 
 var (
 	file_cluster_proto_rawDescOnce sync.Once
@@ -3252,137 +3584,151 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_cluster_proto_goTypes = []any{
-	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
-	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
-	(*Resources)(nil),          // 2: penstock.cluster.v1.Resources
-	(*Inventory)(nil),          // 3: penstock.cluster.v1.Inventory
-	(*JoinRequest)(nil),        // 4: penstock.cluster.v1.JoinRequest
-	(*JoinReply)(nil),          // 5: penstock.cluster.v1.JoinReply
-	(*RenewRequest)(nil),       // 6: penstock.cluster.v1.RenewRequest
-	(*RenewReply)(nil),         // 7: penstock.cluster.v1.RenewReply
-	(*FromAgent)(nil),          // 8: penstock.cluster.v1.FromAgent
-	(*FromHead)(nil),           // 9: penstock.cluster.v1.FromHead
-	(*Hello)(nil),              // 10: penstock.cluster.v1.Hello
-	(*Welcome)(nil),            // 11: penstock.cluster.v1.Welcome
-	(*Beat)(nil),               // 12: penstock.cluster.v1.Beat
-	(*Start)(nil),              // 13: penstock.cluster.v1.Start
-	(*Listening)(nil),          // 14: penstock.cluster.v1.Listening
-	(*Peers)(nil),              // 15: penstock.cluster.v1.Peers
-	(*Stop)(nil),               // 16: penstock.cluster.v1.Stop
-	(*Exited)(nil),             // 17: penstock.cluster.v1.Exited
-	(*Leave)(nil),              // 18: penstock.cluster.v1.Leave
-	(*ReadLog)(nil),            // 19: penstock.cluster.v1.ReadLog
-	(*LogChunk)(nil),           // 20: penstock.cluster.v1.LogChunk
-	(*WatchRequest)(nil),       // 21: penstock.cluster.v1.WatchRequest
-	(*Cluster)(nil),            // 22: penstock.cluster.v1.Cluster
-	(*NodeState)(nil),          // 23: penstock.cluster.v1.NodeState
-	(*Waiting)(nil),            // 24: penstock.cluster.v1.Waiting
-	(*DrainRequest)(nil),       // 25: penstock.cluster.v1.DrainRequest
-	(*ShutdownRequest)(nil),    // 26: penstock.cluster.v1.ShutdownRequest
-	(*CreateTokenRequest)(nil), // 27: penstock.cluster.v1.CreateTokenRequest
-	(*CreateTokenReply)(nil),   // 28: penstock.cluster.v1.CreateTokenReply
-	(*Token)(nil),              // 29: penstock.cluster.v1.Token
-	(*Tokens)(nil),             // 30: penstock.cluster.v1.Tokens
-	(*RevokeTokenRequest)(nil), // 31: penstock.cluster.v1.RevokeTokenRequest
-	(*PackRequest)(nil),        // 32: penstock.cluster.v1.PackRequest
-	(*HasPackReply)(nil),       // 33: penstock.cluster.v1.HasPackReply
-	(*Chunk)(nil),              // 34: penstock.cluster.v1.Chunk
-	(*Job)(nil),                // 35: penstock.cluster.v1.Job
-	(*DataNodes)(nil),          // 36: penstock.cluster.v1.DataNodes
-	(*SubmitReply)(nil),        // 37: penstock.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),        // 38: penstock.cluster.v1.JobsRequest
-	(*JobList)(nil),            // 39: penstock.cluster.v1.JobList
-	(*JobState)(nil),           // 40: penstock.cluster.v1.JobState
-	(*StopJobRequest)(nil),     // 41: penstock.cluster.v1.StopJobRequest
-	(*LogsRequest)(nil),        // 42: penstock.cluster.v1.LogsRequest
-	nil,                        // 43: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 44: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 45: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 46: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 47: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 48: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 49: penstock.cluster.v1.DataNodes.LabelsEntry
-	nil,                        // 50: penstock.cluster.v1.JobState.FailuresEntry
+	(*Empty)(nil),                  // 0: penstock.cluster.v1.Empty
+	(*Fault)(nil),                  // 1: penstock.cluster.v1.Fault
+	(*Resources)(nil),              // 2: penstock.cluster.v1.Resources
+	(*Inventory)(nil),              // 3: penstock.cluster.v1.Inventory
+	(*JoinRequest)(nil),            // 4: penstock.cluster.v1.JoinRequest
+	(*JoinReply)(nil),              // 5: penstock.cluster.v1.JoinReply
+	(*RenewRequest)(nil),           // 6: penstock.cluster.v1.RenewRequest
+	(*RenewReply)(nil),             // 7: penstock.cluster.v1.RenewReply
+	(*FromAgent)(nil),              // 8: penstock.cluster.v1.FromAgent
+	(*FromHead)(nil),               // 9: penstock.cluster.v1.FromHead
+	(*Hello)(nil),                  // 10: penstock.cluster.v1.Hello
+	(*Welcome)(nil),                // 11: penstock.cluster.v1.Welcome
+	(*Beat)(nil),                   // 12: penstock.cluster.v1.Beat
+	(*Start)(nil),                  // 13: penstock.cluster.v1.Start
+	(*Listening)(nil),              // 14: penstock.cluster.v1.Listening
+	(*Peers)(nil),                  // 15: penstock.cluster.v1.Peers
+	(*Stop)(nil),                   // 16: penstock.cluster.v1.Stop
+	(*Exited)(nil),                 // 17: penstock.cluster.v1.Exited
+	(*Leave)(nil),                  // 18: penstock.cluster.v1.Leave
+	(*ReadLog)(nil),                // 19: penstock.cluster.v1.ReadLog
+	(*LogChunk)(nil),               // 20: penstock.cluster.v1.LogChunk
+	(*WatchRequest)(nil),           // 21: penstock.cluster.v1.WatchRequest
+	(*Cluster)(nil),                // 22: penstock.cluster.v1.Cluster
+	(*NodeState)(nil),              // 23: penstock.cluster.v1.NodeState
+	(*Waiting)(nil),                // 24: penstock.cluster.v1.Waiting
+	(*DrainRequest)(nil),           // 25: penstock.cluster.v1.DrainRequest
+	(*ShutdownRequest)(nil),        // 26: penstock.cluster.v1.ShutdownRequest
+	(*CreateTokenRequest)(nil),     // 27: penstock.cluster.v1.CreateTokenRequest
+	(*CreateTokenReply)(nil),       // 28: penstock.cluster.v1.CreateTokenReply
+	(*Token)(nil),                  // 29: penstock.cluster.v1.Token
+	(*Tokens)(nil),                 // 30: penstock.cluster.v1.Tokens
+	(*RevokeTokenRequest)(nil),     // 31: penstock.cluster.v1.RevokeTokenRequest
+	(*PackRequest)(nil),            // 32: penstock.cluster.v1.PackRequest
+	(*HasPackReply)(nil),           // 33: penstock.cluster.v1.HasPackReply
+	(*Chunk)(nil),                  // 34: penstock.cluster.v1.Chunk
+	(*Job)(nil),                    // 35: penstock.cluster.v1.Job
+	(*DataNodes)(nil),              // 36: penstock.cluster.v1.DataNodes
+	(*SubmitReply)(nil),            // 37: penstock.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),            // 38: penstock.cluster.v1.JobsRequest
+	(*JobList)(nil),                // 39: penstock.cluster.v1.JobList
+	(*JobState)(nil),               // 40: penstock.cluster.v1.JobState
+	(*StopJobRequest)(nil),         // 41: penstock.cluster.v1.StopJobRequest
+	(*LogsRequest)(nil),            // 42: penstock.cluster.v1.LogsRequest
+	(*Believed)(nil),               // 43: penstock.cluster.v1.Believed
+	(*Certified)(nil),              // 44: penstock.cluster.v1.Certified
+	(*FinishAuthorityRequest)(nil), // 45: penstock.cluster.v1.FinishAuthorityRequest
+	(*Authority)(nil),              // 46: penstock.cluster.v1.Authority
+	(*AuthorityList)(nil),          // 47: penstock.cluster.v1.AuthorityList
+	nil,                            // 48: penstock.cluster.v1.Resources.NamedEntry
+	nil,                            // 49: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                            // 50: penstock.cluster.v1.Start.EnvEntry
+	nil,                            // 51: penstock.cluster.v1.Job.EnvEntry
+	nil,                            // 52: penstock.cluster.v1.Job.SecretsEntry
+	nil,                            // 53: penstock.cluster.v1.Job.LabelsEntry
+	nil,                            // 54: penstock.cluster.v1.DataNodes.LabelsEntry
+	nil,                            // 55: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	43, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	48, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	44, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	49, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
 	17, // 6: penstock.cluster.v1.FromAgent.exited:type_name -> penstock.cluster.v1.Exited
 	20, // 7: penstock.cluster.v1.FromAgent.log:type_name -> penstock.cluster.v1.LogChunk
 	14, // 8: penstock.cluster.v1.FromAgent.listening:type_name -> penstock.cluster.v1.Listening
-	11, // 9: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
-	13, // 10: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
-	16, // 11: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
-	19, // 12: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
-	18, // 13: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
-	0,  // 14: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Empty
-	15, // 15: penstock.cluster.v1.FromHead.peers:type_name -> penstock.cluster.v1.Peers
-	3,  // 16: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
-	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
-	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	45, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
-	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
-	23, // 21: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
-	24, // 22: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
-	3,  // 23: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
-	2,  // 24: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
-	2,  // 25: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
-	29, // 26: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	46, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	47, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
-	2,  // 29: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	48, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
-	36, // 31: penstock.cluster.v1.Job.data:type_name -> penstock.cluster.v1.DataNodes
-	2,  // 32: penstock.cluster.v1.DataNodes.resources:type_name -> penstock.cluster.v1.Resources
-	49, // 33: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
-	40, // 34: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
-	35, // 35: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	50, // 36: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	4,  // 37: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 38: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 39: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	32, // 40: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	21, // 41: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	25, // 42: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 43: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	26, // 44: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	27, // 45: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 46: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	31, // 47: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	32, // 48: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	34, // 49: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	35, // 50: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	38, // 51: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	41, // 52: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	42, // 53: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	5,  // 54: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 55: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 56: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	34, // 57: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	22, // 58: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 59: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 60: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 61: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	28, // 62: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	30, // 63: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 64: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	33, // 65: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 66: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	37, // 67: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	39, // 68: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 69: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	20, // 70: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	54, // [54:71] is the sub-list for method output_type
-	37, // [37:54] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	44, // 9: penstock.cluster.v1.FromAgent.certified:type_name -> penstock.cluster.v1.Certified
+	11, // 10: penstock.cluster.v1.FromHead.welcome:type_name -> penstock.cluster.v1.Welcome
+	13, // 11: penstock.cluster.v1.FromHead.start:type_name -> penstock.cluster.v1.Start
+	16, // 12: penstock.cluster.v1.FromHead.stop:type_name -> penstock.cluster.v1.Stop
+	19, // 13: penstock.cluster.v1.FromHead.read_log:type_name -> penstock.cluster.v1.ReadLog
+	18, // 14: penstock.cluster.v1.FromHead.leave:type_name -> penstock.cluster.v1.Leave
+	0,  // 15: penstock.cluster.v1.FromHead.beat:type_name -> penstock.cluster.v1.Empty
+	15, // 16: penstock.cluster.v1.FromHead.peers:type_name -> penstock.cluster.v1.Peers
+	43, // 17: penstock.cluster.v1.FromHead.believed:type_name -> penstock.cluster.v1.Believed
+	3,  // 18: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
+	17, // 19: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
+	2,  // 20: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
+	50, // 21: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	2,  // 22: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
+	23, // 23: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
+	24, // 24: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
+	3,  // 25: penstock.cluster.v1.NodeState.inventory:type_name -> penstock.cluster.v1.Inventory
+	2,  // 26: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
+	2,  // 27: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
+	29, // 28: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
+	51, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	52, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	2,  // 31: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
+	53, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	36, // 33: penstock.cluster.v1.Job.data:type_name -> penstock.cluster.v1.DataNodes
+	2,  // 34: penstock.cluster.v1.DataNodes.resources:type_name -> penstock.cluster.v1.Resources
+	54, // 35: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
+	40, // 36: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
+	35, // 37: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
+	55, // 38: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	46, // 39: penstock.cluster.v1.AuthorityList.authorities:type_name -> penstock.cluster.v1.Authority
+	4,  // 40: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 41: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 42: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 43: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 44: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 45: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 46: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 47: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 48: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 49: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	31, // 50: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 51: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 52: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 53: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	38, // 54: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	41, // 55: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	42, // 56: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	0,  // 57: penstock.cluster.v1.Control.Authorities:input_type -> penstock.cluster.v1.Empty
+	0,  // 58: penstock.cluster.v1.Control.RotateAuthority:input_type -> penstock.cluster.v1.Empty
+	45, // 59: penstock.cluster.v1.Control.FinishAuthority:input_type -> penstock.cluster.v1.FinishAuthorityRequest
+	5,  // 60: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 61: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 62: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 63: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 64: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 65: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 66: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 67: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	28, // 68: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 69: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 70: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	33, // 71: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 72: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	37, // 73: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	39, // 74: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 75: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	20, // 76: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	47, // 77: penstock.cluster.v1.Control.Authorities:output_type -> penstock.cluster.v1.AuthorityList
+	47, // 78: penstock.cluster.v1.Control.RotateAuthority:output_type -> penstock.cluster.v1.AuthorityList
+	47, // 79: penstock.cluster.v1.Control.FinishAuthority:output_type -> penstock.cluster.v1.AuthorityList
+	60, // [60:80] is the sub-list for method output_type
+	40, // [40:60] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3397,6 +3743,7 @@ func file_cluster_proto_init() {
 		(*FromAgent_Exited)(nil),
 		(*FromAgent_Log)(nil),
 		(*FromAgent_Listening)(nil),
+		(*FromAgent_Certified)(nil),
 	}
 	file_cluster_proto_msgTypes[9].OneofWrappers = []any{
 		(*FromHead_Welcome)(nil),
@@ -3407,6 +3754,7 @@ func file_cluster_proto_init() {
 		(*FromHead_Beat)(nil),
 		(*FromHead_Heard)(nil),
 		(*FromHead_Peers)(nil),
+		(*FromHead_Believed)(nil),
 	}
 	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
@@ -3415,7 +3763,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

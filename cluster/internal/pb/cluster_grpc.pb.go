@@ -247,19 +247,22 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Control_Watch_FullMethodName       = "/penstock.cluster.v1.Control/Watch"
-	Control_Drain_FullMethodName       = "/penstock.cluster.v1.Control/Drain"
-	Control_Undrain_FullMethodName     = "/penstock.cluster.v1.Control/Undrain"
-	Control_Shutdown_FullMethodName    = "/penstock.cluster.v1.Control/Shutdown"
-	Control_CreateToken_FullMethodName = "/penstock.cluster.v1.Control/CreateToken"
-	Control_ListTokens_FullMethodName  = "/penstock.cluster.v1.Control/ListTokens"
-	Control_RevokeToken_FullMethodName = "/penstock.cluster.v1.Control/RevokeToken"
-	Control_HasPack_FullMethodName     = "/penstock.cluster.v1.Control/HasPack"
-	Control_PutPack_FullMethodName     = "/penstock.cluster.v1.Control/PutPack"
-	Control_Submit_FullMethodName      = "/penstock.cluster.v1.Control/Submit"
-	Control_Jobs_FullMethodName        = "/penstock.cluster.v1.Control/Jobs"
-	Control_StopJob_FullMethodName     = "/penstock.cluster.v1.Control/StopJob"
-	Control_Logs_FullMethodName        = "/penstock.cluster.v1.Control/Logs"
+	Control_Watch_FullMethodName           = "/penstock.cluster.v1.Control/Watch"
+	Control_Drain_FullMethodName           = "/penstock.cluster.v1.Control/Drain"
+	Control_Undrain_FullMethodName         = "/penstock.cluster.v1.Control/Undrain"
+	Control_Shutdown_FullMethodName        = "/penstock.cluster.v1.Control/Shutdown"
+	Control_CreateToken_FullMethodName     = "/penstock.cluster.v1.Control/CreateToken"
+	Control_ListTokens_FullMethodName      = "/penstock.cluster.v1.Control/ListTokens"
+	Control_RevokeToken_FullMethodName     = "/penstock.cluster.v1.Control/RevokeToken"
+	Control_HasPack_FullMethodName         = "/penstock.cluster.v1.Control/HasPack"
+	Control_PutPack_FullMethodName         = "/penstock.cluster.v1.Control/PutPack"
+	Control_Submit_FullMethodName          = "/penstock.cluster.v1.Control/Submit"
+	Control_Jobs_FullMethodName            = "/penstock.cluster.v1.Control/Jobs"
+	Control_StopJob_FullMethodName         = "/penstock.cluster.v1.Control/StopJob"
+	Control_Logs_FullMethodName            = "/penstock.cluster.v1.Control/Logs"
+	Control_Authorities_FullMethodName     = "/penstock.cluster.v1.Control/Authorities"
+	Control_RotateAuthority_FullMethodName = "/penstock.cluster.v1.Control/RotateAuthority"
+	Control_FinishAuthority_FullMethodName = "/penstock.cluster.v1.Control/FinishAuthority"
 )
 
 // ControlClient is the client API for Control service.
@@ -289,6 +292,12 @@ type ControlClient interface {
 	StopJob(ctx context.Context, in *StopJobRequest, opts ...grpc.CallOption) (*Empty, error)
 	// Logs of a job, from the beginning or the last lines; with follow until the job has ended.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogChunk], error)
+	// Authorities are those that the cluster believes, and those that its tokens name.
+	Authorities(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*AuthorityList, error)
+	// RotateAuthority begins to replace the authority: both are believed.
+	RotateAuthority(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*AuthorityList, error)
+	// FinishAuthority ends that: the one before is believed no more. The answer says how it stood before.
+	FinishAuthority(ctx context.Context, in *FinishAuthorityRequest, opts ...grpc.CallOption) (*AuthorityList, error)
 }
 
 type controlClient struct {
@@ -450,6 +459,36 @@ func (c *controlClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_LogsClient = grpc.ServerStreamingClient[LogChunk]
 
+func (c *controlClient) Authorities(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*AuthorityList, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthorityList)
+	err := c.cc.Invoke(ctx, Control_Authorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) RotateAuthority(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*AuthorityList, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthorityList)
+	err := c.cc.Invoke(ctx, Control_RotateAuthority_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) FinishAuthority(ctx context.Context, in *FinishAuthorityRequest, opts ...grpc.CallOption) (*AuthorityList, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthorityList)
+	err := c.cc.Invoke(ctx, Control_FinishAuthority_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServer is the server API for Control service.
 //
 // Control is for people and scripts: an access token, or the socket on the head's machine.
@@ -475,6 +514,12 @@ type ControlServer interface {
 	StopJob(context.Context, *StopJobRequest) (*Empty, error)
 	// Logs of a job, from the beginning or the last lines; with follow until the job has ended.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogChunk]) error
+	// Authorities are those that the cluster believes, and those that its tokens name.
+	Authorities(context.Context, *Empty) (*AuthorityList, error)
+	// RotateAuthority begins to replace the authority: both are believed.
+	RotateAuthority(context.Context, *Empty) (*AuthorityList, error)
+	// FinishAuthority ends that: the one before is believed no more. The answer says how it stood before.
+	FinishAuthority(context.Context, *FinishAuthorityRequest) (*AuthorityList, error)
 }
 
 func RegisterControlServer(s grpc.ServiceRegistrar, srv ControlServer) {
@@ -690,6 +735,60 @@ func _Control_Logs_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_LogsServer = grpc.ServerStreamingServer[LogChunk]
 
+func _Control_Authorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Empty)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Authorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Authorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Authorities(ctx, req.(*Empty))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_RotateAuthority_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Empty)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).RotateAuthority(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_RotateAuthority_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).RotateAuthority(ctx, req.(*Empty))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_FinishAuthority_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinishAuthorityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).FinishAuthority(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_FinishAuthority_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).FinishAuthority(ctx, req.(*FinishAuthorityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Control_ServiceDesc is the grpc.ServiceDesc for Control service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -736,6 +835,18 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "StopJob",
 			Handler:    _Control_StopJob_Handler,
+		},
+		{
+			MethodName: "Authorities",
+			Handler:    _Control_Authorities_Handler,
+		},
+		{
+			MethodName: "RotateAuthority",
+			Handler:    _Control_RotateAuthority_Handler,
+		},
+		{
+			MethodName: "FinishAuthority",
+			Handler:    _Control_FinishAuthority_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -3,8 +3,6 @@ package pki
 import (
 	"bytes"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,12 +10,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
-	"io/fs"
 	"math/big"
 	"net"
-	"os"
-	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -28,128 +24,60 @@ const (
 	Lifetime = 24 * time.Hour
 	// Early is how long before that it begins, for clocks that are behind.
 	Early = 10 * time.Minute
-
-	lifetimeCA = 10 * 365 * 24 * time.Hour
-	fileCA     = "ca.pem"
 )
 
-// CA is the certificate authority of a cluster.
+// CA is the certificate authority of a cluster: one that issues and, while it is being replaced
+// ([CA.Rotate], [CA.Finish]), the one before, which is believed and issues nothing.
 type CA struct {
 	cluster string
-	cert    *x509.Certificate
-	key     *ecdsa.PrivateKey
+	dir     string
 	now     func() time.Time
-}
+	is      atomic.Pointer[authority]
 
-// OpenCA loads the authority of a cluster from dir, and makes it where there is none: a folder of mode 0700, and in it one file of mode 0600 with the certificate and its key. Of
-// several that make it at once one wins, and all have the same. A folder or file that others may read is refused, as is the authority of another cluster.
-//
-// now is the clock; nil is time.Now. The cluster's id has lower case letters, digits and hyphens, at most 63.
-func OpenCA(dir, cluster string, now func() time.Time) (*CA, error) {
-	if !name.MatchString(cluster) {
-		return nil, fault.New(fault.Invalid, "%q is no id of a cluster: lower case letters, digits and hyphens, at most 63", cluster)
-	}
-	ca := &CA{cluster: cluster, now: orNow(now)}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, place(dir, err)
-	}
-	if err := Private(dir); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, fileCA)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		b, err := ca.make()
-		if err != nil {
-			return nil, err
-		}
-		if err := writeFile(path, b, os.Link); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-	}
-	if err := ca.load(path); err != nil {
-		return nil, err
-	}
-	return ca, nil
-}
-
-// LoadCA loads the authority of a cluster that has one, known by its pin, and never makes it: nodes and tokens are of that one only. A folder without it, or with another, is an error that says what to do.
-func LoadCA(dir, cluster string, pin Pin, now func() time.Time) (*CA, error) {
-	path := filepath.Join(dir, fileCA)
-	const bring = "bring the file from the head's earlier folder, or begin a new cluster with another store"
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "cluster %s has a certificate authority, and it is not here: %s", cluster, bring).At(fault.Place{File: path})
-	}
-	ca, err := OpenCA(dir, cluster, now)
-	if err == nil && ca.Pin() != pin {
-		err = fault.New(fault.Invalid, "the certificate authority here is not the one that cluster %s has (two heads began it at once?): %s", cluster, bring).At(fault.Place{File: path})
-	}
-	if err != nil {
-		return nil, err
-	}
-	return ca, nil
-}
-
-// make returns the file of a new authority.
-func (ca *CA) make() ([]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	now := ca.now()
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial(), Subject: subject(ca.cluster), NotBefore: now.Add(-Early), NotAfter: now.Add(lifetimeCA),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
-	}, &x509.Certificate{Subject: subject(ca.cluster)}, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	return marshal([][]byte{der}, key)
-}
-
-func (ca *CA) load(path string) error {
-	chain, key, err := readFile(path)
-	if err != nil {
-		return err
-	}
-	damaged := func(why string) error {
-		return fault.New(fault.Corrupt, "the cluster's certificate authority is damaged (%s): restore the file, or remove it to make another, and join all nodes again", why).At(fault.Place{File: path})
-	}
-	k, ok := key.(*ecdsa.PrivateKey)
-	if !ok || len(chain) != 1 {
-		return damaged("not one certificate and an ECDSA key")
-	}
-	cert, err := x509.ParseCertificate(chain[0])
-	switch {
-	case err != nil:
-		return damaged(err.Error())
-	case !k.PublicKey.Equal(cert.PublicKey):
-		return damaged("the key is not the certificate's")
-	case !cert.IsCA || cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) != nil:
-		return damaged("the certificate is not an authority's")
-	case cert.Subject.CommonName != subject(ca.cluster).CommonName:
-		return fault.New(fault.Invalid, "the certificate authority here is %q, of another cluster than %s, which the store is of: give the head the folder that belongs to its store",
-			cert.Subject.CommonName, ca.cluster).At(fault.Place{File: path})
-	}
-	ca.cert, ca.key = cert, k
-	return nil
+	mu   sync.Mutex               // of replacing
+	step func(point string) error // nil; in tests the end of the process at a point
 }
 
 // Cluster is the id of the cluster.
 func (ca *CA) Cluster() string { return ca.cluster }
 
-// Certificate is the authority's own; it is not secret.
-func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
+// Certificate is that of the authority that issues; it is not secret.
+func (ca *CA) Certificate() *x509.Certificate { return ca.is.Load().cert }
 
-// Pin is what tokens say about the authority.
-func (ca *CA) Pin() Pin { return PinOf(ca.cert) }
+// Pin is what new tokens say about the authority: it is that of the one that issues.
+func (ca *CA) Pin() Pin { return PinOf(ca.Certificate()) }
 
-// Secret is one of the cluster, the same for the same purpose for as long as the authority is: who does not have its key cannot tell it from chance.
-func (ca *CA) Secret(purpose string) ([]byte, error) {
-	key, err := ca.key.Bytes()
-	if err != nil {
-		return nil, err
+// Believed are the certificates of the authorities that are believed, the one that issues first.
+func (ca *CA) Believed() []*x509.Certificate {
+	is := ca.is.Load()
+	if is.old == nil {
+		return []*x509.Certificate{is.cert}
 	}
-	return hkdf.Key(sha256.New, key, nil, "penstock "+purpose, sha256.Size)
+	return []*x509.Certificate{is.cert, is.old}
+}
+
+// Pins are those of Believed.
+func (ca *CA) Pins() (pins []Pin) {
+	for _, c := range ca.Believed() {
+		pins = append(pins, PinOf(c))
+	}
+	return pins
+}
+
+// IssuerOf says which authority that is believed has issued a certificate; false: none.
+func (ca *CA) IssuerOf(leaf *x509.Certificate) (Pin, bool) {
+	for _, c := range ca.Believed() {
+		if leaf.CheckSignatureFrom(c) == nil {
+			return PinOf(c), true
+		}
+	}
+	return Pin{}, false
+}
+
+// Secret is one of the cluster, the same for the same purpose whichever authority it has: who does
+// not have its folder cannot tell it from chance.
+func (ca *CA) Secret(purpose string) ([]byte, error) {
+	return hkdf.Key(sha256.New, ca.is.Load().secret, nil, "penstock "+purpose, sha256.Size)
 }
 
 // IssueHead makes a certificate for the head, with a new key. The names are hosts or addresses, with a port or without, that the head listens on and is known by; addresses that stand for all
@@ -170,15 +98,17 @@ func (ca *CA) IssueHead(names ...string) (*tls.Certificate, error) {
 			t.IPAddresses = append(t.IPAddresses, ip)
 		}
 	}
-	der, err := ca.issue(t, Identity{Cluster: ca.cluster, Role: Head}, key.Public())
+	chain, err := ca.issue(t, Identity{Cluster: ca.cluster, Role: Head}, key.Public())
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "a certificate for the head as %q: %w", names, err)
 	}
-	leaf, err := x509.ParseCertificate(der)
-	return &tls.Certificate{Certificate: [][]byte{der, ca.cert.Raw}, PrivateKey: key, Leaf: leaf}, err
+	leaf, err := x509.ParseCertificate(chain[0])
+	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}, err
 }
 
-// IssueNode makes a certificate for the key of a request: DER, the node's first, then the authority's. Nothing else of the request counts.
+// IssueNode makes a certificate for the key of a request: DER, the node's first, then the
+// authority's and, while that replaces another, those by which who believes the other believes it
+// ([Assemble]). Nothing else of the request counts.
 func (ca *CA) IssueNode(csr []byte, node string, epoch uint64) (chain [][]byte, err error) {
 	if !name.MatchString(node) {
 		return nil, fault.New(fault.Invalid, "%q is no id of a node", node)
@@ -188,11 +118,11 @@ func (ca *CA) IssueNode(csr []byte, node string, epoch uint64) (chain [][]byte, 
 		return nil, err
 	}
 	t := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	der, err := ca.issue(t, Identity{Cluster: ca.cluster, Role: Node, Node: node, Epoch: epoch}, pub)
+	chain, err = ca.issue(t, Identity{Cluster: ca.cluster, Role: Node, Node: node, Epoch: epoch}, pub)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "a certificate for node %s: %w", node, err)
 	}
-	return [][]byte{der, ca.cert.Raw}, nil
+	return chain, nil
 }
 
 // IssueMember makes a certificate for the key of a request of a node's, for a process of a job that runs there: as IssueNode. The holder may serve and call.
@@ -205,23 +135,28 @@ func (ca *CA) IssueMember(csr []byte, job string, attempt int64, member int) (ch
 		return nil, err
 	}
 	t := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
-	der, err := ca.issue(t, Identity{Cluster: ca.cluster, Role: Member, Job: job, Attempt: attempt, Member: member}, pub)
+	chain, err = ca.issue(t, Identity{Cluster: ca.cluster, Role: Member, Job: job, Attempt: attempt, Member: member}, pub)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "a certificate for process %s/%d/%d: %w", job, attempt, member, err)
 	}
-	return [][]byte{der, ca.cert.Raw}, nil
+	return chain, nil
 }
 
-func (ca *CA) issue(t *x509.Certificate, id Identity, pub crypto.PublicKey) ([]byte, error) {
-	now := ca.now()
-	if now.Before(ca.cert.NotBefore) || now.Add(Lifetime).After(ca.cert.NotAfter) {
-		return nil, fault.New(fault.Invalid, "the cluster's certificate authority is good from %s to %s, and this machine's clock says %s",
-			ca.cert.NotBefore.Format(time.RFC3339), ca.cert.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
+// issue makes a certificate, and the chain that comes with it.
+func (ca *CA) issue(t *x509.Certificate, id Identity, pub crypto.PublicKey) (chain [][]byte, err error) {
+	is, now := ca.is.Load(), ca.now()
+	if now.Before(is.cert.NotBefore) || now.Add(Lifetime).After(is.cert.NotAfter) {
+		return nil, fault.New(fault.Invalid, "the cluster's certificate authority is good from %s to %s, and this machine's clock says %s: penstock ca rotate makes another one",
+			is.cert.NotBefore.Format(time.RFC3339), is.cert.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
 	t.SerialNumber, t.NotBefore, t.NotAfter = serial(), now.Add(-Early), now.Add(Lifetime)
 	t.KeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, true
 	t.URIs = append(t.URIs, id.uri())
-	return x509.CreateCertificate(rand.Reader, t, ca.cert, pub, ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, t, is.cert, pub, is.key)
+	if err != nil {
+		return nil, err
+	}
+	return append([][]byte{der}, is.chain()...), nil
 }
 
 func subject(cluster string) pkix.Name { return pkix.Name{CommonName: "penstock " + cluster} }
@@ -242,36 +177,6 @@ func PinOf(c *x509.Certificate) Pin { return PinOfDER(c.Raw) }
 
 // PinOfDER is PinOf of a certificate that is not parsed.
 func PinOfDER(der []byte) Pin { return sha256.Sum256(der) }
-
-// Assemble makes of the answer to a request what TLS needs: it checks that the chain ends at the authority of pin and that the first certificate is one of role (Node or Member), and key's.
-func Assemble(chain [][]byte, key crypto.Signer, pin Pin, role Role) (*tls.Certificate, error) {
-	if len(chain) != 2 || len(chain[0]) > maxCSR || Pin(sha256.Sum256(chain[1])) != pin {
-		return nil, fault.New(fault.Denied, "the head sent a certificate of another authority than the token names")
-	}
-	root, err := x509.ParseCertificate(chain[1])
-	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the authority's certificate does not parse: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(chain[0])
-	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the certificate that the head sent does not parse: %w", err)
-	}
-	if err := leaf.CheckSignatureFrom(root); err != nil {
-		return nil, fault.New(fault.Denied, "the certificate that the head sent is not signed by the cluster's authority: %w", err)
-	}
-	pub, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil || !bytes.Equal(pub, leaf.RawSubjectPublicKeyInfo) {
-		return nil, fault.New(fault.Denied, "the certificate that the head sent is for another key")
-	}
-	id, err := IdentityOf(leaf)
-	if err != nil {
-		return nil, err
-	}
-	if id.Role != role {
-		return nil, fault.New(fault.Denied, "the certificate that the head sent is %s", id)
-	}
-	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}, nil
-}
 
 // marshal writes certificates and the key as PEM.
 func marshal(chain [][]byte, key crypto.Signer) ([]byte, error) {

@@ -32,31 +32,33 @@ func Load(path string, role Role) (*tls.Certificate, error) {
 	if err := Private(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	chain, key, err := readFile(path)
+	chain, key, secret, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if len(chain) != 2 {
-		return nil, fault.New(fault.Corrupt, "%d certificates where two are: join again", len(chain)).At(fault.Place{File: path})
+	bad := func(why string) error {
+		return fault.New(fault.Corrupt, "the node's certificate and key do not belong together (%s): join again", why).At(fault.Place{File: path})
 	}
-	root, err := x509.ParseCertificate(chain[1])
-	if err != nil {
-		return nil, fault.New(fault.Corrupt, "%w: join again", err).At(fault.Place{File: path})
+	if len(chain) < 2 || secret != nil {
+		return nil, bad("it is another file")
 	}
-	c, err := Assemble(chain, key, PinOf(root), role)
+	c, err := Assemble(chain, key, PinOfDER(chain[1]), role)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the node's certificate and key do not belong together: join again").At(fault.Place{File: path})
+		return nil, bad(err.Error())
 	}
 	return c, nil
 }
 
-func readFile(path string) (chain [][]byte, key crypto.Signer, err error) {
+// typeSecret is the PEM type of the cluster's secret.
+const typeSecret = "PENSTOCK SECRET"
+
+func readFile(path string) (chain [][]byte, key crypto.Signer, secret []byte, err error) {
 	if err := Private(path); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, place(path, err)
+		return nil, nil, nil, place(path, err)
 	}
 	bad := fault.New(fault.Corrupt, "does not hold certificates and a private key (PEM)").At(fault.Place{File: path})
 	for {
@@ -70,25 +72,30 @@ func readFile(path string) (chain [][]byte, key crypto.Signer, err error) {
 		case "PRIVATE KEY":
 			k, err := x509.ParsePKCS8PrivateKey(p.Bytes)
 			if err != nil || key != nil {
-				return nil, nil, bad
+				return nil, nil, nil, bad
 			}
 			if key, _ = k.(crypto.Signer); key == nil {
-				return nil, nil, bad
+				return nil, nil, nil, bad
 			}
+		case typeSecret:
+			if secret != nil {
+				return nil, nil, nil, bad
+			}
+			secret = p.Bytes
 		default:
-			return nil, nil, bad
+			return nil, nil, nil, bad
 		}
 	}
 	if len(chain) == 0 || key == nil {
-		return nil, nil, bad
+		return nil, nil, nil, bad
 	}
-	return chain, key, nil
+	return chain, key, secret, nil
 }
 
 // writeFile writes a file of mode 0600 beside path, and then puts it there: by os.Link where nothing may be there yet, else by os.Rename.
 func writeFile(path string, b []byte, put func(from, to string) error) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".tmp-*") // 0600
+	f, err := os.CreateTemp(dir, unfinished+"*") // 0600
 	if err != nil {
 		return place(path, err)
 	}

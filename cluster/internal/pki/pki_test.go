@@ -125,7 +125,7 @@ func TestCAIsRefused(t *testing.T) {
 			t.Fatalf("the first %d bytes of the file: %v", n, err)
 		}
 	}
-	other := must(marshal([][]byte{newCA(t, "c1").cert.Raw}, must(NewKey())))
+	other := must(marshal([][]byte{newCA(t, "c1").Certificate().Raw}, must(NewKey())))
 	os.WriteFile(path, other, 0o600)
 	_, err = OpenCA(dir, "c1", nil)
 	wants(t, err, fault.Corrupt, "the key is not the certificate's")
@@ -305,8 +305,8 @@ func sign(t *testing.T, ca *CA, tmpl x509.Certificate, id Identity) *tls.Certifi
 	if id.Cluster != "" {
 		tmpl.URIs = []*url.URL{id.uri()}
 	}
-	der := must(x509.CreateCertificate(rand.Reader, &tmpl, ca.cert, key.Public(), ca.key))
-	return &tls.Certificate{Certificate: [][]byte{der, ca.cert.Raw}, PrivateKey: key, Leaf: must(x509.ParseCertificate(der))}
+	der := must(x509.CreateCertificate(rand.Reader, &tmpl, ca.Certificate(), key.Public(), ca.is.Load().key))
+	return &tls.Certificate{Certificate: [][]byte{der, ca.Certificate().Raw}, PrivateKey: key, Leaf: must(x509.ParseCertificate(der))}
 }
 
 func TestWhoIsBelieved(t *testing.T) {
@@ -340,16 +340,16 @@ func TestWhoIsBelieved(t *testing.T) {
 			"node for servers":                {sign(t, ca, as(valid, serve), node), false},
 			"nobody":                          {sign(t, ca, as(valid, client), Identity{}), false},
 			"another cluster":                 {sign(t, ca, as(valid, client), Identity{Cluster: "c2", Role: Node, Node: "n7"}), false},
-			"another's, with our root in tow": {&tls.Certificate{Certificate: [][]byte{newNode(t, other, "n7", 1).Certificate[0], ca.cert.Raw}, PrivateKey: must(NewKey())}, false},
+			"another's, with our root in tow": {&tls.Certificate{Certificate: [][]byte{newNode(t, other, "n7", 1).Certificate[0], ca.Certificate().Raw}, PrivateKey: must(NewKey())}, false},
 			"ours, without its key":           {&tls.Certificate{Certificate: newNode(t, ca, "n7", 1).Certificate, PrivateKey: must(NewKey())}, false},
-			"the authority's own certificate": {&tls.Certificate{Certificate: [][]byte{ca.cert.Raw}, PrivateKey: ca.key}, false},
+			"the authority's own certificate": {&tls.Certificate{Certificate: [][]byte{ca.Certificate().Raw}, PrivateKey: ca.is.Load().key}, false},
 			"signed by a node":                {signedByNode(t, ca, node), false},
 		} {
 			var h *Holder
 			if c.cert != nil {
 				h = NewHolder(c.cert, nil)
 			}
-			state, s, e := handshake(ServerTLS(good, ca), ClientTLS(h, ca.Pin(), nil))
+			state, s, e := handshake(ServerTLS(good, ca), ClientTLS(h, ca.Pin, nil))
 			if ok := s == nil && e == nil; ok != c.ok {
 				t.Errorf("%s: server %v, client %v", what, s, e)
 			}
@@ -368,7 +368,7 @@ func TestWhoIsBelieved(t *testing.T) {
 	})
 	t.Run("servers", func(t *testing.T) {
 		mixed := func(leaf *tls.Certificate) *tls.Certificate { // the true authority's certificate is no secret
-			return &tls.Certificate{Certificate: [][]byte{leaf.Certificate[0], ca.cert.Raw}, PrivateKey: leaf.PrivateKey}
+			return &tls.Certificate{Certificate: [][]byte{leaf.Certificate[0], ca.Certificate().Raw}, PrivateKey: leaf.PrivateKey}
 		}
 		for what, c := range map[string]struct {
 			cert *tls.Certificate
@@ -377,7 +377,7 @@ func TestWhoIsBelieved(t *testing.T) {
 			"head":                                {must(ca.IssueHead("elsewhere")), ""},
 			"head of another authority":           {must(other.IssueHead("localhost")), "authority's hash differs"},
 			"another's head with our root in tow": {mixed(must(other.IssueHead("localhost"))), "not good"},
-			"our root first":                      {&tls.Certificate{Certificate: [][]byte{ca.cert.Raw, must(other.IssueHead()).Certificate[0]}, PrivateKey: must(NewKey())}, ""},
+			"our root first":                      {&tls.Certificate{Certificate: [][]byte{ca.Certificate().Raw, must(other.IssueHead()).Certificate[0]}, PrivateKey: must(NewKey())}, ""},
 			"a node that serves":                  {newNode(t, ca, "n7", 1), "not good"},
 			"node with a head's usage":            {sign(t, ca, as(valid, serve), node), "not a head"},
 			"nobody with a head's usage":          {sign(t, ca, as(valid, serve), Identity{}), "names nobody"},
@@ -385,11 +385,11 @@ func TestWhoIsBelieved(t *testing.T) {
 			"ended":                               {sign(t, ca, as(past, serve), head), "ahead of the head's"},
 			"not yet good":                        {sign(t, ca, as(future, serve), head), "this machine's clock is at least 11m behind the head's"},
 			"signed by a node":                    {signedByNode(t, ca, head), "not good"},
-			"the authority itself":                {&tls.Certificate{Certificate: [][]byte{ca.cert.Raw, ca.cert.Raw}, PrivateKey: ca.key}, ""},
+			"the authority itself":                {&tls.Certificate{Certificate: [][]byte{ca.Certificate().Raw, ca.Certificate().Raw}, PrivateKey: ca.is.Load().key}, ""},
 		} {
 			// The server takes anybody: only the client's judgement counts.
 			server := &tls.Config{Certificates: []tls.Certificate{*c.cert}, MinVersion: tls.VersionTLS13}
-			_, _, e := handshake(server, ClientTLS(nil, ca.Pin(), nil))
+			_, _, e := handshake(server, ClientTLS(nil, ca.Pin, nil))
 			if ok := e == nil; ok != (what == "head") {
 				t.Errorf("%s: %v", what, e)
 			} else if e != nil && !strings.Contains(e.Error(), c.text) {
@@ -401,17 +401,17 @@ func TestWhoIsBelieved(t *testing.T) {
 		}
 	})
 	t.Run("older TLS", func(t *testing.T) {
-		old := ClientTLS(nil, ca.Pin(), nil)
+		old := ClientTLS(nil, ca.Pin, nil)
 		old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 		if _, s, _ := handshake(ServerTLS(good, ca), old); s == nil {
 			t.Error("the server speaks TLS 1.2")
 		}
-		if _, _, c := handshake(&tls.Config{Certificates: []tls.Certificate{*good.Certificate()}, MaxVersion: tls.VersionTLS12}, ClientTLS(nil, ca.Pin(), nil)); c == nil {
+		if _, _, c := handshake(&tls.Config{Certificates: []tls.Certificate{*good.Certificate()}, MaxVersion: tls.VersionTLS12}, ClientTLS(nil, ca.Pin, nil)); c == nil {
 			t.Error("the client speaks TLS 1.2")
 		}
 	})
 	t.Run("every handshake in full", func(t *testing.T) {
-		c := ClientTLS(nil, ca.Pin(), nil)
+		c := ClientTLS(nil, ca.Pin, nil)
 		c.ClientSessionCache, c.ServerName = tls.NewLRUClientSessionCache(4), "head"
 		server := ServerTLS(good, ca)
 		for range 2 {
@@ -467,7 +467,7 @@ func TestRenewal(t *testing.T) {
 				return newNode(t, ca, "n7", uint64(1+renewed)), nil
 			}, quiet)
 		})
-		server, client := ServerTLS(head, ca), ClientTLS(node, ca.Pin(), nil)
+		server, client := ServerTLS(head, ca), ClientTLS(node, ca.Pin, nil)
 		first := *head.Certificate()
 		for range 72 {
 			time.Sleep(time.Hour)
@@ -484,6 +484,7 @@ func TestRenewal(t *testing.T) {
 			t.Errorf("renewed %d times after %d failures", renewed, failed)
 		}
 		old := server.Clone()
+		old.GetConfigForClient = nil
 		old.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &first, nil }
 		_, _, c := handshake(old, client)
 		wants(t, c, fault.Denied, "clock is at least 48h0m ahead")
@@ -551,7 +552,7 @@ func TestSaveAndLoad(t *testing.T) {
 		if id := must(IdentityOf(got.Leaf)); id.Epoch != epoch || must(os.Stat(path)).Mode().Perm() != 0o600 {
 			t.Errorf("loaded %v", id)
 		}
-		if _, s, c := handshake(ServerTLS(NewHolder(must(ca.IssueHead()), nil), ca), ClientTLS(NewHolder(got, nil), ca.Pin(), nil)); s != nil || c != nil {
+		if _, s, c := handshake(ServerTLS(NewHolder(must(ca.IssueHead()), nil), ca), ClientTLS(NewHolder(got, nil), ca.Pin, nil)); s != nil || c != nil {
 			t.Error(s, c)
 		}
 	}

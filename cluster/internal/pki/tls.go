@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,13 +17,16 @@ import (
 
 // Holder has the certificate that a process shows, which is replaced while it runs.
 type Holder struct {
-	cert atomic.Pointer[tls.Certificate]
-	now  func() time.Time
+	cert    atomic.Pointer[tls.Certificate]
+	now     func() time.Time
+	renewal sync.Mutex    // of one at a time: an older certificate takes no newer one's place
+	at      chan struct{} // has room for one: renew at once
+	changed atomic.Pointer[func()]
 }
 
 // NewHolder begins with a certificate whose Leaf is set. now is the clock; nil is time.Now.
 func NewHolder(c *tls.Certificate, now func() time.Time) *Holder {
-	h := &Holder{now: orNow(now)}
+	h := &Holder{now: orNow(now), at: make(chan struct{}, 1)}
 	h.cert.Store(c)
 	return h
 }
@@ -29,8 +34,39 @@ func NewHolder(c *tls.Certificate, now func() time.Time) *Holder {
 // Certificate is the one that handshakes show now.
 func (h *Holder) Certificate() *tls.Certificate { return h.cert.Load() }
 
+// Issuer is the authority of that one, and Believed are those that its holder believes.
+func (h *Holder) Issuer() Pin     { return Issuer(h.cert.Load()) }
+func (h *Holder) Believed() []Pin { return Believed(h.cert.Load()) }
+
 // Set replaces it; connections that are there stay.
-func (h *Holder) Set(c *tls.Certificate) { h.cert.Store(c) }
+func (h *Holder) Set(c *tls.Certificate) {
+	h.cert.Store(c)
+	if f := h.changed.Load(); f != nil {
+		(*f)()
+	}
+}
+
+// OnSet has f called after each Set.
+func (h *Holder) OnSet(f func()) { h.changed.Store(&f) }
+
+// Hurry has Keep renew it now, whenever it is due.
+func (h *Holder) Hurry() {
+	select {
+	case h.at <- struct{}{}:
+	default:
+	}
+}
+
+// Renew replaces it by what renew gives, which may come with an error.
+func (h *Holder) Renew(ctx context.Context, renew func(context.Context) (*tls.Certificate, error)) error {
+	h.renewal.Lock()
+	defer h.renewal.Unlock()
+	c, err := renew(ctx)
+	if c != nil {
+		h.Set(c)
+	}
+	return err
+}
 
 // Due is when the certificate is to be renewed: after two thirds of its life.
 func (h *Holder) Due() time.Time {
@@ -43,23 +79,20 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// Keep renews the certificate whenever it is due, until ctx ends. What fails is logged and tried again, after 15 seconds at first and 10 minutes at most; a certificate that comes with an error, as it
+// Keep renews the certificate whenever it is due, and at Hurry, until ctx ends. What fails is logged and tried again, after 15 seconds at first and 10 minutes at most; a certificate that comes with an error, as it
 // could not be stored, is used until then.
 func (h *Holder) Keep(ctx context.Context, renew func(context.Context) (*tls.Certificate, error), log *slog.Logger) {
 	retry, again := firstRetry, false
 	for {
 		wait := min(h.Due().Sub(h.now()), lookEvery)
 		if wait <= 0 || again {
-			c, err := renew(ctx)
+			err := h.Renew(ctx, renew)
 			again = err != nil
-			if c != nil {
-				h.Set(c)
-			}
 			switch {
 			case err == nil:
 				retry = firstRetry
 				if wait = min(h.Due().Sub(h.now()), lookEvery); wait > 0 {
-					log.Info("certificate renewed", "ends", c.Leaf.NotAfter)
+					log.Info("certificate renewed", "ends", h.cert.Load().Leaf.NotAfter)
 					break
 				}
 				err = fault.New(fault.Internal, "the new certificate is due for renewal already")
@@ -77,19 +110,21 @@ func (h *Holder) Keep(ctx context.Context, renew func(context.Context) (*tls.Cer
 		case <-ctx.Done():
 			t.Stop()
 			return
+		case <-h.at:
+			t.Stop()
+			again = true
 		case <-t.C:
 		}
 	}
 }
 
-// ServerTLS is the head's side: TLS 1.3, the holder's certificate; clients show a certificate of a node of this cluster, or none.
+// ServerTLS is the head's side: TLS 1.3, the holder's certificate; clients show a certificate of a
+// node of this cluster, of an authority that is believed when they do, or none.
 func ServerTLS(h *Holder, ca *CA) *tls.Config {
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.cert)
-	return &tls.Config{
+	c := &tls.Config{
 		MinVersion: tls.VersionTLS13, Time: h.now, NextProtos: []string{"h2"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.cert.Load(), nil },
-		ClientAuth:     tls.VerifyClientCertIfGiven, ClientCAs: roots,
+		ClientAuth:     tls.VerifyClientCertIfGiven, ClientCAs: ca.is.Load().roots(),
 		SessionTicketsDisabled: true, // every connection shows its certificate
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
@@ -102,6 +137,12 @@ func ServerTLS(h *Holder, ca *CA) *tls.Config {
 			return err
 		},
 	}
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := c.Clone()
+		now.ClientCAs = ca.is.Load().roots()
+		return now, nil
+	}
+	return c
 }
 
 // PeerNode is the node at the other side of a connection that a server accepted.
@@ -119,15 +160,18 @@ func PeerNode(s tls.ConnectionState) (Identity, error) {
 	return id, nil
 }
 
-// ClientTLS is the side of whoever calls the head: the other side must be the head of the cluster of pin, by its certificate's role and its authority's hash. Host names are not compared: a head is
-// known by many, and no certificate of this authority with that role is anybody else's. h is the certificate to show; nil: none. now is the clock; nil is time.Now.
-func ClientTLS(h *Holder, pin Pin, now func() time.Time) *tls.Config {
+// ClientTLS is the side of whoever calls the head: the other side must be the head of the cluster of
+// pin, by its certificate's role and its authority's hash, or that of the authority that vouches for
+// it. Host names are not compared: a head is known by many, and no certificate of this authority with
+// that role is anybody else's. h is the certificate to show; nil: none. pin is asked in each
+// handshake. now is the clock; nil is time.Now.
+func ClientTLS(h *Holder, pin func() Pin, now func() time.Time) *tls.Config {
 	now = orNow(now)
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS13, Time: now, NextProtos: []string{"h2"},
 		// Only what crypto/tls would check by itself, with the system's roots and the host name, is off. VerifyConnection runs in every handshake before anything is sent.
 		InsecureSkipVerify: true,
-		VerifyConnection:   func(s tls.ConnectionState) error { return verifyHead(s.PeerCertificates, pin, now()) },
+		VerifyConnection:   func(s tls.ConnectionState) error { return verifyHead(s.PeerCertificates, pin(), now()) },
 	}
 	if h != nil {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return h.cert.Load(), nil }
@@ -138,20 +182,25 @@ func ClientTLS(h *Holder, pin Pin, now func() time.Time) *tls.Config {
 // ErrPin is in the error of a handshake with another cluster's head, or with none at all.
 var ErrPin = errors.New("it is not the head of the cluster that the token or certificate here is of (the authority's hash differs)")
 
+// ErrReplaced is in the error of a handshake with a head that says that its authority came after the
+// one that was expected, which is believed no more.
+var ErrReplaced = errors.New("the cluster has replaced its authority (penstock ca), and the token or certificate here is of the one before, or an earlier one: make a new token on the head's machine (penstock token create); a node joins again with one")
+
 func verifyHead(chain []*x509.Certificate, pin Pin, now time.Time) error {
-	var root *x509.Certificate
-	for _, c := range chain {
-		if PinOf(c) == pin {
-			root = c
-		}
+	if len(chain) == 0 {
+		return fault.New(fault.Denied, "the other side shows no certificate")
 	}
-	if root == nil {
+	leaf, others := chain[0], chain[1:]
+	is := func(c *x509.Certificate) bool { return PinOf(c) == pin }
+	i := slices.IndexFunc(others, is)
+	switch {
+	case i >= 0:
+	case slices.ContainsFunc(others, func(c *x509.Certificate) bool { return Replaces(c, pin) }):
+		return fault.New(fault.Denied, "%w", ErrReplaced) // what it says is not proved, and nothing follows from it
+	default:
 		return fault.New(fault.Denied, "%w", ErrPin)
 	}
-	leaf := chain[0]
-	roots := x509.NewCertPool()
-	roots.AddCert(root)
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: pool(others[i : i+1]), Intermediates: pool(others), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if inv, ok := errors.AsType[x509.CertificateInvalidError](err); ok && inv.Reason == x509.Expired {
 		switch {
 		case now.Before(leaf.NotBefore):
@@ -201,19 +250,23 @@ func round(d time.Duration) string {
 	return fmt.Sprintf("%dm", d/time.Minute)
 }
 
-// MemberTLS is either side of a connection between processes of one attempt of a job: both show certificates of the authority of pin, as members of the same attempt as h. peer is the number that the
-// other side must have; below 0: any. h's certificate is the one of this process.
-func MemberTLS(h *Holder, pin Pin, peer int) (*tls.Config, error) {
-	self, err := IdentityOf(h.cert.Load().Leaf)
+// MemberTLS is either side of a connection between processes of one attempt of a job: both show
+// certificates as members of the same attempt as h, of the authorities that h's holder believes, or
+// of one that such an authority vouches for. peer is the number that the other side must have; below
+// 0: any. h's certificate is the one of this process.
+func MemberTLS(h *Holder, peer int) (*tls.Config, error) {
+	c, err := parseChain(h.cert.Load().Certificate)
 	if err != nil {
 		return nil, err
 	}
-	root, err := x509.ParseCertificate(h.cert.Load().Certificate[1])
-	if err != nil || PinOf(root) != pin || self.Role != Member {
+	self, err := IdentityOf(c.leaf)
+	if err != nil {
+		return nil, err
+	}
+	if self.Role != Member {
 		return nil, fault.New(fault.Denied, "the certificate of this process is not of a member of the cluster")
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(root)
+	roots := pool(c.roots())
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Time: h.now, NextProtos: []string{memberProtocol}, SessionTicketsDisabled: true,
 		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.cert.Load(), nil },
@@ -244,7 +297,7 @@ func verifyMember(chain []*x509.Certificate, roots *x509.CertPool, now time.Time
 	if len(chain) == 0 || resumed {
 		return Identity{}, fault.New(fault.Denied, "the other side shows no certificate")
 	}
-	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: pool(chain[1:]), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return Identity{}, fault.New(fault.Denied, "the certificate of the other side is not good: %w", err)
 	}
 	id, err := IdentityOf(chain[0])

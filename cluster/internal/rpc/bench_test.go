@@ -24,7 +24,7 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("socket", person(AtSocket()))
 	b.Run("token", person(AsPerson(h.token("t1", Admin))))
 	b.Run("node", func(b *testing.B) {
-		c := pb.NewNodeClient(h.dial(AsNode(node(b, h.ca, "n7", 1), h.ca.Pin())))
+		c := pb.NewNodeClient(h.dial(AsNode(node(b, h.ca, "n7", 1), h.ca.Pin)))
 		b.ReportAllocs()
 		for b.Loop() {
 			must(c.Renew(b.Context(), &pb.RenewRequest{}))
@@ -37,6 +37,6 @@ func BenchmarkDial(b *testing.B) {
 	h := start(b)
 	holder := node(b, h.ca, "n7", 1)
 	for b.Loop() {
-		must(Dial(b.Context(), h.addr, AsNode(holder, h.ca.Pin()))).Close()
+		must(Dial(b.Context(), h.addr, AsNode(holder, h.ca.Pin))).Close()
 	}
 }

@@ -22,7 +22,7 @@ import (
 // Creds say who calls, and how the head is recognised.
 type Creds struct {
 	holder   *pki.Holder
-	pin      pki.Pin
+	pin      func() pki.Pin
 	token    pki.Token
 	socket   bool
 	set      bool
@@ -31,13 +31,16 @@ type Creds struct {
 }
 
 // AsNewcomer shows nothing: for Join. The head is known by its pin.
-func AsNewcomer(pin pki.Pin) Creds { return Creds{pin: pin, set: true} }
+func AsNewcomer(pin pki.Pin) Creds { return Creds{pin: fixed(pin), set: true} }
 
-// AsNode shows the certificate that h holds when a connection is made.
-func AsNode(h *pki.Holder, pin pki.Pin) Creds { return Creds{holder: h, pin: pin, set: true} }
+// AsNode shows the certificate that h holds when a connection is made, to a head of the authority
+// that pin says then.
+func AsNode(h *pki.Holder, pin func() pki.Pin) Creds { return Creds{holder: h, pin: pin, set: true} }
 
 // AsPerson shows an access token, to the head of the pin that it carries.
-func AsPerson(t pki.Token) Creds { return Creds{token: t, pin: t.Pin, set: true} }
+func AsPerson(t pki.Token) Creds { return Creds{token: t, pin: fixed(t.Pin), set: true} }
+
+func fixed(pin pki.Pin) func() pki.Pin { return func() pki.Pin { return pin } }
 
 // AtSocket is for the unix socket on the head's machine.
 func AtSocket() Creds { return Creds{socket: true, set: true} }

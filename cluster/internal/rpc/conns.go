@@ -2,10 +2,13 @@ package rpc
 
 import (
 	"container/list"
+	"crypto/x509"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -15,10 +18,10 @@ type conns struct {
 	max, perNetwork int
 	now             func() time.Time
 	mu              sync.Mutex
-	n               int
 	strangers       *list.List            // of *tcpConn, the oldest first
 	from            map[string]*list.List // the same by network
 	known           map[string]int        // by who calls
+	open            map[*tcpConn]struct{} // all
 }
 
 const (
@@ -31,7 +34,7 @@ const (
 )
 
 func newConns(most, perNetwork int, now func() time.Time) *conns {
-	return &conns{max: most, perNetwork: perNetwork, now: now, strangers: list.New(), from: map[string]*list.List{}, known: map[string]int{}}
+	return &conns{max: most, perNetwork: perNetwork, now: now, strangers: list.New(), from: map[string]*list.List{}, known: map[string]int{}, open: map[*tcpConn]struct{}{}}
 }
 
 // add takes up a connection; nil: there is no room.
@@ -44,11 +47,11 @@ func (s *conns) add(raw *net.TCPConn, unproved time.Duration) *tcpConn {
 		switch {
 		case of != nil && of.Len() >= s.perNetwork:
 			full, oldest = true, of.Front()
-		case s.n >= s.max:
+		case len(s.open) >= s.max:
 			full, oldest = true, s.strangers.Front()
 		}
 		if !full {
-			s.n++
+			s.open[c] = struct{}{}
 			c.since = s.now()
 			if of == nil {
 				of = list.New()
@@ -112,7 +115,7 @@ func (c *tcpConn) Close() error {
 		c.closed = true
 		c.unproved.Stop()
 		s.forget(c)
-		s.n--
+		delete(s.open, c)
 		if c.who != "" {
 			if s.known[c.who]--; s.known[c.who] == 0 {
 				delete(s.known, c.who)
@@ -129,10 +132,36 @@ type tcpConn struct {
 	all     *conns
 	network string
 	since   time.Time
+	shown   atomic.Pointer[x509.Certificate] // a node's; nil: none yet
 
 	// under all.mu
 	inAll, inNetwork *list.Element // nil: it is no stranger's
 	unproved         *time.Timer
 	who              string
 	closed           bool
+}
+
+// believed says that the other side showed no certificate of an authority that is believed no more.
+func (c *tcpConn) believed(ca *pki.CA) bool {
+	shown := c.shown.Load()
+	if shown == nil {
+		return true
+	}
+	_, ok := ca.IssuerOf(shown)
+	return ok
+}
+
+// cut closes those whose certificate is of an authority that is believed no more.
+func (s *conns) cut(ca *pki.CA) {
+	s.mu.Lock()
+	var gone []*tcpConn
+	for c := range s.open {
+		if !c.believed(ca) {
+			gone = append(gone, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range gone {
+		c.Close()
+	}
 }

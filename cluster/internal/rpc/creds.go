@@ -31,11 +31,12 @@ func info(level credentials.SecurityLevel, p Peer) authInfo {
 // serverCreds judges connections by where they came from; one that none of our listeners made is refused.
 type serverCreds struct {
 	tls  credentials.TransportCredentials
+	ca   *pki.CA
 	gate *gate
 }
 
-func newServerCreds(c *tls.Config, g *gate) *serverCreds {
-	return &serverCreds{credentials.NewTLS(c), g}
+func newServerCreds(c *tls.Config, ca *pki.CA, g *gate) *serverCreds {
+	return &serverCreds{credentials.NewTLS(c), ca, g}
 }
 
 func (c *serverCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -56,6 +57,11 @@ func (c *serverCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 				return nil, nil, err
 			}
 			p.Kind = Node
+			conn.shown.Store(state.PeerCertificates[0])
+			if !conn.believed(c.ca) { // no more, since the handshake began
+				secure.Close()
+				return nil, nil, fault.New(fault.Denied, "the authority of the certificate of %s was replaced", p)
+			}
 			if err := conn.provedNode(p.Node.Node); err != nil {
 				c.gate.logLimited("a connection was refused", "address", conn.RemoteAddr().String(), "why", err)
 				secure.Close()

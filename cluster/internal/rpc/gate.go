@@ -160,6 +160,8 @@ func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (S
 	switch {
 	case r.Revoked:
 		return None, fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
+	case r.Replaced:
+		return None, fault.New(fault.Denied, "access token %s is of an authority that the cluster has replaced (penstock ca): have another made (penstock token create)", id)
 	case !r.Ends.IsZero() && !g.now().Before(r.Ends):
 		return None, fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
 	case r.Scope < Read || r.Scope > Admin:

@@ -148,7 +148,7 @@ func TestSlowMessages(t *testing.T) {
 		}
 		return s.Send(&pb.FromHead{})
 	}
-	person, agent, newcomer := h.dial(AsPerson(h.token("t1", Admin))), h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin())), h.dial(AsNewcomer(h.ca.Pin()))
+	person, agent, newcomer := h.dial(AsPerson(h.token("t1", Admin))), h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin)), h.dial(AsNewcomer(h.ca.Pin()))
 	for method, c := range map[string]*Conn{
 		pb.Control_Drain_FullMethodName: person, pb.Control_Watch_FullMethodName: person, pb.Control_PutPack_FullMethodName: person, pb.Node_Renew_FullMethodName: agent,
 		pb.Node_Attach_FullMethodName: agent, pb.Join_Join_FullMethodName: newcomer,

@@ -70,6 +70,10 @@ var policies = map[string]policy{
 	pb.Control_CreateToken_FullMethodName: admins,
 	pb.Control_ListTokens_FullMethodName:  admins,
 	pb.Control_RevokeToken_FullMethodName: admins,
+
+	pb.Control_Authorities_FullMethodName:     admins,
+	pb.Control_RotateAuthority_FullMethodName: admins,
+	pb.Control_FinishAuthority_FullMethodName: admins,
 }
 
 // admits says nothing where p may call, and else why not.

@@ -56,7 +56,7 @@ func TestEveryMethodHasAPolicy(t *testing.T) {
 			t.Errorf("the policy of %s is of no method", full)
 		}
 	}
-	if len(all) < 17 {
+	if len(all) < 20 {
 		t.Errorf("only %d methods seen", len(all))
 	}
 	// Other files may have services some day: none is without policies.
@@ -148,7 +148,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	unknown := must(pki.NewToken(pki.Access, "unknown", h.ca.Pin()))
 	scopeless := h.token("scopeless", None)
 	beyond := h.token("beyond", Admin+1)
-	none := Creds{pin: h.ca.Pin(), set: true}
+	none := Creds{pin: h.ca.Pin, set: true}
 	inProcess := must(srv.Node(pki.Identity{Cluster: "c1", Role: pki.Node, Node: "n1", Epoch: 2}))
 	defer inProcess.Close()
 
@@ -163,7 +163,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		md   []string
 	}{
 		{"newcomer", h.dial(none), func(p policy) bool { return p.kind == Newcomer }, nil},
-		{"node", h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin())), func(p policy) bool { return p.kind == Node }, nil},
+		{"node", h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin)), func(p policy) bool { return p.kind == Node }, nil},
 		{"node within the process", inProcess, func(p policy) bool { return p.kind == Node }, nil},
 		{"read", h.dial(AsPerson(h.token("r", Read))), person(Read), nil},
 		{"submit", h.dial(AsPerson(h.token("s", Submit))), person(Submit), nil},
@@ -175,7 +175,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		{"no scope", h.dial(AsPerson(scopeless)), nobody, nil},
 		{"a scope that is none", h.dial(AsPerson(beyond)), nobody, nil},
 		{"socket", h.dial(AtSocket()), func(p policy) bool { return p.kind == Person }, nil},
-		{"node with a token", h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin())), nobody, []string{"authorization", "Bearer " + h.token("x", Admin).Bearer()}},
+		{"node with a token", h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin)), nobody, []string{"authorization", "Bearer " + h.token("x", Admin).Bearer()}},
 		{"socket with a token", h.dial(AtSocket()), nobody, []string{"authorization", "Bearer " + h.token("y", Admin).Bearer()}},
 		{"two tokens", h.dial(AsPerson(h.token("z", Admin))), nobody, []string{"authorization", "Bearer " + h.token("z2", Admin).Bearer()}},
 		{"basic", h.dial(none), nobody, []string{"authorization", "Basic YTpi"}},
@@ -198,7 +198,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 					t.Errorf("%s: may %v, got %v (%v)", m.full, want, err, fault.CodeOf(err))
 				}
 			}
-			if peer.may(policy{kind: Person, scope: Admin}) && in != 13 {
+			if peer.may(policy{kind: Person, scope: Admin}) && in != 16 {
 				t.Errorf("%d methods for an administrator", in)
 			}
 		})
@@ -233,7 +233,7 @@ func TestWrongCertificates(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err := Dial(ctx, h.addr, AsNode(holder, h.ca.Pin()))
+		_, err := Dial(ctx, h.addr, AsNode(holder, h.ca.Pin))
 		wants(t, err, fault.Denied, h.addr, "refuses this machine's certificate")
 		_ = what
 	}
@@ -244,7 +244,7 @@ func TestWrongCertificates(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err := Dial(ctx, late.addr, AsNode(node(t, late.ca, "n7", 1), late.ca.Pin()))
+	_, err := Dial(ctx, late.addr, AsNode(node(t, late.ca, "n7", 1), late.ca.Pin))
 	wants(t, err, fault.Denied, "refuses this machine's certificate", "expired")
 }
 

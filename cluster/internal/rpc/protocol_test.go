@@ -27,7 +27,7 @@ func TestOtherProtocols(t *testing.T) {
 	wrong := h.token("wrong", Admin)
 	h.store.set("wrong", func(r *Record) { r.Hash[5] ^= 1 })
 	for name, c := range map[string]Creds{
-		"newcomer": AsNewcomer(h.ca.Pin()), "node": AsNode(node(t, h.ca, "n7", 1), h.ca.Pin()), "person": AsPerson(h.token("a", Admin)), "wrong token": AsPerson(wrong), "socket": AtSocket(),
+		"newcomer": AsNewcomer(h.ca.Pin()), "node": AsNode(node(t, h.ca, "n7", 1), h.ca.Pin), "person": AsPerson(h.token("a", Admin)), "wrong token": AsPerson(wrong), "socket": AtSocket(),
 	} {
 		conn := h.dial(c)
 		for _, x := range []struct {
@@ -61,7 +61,7 @@ func TestOtherProtocols(t *testing.T) {
 	if h.store.asks != 0 {
 		t.Errorf("%d tokens were looked up", h.store.asks)
 	}
-	for _, c := range []Creds{AsNewcomer(h.ca.Pin()), AsNode(node(t, h.ca, "n7", 1), h.ca.Pin()), AsPerson(h.token("a", Admin)), AtSocket()} {
+	for _, c := range []Creds{AsNewcomer(h.ca.Pin()), AsNode(node(t, h.ca, "n7", 1), h.ca.Pin), AsPerson(h.token("a", Admin)), AtSocket()} {
 		conn := h.dial(c.WithProtocol(Protocol + 5))
 		for _, m := range methods() {
 			wants(t, call(t.Context(), conn, m), fault.Unsupported, fmt.Sprintf("protocol %d", Protocol+5), "head's machine")

@@ -27,10 +27,11 @@ const protocolKey = "penstock-protocol"
 
 // Record is what a store has of an access token.
 type Record struct {
-	Hash    pki.Hash
-	Scope   Scope
-	Ends    time.Time // zero: never
-	Revoked bool
+	Hash     pki.Hash
+	Scope    Scope
+	Ends     time.Time // zero: never
+	Revoked  bool
+	Replaced bool // it names an authority that is believed no more
 }
 
 // Tokens knows the access tokens. Lookup gives the record of an id, [fault.NotFound] where there is none; join tokens are none. It is called for every call that shows a token, while the connection

@@ -98,7 +98,7 @@ func TestPeer(t *testing.T) {
 	if got.Kind != Person || got.Token != "t4" || got.Scope != Admin || got.Host != "127.0.0.1" || got.String() != "token t4 at 127.0.0.1" {
 		t.Errorf("%+v", got)
 	}
-	conn := h.dial(AsNode(node(t, h.ca, "n7", 3), h.ca.Pin()))
+	conn := h.dial(AsNode(node(t, h.ca, "n7", 3), h.ca.Pin))
 	must(pb.NewNodeClient(conn).Renew(t.Context(), &pb.RenewRequest{}))
 	if got.Kind != Node || got.Node.Node != "n7" || got.Node.Epoch != 3 || got.Node.Cluster != "c1" {
 		t.Errorf("%+v", got)
@@ -170,7 +170,7 @@ func TestLimits(t *testing.T) {
 	// Connections beyond the fourth are closed; when one ends another may come.
 	var raw []net.Conn
 	for range 3 {
-		raw = append(raw, must(tls.Dial("tcp", h.addr, pki.ClientTLS(nil, h.ca.Pin(), nil))))
+		raw = append(raw, must(tls.Dial("tcp", h.addr, pki.ClientTLS(nil, h.ca.Pin, nil))))
 	}
 	short2, cancel2 := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel2()
@@ -215,7 +215,7 @@ func TestUnprovedConnections(t *testing.T) {
 	h.watch = func(s grpc.ServerStreamingServer[pb.Cluster]) error { <-wait; return nil }
 	h.attach = func(s grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error { <-wait; return nil }
 	person := must(pb.NewControlClient(h.dial(AsPerson(h.token("t1", Read)))).Watch(t.Context(), &pb.WatchRequest{}))
-	agent := must(pb.NewNodeClient(h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin()))).Attach(t.Context()))
+	agent := must(pb.NewNodeClient(h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin))).Attach(t.Context()))
 	_, err := pb.NewJoinClient(h.dial(AsNewcomer(h.ca.Pin()))).Join(t.Context(), &pb.JoinRequest{})
 	wants(t, err, fault.Unavailable)
 	close(wait) // both were there for longer than the newcomer
@@ -395,7 +395,7 @@ func TestDialErrors(t *testing.T) {
 		{"old TLS", foreign(t, &tls.Config{Certificates: []tls.Certificate{*stolen}, MaxVersion: tls.VersionTLS12}), AsPerson(tok), fault.Denied, "TLS", true},
 		{"a node that serves", foreign(t, &tls.Config{Certificates: []tls.Certificate{*node(t, h.ca, "n7", 1).Certificate()}}), AsPerson(tok), fault.Denied, "not good", true},
 		{"my clock is behind", h.addr, AsPerson(tok).WithClock(func() time.Time { return time.Now().Add(-time.Hour) }), fault.Denied, "behind the head's", true},
-		{"my clock is ahead", h.addr, AsNode(future, h.ca.Pin()).WithClock(func() time.Time { return time.Now().Add(72 * time.Hour) }), fault.Denied, "48h0m ahead of the head's", true},
+		{"my clock is ahead", h.addr, AsNode(future, h.ca.Pin).WithClock(func() time.Time { return time.Now().Add(72 * time.Hour) }), fault.Denied, "48h0m ahead of the head's", true},
 		{"no port", "10.0.0.1", AsPerson(tok), fault.Invalid, "no address of a head", true},
 		{"a socket with a token", "unix:" + h.sock, AsPerson(tok), fault.Invalid, "takes no token", true},
 		{"TCP without a token", h.addr, AtSocket(), fault.Invalid, "needs an access token", true},
@@ -500,7 +500,7 @@ func TestOnlyOurConnections(t *testing.T) {
 	h := start(t)
 	a, b := net.Pipe()
 	defer b.Close()
-	_, _, err := newServerCreds(pki.ServerTLS(h.holder, h.ca), h.srv.gate).ServerHandshake(a)
+	_, _, err := newServerCreds(pki.ServerTLS(h.holder, h.ca), h.ca, h.srv.gate).ServerHandshake(a)
 	wants(t, err, fault.Internal, "no listener of package rpc")
 }
 
@@ -536,7 +536,7 @@ func TestReconnect(t *testing.T) {
 		return &pb.RenewReply{Chain: [][]byte{{byte(PeerOf(ctx).Node.Epoch)}}}, nil
 	}
 	holder := node(t, h.ca, "n7", 1)
-	c := pb.NewNodeClient(h.dial(AsNode(holder, h.ca.Pin())))
+	c := pb.NewNodeClient(h.dial(AsNode(holder, h.ca.Pin)))
 	must(c.Renew(t.Context(), &pb.RenewRequest{}))
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -592,7 +592,7 @@ func TestHalfOpen(t *testing.T) {
 		}
 	})
 	h.addr = proxy.Addr().String()
-	conn := h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin()))
+	conn := h.dial(AsNode(node(t, h.ca, "n7", 1), h.ca.Pin))
 	defer conn.Close()
 	s := must(pb.NewNodeClient(conn).Attach(t.Context()))
 	must(s.Recv())

@@ -30,6 +30,7 @@ type Server struct {
 	failed chan error
 	local  *localListener
 	conns  *conns // of all TCP listeners
+	ca     *pki.CA
 	socket *counter
 	wg     sync.WaitGroup
 }
@@ -44,10 +45,10 @@ func NewServer(cfg ServerConfig, register func(grpc.ServiceRegistrar)) (*Server,
 	}
 	l := cfg.Limits.orDefault()
 	g := newGate(cfg, l)
-	s := &Server{gate: g, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: newConns(l.Connections, l.Strangers, cfg.Now), socket: &counter{max: l.Connections}}
+	s := &Server{gate: g, ca: cfg.CA, log: cfg.Log, limits: l, failed: make(chan error, 1), conns: newConns(l.Connections, l.Strangers, cfg.Now), socket: &counter{max: l.Connections}}
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), g)),
+		grpc.Creds(newServerCreds(pki.ServerTLS(cfg.Holder, cfg.CA), cfg.CA, g)),
 		grpc.InTapHandle(g.tap),
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.ConnectionTimeout(l.Handshake),
@@ -101,6 +102,10 @@ func (s *Server) ServeTLS(l net.Listener) {
 		return nil
 	}})
 }
+
+// Cut closes the connections that were made with a certificate of an authority that is believed no
+// more: who has one of another makes them again.
+func (s *Server) Cut() { s.conns.cut(s.ca) }
 
 // maxSocket is the most bytes of a socket's path that all systems take.
 const maxSocket = 100
