@@ -9,8 +9,10 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// conns are the TCP connections of a server. Those that have not proved who calls, strangers, have a share for each network that they come from; where there is no room for another, the oldest of them go, after a second in which
-// whoever can prove something does. Nodes and people keep theirs, each up to a share: so neither strangers, nor one node or token, keep others out.
+// conns are the TCP connections of a server. Those that have not proved who calls, strangers, have
+// a share for each network that they come from; where there is no room for another, the oldest of
+// them go, after a second in which whoever can prove something does. Nodes and people keep theirs,
+// each up to a share: so neither strangers, nor one node or token, keep others out.
 type conns struct {
 	max, perNetwork int
 	now             func() time.Time
@@ -80,7 +82,8 @@ func (s *conns) forget(c *tcpConn) {
 	c.inAll, c.inNetwork = nil, nil
 }
 
-// proved: the caller is known, by a name, as one of most: the connection may stay. Only the first one counts.
+// proved: the caller is known, by a name, as one of most: the connection may stay. Only the first
+// one counts.
 func (c *tcpConn) proved(who string, most int) error {
 	s := c.all
 	s.mu.Lock()
