@@ -39,33 +39,54 @@ func newConns(most, perNetwork int, now func() time.Time) *conns {
 // add takes up a connection; nil: there is no room.
 func (s *conns) add(raw *net.TCPConn, unproved time.Duration) *tcpConn {
 	c := &tcpConn{TCPConn: raw, all: s, network: network(hostOf(raw.RemoteAddr()))}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for {
-		s.mu.Lock()
 		of := s.from[c.network]
-		full, oldest := false, (*list.Element)(nil)
-		switch {
-		case of != nil && of.Len() >= s.perNetwork:
-			full, oldest = true, of.Front()
-		case s.n >= s.max:
-			full, oldest = true, s.strangers.Front()
-		}
-		if !full {
-			s.n++
-			c.since = s.now()
-			if of == nil {
-				of = list.New()
-				s.from[c.network] = of
+		crowd := of // that c would be one too many of
+		if of == nil || of.Len() < s.perNetwork {
+			crowd = s.strangers
+			if s.n < s.max {
+				break
 			}
-			c.inAll, c.inNetwork = s.strangers.PushBack(c), of.PushBack(c)
-			c.unproved = time.AfterFunc(unproved, func() { c.Close() })
-			s.mu.Unlock()
-			return c
 		}
-		s.mu.Unlock()
+		oldest := crowd.Front()
 		if oldest == nil || s.now().Sub(oldest.Value.(*tcpConn).since) < grace {
 			return nil
 		}
-		oldest.Value.(*tcpConn).Close() // it makes room
+		x := oldest.Value.(*tcpConn)
+		s.drop(x)
+		x.TCPConn.Close()
+	}
+	s.n++
+	c.since = s.now()
+	of := s.from[c.network]
+	if of == nil {
+		of = list.New()
+		s.from[c.network] = of
+	}
+	c.inAll, c.inNetwork = s.strangers.PushBack(c), of.PushBack(c)
+	c.unproved = time.AfterFunc(unproved, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if c.inAll != nil {
+			s.drop(c)
+			c.TCPConn.Close()
+		}
+	})
+	return c
+}
+
+// drop gives the place of a connection back. Under mu.
+func (s *conns) drop(c *tcpConn) {
+	c.closed = true
+	c.unproved.Stop()
+	s.forget(c)
+	s.n--
+	if c.who != "" {
+		if s.known[c.who]--; s.known[c.who] == 0 {
+			delete(s.known, c.who)
+		}
 	}
 }
 
@@ -112,15 +133,7 @@ func (c *tcpConn) Close() error {
 	s := c.all
 	s.mu.Lock()
 	if !c.closed {
-		c.closed = true
-		c.unproved.Stop()
-		s.forget(c)
-		s.n--
-		if c.who != "" {
-			if s.known[c.who]--; s.known[c.who] == 0 {
-				delete(s.known, c.who)
-			}
-		}
+		s.drop(c)
 	}
 	s.mu.Unlock()
 	return c.TCPConn.Close()
