@@ -176,6 +176,7 @@ func (a *agent) attach(ctx context.Context) error {
 	for _, e := range a.ended {
 		hello.Exited = append(hello.Exited, e.wire())
 	}
+	fit(hello.Exited)
 	for id, p := range a.procs {
 		hello.Running = append(hello.Running, id)
 		if !p.begun() {

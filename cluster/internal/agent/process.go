@@ -134,6 +134,19 @@ func short(s string, most int) string {
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
+// mostHello is the bytes of ends in a hello that keep their words.
+const mostHello = 1 << 20
+
+// fit shortens ends until a hello has room for them: that they ended is what counts.
+func fit(ends []*pb.Exited) {
+	size := 0
+	for _, x := range ends {
+		if size += proto.Size(x); size > mostHello {
+			x.Text, x.At = short(x.Text, 128), nil
+		}
+	}
+}
+
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line

@@ -20,7 +20,8 @@ const mostDevice = 56
 // odd says that a text cannot be shown in a line.
 func odd(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkInventory refuses what no machine is, with the field. It is asked when a node joins and whenever it attaches: there is no other way by which it says what it has.
+// checkInventory refuses what no machine is, with the field. It is asked when a node joins and
+// whenever it attaches: there is no other way by which it says what it has.
 func checkInventory(inv *pb.Inventory) error {
 	c := inv.GetCapacity()
 	switch {

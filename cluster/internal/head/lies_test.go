@@ -21,7 +21,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// lying is a cluster with a node that does as it should, and one that lies: both joined with tokens, and call with their certificates over TLS.
+// lying is a cluster with a node that does as it should, and one that lies: both joined with
+// tokens, and call with their certificates over TLS.
 type lying struct {
 	t            *testing.T
 	h            *Head
@@ -220,7 +221,8 @@ func (r *reader) text() string {
 	return b.String()
 }
 
-// follow reads the log of a job until the function that it returns is called, which waits for the end.
+// follow reads the log of a job until the function that it returns is called, which waits for the
+// end.
 func (l *lying) follow(job string) (*reader, func() error) {
 	ctx, cancel := context.WithCancel(l.t.Context())
 	r := &reader{ctx: ctx, heard: make(chan struct{}, 1)}
@@ -234,7 +236,8 @@ func (m *member) answers(c *pb.LogChunk) {
 	m.say(&pb.FromAgent{Say: &pb.FromAgent_Log{Log: c}})
 }
 
-// What a node answers to log requests that it was not sent reaches nobody: neither those of another node's job, by whatever number, nor its own with other contents than were asked for.
+// What a node answers to log requests that it was not sent reaches nobody: neither those of another
+// node's job, by whatever number, nor its own with other contents than were asked for.
 func TestForgedLogs(t *testing.T) {
 	l := newLying(t)
 	job, process := l.run(l.honest, "honest", 0)
@@ -300,7 +303,8 @@ func TestForgedLogs(t *testing.T) {
 	stop()
 }
 
-// A node that never answers what it was asked costs no more than so many questions, and others nothing.
+// A node that never answers what it was asked costs no more than so many questions, and others
+// nothing.
 func TestNoAnswers(t *testing.T) {
 	s := &session{node: "n1", more: make(chan struct{}, 1), end: func(error) {}}
 	ids := map[uint64]bool{}
@@ -318,7 +322,8 @@ func TestNoAnswers(t *testing.T) {
 	}
 }
 
-// Whatever a node says of processes that are not on it, and of attempts that are over, changes nothing: neither a job elsewhere, nor that of the node itself.
+// Whatever a node says of processes that are not on it, and of attempts that are over, changes
+// nothing: neither a job elsewhere, nor that of the node itself.
 func TestForeignProcesses(t *testing.T) {
 	l := newLying(t)
 	job, process := l.run(l.honest, "honest", 0)
@@ -409,7 +414,8 @@ func TestForeignProcesses(t *testing.T) {
 	}
 }
 
-// What a node says of its own is kept within what can be: words, places, codes, times, addresses, what it uses.
+// What a node says of its own is kept within what can be: words, places, codes, times, addresses,
+// what it uses.
 func TestWordsOfANode(t *testing.T) {
 	l := newLying(t)
 	both, own := l.run(l.liar, "", 2)
@@ -496,7 +502,8 @@ func TestBadHello(t *testing.T) {
 	}
 }
 
-// What a message has beside the fields that there are is not kept, and so not sent to those who ask how the cluster stands.
+// What a message has beside the fields that there are is not kept, and so not sent to those who ask
+// how the cluster stands.
 func TestUnknownFields(t *testing.T) {
 	l := newLying(t)
 	inv := l.inventory("liar")

@@ -21,11 +21,14 @@ const (
 	readWait = 10 * time.Second
 	// readMost is how long the head waits for a node.
 	readMost = 15 * time.Second
-	// mostAsked questions of a session wait for their answers, those included that nobody waits for any more.
+	// mostAsked questions of a session wait for their answers, those included that nobody waits for
+	// any more.
 	mostAsked = 1024
-	// mostChunk is the most of a log that answers a question, mostOffset what a process may have printed before it, and mostError what a node may say of why there is none: bytes.
+	// mostChunk is the most of a log that answers a question, mostOffset what a process may have
+	// printed before it, and mostError what a node may say of why there is none: bytes.
 	mostChunk, mostOffset, mostError = 256 << 10, 1 << 60, 1 << 10
-	// mostRead is the most of the log of a process that is read without following it: nodes keep less.
+	// mostRead is the most of the log of a process that is read without following it: nodes keep
+	// less.
 	mostRead = 4 << 30
 )
 
@@ -36,7 +39,9 @@ type question struct {
 	answer  chan *pb.LogChunk // has room for one: there is no other
 }
 
-// ask asks the node of a session for a part of a log, and returns where its answer comes. What is answered to an id that this session was not asked by is refused, and no other session knows the id.
+// ask asks the node of a session for a part of a log, and returns where its answer comes. What is
+// answered to an id that this session was not asked by is refused, and no other session knows the
+// id.
 func (s *session) ask(process string, offset int64, follow bool) (<-chan *pb.LogChunk, error) {
 	q := &question{process, offset, make(chan *pb.LogChunk, 1)}
 	var b [8]byte
@@ -56,7 +61,8 @@ func (s *session) ask(process string, offset int64, follow bool) (<-chan *pb.Log
 	return q.answer, nil
 }
 
-// answer takes what the node of a session says to a question. An error: it was not asked that, or was not asked for such an answer. Who asked may have gone: that is no fault of the node.
+// answer takes what the node of a session says to a question. An error: it was not asked that, or
+// was not asked for such an answer. Who asked may have gone: that is no fault of the node.
 func (s *session) answer(c *pb.LogChunk) error {
 	s.mu.Lock()
 	q := s.asked[c.GetRequest()]
@@ -77,11 +83,15 @@ func (s *session) answer(c *pb.LogChunk) error {
 	return nil
 }
 
-// Logs gives what a job printed, attempt after attempt; with follow until it is over. Of one on several nodes, with follow, as it comes; without, node after node.
+// Logs gives what a job printed, attempt after attempt; with follow until it is over. Of one on
+// several nodes, with follow, as it comes; without, node after node.
 func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer[pb.LogChunk]) error {
 	h := c.h
 	ctx := stream.Context()
 	tail := q.GetTail()
+	if tail < 0 {
+		return fault.New(fault.Invalid, "the last %d bytes of a log: there are 0, for all, or more", tail)
+	}
 	var nodes int64
 	var sending sync.Mutex
 	send := func(c *pb.LogChunk) error {
@@ -150,7 +160,8 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 	}
 }
 
-// logOf gives the log of one process; with follow, of one that runs on a node that is away for now, when it is back.
+// logOf gives the log of one process; with follow, of one that runs on a node that is away for now,
+// when it is back.
 func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, send func(*pb.LogChunk) error) error {
 	for read := int64(0); ; {
 		var answer <-chan *pb.LogChunk

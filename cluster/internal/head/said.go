@@ -15,16 +15,21 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// A node is believed about what the head has placed on it, and about nothing else (docs/security.md). What it says is read here, where it enters: it becomes something that the loop does, which is of this session, and of processes
-// that package core has on this node in the attempt that goes on. What is about others is passed over, as an honest node may be late with it. What no honest node says ends the session.
+// A node is believed about what the head has placed on it, and about nothing else
+// (docs/security.md). What it says is read here, where it enters: it becomes something that the
+// loop does, which is of this session, and of processes that package core has on this node in the
+// attempt that goes on. What is about others is passed over, as an honest node may be late with it.
+// What no honest node says ends the session.
 
 const (
-	// mostSaid messages of a session wait for the loop, each of up to mostMessage bytes; those with a log do not wait, and have more.
+	// mostSaid messages of a session wait for the loop, each of up to mostMessage bytes; those with
+	// a log do not wait, and have more.
 	mostSaid    = 256
 	mostMessage = 128 << 10
 	// mostProcesses are named by a hello, of each kind: there are not more on a node.
 	mostProcesses = 2 * mostJobs
-	// mostAttaches sessions of a node begin in a row, and attachesPerSecond after that: each costs the store writes.
+	// mostAttaches sessions of a node begin in a row, and attachesPerSecond after that: each costs
+	// the store writes.
 	mostAttaches, attachesPerSecond = 30, 2
 	// mostWarned lines of the log are about what a session says of others.
 	mostWarned = 20
@@ -105,7 +110,8 @@ type attached struct {
 	at time.Time
 }
 
-// attaches counts a session that begins, and refuses one of a node that begins too many. Part of the loop.
+// attaches counts a session that begins, and refuses one of a node that begins too many. Part of
+// the loop.
 func (h *Head) attaches(node string) error {
 	a := h.attached[node]
 	now := time.Now()
@@ -148,7 +154,8 @@ const mostAt = 64
 // mostEnd is of the words with which a process ended, in bytes, and mostPlace of a place.
 const mostEnd, mostPlace = 4 << 10, 1 << 10
 
-// endOf reads how a process ended. A class that there is not is a crash, and codes are those that a process can have, or -1.
+// endOf reads how a process ended. A class that there is not is a crash, and codes are those that a
+// process can have, or -1.
 func endOf(x *pb.Exited) (core.End, bool) {
 	p, ok := jobs.ParseProcess(x.GetProcess())
 	class := jobs.Class(x.GetClass())
@@ -166,7 +173,8 @@ func endOf(x *pb.Exited) (core.End, bool) {
 	return core.End{Process: p, Class: class, Code: min(max(x.GetCode(), -1), math.MaxUint32), Text: prefix(x.GetText(), mostEnd), At: at, Ago: ago}, ok
 }
 
-// ended is an end that was heard at a time, as the loop comes to it: without the secrets of the job, where the process is on this node, and as long ago as it is now.
+// ended is an end that was heard at a time, as the loop comes to it: without the secrets of the
+// job, where the process is on this node, and as long ago as it is now.
 func (h *Head) ended(s *session, end core.End, heard time.Time) core.End {
 	if node, ok := h.core.Where(end.Process); ok && string(node) == s.node {
 		end = h.masked(end)

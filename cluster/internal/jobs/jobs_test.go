@@ -661,3 +661,22 @@ func TestGraceOfReminders(t *testing.T) {
 		}
 	}
 }
+
+// A node that says that its processes ended as it goes away, and is there again, is no place for the
+// next attempts, where there are others: else one bad node could keep a job for ever.
+func TestPreemptedAgain(t *testing.T) {
+	var m Machine
+	m.Step(submit(of(1, Budgets{})))
+	m.Step(placed(1, "n1"))
+	e := exited(1, 0, Preemption)
+	e.Code = -1
+	m.Step(e)
+	for _, a := range m.Step(tick(time.Hour)) {
+		if a.Do == Want && !slices.Equal(a.Demand.Avoid, []place.NodeID{"n1"}) {
+			t.Errorf("the next attempt avoids %v", a.Demand.Avoid)
+		}
+	}
+	if r, _ := m.Record("j"); !slices.Equal(r.Avoid, []place.NodeID{"n1"}) || r.State != Restarting {
+		t.Errorf("%+v", r)
+	}
+}

@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// What a node can offer and a process can need, at most: sums over all processes of a node, and over all nodes of a gang, are far from the end of int64.
+// What a node can offer and a process can need, at most: sums over all processes of a node, and
+// over all nodes of a gang, are far from the end of int64.
 const (
 	MostMilliCPUs = 65_536 * 1000
 	MostGPUs      = 1024
@@ -21,7 +22,8 @@ const (
 	MostLabel     = 1 << 10
 )
 
-// Check refuses resources that nothing has or needs, with the name of the field: "milli_cpus: -1 ...". Whatever passes it can be added, placed and shown.
+// Check refuses resources that nothing has or needs, with the name of the field: "milli_cpus: -1
+// ...". Whatever passes it can be added, placed and shown.
 func (r Resources) Check() error {
 	for _, x := range []struct {
 		field   string
@@ -55,7 +57,8 @@ func between(v, most int64, what string) error {
 	return nil
 }
 
-// Clamp is r within what Check takes, and without what is named: what somebody measured, and nothing is decided by.
+// Clamp is r within what Check takes, and without what is named: what somebody measured, and
+// nothing is decided by.
 func (r Resources) Clamp() Resources {
 	return Resources{MilliCPUs: min(max(r.MilliCPUs, 0), MostMilliCPUs), GPUs: min(max(r.GPUs, 0), MostGPUs), Memory: min(max(r.Memory, 0), MostMemory)}
 }

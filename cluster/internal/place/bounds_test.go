@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// What cannot be is refused with its field; what passes can be added up over as many nodes and members as there are.
+// What cannot be is refused with its field; what passes can be added up over as many nodes and
+// members as there are.
 func TestBounds(t *testing.T) {
 	kinds := map[string]int64{}
 	for i := range MostKinds + 1 {

@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// codec reads messages as gRPC's own does, but for fields that this side does not know: they are not kept, so nobody passes on what nobody has looked at.
+// codec reads messages as gRPC's own does, but for fields that this side does not know: they are
+// not kept, so nobody passes on what nobody has looked at.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(grpcproto.Name)} }

@@ -12,8 +12,10 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// conns are the TCP connections of a server. Those that have not proved who calls, strangers, have a share for each network that they come from; where there is no room for another, the oldest of them go, after a second in which
-// whoever can prove something does. Nodes and people keep theirs, each up to a share: so neither strangers, nor one node or token, keep others out.
+// conns are the TCP connections of a server. Those that have not proved who calls, strangers, have
+// a share for each network that they come from; where there is no room for another, the oldest of
+// them go, after a second in which whoever can prove something does. Nodes and people keep theirs,
+// each up to a share: so neither strangers, nor one node or token, keep others out.
 type conns struct {
 	max, perNetwork int
 	now             func() time.Time
@@ -40,33 +42,54 @@ func newConns(most, perNetwork int, now func() time.Time) *conns {
 // add takes up a connection; nil: there is no room.
 func (s *conns) add(raw *net.TCPConn, unproved time.Duration) *tcpConn {
 	c := &tcpConn{TCPConn: raw, all: s, network: network(hostOf(raw.RemoteAddr()))}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for {
-		s.mu.Lock()
 		of := s.from[c.network]
-		full, oldest := false, (*list.Element)(nil)
-		switch {
-		case of != nil && of.Len() >= s.perNetwork:
-			full, oldest = true, of.Front()
-		case len(s.open) >= s.max:
-			full, oldest = true, s.strangers.Front()
-		}
-		if !full {
-			s.open[c] = struct{}{}
-			c.since = s.now()
-			if of == nil {
-				of = list.New()
-				s.from[c.network] = of
+		crowd := of // that c would be one too many of
+		if of == nil || of.Len() < s.perNetwork {
+			crowd = s.strangers
+			if len(s.open) < s.max {
+				break
 			}
-			c.inAll, c.inNetwork = s.strangers.PushBack(c), of.PushBack(c)
-			c.unproved = time.AfterFunc(unproved, func() { c.Close() })
-			s.mu.Unlock()
-			return c
 		}
-		s.mu.Unlock()
+		oldest := crowd.Front()
 		if oldest == nil || s.now().Sub(oldest.Value.(*tcpConn).since) < grace {
 			return nil
 		}
-		oldest.Value.(*tcpConn).Close() // it makes room
+		x := oldest.Value.(*tcpConn)
+		s.drop(x)
+		x.TCPConn.Close()
+	}
+	s.open[c] = struct{}{}
+	c.since = s.now()
+	of := s.from[c.network]
+	if of == nil {
+		of = list.New()
+		s.from[c.network] = of
+	}
+	c.inAll, c.inNetwork = s.strangers.PushBack(c), of.PushBack(c)
+	c.unproved = time.AfterFunc(unproved, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if c.inAll != nil {
+			s.drop(c)
+			c.TCPConn.Close()
+		}
+	})
+	return c
+}
+
+// drop gives the place of a connection back. Under mu.
+func (s *conns) drop(c *tcpConn) {
+	c.closed = true
+	c.unproved.Stop()
+	s.forget(c)
+	delete(s.open, c)
+	if c.who != "" {
+		if s.known[c.who]--; s.known[c.who] == 0 {
+			delete(s.known, c.who)
+		}
 	}
 }
 
@@ -83,7 +106,8 @@ func (s *conns) forget(c *tcpConn) {
 	c.inAll, c.inNetwork = nil, nil
 }
 
-// proved: the caller is known, by a name, as one of most: the connection may stay. Only the first one counts.
+// proved: the caller is known, by a name, as one of most: the connection may stay. Only the first
+// one counts.
 func (c *tcpConn) proved(who string, most int) error {
 	s := c.all
 	s.mu.Lock()
@@ -112,15 +136,7 @@ func (c *tcpConn) Close() error {
 	s := c.all
 	s.mu.Lock()
 	if !c.closed {
-		c.closed = true
-		c.unproved.Stop()
-		s.forget(c)
-		delete(s.open, c)
-		if c.who != "" {
-			if s.known[c.who]--; s.known[c.who] == 0 {
-				delete(s.known, c.who)
-			}
-		}
+		s.drop(c)
 	}
 	s.mu.Unlock()
 	return c.TCPConn.Close()

@@ -9,8 +9,10 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// lobby has the calls of newcomers: a place for each, from its headers on. Whose message does not come has to go when another needs the place, the one first that has waited longest where most wait; so calls without a message,
-// however many, keep nobody out whose message comes with its headers. A newcomer whose call is being answered keeps its place.
+// lobby has the calls of newcomers: a place for each, from its headers on. Whose message does not
+// come has to go when another needs the place, the one first that has waited longest where most
+// wait; so calls without a message, however many, keep nobody out whose message comes with its
+// headers. A newcomer whose call is being answered keeps its place.
 type lobby struct {
 	max  int // calls at once; a quarter of them may wait for messages from one network, an eighth on one connection
 	mu   sync.Mutex
@@ -25,7 +27,8 @@ type guest struct {
 	leave   context.CancelFunc
 }
 
-// enter gives a newcomer a place, or says that all are of others that are being answered. leave ends a call.
+// enter gives a newcomer a place, or says that all are of others that are being answered. leave
+// ends a call.
 func (l *lobby) enter(network string, conn *tcpConn, leave context.CancelFunc) (*guest, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +83,8 @@ func (l *lobby) done(g *guest) {
 	l.here = slices.DeleteFunc(l.here, func(x *guest) bool { return x == g })
 }
 
-// awaited is what a server knows of a call until its message has come, in the context of its handler.
+// awaited is what a server knows of a call until its message has come, in the context of its
+// handler.
 type awaited struct {
 	gate  *gate
 	guest *guest // of a newcomer
@@ -89,7 +93,8 @@ type awaited struct {
 
 type awaitedKey struct{}
 
-// await gives a call so much time for its message, from its headers on, and a newcomer a place. What has not come by then ends, whatever it waits for.
+// await gives a call so much time for its message, from its headers on, and a newcomer a place.
+// What has not come by then ends, whatever it waits for.
 func (g *gate) await(ctx context.Context, p Peer, conn *tcpConn) (context.Context, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &awaited{gate: g}

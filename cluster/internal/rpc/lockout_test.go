@@ -43,7 +43,8 @@ func (l *lobby) waiting() (n int) {
 	return n
 }
 
-// Joins whose message does not come, however many, over however many connections, keep nobody out, from the same address either.
+// Joins whose message does not come, however many, over however many connections, keep nobody out,
+// from the same address either.
 func TestJoinsWithoutMessage(t *testing.T) {
 	h := start(t)
 	h.join = func(context.Context, *pb.JoinRequest) (*pb.JoinReply, error) { return &pb.JoinReply{}, nil }
@@ -122,7 +123,8 @@ func TestFullLobby(t *testing.T) {
 	}
 }
 
-// A message, and each part of an upload, has its time: what does not come ends the call, whoever calls. Whose message has come has all the time that it needs.
+// A message, and each part of an upload, has its time: what does not come ends the call, whoever
+// calls. Whose message has come has all the time that it needs.
 func TestSlowMessages(t *testing.T) {
 	const body = 500 * time.Millisecond
 	h := start(t, func(c *ServerConfig) { c.Limits = Limits{Body: body} })
@@ -193,7 +195,8 @@ func TestSlowMessages(t *testing.T) {
 	}
 }
 
-// Wrong tokens, as many as there may be, keep no good one out that comes from the same address: neither an access token nor one for joining.
+// Wrong tokens, as many as there may be, keep no good one out that comes from the same address:
+// neither an access token nor one for joining.
 func TestWrongTokensBeside(t *testing.T) {
 	h := start(t)
 	h.drain = func(context.Context, *pb.DrainRequest) (*pb.Empty, error) { return &pb.Empty{}, nil }
@@ -226,7 +229,8 @@ func TestWrongTokensBeside(t *testing.T) {
 	}
 }
 
-// Connections over which nobody is known take no more than their share, and give way; those of nodes and people do not count in it, and have shares of their own.
+// Connections over which nobody is known take no more than their share, and give way; those of
+// nodes and people do not count in it, and have shares of their own.
 func TestConnectionsOfStrangers(t *testing.T) {
 	for _, x := range []struct{ most, strangers int }{{40, 5}, {5, 100}} { // the share of an address, and all that there are
 		var late atomic.Int64
@@ -240,7 +244,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		count := func() (n, strangers int) {
 			all.mu.Lock()
 			defer all.mu.Unlock()
-			return all.n, all.strangers.Len()
+			return len(all.open), all.strangers.Len()
 		}
 		crowd := func() {
 			for range 20 {
