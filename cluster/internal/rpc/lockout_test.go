@@ -259,7 +259,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		}
 		for i := range 3 { // nodes come in, from the same address
 			late.Add(int64(2 * grace))
-			c := h.dial(AsNode(node(t, h.ca, fmt.Sprint("n", i), 1), h.ca.Pin()))
+			c := h.dial(AsNode(node(t, h.ca, fmt.Sprint("n", i), 1), h.ca.Pin))
 			if _, err := pb.NewNodeClient(c).Renew(t.Context(), &pb.RenewRequest{}); err != nil {
 				t.Fatal(err)
 			}
