@@ -281,7 +281,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 		for range perNode + 4 {
 			late.Add(int64(2 * grace))
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			c, err := Dial(ctx, h.addr, AsNode(one, h.ca.Pin()))
+			c, err := Dial(ctx, h.addr, AsNode(one, h.ca.Pin))
 			if err == nil {
 				_, err = pb.NewNodeClient(c).Renew(ctx, &pb.RenewRequest{})
 				t.Cleanup(func() { c.Close() })
