@@ -7,16 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
-
-// temps are the folders that all users of a machine share.
-var temps = []string{"/tmp", "/var/tmp"}
 
 // Try is why processes could not be confined so; nil: they can.
 func (c Confine) Try() error {
@@ -99,15 +95,6 @@ func (c Confine) mountTemp() error {
 		}
 	}
 	return nil
-}
-
-func belowAny(path string, dirs []string) bool {
-	for _, d := range dirs {
-		if strings.HasPrefix(path, d+"/") {
-			return true
-		}
-	}
-	return false
 }
 
 // placeFor makes something at path that can be mounted on.

@@ -79,6 +79,17 @@ func TestConfine(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, b, err)
 		}
 	}
+	hidden := sh(0, "true")
+	if err := os.WriteFile(seen, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(seen, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hidden.Dir, hidden.Argv = "/", []string{seen}
+	if _, err := Processes(Options{Confine: &c}).Launch(t.Context(), []Worker{hidden}); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), "a /tmp and a /var/tmp for itself") {
+		t.Errorf("%v", err)
+	}
 	// This process sees what it saw.
 	if b, err := exec.Command("sh", "-c", "test -e "+seen+" && test -e /proc/1/status && grep NoNewPrivs /proc/self/status").CombinedOutput(); err != nil || !strings.HasSuffix(string(b), "0\n") {
 		t.Errorf("%s, %v", b, err)

@@ -34,6 +34,9 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	for i, w := range workers {
 		ranks = append(ranks, w.Rank)
 		path, err := resolve(w)
+		if err == nil {
+			err = p.Confine.sees(path)
+		}
 		if err == nil && w.Memory > 0 && !watchesMemory {
 			err = fault.New(fault.Unsupported, "the memory of workers can be limited on Linux only")
 		}

@@ -34,6 +34,7 @@ type Config struct {
 	Pin       pki.Pin       // of the cluster's authority
 	Conn      *rpc.Conn     // to the head; the caller closes it, after Run
 	Binary    string        // what runs where argv says "penstock"
+	Jobs      Confined      // how they are confined
 	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
 	Rotate    int64         // bytes of a log file, of which three of a process are kept; 0: 64 MiB
 	Log       *slog.Logger  // nil: none

@@ -171,7 +171,7 @@ func (m *member) renew(ctx context.Context) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, gang.WriteCertificate(m.dir, c)
+	return c, m.p.a.Jobs.as(func() error { return gang.WriteCertificate(m.dir, c) })
 }
 
 // close ends the renewal; the socket of a process that did not begin is closed.
