@@ -251,7 +251,11 @@ func TestJobUserOfNodes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "job"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	id := strings.TrimSpace(c.ok("submit", "--working-dir", dir, "--nodes", "2", "--cpus", "0.5", "--detach", "--", "./job"))
+	r := penstock(t, "submit", "--cluster", c.head, "--working-dir", dir, "--nodes", "2", "--cpus", "0.5", "--detach", "--", "./job")
+	if r.code != 0 {
+		t.Fatal(r.err)
+	}
+	id := strings.TrimSpace(r.out)
 	var pids []string
 	var out string
 	for end := time.Now().Add(30 * time.Second); len(pids) < 2; {
@@ -270,11 +274,7 @@ func TestJobUserOfNodes(t *testing.T) {
 	}
 	c.ok("stop", id)
 	for _, pid := range pids {
-		n, err := strconv.Atoi(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		isGone(t, n)
+		isGone(t, pid)
 	}
 }
 

@@ -118,11 +118,16 @@ func jobsIn(dir, node string, user *jobUser) (string, error) {
 		}
 		dir = d
 	}
-	if err := trust.File(dir); err != nil {
-		return "", fault.New(fault.Denied, "the folder for jobs: %w; choose another one with --job-dir", err)
-	}
 	if dir, err = realPath(dir); err != nil {
 		return "", err
+	}
+	for d := dir; d != filepath.Dir(d); d = filepath.Dir(d) { // whoever may rename one of them may put another in its place
+		if fi, err := os.Stat(d); err == nil && fi.Mode()&fs.ModeSticky != 0 {
+			continue // nobody renames what is another's there; whose it is was looked at
+		}
+		if err := trust.File(d); err != nil {
+			return "", fault.New(fault.Denied, "the folder for jobs: %w; choose another one with --job-dir", err)
+		}
 	}
 	if err := user.reaches(dir); err != nil {
 		return "", fault.New(fault.Denied, "user %s cannot reach the folder for jobs: choose another one with --job-dir: %w", user.name, err)
