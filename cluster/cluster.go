@@ -59,11 +59,22 @@ type NodeConfig struct {
 	GPUs    int               // < 0: none; 0: all that are found
 	Memory  int64             // bytes; 0: what is available now, less a tenth, in whole steps of which it is 64 to 127
 	Named   map[string]int64  // other resources
+	Jobs    Confinement       // how jobs are kept from what is the node's
 	Version string            // of the binary
 	Grace   time.Duration     // that processes get when the node ends; 0: 10 s
 	Log     *slog.Logger      // nil: none
 
 	rotate int64 // agent.Config.Rotate, of tests
+}
+
+// Confinement says how jobs are kept from what is their node's: its memory, key, logs and packs, and the head's where that is on the same machine. In any case they get no new privileges.
+type Confinement struct {
+	// User runs jobs, in place of the node's, which is root then; "": the node's.
+	User string
+	// Dir is where the working directories of jobs of User are, who can reach it; "": /var/lib/penstock/jobs.
+	Dir string
+	// Isolate, with User, gives each process of a job a /tmp for itself, and a /proc without others' processes: "auto" where the kernel allows it, "require" or the node does not start, "off"; "": auto.
+	Isolate string
 }
 
 // HeadConfig says how a head runs.
@@ -159,6 +170,7 @@ type Node struct {
 	id        string
 	inventory *pb.Inventory
 	binary    string // this program
+	jobs      agent.Confined
 	visible   []string
 	lease     *device.Lease
 	unlock    func(keep bool) // of the folder
@@ -206,6 +218,10 @@ func newNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	if n.unlock, err = agent.Lock(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if n.jobs, err = agent.Confine(agent.Confinement(cfg.Jobs), cfg.Dir, n.binary, cfg.Log); err != nil {
+		n.free(false)
 		return nil, err
 	}
 	if cfg.GPUs >= 0 {
@@ -431,7 +447,7 @@ func (n *Node) run(conn *rpc.Conn, cluster string, h *pki.Holder) {
 	first := sync.OnceFunc(func() { close(n.attached) })
 	go func() {
 		defer close(n.done)
-		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Cluster: cluster, Holder: h, Conn: conn, Binary: n.binary, Grace: n.cfg.Grace, Rotate: n.cfg.rotate, Log: n.cfg.Log, Attached: first})
+		n.err = agent.Run(ctx, agent.Config{Dir: n.cfg.Dir, Node: n.id, Inventory: n.inventory, Visible: n.visible, Cluster: cluster, Holder: h, Conn: conn, Binary: n.binary, Jobs: n.jobs, Grace: n.cfg.Grace, Rotate: n.cfg.rotate, Log: n.cfg.Log, Attached: first})
 	}()
 }
 

@@ -90,6 +90,9 @@ func (p *whereabouts) dial(ctx context.Context) (*cluster.Client, error) {
 		return nil, usage("--cluster %s: want HOST:PORT, the folder of a head on this machine, or %s", addr, local)
 	}
 	token := os.Getenv(envToken)
+	if err := keepToItself(); err != nil {
+		return nil, err
+	}
 	if p.tokenFile != "" {
 		b, err := os.ReadFile(p.tokenFile)
 		if err != nil {
@@ -113,6 +116,7 @@ type offer struct {
 	gpus              int
 	memory            string
 	resources, labels []string
+	jobs              cluster.Confinement
 }
 
 func (o *offer) flags(c *cobra.Command, cpus, gpus, memory string) {
@@ -122,6 +126,14 @@ func (o *offer) flags(c *cobra.Command, cpus, gpus, memory string) {
 	f.StringVar(&o.memory, "memory", "", memory)
 	f.StringArrayVar(&o.resources, "resource", nil, "another resource: `name=number`")
 	f.StringSliceVar(&o.labels, "labels", nil, "labels: `key=value,...`")
+}
+
+// jobFlags are those of a node about its jobs.
+func (o *offer) jobFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.jobs.User, "job-user", "", "`user` of this machine as whom jobs run, which root can say; default: this process's")
+	f.StringVar(&o.jobs.Dir, "job-dir", "", "`folder` for the working directories of jobs of --job-user; default: /var/lib/penstock/jobs")
+	f.StringVar(&o.jobs.Isolate, "isolate", "auto", "jobs of --job-user have a /tmp for themselves and see no processes of others: `auto`, where the kernel allows it; require, or the node does not start; off")
 }
 
 // checkCPUs refuses what is no number of CPUs; 0 is one.
@@ -185,7 +197,7 @@ func pairs(flag string, list []string) (map[string]string, error) {
 // node is the configuration of this machine's node.
 func (o *offer) node(cmd *cobra.Command, dir, name string, log *slog.Logger) (cluster.NodeConfig, error) {
 	r, labels, err := o.read()
-	cfg := cluster.NodeConfig{Dir: dir, Name: name, Labels: labels, CPUs: r.CPUs, GPUs: r.GPUs, Memory: r.Memory, Named: r.Named, Version: version, Log: log}
+	cfg := cluster.NodeConfig{Dir: dir, Name: name, Labels: labels, CPUs: r.CPUs, GPUs: r.GPUs, Memory: r.Memory, Named: r.Named, Jobs: o.jobs, Version: version, Log: log}
 	if cmd.Flags().Changed("gpus") && r.GPUs == 0 {
 		cfg.GPUs = -1
 	}
@@ -236,6 +248,9 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 			if cfg.Store, err = store.read(); err != nil {
 				return err
 			}
+			if err := errors.Join(keepToItself(), forgetSecrets()); err != nil {
+				return err
+			}
 			if cfg.Lease <= 0 {
 				return usage("start: --lease %v: it is between a second and an hour", cfg.Lease)
 			}
@@ -281,6 +296,7 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 	f.StringVar(&nodeName, "node-name", "", "of this machine's node; default: the one that it had, else the host's")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, "CPUs to offer, 0 for no node here; default: all", offerGPUs, offerMemory)
+	o.jobFlags(c)
 	return c
 }
 
@@ -384,6 +400,10 @@ runs: after a day of absence it has ended, and the node joins with a token again
 			if token != "" && tokenFile != "" {
 				return usage("join: --token or --token-file, not both")
 			}
+			token = strings.Clone(token)
+			if err := errors.Join(keepToItself(), forgetSecrets()); err != nil {
+				return err
+			}
 			if tokenFile != "" {
 				b, err := os.ReadFile(tokenFile)
 				if err != nil {
@@ -434,5 +454,6 @@ runs: after a day of absence it has ended, and the node joins with a token again
 	f.DurationVar(&wait, "wait", 10*time.Second, "how long to try to reach the head")
 	f.BoolVar(&quiet, "quiet", false, "log only what goes wrong")
 	o.flags(c, offerCPUs, offerGPUs, offerMemory)
+	o.jobFlags(c)
 	return c
 }

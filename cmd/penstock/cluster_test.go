@@ -47,12 +47,19 @@ func (d *daemon) String() string {
 
 func stay(t *testing.T, args ...string) *daemon {
 	t.Helper()
+	return stayBy(t, func(*exec.Cmd) {}, args...)
+}
+
+// stayBy has set say how it is started.
+func stayBy(t *testing.T, set func(*exec.Cmd), args ...string) *daemon {
+	t.Helper()
 	d := &daemon{t: t, name: strings.Join(args[:2], " "), cmd: command(t, args...), lines: make(chan string, 1000), ended: make(chan struct{})}
 	out, err := d.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.cmd.Stderr = d
+	set(d.cmd)
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -30,15 +30,10 @@ func (s *storeFlags) flags(c *cobra.Command) {
 	f.BoolVar(&s.Insecure, "store-insecure", false, "an etcd on another machine may be spoken to without TLS: whoever is on the way reads and changes records")
 }
 
-// read gives the store. User and password are in no process that this one starts.
+// read gives the store.
 func (s *storeFlags) read() (cluster.StoreConfig, error) {
 	cfg := s.StoreConfig
 	user, password := os.Getenv(envStoreUser), os.Getenv(envStorePassword)
-	for _, name := range []string{envStoreUser, envStorePassword} {
-		if err := os.Unsetenv(name); err != nil {
-			return cfg, err
-		}
-	}
 	if cfg.Address != "" {
 		cfg.User, cfg.Password = user, password
 	}

@@ -92,7 +92,7 @@ var allowed = []struct {
 	{"cluster/internal/rpc", "internal/fault cluster/internal/pb cluster/internal/pki"},
 	{"cluster/gang", "internal/fault cluster/internal/pki"},
 	{"cluster/gang/gangtest", "cluster/gang cluster/internal/pki"},
-	{"cluster/internal/agent", "internal/fault internal/units internal/whereabouts trainer/launch trainer/device cluster/gang cluster/internal/pb cluster/internal/pki cluster/internal/rpc cluster/internal/packs cluster/internal/mask"},
+	{"cluster/internal/agent", "internal/fault internal/trust internal/units internal/whereabouts trainer/launch trainer/device cluster/gang cluster/internal/pb cluster/internal/pki cluster/internal/rpc cluster/internal/packs cluster/internal/mask"},
 	{"cluster/internal/head", "internal/fault internal/near internal/term cluster/internal/..."},
 	{"cluster", "internal/fault internal/near exec trainer/device cluster/internal/..."},
 	{".", "internal/fault cluster/gang dataset exec exec/remote shard trainer trainer/store"},

@@ -69,6 +69,13 @@ func TestOdd(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "1-pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(dir, "1-link")); err != nil {
+		t.Fatal(err)
+	}
 	if got, want := Read(dir, 1), []string{"\ufffd?x"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

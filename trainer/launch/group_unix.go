@@ -34,6 +34,7 @@ type group struct {
 	term    *terminal // nil: none
 	main    bool      // Options.Main
 	joined  bool      // Options.Joined
+	confine *Confine  // Options.Confine
 	exits   chan Exit
 	nudge   chan struct{} // have tend look now
 	done    chan struct{} // closed when nothing is left

@@ -24,6 +24,8 @@ type Options struct {
 	// Joined: stdout and stderr of a worker are one pipe, so that what it writes to both stays in its order. Else each has one of its own: lines stay whole where both are written at once, and which of two comes first is chance.
 	// Stacks then have what else was printed meanwhile.
 	Joined bool
+	// Confine keeps workers to less than this process may do; nil: they may do the same.
+	Confine *Confine
 }
 
 // Processes runs workers as child processes.

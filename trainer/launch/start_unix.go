@@ -28,12 +28,15 @@ func (p *processes) Launch(ctx context.Context, workers []Worker) (Group, error)
 	}
 	g := &group{
 		exits: make(chan Exit, len(workers)), nudge: make(chan struct{}, 1), done: make(chan struct{}),
-		tree: newTree(), main: p.Main, joined: p.Joined,
+		tree: newTree(), main: p.Main, joined: p.Joined, confine: p.Confine,
 	}
 	var ranks []int
 	for i, w := range workers {
 		ranks = append(ranks, w.Rank)
 		path, err := resolve(w)
+		if err == nil {
+			err = p.Confine.sees(path)
+		}
 		if err == nil && w.Memory > 0 && !watchesMemory {
 			err = fault.New(fault.Unsupported, "the memory of workers can be limited on Linux only")
 		}
@@ -94,21 +97,26 @@ func (p *processes) openLogs(g *group) error {
 // keep starts the workers and stays, on one thread, until the group is over: the kernel ends the workers when the thread that started them ends.
 func (g *group) keep(ctx context.Context, started chan<- error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if firstThread() { // the process's memory goes where that one does, which enters the control groups of workers: it stays, and another one does this
+		defer runtime.UnlockOSThread()
 		go g.keep(ctx, started)
 		<-g.done
 		return
 	}
 	var err error
+	if g.confine == nil {
+		defer runtime.UnlockOSThread()
+	} else { // the thread is not like the others any more, and ends with this goroutine
+		err = g.confine.enter()
+	}
 	for i, w := range g.workers {
+		if err != nil {
+			break
+		}
 		if ctx.Err() != nil {
 			err = fault.WithCode(fault.Canceled, context.Cause(ctx))
 		} else if err = g.start(i); err != nil {
 			err = fault.New(fault.CodeOf(err), "%s: %w", w.name, err)
-		}
-		if err != nil {
-			break
 		}
 	}
 	g.mu.Lock()
@@ -163,7 +171,7 @@ func (g *group) start(i int) error {
 	if w.Memory > 0 {
 		w.cgroup = newCgroup(name, w.Memory)
 	}
-	attr := &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: procAttr()}
+	attr := &os.ProcAttr{Dir: w.Dir, Env: env, Files: files, Sys: g.confine.as(procAttr())}
 	var p *os.Process
 	start := func() (err error) {
 		p, err = os.StartProcess(w.path, w.Argv, attr)
@@ -171,7 +179,7 @@ func (g *group) start(i int) error {
 	}
 	if err = w.cgroup.born(attr.Sys, start); err != nil && w.cgroup != nil { // perhaps for the group
 		w.cgroup.remove()
-		w.cgroup, attr.Sys = nil, procAttr()
+		w.cgroup, attr.Sys = nil, g.confine.as(procAttr())
 		err = start()
 	}
 	if err != nil {

@@ -35,6 +35,7 @@ type Config struct {
 	Holder    *pki.Holder   // the node's certificate, which somebody keeps renewed; nil: the head's own node
 	Conn      *rpc.Conn     // to the head; the caller closes it, after Run
 	Binary    string        // what runs where argv says "penstock"
+	Jobs      Confined      // how they are confined
 	Grace     time.Duration // that processes get when Run is ended; 0: 10 s
 	Rotate    int64         // bytes of a log file, of which three of a process are kept; 0: 64 MiB
 	Log       *slog.Logger  // nil: none

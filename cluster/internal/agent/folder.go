@@ -57,7 +57,7 @@ func (a *agent) sweep() error {
 	if err != nil {
 		return err
 	}
-	return os.RemoveAll(filepath.Join(a.Dir, "run"))
+	return a.clear()
 }
 
 // realPath is the one path of a folder, however it is called.

@@ -178,7 +178,7 @@ func (m *member) begun() {
 func (m *member) renew(ctx context.Context) (*tls.Certificate, error) {
 	c, _, err := m.ask(ctx)
 	if err == nil {
-		err = gang.WriteCertificate(m.dir, c)
+		err = m.p.a.Jobs.as(func() error { return gang.WriteCertificate(m.dir, c) })
 	}
 	if err != nil { // the process has the one before
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -187,48 +188,47 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 	if why := p.fits(); why != "" {
 		return &pb.Exited{Code: -1, Class: "unfit", Text: why}
 	}
-	dir := filepath.Join(a.Dir, "run", fileName(p.id))
-	defer os.RemoveAll(dir)
-	work, tmp := filepath.Join(dir, "work"), filepath.Join(dir, "tmp")
-	if err := p.prepare(ctx, work, tmp); err != nil {
+	unfit := func(what string, err error) *pb.Exited {
 		if ctx.Err() != nil {
 			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
 		}
-		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
+		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not %s: %v", a.Node, what, err)}
+	}
+	const prepareIt, startIt = "prepare it", "start it"
+	dir, err := a.makeFolder(p.id)
+	if err != nil {
+		return unfit(prepareIt, err)
+	}
+	defer os.RemoveAll(dir)
+	work, tmp, at := filepath.Join(dir, "work"), filepath.Join(dir, "tmp"), filepath.Join(dir, "at")
+	if err := p.prepare(ctx, work, tmp, at); err != nil {
+		return unfit(prepareIt, err)
 	}
 	logs := filepath.Join(a.Dir, "logs", fileName(p.id))
 	if err := os.MkdirAll(logs, 0o700); err != nil {
-		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
+		return unfit(prepareIt, err)
 	}
 	argv := slices.Clone(s.GetArgv())
 	if argv[0] == "penstock" {
 		argv[0] = a.Binary
 	}
-	at := filepath.Join(dir, "at")
-	if err := os.Mkdir(at, 0o700); err != nil {
-		return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not prepare it: %v", a.Node, err)}
-	}
 	env := append(p.env(tmp), whereabouts.Env+"="+at)
 	var m *member
 	if s.GetMembers() > 1 {
-		var err error
 		if m, err = p.meet(ctx, filepath.Join(dir, "gang")); err != nil {
-			if ctx.Err() != nil {
-				return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
-			}
-			return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not bring it together with the other nodes of the job: %v", a.Node, err)}
+			return unfit("bring it together with the other nodes of the job", err)
 		}
 		defer m.close()
 		env = append(env, m.env()...)
 	}
+	if err := a.Jobs.give(dir); err != nil {
+		return unfit(prepareIt, err)
+	}
 	w := launch.Worker{Argv: argv, Env: env, Dir: work, Memory: s.GetLimits().GetMemory(), Files: m.files()}
-	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: a.Rotate, Name: func(int) string { return "process" }, Main: true, Joined: true}).Launch(ctx, []launch.Worker{w})
+	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: a.Rotate, Name: func(int) string { return "process" }, Main: true, Joined: true, Confine: a.Jobs.launch(dir, tmp, a.Binary)}).Launch(ctx, []launch.Worker{w})
 	if err != nil {
-		if ctx.Err() != nil {
-			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}
-		}
-		if lacks(err) {
-			return &pb.Exited{Code: -1, Class: "unfit", Text: fmt.Sprintf("node %s could not start it: %v", a.Node, err)}
+		if ctx.Err() != nil || lacks(err) {
+			return unfit(startIt, err)
 		}
 		return &pb.Exited{Code: -1, Class: "refused", Text: fmt.Sprintf("it could not be started: %v", err)}
 	}
@@ -256,7 +256,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 
 // lacks says that the machine has not what a start needs: another may have it. Everything else is the program's fault.
 func lacks(err error) bool {
-	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE}, func(e syscall.Errno) bool { return errors.Is(err, e) })
+	return fault.CodeOf(err) == fault.Unsupported || slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // mostAt is how many places of an end the head is told of, and sayAt how many its text names.
@@ -376,10 +376,12 @@ func (p *process) fits() string {
 	return ""
 }
 
-// prepare makes the folders of a process: work is its own copy of the pack.
-func (p *process) prepare(ctx context.Context, work, tmp string) error {
-	if err := os.MkdirAll(tmp, 0o700); err != nil {
-		return err
+// prepare makes the folders of a process: work is its own copy of the pack, others are empty.
+func (p *process) prepare(ctx context.Context, work string, others ...string) error {
+	for _, dir := range others {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	if p.start.GetPack() == "" {
 		return os.Mkdir(work, 0o700)
@@ -399,14 +401,18 @@ func (p *process) env(tmp string) []string {
 	env := map[string]string{}
 	for _, kv := range os.Environ() {
 		k, v, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(k, "PENSTOCK_") {
+		if p.a.Jobs.inherits(k) {
 			env[k] = v
 		}
 	}
+	maps.Copy(env, p.a.Jobs.env())
 	job, rest, _ := strings.Cut(p.id, "/")
 	attempt, _, _ := strings.Cut(rest, "/")
 	maps.Copy(env, p.start.GetEnv())
 	env["TMPDIR"] = tmp
+	if p.a.Jobs.temp {
+		env["TMPDIR"] = "/tmp" // which is the same, by a path that is short and known
+	}
 	if len(p.a.Inventory.GetDevices()) > 0 {
 		var visible []string
 		for i, d := range p.a.Inventory.GetDevices() {
