@@ -287,6 +287,22 @@ func homeOf(t *testing.T, name string) string {
 	return u.HomeDir
 }
 
+// What a job is given on a command line is the job's, whatever it looks like; the token of who submits it is not to be seen while the command goes on.
+func TestSecretsOfClient(t *testing.T) {
+	c := newTestCluster(t)
+	access := strings.TrimSpace(c.ok("token", "create", "--scope", "submit"))
+	d := stayBy(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PENSTOCK_TOKEN="+access) }, "run", "examples/flights.yaml", "--cluster", c.addr, "--working-dir", "examples", "--env", "GIVEN="+stray, "--set", "sink.parquet.path=/absent/out", "--id", "waits")
+	c.until("waits", func(j jobJSON) bool { return j.State == "queued" })
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", d.cmd.Process.Pid))
+	if err != nil || strings.Contains(string(b), access[:60]) || !strings.Contains(string(b), "PENSTOCK_TOKEN=*****") {
+		t.Errorf("%q, %v", b, err)
+	}
+	if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.cmd.Process.Pid)); err != nil || !strings.Contains(string(b), "GIVEN="+stray) {
+		t.Errorf("%q, %v", b, err)
+	}
+	c.ok("stop", "waits")
+}
+
 // A user that cannot be had is an error at the start, before anything is joined.
 func TestJobUserRefused(t *testing.T) {
 	dir := publicDir(t)
