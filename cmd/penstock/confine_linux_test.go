@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 func init() { roles["attack"] = attack }
@@ -292,7 +293,9 @@ func TestSecretsOfClient(t *testing.T) {
 	c := newTestCluster(t)
 	access := strings.TrimSpace(c.ok("token", "create", "--scope", "submit"))
 	d := stayBy(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PENSTOCK_TOKEN="+access) }, "run", "examples/flights.yaml", "--cluster", c.addr, "--working-dir", "examples", "--env", "GIVEN="+stray, "--set", "sink.parquet.path=/absent/out", "--id", "waits")
-	c.until("waits", func(j jobJSON) bool { return j.State == "queued" })
+	if !memtest.Poll(30*time.Second, func() bool { return c.call("jobs", "waits").code == 0 }) {
+		t.Fatal("it is not submitted")
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", d.cmd.Process.Pid))
 	if err != nil || strings.Contains(string(b), access[:60]) || !strings.Contains(string(b), "PENSTOCK_TOKEN=*****") {
 		t.Errorf("%q, %v", b, err)
