@@ -90,7 +90,7 @@ func (p *whereabouts) dial(ctx context.Context) (*cluster.Client, error) {
 		return nil, usage("--cluster %s: want HOST:PORT, the folder of a head on this machine, or %s", addr, local)
 	}
 	token := os.Getenv(envToken)
-	if err := keepToItself(); err != nil {
+	if err := keepToItself(false); err != nil {
 		return nil, err
 	}
 	if p.tokenFile != "" {
@@ -248,7 +248,7 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 			if cfg.Store, err = store.read(); err != nil {
 				return err
 			}
-			if err := errors.Join(keepToItself(), forgetSecrets()); err != nil {
+			if err := keepFromJobs(false); err != nil {
 				return err
 			}
 			if cfg.Lease <= 0 {
@@ -401,7 +401,7 @@ runs: after a day of absence it has ended, and the node joins with a token again
 				return usage("join: --token or --token-file, not both")
 			}
 			token = strings.Clone(token)
-			if err := errors.Join(keepToItself(), forgetSecrets()); err != nil {
+			if err := keepFromJobs(true); err != nil {
 				return err
 			}
 			if tokenFile != "" {

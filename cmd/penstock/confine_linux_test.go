@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 func init() { roles["attack"] = attack }
@@ -285,6 +286,24 @@ func homeOf(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return u.HomeDir
+}
+
+// What a job is given on a command line is the job's, whatever it looks like; the token of who submits it is not to be seen while the command goes on.
+func TestSecretsOfClient(t *testing.T) {
+	c := newTestCluster(t)
+	access := strings.TrimSpace(c.ok("token", "create", "--scope", "submit"))
+	d := stayBy(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PENSTOCK_TOKEN="+access) }, "run", "examples/flights.yaml", "--cluster", c.addr, "--working-dir", "examples", "--env", "GIVEN="+stray, "--set", "sink.parquet.path=/absent/out", "--id", "waits")
+	if !memtest.Poll(30*time.Second, func() bool { return c.call("jobs", "waits").code == 0 }) {
+		t.Fatal("it is not submitted")
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", d.cmd.Process.Pid))
+	if err != nil || strings.Contains(string(b), access[:60]) || !strings.Contains(string(b), "PENSTOCK_TOKEN=*****") {
+		t.Errorf("%q, %v", b, err)
+	}
+	if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.cmd.Process.Pid)); err != nil || !strings.Contains(string(b), "GIVEN="+stray) {
+		t.Errorf("%q, %v", b, err)
+	}
+	c.ok("stop", "waits")
 }
 
 // A user that cannot be had is an error at the start, before anything is joined.

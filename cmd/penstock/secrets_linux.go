@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,9 +13,9 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// keepToItself keeps what this process knows from other processes, those of its own user too, but for root's: its memory, and what the kernel shows of its arguments and environment. What it has open, or inherited, is open in nothing that
-// it starts, but for what that is given. Texts that share memory with an argument are to be copied before (strings.Clone): a token there is overwritten.
-func keepToItself() error {
+// keepToItself keeps what this process knows from other processes, those of its own user too, but for root's: its memory, and the secrets in what the kernel shows of its environment and, with args, of its arguments. Then texts that share
+// memory with an argument are to be copied before (strings.Clone): a token there is overwritten.
+func keepToItself(args bool) error {
 	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0) // first: what /proc has of a process that keeps to itself is root's
 	if err == nil {
 		defer mem.Close()
@@ -23,34 +24,32 @@ func keepToItself() error {
 		return fault.New(fault.Unsupported, "keep other processes from this one's memory: %w", e)
 	}
 	if err == nil {
-		err = wipe(mem)
+		err = wipe(mem, args)
 	}
-	if err != nil && shownSecret() {
+	if err != nil && shownSecret(args) {
 		return fault.New(fault.Unsupported, "take secrets out of this process's environment and arguments (%w): give them in files", err)
 	}
-	return closeOnExec()
+	return nil
 }
 
 // shownSecret says that the kernel may show one.
-func shownSecret() bool {
-	for _, words := range [][]string{os.Args, os.Environ()} {
-		for _, w := range words {
-			if secretAt(w) >= 0 {
-				return true
-			}
-		}
-	}
-	return false
+func shownSecret(args bool) bool {
+	secret := func(word string) bool { return secretAt(word) >= 0 }
+	return slices.ContainsFunc(os.Environ(), secret) || args && slices.ContainsFunc(os.Args, secret)
 }
 
-// wipe overwrites secrets where the process has its arguments and environment from, of which Go has copied the latter.
-func wipe(mem *os.File) error {
+// wipe overwrites secrets where the process has its environment from, which Go has copied, and with args its arguments, which it has not.
+func wipe(mem *os.File, args bool) error {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return err
 	}
 	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // f[0] is field 3
-	for _, field := range []int{48, 50} {                                // arg_start, arg_end, env_start, env_end
+	fields := []int{50}                                                  // env_start, env_end
+	if args {
+		fields = append(fields, 48) // arg_start, arg_end
+	}
+	for _, field := range fields {
 		if len(f) < field {
 			return fmt.Errorf("/proc/self/stat has %d fields", len(f))
 		}
@@ -78,7 +77,7 @@ func wipe(mem *os.File) error {
 	return nil
 }
 
-// closeOnExec: of descriptors that this process was started with, too.
+// closeOnExec has what this process starts not inherit the descriptors that it was started with itself; its own are never inherited.
 func closeOnExec() error {
 	in, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

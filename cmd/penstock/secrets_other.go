@@ -2,5 +2,7 @@
 
 package main
 
-// keepToItself: see secrets_linux.go. Other systems have no such means.
-func keepToItself() error { return nil }
+// keepToItself and closeOnExec: see secrets_linux.go. Other systems have no such means.
+func keepToItself(bool) error { return nil }
+
+func closeOnExec() error { return nil }
