@@ -1955,6 +1955,8 @@ type CreateTokenRequest struct {
 	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // of access: read, submit, admin
 	TtlMs         int64                  `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`     // of access: whose jobs are those that it submits; empty: the token's alone
+	Project       string                 `protobuf:"bytes,6,opt,name=project,proto3" json:"project,omitempty"` // of access: the one that it is for; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2017,6 +2019,20 @@ func (x *CreateTokenRequest) GetName() string {
 	return ""
 }
 
+func (x *CreateTokenRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
 type CreateTokenReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
@@ -2071,6 +2087,8 @@ type Token struct {
 	ExpiresUnixNanos int64                  `protobuf:"varint,6,opt,name=expires_unix_nanos,json=expiresUnixNanos,proto3" json:"expires_unix_nanos,omitempty"`
 	UsedBy           string                 `protobuf:"bytes,7,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	Revoked          bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Owner            string                 `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
+	Project          string                 `protobuf:"bytes,10,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2159,6 +2177,20 @@ func (x *Token) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
+}
+
+func (x *Token) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Token) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 type Tokens struct {
@@ -2751,6 +2783,9 @@ type JobState struct {
 	EndedUnixNanos     int64                  `protobuf:"varint,9,opt,name=ended_unix_nanos,json=endedUnixNanos,proto3" json:"ended_unix_nanos,omitempty"`
 	Code               int64                  `protobuf:"varint,10,opt,name=code,proto3" json:"code,omitempty"`                                                                                   // of its last process
 	Failures           map[string]int64       `protobuf:"bytes,11,rep,name=failures,proto3" json:"failures,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // by class
+	Owner              string                 `protobuf:"bytes,12,opt,name=owner,proto3" json:"owner,omitempty"`                                                                                  // NAME of tokens, or uid:NUMBER of the head's machine
+	Token              string                 `protobuf:"bytes,13,opt,name=token,proto3" json:"token,omitempty"`                                                                                  // id of the one that it was submitted with; empty: none
+	Project            string                 `protobuf:"bytes,14,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -2860,6 +2895,27 @@ func (x *JobState) GetFailures() map[string]int64 {
 		return x.Failures
 	}
 	return nil
+}
+
+func (x *JobState) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *JobState) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *JobState) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 type StopJobRequest struct {
@@ -2972,6 +3028,396 @@ func (x *LogsRequest) GetTail() int64 {
 		return x.Tail
 	}
 	return 0
+}
+
+type AuditRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	SinceUnixNanos int64                  `protobuf:"varint,1,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"` // 0: all
+	Job            string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`                                                // only about this job
+	Token          string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`                                            // only by or about this token
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *AuditRequest) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *AuditRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *AuditRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// AuditEntry is a thing that was done, or refused.
+type AuditEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNanos     int64                  `protobuf:"varint,1,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
+	Who           string                 `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`         // token, user, node, newcomer or head
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`           // of the token or node, or the number of the user
+	Owner         string                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`     // of the token
+	Project       string                 `protobuf:"bytes,5,opt,name=project,proto3" json:"project,omitempty"` // likewise
+	From          string                 `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`       // address; empty: this machine
+	Action        string                 `protobuf:"bytes,7,opt,name=action,proto3" json:"action,omitempty"`   // submit, stop, drain, ...
+	Kind          string                 `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`       // of the object: job, node, token, project, owner, cluster
+	Object        string                 `protobuf:"bytes,9,opt,name=object,proto3" json:"object,omitempty"`   // its id or name
+	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`  // what else names it
+	Result        string                 `protobuf:"bytes,11,opt,name=result,proto3" json:"result,omitempty"`  // ok, or the code of the error
+	Count         int64                  `protobuf:"varint,12,opt,name=count,proto3" json:"count,omitempty"`   // so often, of what was refused in the same way one after another
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_cluster_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *AuditEntry) GetUnixNanos() int64 {
+	if x != nil {
+		return x.UnixNanos
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Quota is what an owner or a project may have: -1 is without a limit, what is not there the default.
+type Quota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          *QuotaName             `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	JobsWaiting   *int64                 `protobuf:"varint,2,opt,name=jobs_waiting,json=jobsWaiting,proto3,oneof" json:"jobs_waiting,omitempty"`
+	JobsRunning   *int64                 `protobuf:"varint,3,opt,name=jobs_running,json=jobsRunning,proto3,oneof" json:"jobs_running,omitempty"`
+	PackBytes     *int64                 `protobuf:"varint,4,opt,name=pack_bytes,json=packBytes,proto3,oneof" json:"pack_bytes,omitempty"`
+	LogBytes      *int64                 `protobuf:"varint,5,opt,name=log_bytes,json=logBytes,proto3,oneof" json:"log_bytes,omitempty"` // of a process
+	Waiting       int64                  `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`                         // used, here and below
+	Running       int64                  `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	Packed        int64                  `protobuf:"varint,8,opt,name=packed,proto3" json:"packed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_cluster_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Quota) GetName() *QuotaName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *Quota) GetJobsWaiting() int64 {
+	if x != nil && x.JobsWaiting != nil {
+		return *x.JobsWaiting
+	}
+	return 0
+}
+
+func (x *Quota) GetJobsRunning() int64 {
+	if x != nil && x.JobsRunning != nil {
+		return *x.JobsRunning
+	}
+	return 0
+}
+
+func (x *Quota) GetPackBytes() int64 {
+	if x != nil && x.PackBytes != nil {
+		return *x.PackBytes
+	}
+	return 0
+}
+
+func (x *Quota) GetLogBytes() int64 {
+	if x != nil && x.LogBytes != nil {
+		return *x.LogBytes
+	}
+	return 0
+}
+
+func (x *Quota) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Quota) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Quota) GetPacked() int64 {
+	if x != nil {
+		return x.Packed
+	}
+	return 0
+}
+
+type QuotaName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // owner, project
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaName) Reset() {
+	*x = QuotaName{}
+	mi := &file_cluster_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaName) ProtoMessage() {}
+
+func (x *QuotaName) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaName.ProtoReflect.Descriptor instead.
+func (*QuotaName) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *QuotaName) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *QuotaName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Quotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quotas        []*Quota               `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_cluster_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Quotas) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
 }
 
 var File_cluster_proto protoreflect.FileDescriptor
@@ -3124,14 +3570,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0fShutdownRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\x12\x19\n" +
-	"\bgrace_ms\x18\x03 \x01(\x03R\agraceMs\"i\n" +
+	"\bgrace_ms\x18\x03 \x01(\x03R\agraceMs\"\x99\x01\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x15\n" +
 	"\x06ttl_ms\x18\x03 \x01(\x03R\x05ttlMs\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"(\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\x06 \x01(\tR\aproject\"(\n" +
 	"\x10CreateTokenReply\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\"\xe4\x01\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\x94\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3140,7 +3588,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x12created_unix_nanos\x18\x05 \x01(\x03R\x10createdUnixNanos\x12,\n" +
 	"\x12expires_unix_nanos\x18\x06 \x01(\x03R\x10expiresUnixNanos\x12\x17\n" +
 	"\aused_by\x18\a \x01(\tR\x06usedBy\x12\x18\n" +
-	"\arevoked\x18\b \x01(\bR\arevoked\"<\n" +
+	"\arevoked\x18\b \x01(\bR\arevoked\x12\x14\n" +
+	"\x05owner\x18\t \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\n" +
+	" \x01(\tR\aproject\"<\n" +
 	"\x06Tokens\x122\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
@@ -3194,7 +3645,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06before\x18\x02 \x01(\tR\x06before\"P\n" +
 	"\aJobList\x121\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x1d.penstock.cluster.v1.JobStateR\x04jobs\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc4\x03\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x8a\x04\n" +
 	"\bJobState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
 	"\x03job\x18\x02 \x01(\v2\x18.penstock.cluster.v1.JobR\x03job\x12\x14\n" +
@@ -3207,7 +3658,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x10ended_unix_nanos\x18\t \x01(\x03R\x0eendedUnixNanos\x12\x12\n" +
 	"\x04code\x18\n" +
 	" \x01(\x03R\x04code\x12G\n" +
-	"\bfailures\x18\v \x03(\v2+.penstock.cluster.v1.JobState.FailuresEntryR\bfailures\x1a;\n" +
+	"\bfailures\x18\v \x03(\v2+.penstock.cluster.v1.JobState.FailuresEntryR\bfailures\x12\x14\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\x12\x14\n" +
+	"\x05token\x18\r \x01(\tR\x05token\x12\x18\n" +
+	"\aproject\x18\x0e \x01(\tR\aproject\x1a;\n" +
 	"\rFailuresEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"=\n" +
@@ -3217,13 +3671,54 @@ const file_cluster_proto_rawDesc = "" +
 	"\vLogsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04tail\x18\x03 \x01(\x03R\x04tail2P\n" +
+	"\x04tail\x18\x03 \x01(\x03R\x04tail\"`\n" +
+	"\fAuditRequest\x12(\n" +
+	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\"\x9b\x02\n" +
+	"\n" +
+	"AuditEntry\x12\x1d\n" +
+	"\n" +
+	"unix_nanos\x18\x01 \x01(\x03R\tunixNanos\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\x05 \x01(\tR\aproject\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\tR\x04from\x12\x16\n" +
+	"\x06action\x18\a \x01(\tR\x06action\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x16\n" +
+	"\x06object\x18\t \x01(\tR\x06object\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\x12\x16\n" +
+	"\x06result\x18\v \x01(\tR\x06result\x12\x14\n" +
+	"\x05count\x18\f \x01(\x03R\x05count\"\xdc\x02\n" +
+	"\x05Quota\x122\n" +
+	"\x04name\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.QuotaNameR\x04name\x12&\n" +
+	"\fjobs_waiting\x18\x02 \x01(\x03H\x00R\vjobsWaiting\x88\x01\x01\x12&\n" +
+	"\fjobs_running\x18\x03 \x01(\x03H\x01R\vjobsRunning\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"pack_bytes\x18\x04 \x01(\x03H\x02R\tpackBytes\x88\x01\x01\x12 \n" +
+	"\tlog_bytes\x18\x05 \x01(\x03H\x03R\blogBytes\x88\x01\x01\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\x03R\awaiting\x12\x18\n" +
+	"\arunning\x18\a \x01(\x03R\arunning\x12\x16\n" +
+	"\x06packed\x18\b \x01(\x03R\x06packedB\x0f\n" +
+	"\r_jobs_waitingB\x0f\n" +
+	"\r_jobs_runningB\r\n" +
+	"\v_pack_bytesB\f\n" +
+	"\n" +
+	"_log_bytes\"3\n" +
+	"\tQuotaName\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
+	"\x06Quotas\x122\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.QuotaR\x06quotas2P\n" +
 	"\x04Join\x12H\n" +
 	"\x04Join\x12 .penstock.cluster.v1.JoinRequest\x1a\x1e.penstock.cluster.v1.JoinReply2\xe8\x01\n" +
 	"\x04Node\x12K\n" +
 	"\x06Attach\x12\x1e.penstock.cluster.v1.FromAgent\x1a\x1d.penstock.cluster.v1.FromHead(\x010\x01\x12K\n" +
 	"\x05Renew\x12!.penstock.cluster.v1.RenewRequest\x1a\x1f.penstock.cluster.v1.RenewReply\x12F\n" +
-	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\xe9\a\n" +
+	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\x8e\n" +
+	"\n" +
 	"\aControl\x12J\n" +
 	"\x05Watch\x12!.penstock.cluster.v1.WatchRequest\x1a\x1c.penstock.cluster.v1.Cluster0\x01\x12F\n" +
 	"\x05Drain\x12!.penstock.cluster.v1.DrainRequest\x1a\x1a.penstock.cluster.v1.Empty\x12H\n" +
@@ -3238,7 +3733,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06Submit\x12\x18.penstock.cluster.v1.Job\x1a .penstock.cluster.v1.SubmitReply\x12F\n" +
 	"\x04Jobs\x12 .penstock.cluster.v1.JobsRequest\x1a\x1c.penstock.cluster.v1.JobList\x12J\n" +
 	"\aStopJob\x12#.penstock.cluster.v1.StopJobRequest\x1a\x1a.penstock.cluster.v1.Empty\x12I\n" +
-	"\x04Logs\x12 .penstock.cluster.v1.LogsRequest\x1a\x1d.penstock.cluster.v1.LogChunk0\x01B7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
+	"\x04Logs\x12 .penstock.cluster.v1.LogsRequest\x1a\x1d.penstock.cluster.v1.LogChunk0\x01\x12M\n" +
+	"\x05Audit\x12!.penstock.cluster.v1.AuditRequest\x1a\x1f.penstock.cluster.v1.AuditEntry0\x01\x12B\n" +
+	"\bSetQuota\x12\x1a.penstock.cluster.v1.Quota\x1a\x1a.penstock.cluster.v1.Empty\x12E\n" +
+	"\n" +
+	"ListQuotas\x12\x1a.penstock.cluster.v1.Empty\x1a\x1b.penstock.cluster.v1.Quotas\x12I\n" +
+	"\vRemoveQuota\x12\x1e.penstock.cluster.v1.QuotaName\x1a\x1a.penstock.cluster.v1.EmptyB7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
 
 var (
 	file_cluster_proto_rawDescOnce sync.Once
@@ -3252,7 +3752,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),              // 0: penstock.cluster.v1.Empty
 	(*Fault)(nil),              // 1: penstock.cluster.v1.Fault
@@ -3297,19 +3797,24 @@ var file_cluster_proto_goTypes = []any{
 	(*JobState)(nil),           // 40: penstock.cluster.v1.JobState
 	(*StopJobRequest)(nil),     // 41: penstock.cluster.v1.StopJobRequest
 	(*LogsRequest)(nil),        // 42: penstock.cluster.v1.LogsRequest
-	nil,                        // 43: penstock.cluster.v1.Resources.NamedEntry
-	nil,                        // 44: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                        // 45: penstock.cluster.v1.Start.EnvEntry
-	nil,                        // 46: penstock.cluster.v1.Job.EnvEntry
-	nil,                        // 47: penstock.cluster.v1.Job.SecretsEntry
-	nil,                        // 48: penstock.cluster.v1.Job.LabelsEntry
-	nil,                        // 49: penstock.cluster.v1.DataNodes.LabelsEntry
-	nil,                        // 50: penstock.cluster.v1.JobState.FailuresEntry
+	(*AuditRequest)(nil),       // 43: penstock.cluster.v1.AuditRequest
+	(*AuditEntry)(nil),         // 44: penstock.cluster.v1.AuditEntry
+	(*Quota)(nil),              // 45: penstock.cluster.v1.Quota
+	(*QuotaName)(nil),          // 46: penstock.cluster.v1.QuotaName
+	(*Quotas)(nil),             // 47: penstock.cluster.v1.Quotas
+	nil,                        // 48: penstock.cluster.v1.Resources.NamedEntry
+	nil,                        // 49: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                        // 50: penstock.cluster.v1.Start.EnvEntry
+	nil,                        // 51: penstock.cluster.v1.Job.EnvEntry
+	nil,                        // 52: penstock.cluster.v1.Job.SecretsEntry
+	nil,                        // 53: penstock.cluster.v1.Job.LabelsEntry
+	nil,                        // 54: penstock.cluster.v1.DataNodes.LabelsEntry
+	nil,                        // 55: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	43, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	48, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	44, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	49, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
@@ -3326,7 +3831,7 @@ var file_cluster_proto_depIdxs = []int32{
 	3,  // 16: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
 	17, // 17: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
 	2,  // 18: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	45, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	50, // 19: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
 	2,  // 20: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
 	23, // 21: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
 	24, // 22: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
@@ -3334,55 +3839,65 @@ var file_cluster_proto_depIdxs = []int32{
 	2,  // 24: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
 	2,  // 25: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
 	29, // 26: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	46, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	47, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	51, // 27: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	52, // 28: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
 	2,  // 29: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	48, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	53, // 30: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
 	36, // 31: penstock.cluster.v1.Job.data:type_name -> penstock.cluster.v1.DataNodes
 	2,  // 32: penstock.cluster.v1.DataNodes.resources:type_name -> penstock.cluster.v1.Resources
-	49, // 33: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
+	54, // 33: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
 	40, // 34: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
 	35, // 35: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	50, // 36: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
-	4,  // 37: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 38: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 39: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	32, // 40: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	21, // 41: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	25, // 42: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 43: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	26, // 44: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	27, // 45: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 46: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	31, // 47: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	32, // 48: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	34, // 49: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	35, // 50: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	38, // 51: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	41, // 52: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	42, // 53: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	5,  // 54: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 55: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 56: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	34, // 57: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	22, // 58: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 59: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 60: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 61: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	28, // 62: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	30, // 63: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 64: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	33, // 65: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 66: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	37, // 67: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	39, // 68: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 69: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	20, // 70: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	54, // [54:71] is the sub-list for method output_type
-	37, // [37:54] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	55, // 36: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	46, // 37: penstock.cluster.v1.Quota.name:type_name -> penstock.cluster.v1.QuotaName
+	45, // 38: penstock.cluster.v1.Quotas.quotas:type_name -> penstock.cluster.v1.Quota
+	4,  // 39: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 40: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 41: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 42: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 43: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 44: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 45: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 46: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 47: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 48: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	31, // 49: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 50: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 51: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 52: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	38, // 53: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	41, // 54: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	42, // 55: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	43, // 56: penstock.cluster.v1.Control.Audit:input_type -> penstock.cluster.v1.AuditRequest
+	45, // 57: penstock.cluster.v1.Control.SetQuota:input_type -> penstock.cluster.v1.Quota
+	0,  // 58: penstock.cluster.v1.Control.ListQuotas:input_type -> penstock.cluster.v1.Empty
+	46, // 59: penstock.cluster.v1.Control.RemoveQuota:input_type -> penstock.cluster.v1.QuotaName
+	5,  // 60: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 61: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 62: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 63: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 64: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 65: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 66: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 67: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	28, // 68: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 69: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 70: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	33, // 71: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 72: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	37, // 73: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	39, // 74: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 75: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	20, // 76: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	44, // 77: penstock.cluster.v1.Control.Audit:output_type -> penstock.cluster.v1.AuditEntry
+	0,  // 78: penstock.cluster.v1.Control.SetQuota:output_type -> penstock.cluster.v1.Empty
+	47, // 79: penstock.cluster.v1.Control.ListQuotas:output_type -> penstock.cluster.v1.Quotas
+	0,  // 80: penstock.cluster.v1.Control.RemoveQuota:output_type -> penstock.cluster.v1.Empty
+	60, // [60:81] is the sub-list for method output_type
+	39, // [39:60] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3409,13 +3924,14 @@ func file_cluster_proto_init() {
 		(*FromHead_Peers)(nil),
 	}
 	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
+	file_cluster_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

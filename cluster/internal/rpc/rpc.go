@@ -31,6 +31,8 @@ type Record struct {
 	Scope   Scope
 	Ends    time.Time // zero: never
 	Revoked bool
+	Owner   string // whose jobs are those that it submits
+	Project string // the only one that it is for; "": all
 }
 
 // Tokens knows the access tokens. Lookup gives the record of an id, [fault.NotFound] where there is none; join tokens are none. It is called for every call that shows a token, while the connection
@@ -79,6 +81,9 @@ type ServerConfig struct {
 	Limits Limits
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
+
+	// Refused hears of calls that were denied, and of those of audited methods that failed because of what they asked; request is nil where none was read. It must not wait. nil: nobody does.
+	Refused func(p Peer, method string, request any, err error)
 }
 
 type peerKey struct{}
