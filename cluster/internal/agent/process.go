@@ -201,7 +201,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 		env = append(env, m.env()...)
 	}
 	w := launch.Worker{Argv: argv, Env: env, Dir: work, Memory: s.GetLimits().GetMemory(), Files: m.files()}
-	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: a.Rotate, Name: func(int) string { return "process" }, Main: true, Joined: true}).Launch(ctx, []launch.Worker{w})
+	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: rotation(a.Rotate, s.GetLogBytes()), Name: func(int) string { return "process" }, Main: true, Joined: true}).Launch(ctx, []launch.Worker{w})
 	if err != nil {
 		if ctx.Err() != nil {
 			return &pb.Exited{Code: -1, Class: "worker", Text: "it was ended before it began"}

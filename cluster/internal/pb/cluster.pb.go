@@ -970,10 +970,11 @@ type Start struct {
 	Pack          string                 `protobuf:"bytes,4,opt,name=pack,proto3" json:"pack,omitempty"` // SHA-256; empty: an empty folder
 	Limits        *Resources             `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
 	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
-	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"` // of its attempt, one on each of so many nodes; up to 1: it is alone
-	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`        // of several: the address by which the others reach this node
-	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`       // so many of the members, the last ones, are on data nodes
-	Secrets       []string               `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"` // of env, those whose values no log of Penstock's has
+	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"`                    // of its attempt, one on each of so many nodes; up to 1: it is alone
+	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`                           // of several: the address by which the others reach this node
+	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`                          // so many of the members, the last ones, are on data nodes
+	Secrets       []string               `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`                    // of env, those whose values no log of Penstock's has
+	LogBytes      int64                  `protobuf:"varint,11,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"` // of what it prints that are kept; 0: as many as of any process
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1076,6 +1077,13 @@ func (x *Start) GetSecrets() []string {
 		return x.Secrets
 	}
 	return nil
+}
+
+func (x *Start) GetLogBytes() int64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
 }
 
 // Listening: a process that is one of several can be reached. It is said when the node has a socket for it, again in each session while the process is there, and when its certificate is to be renewed.
@@ -3491,7 +3499,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
 	"\x04keep\x18\x03 \x03(\tR\x04keep\":\n" +
 	"\x04Beat\x122\n" +
-	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xe6\x02\n" +
+	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\x83\x03\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
@@ -3503,7 +3511,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04host\x18\b \x01(\tR\x04host\x12\x12\n" +
 	"\x04data\x18\t \x01(\x03R\x04data\x12\x18\n" +
 	"\asecrets\x18\n" +
-	" \x03(\tR\asecrets\x1a6\n" +
+	" \x03(\tR\asecrets\x12\x1b\n" +
+	"\tlog_bytes\x18\v \x01(\x03R\blogBytes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
