@@ -41,7 +41,7 @@ from which address, on what, and with which result; the oldest first. What is re
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock audit --since 24h
-  penstock audit --job j7 --json`,
+  penstock audit --job j1 --json`,
 		Args: args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

@@ -85,7 +85,8 @@ func stopCommand() *cobra.Command {
 node that is attached and then the head: jobs stay on record, and go on when the head and nodes are there again. It waits until that is done. Where a node is lost, or does not say that it has ended, the exit code is 1, and
 what ran there may go on.
 
-A job is called by its id (j7), the id of its submission or, while it is not over, its name; a node by its id (n2) or name. Jobs need a token of scope submit, nodes one of scope admin.
+A job is called by its id (j7), the id of its submission or, while it is not over, its name; a node by its id (n2) or name. Jobs need a token of
+scope submit of their owner, or one of scope admin, which nodes need.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock stop j1

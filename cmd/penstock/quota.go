@@ -112,7 +112,7 @@ func quotaListCommand(kind string) *cobra.Command {
 		Use:     "list",
 		Short:   map[string]string{cluster.OfProject: "List the projects", cluster.OfOwner: "List the owners whose quotas are set"}[kind],
 		Long:    "List prints what is used of each quota. " + whichCluster + "\n\n" + exitHelp,
-		Example: "  penstock " + kind + " list\n  penstock " + kind + " list --json",
+		Example: "  penstock " + kind + " list",
 		Args:    args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := p.dial(cmd.Context())

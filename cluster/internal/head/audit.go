@@ -234,7 +234,7 @@ func (b *auditBook) refuse(r auditRecord) {
 	}
 }
 
-// take takes those that wait to be written, the first first.
+// take gives those that wait to be written, the first first.
 func (b *auditBook) take() []auditRecord {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -354,7 +354,9 @@ func (b *auditBook) list(match func(*auditRecord) bool) []*audited {
 // Audit gives who did what, the oldest first.
 func (c controlServer) Audit(q *pb.AuditRequest, stream grpc.ServerStreamingServer[pb.AuditEntry]) error {
 	h := c.h
-	h.writeRefusals()
+	if h.storeAway.Load() == nil { // else they wait longer than the caller would
+		h.writeRefusals()
+	}
 	job := map[string]bool{q.GetJob(): true}
 	if err := h.do(stream.Context(), func() error { // by its id, or that of its submission
 		if r, err := h.jobNamed(q.GetJob()); err == nil {
