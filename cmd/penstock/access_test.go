@@ -44,8 +44,8 @@ func TestSharedCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	submit := []string{"submit", "--detach", "--working-dir", filepath.Dir(program), "--cluster", at, "--token-file", file, "--", "./program", "a-secret"}
-	if out := ok(t, submit...); out != "j1\n" {
-		t.Error(out)
+	if r := penstock(t, submit...); r.code != 0 || r.out != "j1\n" {
+		t.Errorf("%+v", r)
 	}
 	if r := penstock(t, submit...); r.code != exitFailed || !strings.Contains(r.err, "1 jobs of project team-a wait, of 1 (jobs-waiting): wait, stop some, or have an administrator raise it: penstock project set team-a --jobs-waiting N") {
 		t.Errorf("%+v", r)
