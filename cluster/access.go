@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 )
 
-// AuditEntry is a thing that was done, or refused: who did it, from where, on what, with which result.
+// AuditEntry is a thing that was done, or refused: who did it, from where, on what, with which
+// result.
 type AuditEntry struct {
 	At      time.Time
 	Who     string // token, user, node, newcomer or head; others: callers that were too many to tell apart
@@ -64,7 +65,8 @@ const (
 	OfProject = "project" // whose jobs are called NAME/...
 )
 
-// Quota is what an owner or a project may have: -1 is no limit, nil the default, or as it was where a quota is set.
+// Quota is what an owner or a project may have: -1 is no limit, nil the default, or as it was where
+// a quota is set.
 type Quota struct {
 	Kind string // OfOwner or OfProject
 	Name string
@@ -96,7 +98,8 @@ func (c *Client) Quotas(ctx context.Context) ([]Quota, error) {
 	return all, nil
 }
 
-// RemoveQuota ends a project, which must have no jobs that are not over and no tokens, or has the defaults be an owner's quotas.
+// RemoveQuota ends a project, which must have no jobs that are not over and no tokens, or has the
+// defaults be an owner's quotas.
 func (c *Client) RemoveQuota(ctx context.Context, kind, name string) error {
 	_, err := c.c.RemoveQuota(ctx, &pb.QuotaName{Kind: kind, Name: name})
 	return err

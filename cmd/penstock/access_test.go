@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The command line of those who look after a cluster that several people share: owners, projects, what they may have, and who did what.
+// The command line of those who look after a cluster that several people share: owners, projects,
+// what they may have, and who did what.
 func TestSharedCluster(t *testing.T) {
 	state := t.TempDir()
 	dir := filepath.Join(state, "head")

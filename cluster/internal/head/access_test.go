@@ -133,7 +133,9 @@ func (p *people) audit(q *pb.AuditRequest) (all []string) {
 	}
 }
 
-// A job is its owner's: somebody else with a token of scope submit can neither stop it, nor take its id, before it is over or after, and hears whose it is. Another token of the owner, an administrator and the head's user can.
+// A job is its owner's: somebody else with a token of scope submit can neither stop it, nor take
+// its id, before it is over or after, and hears whose it is. Another token of the owner, an
+// administrator and the head's user can.
 func TestAJobIsItsOwners(t *testing.T) {
 	dir := shortDir(t)
 	p := startPeople(t, Config{Dir: dir, KeepJobs: 1})
@@ -330,7 +332,8 @@ func TestProjects(t *testing.T) {
 	p.wants(err, fault.Denied)
 }
 
-// One token fills the quota of its owner, is told so, and leaves room for others, however it goes about it.
+// One token fills the quota of its owner, is told so, and leaves room for others, however it goes
+// about it.
 func TestOneTokenLeavesRoom(t *testing.T) {
 	p := startPeople(t, Config{Dir: shortDir(t), KeepJobs: 3})
 	ctx := t.Context()
@@ -373,7 +376,8 @@ func TestOneTokenLeavesRoom(t *testing.T) {
 	p.submit(ada, "", "there is room")
 }
 
-// Who submits and stops again and again is slowed down, and pushes out how his own jobs ended, not those of others.
+// Who submits and stops again and again is slowed down, and pushes out how his own jobs ended, not
+// those of others.
 func TestSubmitAndStopAgain(t *testing.T) {
 	h := &Head{rates: map[string]rate{}}
 	now := time.Now()
@@ -425,7 +429,8 @@ func TestSubmitAndStopAgain(t *testing.T) {
 	}
 }
 
-// Of an owner with a quota of jobs that run the others wait, and say why, also after another start of the head; each that ends makes room for one.
+// Of an owner with a quota of jobs that run the others wait, and say why, also after another start
+// of the head; each that ends makes room for one.
 func TestJobsRunning(t *testing.T) {
 	dir := shortDir(t)
 	p := startPeople(t, Config{Dir: dir})
@@ -478,7 +483,8 @@ func TestJobsRunning(t *testing.T) {
 	held("")
 }
 
-// A pack is of those who sent it: who has its hash alone, which no list shows, cannot learn whether it is there, nor run a job with it; and who sends more than his share pushes out his own.
+// A pack is of those who sent it: who has its hash alone, which no list shows, cannot learn whether
+// it is there, nor run a job with it; and who sends more than his share pushes out his own.
 func TestPacksHaveOwners(t *testing.T) {
 	p := startPeople(t, Config{Dir: shortDir(t), packs: 10_000})
 	ctx := t.Context()

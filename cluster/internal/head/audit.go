@@ -20,11 +20,13 @@ import (
 )
 
 const (
-	// mostAudited entries of what was done are kept, in mostAuditBytes, and mostRefusals of what was refused.
+	// mostAudited entries of what was done are kept, in mostAuditBytes, and mostRefusals of what
+	// was refused.
 	mostAudited    = 100_000
 	mostAuditBytes = 64 << 20
 	mostRefusals   = 10_000
-	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery; what comes beyond them is counted as one.
+	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery; what
+	// comes beyond them is counted as one.
 	mostPending   = 16
 	refusalsEvery = time.Second
 	// mostAuditText bytes of a text that callers choose are in an entry.
@@ -60,7 +62,8 @@ type audited struct {
 	auditRecord
 }
 
-// auditBook is the entries that there are, of what was done and of what was refused: a flood of the one pushes nothing of the other out. Safe for concurrent use.
+// auditBook is the entries that there are, of what was done and of what was refused: a flood of the
+// one pushes nothing of the other out. Safe for concurrent use.
 type auditBook struct {
 	most, refusals int
 	mostBytes      int64
@@ -188,9 +191,10 @@ func (n *noting) end(revision int64, err error) {
 	}
 }
 
-// commitAudited carries out a transaction as commit does, with an entry that says that the caller of ctx did it: both, or none.
+// commitAudited carries out a transaction as commit does, with an entry that says that the caller
+// of ctx did it: both, or none.
 func (h *Head) commitAudited(n *noting, ops ...records.Op) error {
-	revision, err := h.commitAt(append(ops, n.ops(h.t.audit)...)...)
+	revision, err := h.commit(append(ops, n.ops(h.t.audit)...)...)
 	if err == nil && revision == 0 {
 		var r records.Record[auditRecord]
 		r, err = read(h, h.t.audit, n.fresh.id)
@@ -204,7 +208,9 @@ func (h *Head) noting(ctx context.Context, action string, on what) *noting {
 	return h.audits.note(entry(rpc.PeerOf(ctx), action, on, "ok"))
 }
 
-// audit puts on record that the caller of ctx does something, before it is done, where err is nil: what cannot be put on record must not be done, and the error says so. Else it notes that it was refused, and returns err.
+// audit puts on record that the caller of ctx does something, before it is done, where err is nil:
+// what cannot be put on record must not be done, and the error says so. Else it notes that it was
+// refused, and returns err.
 // It may be called from anywhere.
 func (h *Head) audit(ctx context.Context, action string, on what, err error) error {
 	if err != nil {

@@ -36,7 +36,8 @@ func (p *people) join(token, name string) error {
 	return err
 }
 
-// Every method that is to be on record is, with who called it and how it ended, when it does what was asked, and when it does not; also for the next head. No secret is.
+// Every method that is to be on record is, with who called it and how it ended, when it does what
+// was asked, and when it does not; also for the next head. No secret is.
 func TestAuditOfEveryMethod(t *testing.T) {
 	dir := shortDir(t)
 	p := startPeople(t, Config{Dir: dir})
@@ -169,7 +170,8 @@ func TestAuditOfEveryMethod(t *testing.T) {
 	}
 }
 
-// A flood of refusals is counted, and pushes out nothing of what was done; and who does much pushes out his own.
+// A flood of refusals is counted, and pushes out nothing of what was done; and who does much pushes
+// out his own.
 func TestAuditIsBounded(t *testing.T) {
 	dir := shortDir(t)
 	p := startPeople(t, Config{Dir: dir, audited: 8, refusals: 5})

@@ -5,7 +5,9 @@ import (
 	"slices"
 )
 
-// fair is a queue whose entries have owners. What has to go, as there is no room, is the oldest entry of the owner who has the most: nobody's go because of somebody who has more. The zero value is empty.
+// fair is a queue whose entries have owners. What has to go, as there is no room, is the oldest
+// entry of the owner who has the most: nobody's go because of somebody who has more. The zero value
+// is empty.
 type fair[T any] struct {
 	n    int
 	of   map[string]*line[T]

@@ -6,11 +6,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/penstock-data/penstock/cluster/internal/records"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// ownerOf is the form of names of owners and projects. They have no colon and no slash: those of users do, and the names of jobs that are of a project.
+// ownerOf is the form of names of owners and projects. They have no colon and no slash: those of
+// users do, and the names of jobs that are of a project.
 var ownerOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 
 // by is who submitted a job: it belongs to the owner.
@@ -60,7 +62,8 @@ func (b by) mayChange(p rpc.Peer, job string) error {
 	return fault.New(fault.Denied, "job %s was submitted by %s: it is for its owner, and for administrators (a token of scope admin)", job, b)
 }
 
-// projectOf says of which project a job of this name is that the caller submits, and what it is called then: those of a project begin with its name and a slash. It runs in the loop.
+// projectOf says of which project a job of this name is that the caller submits, and what it is
+// called then: those of a project begin with its name and a slash. It runs in the loop.
 func (h *Head) projectOf(p rpc.Peer, name string) (project, called string, err error) {
 	first, _, in := strings.Cut(name, "/")
 	if p.Project != "" {
@@ -79,4 +82,24 @@ func (h *Head) projectOf(p rpc.Peer, name string) (project, called string, err e
 		return "", "", fault.New(fault.Denied, "jobs that are called %s/... are of project %s: submit them with a token of that project, or choose another name", first, first)
 	}
 	return first, name, nil
+}
+
+// jobFor is jobNamed for a caller: what is of another project is not there for one that has one.
+func (h *Head) jobFor(p rpc.Peer, name string) (*records.Record[jobRecord], error) {
+	r, err := h.jobNamed(name)
+	project := ""
+	if err == nil {
+		project = r.Value.By.Project
+	} else if was := h.past.named(name); was != nil {
+		project = was.Value.By.Project
+	}
+	if !sees(p, project) {
+		return nil, noJob(name)
+	}
+	return r, err
+}
+
+// noJob is the error where there is none.
+func noJob(name string) error {
+	return fault.New(fault.NotFound, "no job %s (see penstock jobs)", name)
 }

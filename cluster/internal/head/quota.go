@@ -24,7 +24,8 @@ const (
 	ofOwner   = "owner"
 	ofProject = "project"
 
-	// mostWaiting jobs of an owner wait, unless its quota says otherwise; and it has no more than mostShare that are not over, whatever it says.
+	// mostWaiting jobs of an owner wait, unless its quota says otherwise; and it has no more than
+	// mostShare that are not over, whatever it says.
 	mostWaiting = 1000
 	mostShare   = mostJobs / 2
 	// An owner submits submitsAtOnce jobs at once, and then submitsPerSecond.
@@ -41,7 +42,8 @@ func (k quotaKey) String() string { return k.kind + " " + k.name }
 
 func (k quotaKey) id() string { return k.kind + "/" + k.name }
 
-// quotaRecord is of table quotas, by KIND/NAME: nil is the default, -1 no limit. A project is there as long as its record is.
+// quotaRecord is of table quotas, by KIND/NAME: nil is the default, -1 no limit. A project is there
+// as long as its record is.
 type quotaRecord struct {
 	Waiting, Running, Packs, Logs *int64 `json:",omitempty"`
 }
@@ -112,7 +114,8 @@ func (k quotaKey) raise(flag string) string {
 	return fmt.Sprintf("wait, stop some, or have an administrator raise it: penstock %s set %s --%s N", k.kind, k.name, flag)
 }
 
-// jobsOf are how many jobs wait, and run, of an owner or a project: those that the machine looks for nodes for run.
+// jobsOf are how many jobs wait, and run, of an owner or a project: those that the machine looks
+// for nodes for run.
 func (h *Head) jobsOf(k quotaKey) (waiting, running int64) {
 	for id, r := range h.jobs {
 		switch v := &r.Value; {
@@ -263,7 +266,8 @@ func (h *Head) shares(p rpc.Peer) (all []packs.Share) {
 	return all
 }
 
-// packs are how the store of packs calls those whose room the pack of a job takes; the first is the owner.
+// packs are how the store of packs calls those whose room the pack of a job takes; the first is the
+// owner.
 func (b by) packs() []string {
 	keys := []string{quotaKey{ofOwner, b.Owner}.id()}
 	if b.Project != "" {
@@ -364,7 +368,8 @@ func (c controlServer) ListQuotas(ctx context.Context, _ *pb.Empty) (*pb.Quotas,
 	return list, err
 }
 
-// RemoveQuota ends a project that nobody can use any more, or has the defaults be an owner's quotas.
+// RemoveQuota ends a project that nobody can use any more, or has the defaults be an owner's
+// quotas.
 func (c controlServer) RemoveQuota(ctx context.Context, q *pb.QuotaName) (*pb.Empty, error) {
 	h := c.h
 	k, err := parseQuota(q)

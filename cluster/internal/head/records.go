@@ -223,14 +223,9 @@ func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Rec
 	return next, nil
 }
 
-// commit carries out a transaction that creates records of new ids, or fails and has not. Read the records again: their revisions may be of an earlier try.
-func (h *Head) commit(ops ...records.Op) error {
-	_, err := h.commitAt(ops...)
-	return err
-}
-
-// commitAt is commit, and says which revision what was written has, where that is known; else 0.
-func (h *Head) commitAt(ops ...records.Op) (revision int64, err error) {
+// commit carries out a transaction that creates records of new ids, or fails and has not. It says which revision what was
+// written has, or 0 where that may be of an earlier try, whose answer was lost: read it again.
+func (h *Head) commit(ops ...records.Op) (revision int64, err error) {
 	maybe := false
 	err = h.repeat(func() (err error) {
 		revision, err = h.store.Txn(h.ctx, ops...)

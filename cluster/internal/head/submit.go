@@ -368,25 +368,6 @@ func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
 	return nil, noJob(name)
 }
 
-// jobFor is jobNamed for a caller: what is of another project is not there for one that has one.
-func (h *Head) jobFor(p rpc.Peer, name string) (*records.Record[jobRecord], error) {
-	r, err := h.jobNamed(name)
-	project := ""
-	if err == nil {
-		project = r.Value.By.Project
-	} else if was := h.past.named(name); was != nil {
-		project = was.Value.By.Project
-	}
-	if !sees(p, project) {
-		return nil, noJob(name)
-	}
-	return r, err
-}
-
-func noJob(name string) error {
-	return fault.New(fault.NotFound, "no job %s (see penstock jobs)", name)
-}
-
 func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
 	v := r.Value
 	j := proto.CloneOf(v.Job)
