@@ -154,6 +154,8 @@ type Token struct {
 	Revoked bool
 	// Authority is the pin that it carries, and Believed how that authority stands: see Authority.State.
 	Authority, Believed string
+	Owner               string // of access: whose jobs are those that it submits
+	Project             string // of access: the only one that it is for; "": all
 }
 
 // CreateJoinToken makes a token with which one machine can join; ttl 0: an hour.
@@ -162,9 +164,23 @@ func (c *Client) CreateJoinToken(ctx context.Context, name string, ttl time.Dura
 	return r.GetToken(), err
 }
 
-// CreateAccessToken makes a token for people and scripts. scope is read, submit (runs code as the user of the nodes) or admin; ttl 0: 90 days.
+// Access is what a token for people and scripts is for.
+type Access struct {
+	Scope   string        // read, submit (runs code as the user of the nodes) or admin
+	Name    string        // for lists
+	Owner   string        // whose jobs are those that it submits: tokens that have one owner have them together; "": the token's alone
+	Project string        // the only one that it is for; "": all
+	TTL     time.Duration // 0: 90 days
+}
+
+// CreateAccessToken makes a token that belongs to nobody else, for all projects; ttl 0: 90 days.
 func (c *Client) CreateAccessToken(ctx context.Context, scope, name string, ttl time.Duration) (token string, err error) {
-	r, err := c.c.CreateToken(ctx, &pb.CreateTokenRequest{Kind: "access", Scope: scope, Name: name, TtlMs: ttl.Milliseconds()})
+	return c.CreateAccess(ctx, Access{Scope: scope, Name: name, TTL: ttl})
+}
+
+// CreateAccess makes a token for people and scripts.
+func (c *Client) CreateAccess(ctx context.Context, a Access) (token string, err error) {
+	r, err := c.c.CreateToken(ctx, &pb.CreateTokenRequest{Kind: "access", Scope: a.Scope, Name: a.Name, TtlMs: a.TTL.Milliseconds(), Owner: a.Owner, Project: a.Project})
 	return r.GetToken(), err
 }
 
@@ -176,7 +192,7 @@ func (c *Client) Tokens(ctx context.Context) ([]Token, error) {
 	}
 	var ts []Token
 	for _, t := range r.GetTokens() {
-		ts = append(ts, Token{t.GetId(), t.GetKind(), t.GetScope(), t.GetName(), timeOf(t.GetCreatedUnixNanos()), timeOf(t.GetExpiresUnixNanos()), t.GetUsedBy(), t.GetRevoked(), t.GetAuthority(), t.GetBelieved()})
+		ts = append(ts, Token{t.GetId(), t.GetKind(), t.GetScope(), t.GetName(), timeOf(t.GetCreatedUnixNanos()), timeOf(t.GetExpiresUnixNanos()), t.GetUsedBy(), t.GetRevoked(), t.GetAuthority(), t.GetBelieved(), t.GetOwner(), t.GetProject()})
 	}
 	return ts, nil
 }
@@ -311,6 +327,9 @@ type JobStatus struct {
 	Submitted  time.Time
 	Started    time.Time
 	Ended      time.Time
+	Owner      string // of its token, or uid:NUMBER of a user of the head's machine: who may stop it, beside administrators
+	Token      string // id of the one that it was submitted with; "": none
+	Project    string // "": of none
 }
 
 // Over reports whether the job has ended.
@@ -328,7 +347,8 @@ func (c *Client) Jobs(ctx context.Context, ids ...string) ([]JobStatus, error) {
 		}
 		for _, j := range r.GetJobs() {
 			js = append(js, JobStatus{ID: j.GetId(), Submission: j.GetJob().GetSubmission(), Name: j.GetJob().GetName(), State: j.GetState(), Why: j.GetWhy(), Argv: j.GetJob().GetArgv(), Size: int(max(j.GetJob().GetNodes(), 1) + j.GetJob().GetData().GetNodes()), Data: dataOf(j.GetJob().GetData()), Needs: resourcesOf(j.GetJob().GetResources()), Attempts: j.GetAttempts(), Nodes: j.GetNodes(),
-				Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos())})
+				Code: int(j.GetCode()), Failures: j.GetFailures(), Submitted: timeOf(j.GetSubmittedUnixNanos()), Started: timeOf(j.GetStartedUnixNanos()), Ended: timeOf(j.GetEndedUnixNanos()),
+				Owner: j.GetOwner(), Token: j.GetToken(), Project: j.GetProject()})
 		}
 		if !r.GetMore() || len(r.GetJobs()) == 0 {
 			break

@@ -49,7 +49,7 @@ func TestHelpExamplesRun(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	shown := func(c *cobra.Command, line string) bool { // but not run: they stay, or nothing else would be there, or it is nobody's, or of a cluster elsewhere
-		return c.Name() == "start" || c.Name() == "join" || strings.Contains(line, "stop --all") || strings.Contains(line, "head.example.org") || c.Name() == "revoke" || c.Name() == "finish"
+		return c.Name() == "start" || c.Name() == "join" || strings.Contains(line, "stop --all") || strings.Contains(line, "head.example.org") || c.Name() == "revoke" || c.Name() == "finish" || c.Name() == "remove"
 	}
 	ran := 0
 	var visit func(c *cobra.Command)

@@ -545,7 +545,7 @@ one the whole reason is printed, with what the process said last. It needs a tok
 				return err
 			}
 			now := time.Now()
-			t := newTable(cmd.OutOrStdout(), "JOB", "NAME", "STATE", "NODES", "ATTEMPTS", "AGE", "TOOK", "WHY")
+			t := newTable(cmd.OutOrStdout(), "JOB", "NAME", "OWNER", "STATE", "NODES", "ATTEMPTS", "AGE", "TOOK", "WHY")
 			for _, j := range js {
 				if asJSON {
 					if err := printJSON(cmd.OutOrStdout(), jobOf(&j)); err != nil {
@@ -561,7 +561,7 @@ one the whole reason is printed, with what the process said last. It needs a tok
 					}
 					took = age(end.Sub(j.Started))
 				}
-				t.row(j.ID, cmp.Or(printable(j.Name), "-"), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, whyNow(&j))
+				t.row(j.ID, cmp.Or(printable(j.Name), "-"), printable(j.Owner), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, whyNow(&j))
 			}
 			if asJSON {
 				return nil
@@ -622,10 +622,13 @@ type jobJSON struct {
 	Code      int              `json:"code"`
 	Started   time.Time        `json:"started,omitzero"`
 	Ended     time.Time        `json:"ended,omitzero"`
+	Owner     string           `json:"owner"`
+	Token     string           `json:"token,omitempty"`
+	Project   string           `json:"project,omitempty"`
 }
 
 func jobOf(j *cluster.JobStatus) jobJSON {
-	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, j.Size, j.Data.Nodes, resourcesJSON(j.Needs), nil, j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended}
+	x := jobJSON{j.ID, j.Submitted, j.Submission, j.Name, j.State, j.Why, j.Argv, j.Size, j.Data.Nodes, resourcesJSON(j.Needs), nil, j.Nodes, j.Attempts, j.Failures, j.Code, j.Started, j.Ended, j.Owner, j.Token, j.Project}
 	if j.Data.Nodes > 0 {
 		of := resourcesJSON(j.Data.Needs)
 		x.DataNeeds = &of

@@ -151,7 +151,7 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 	}
 	group("pipelines", "Pipelines and data:", runCommand(), batchesCommand(), replayCommand(), explainCommand(), validateCommand(), schemaCommand(), showCommand(), countCommand())
 	group("training", "Training:", trainCommand(), resumeCommand(), runsCommand(), statusCommand(), checkpointsCommand())
-	group("cluster", "Cluster:", startCommand(), joinCommand(), submitCommand(), jobsCommand(), logsCommand(), stopCommand(), drainCommand(), tokenCommand(), caCommand())
+	group("cluster", "Cluster:", startCommand(), joinCommand(), submitCommand(), jobsCommand(), logsCommand(), stopCommand(), drainCommand(), tokenCommand(), ownerCommand(), projectCommand(), auditCommand(), caCommand())
 	group("programs", "For other programs:", dataCommand())
 	return c
 }

@@ -85,7 +85,8 @@ func stopCommand() *cobra.Command {
 node that is attached and then the head: jobs stay on record, and go on when the head and nodes are there again. It waits until that is done. Where a node is lost, or does not say that it has ended, the exit code is 1, and
 what ran there may go on.
 
-A job is called by its id (j7), the id of its submission or, while it is not over, its name; a node by its id (n2) or name. Jobs need a token of scope submit, nodes one of scope admin.
+A job is called by its id (j7), the id of its submission or, while it is not over, its name; a node by its id (n2) or name. Jobs need a token of
+scope submit of their owner, or one of scope admin, which nodes need.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock stop j1
@@ -263,23 +264,28 @@ head's user on its machine.`,
 func tokenCreateCommand() *cobra.Command {
 	var p whereabouts
 	var join bool
-	var scope, name string
-	var ttl time.Duration
+	var a cluster.Access
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token, and print it",
-		Long: `Create prints a token for one machine to join with, or with --scope one for people and scripts: read sees the cluster, its jobs and their logs; submit also runs and stops jobs, which is to run
-code as the user of the nodes; admin also drains and ends nodes, and makes tokens.
+		Long: `Create prints a token for one machine to join with, or with --scope one for people and scripts: read sees the cluster, its jobs and their logs; submit also runs jobs, which is to run
+code as the user of the nodes, and stops its own; admin also stops those of others, drains and ends nodes, and makes tokens.
+
+A job belongs to the owner of its token: give the tokens of one person, or of one service, the same --owner, and a new one goes on with the jobs of an older one. With --project the token
+is for the jobs of one project only (penstock project): it submits, sees and stops no others.
 
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock token create > join.token
-  penstock token create --scope submit --name ci --ttl 720h`,
+  penstock token create --scope submit --name ci --ttl 720h
+  penstock token create --scope submit --owner ada --project team-a`,
 		Args: args("", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case join && scope != "":
+			case join && a.Scope != "":
 				return usage("token create: --join or --scope, not both")
-			case ttl < 0:
+			case a.Scope == "" && (a.Owner != "" || a.Project != ""):
+				return usage("token create: --owner and --project go with --scope")
+			case a.TTL < 0:
 				return usage("token create: --ttl cannot be less than 0")
 			}
 			client, err := p.dial(cmd.Context())
@@ -288,10 +294,10 @@ code as the user of the nodes; admin also drains and ends nodes, and makes token
 			}
 			defer client.Close()
 			var token string
-			if scope == "" {
-				token, err = client.CreateJoinToken(cmd.Context(), name, ttl)
+			if a.Scope == "" {
+				token, err = client.CreateJoinToken(cmd.Context(), a.Name, a.TTL)
 			} else {
-				token, err = client.CreateAccessToken(cmd.Context(), scope, name, ttl)
+				token, err = client.CreateAccess(cmd.Context(), a)
 			}
 			if err != nil {
 				return err
@@ -303,9 +309,11 @@ code as the user of the nodes; admin also drains and ends nodes, and makes token
 	p.flags(c)
 	f := c.Flags()
 	f.BoolVar(&join, "join", false, "for a machine to join with, once; the default")
-	f.StringVar(&scope, "scope", "", "for people and scripts: read, submit or admin")
-	f.DurationVar(&ttl, "ttl", 0, "it ends after so long; default: 1h to join, 2160h (90 days) for access")
-	f.StringVar(&name, "name", "", "of the token, for lists")
+	f.StringVar(&a.Scope, "scope", "", "for people and scripts: read, submit or admin")
+	f.DurationVar(&a.TTL, "ttl", 0, "it ends after so long; default: 1h to join, 2160h (90 days) for access")
+	f.StringVar(&a.Name, "name", "", "of the token, for lists")
+	f.StringVar(&a.Owner, "owner", "", "whose jobs are those that it submits; default: the token's alone")
+	f.StringVar(&a.Project, "project", "", "the only `project` that it is for; default: all")
 	return c
 }
 
@@ -321,10 +329,12 @@ type tokenJSON struct {
 	UsedBy  string    `json:"used_by,omitempty"`
 	// Authority is the pin that it carries; penstock ca status shows how that stands.
 	Authority string `json:"authority"`
+	Owner     string `json:"owner,omitempty"`
+	Project   string `json:"project,omitempty"`
 }
 
 func tokenOf(t cluster.Token, now time.Time) tokenJSON {
-	x := tokenJSON{t.ID, t.Kind, t.Scope, t.Name, "valid", t.Created, t.Expires, t.UsedBy, t.Authority}
+	x := tokenJSON{t.ID, t.Kind, t.Scope, t.Name, "valid", t.Created, t.Expires, t.UsedBy, t.Authority, t.Owner, t.Project}
 	switch {
 	case t.Revoked:
 		x.State = "revoked"
@@ -361,7 +371,7 @@ func tokenListCommand() *cobra.Command {
 				return err
 			}
 			now := time.Now()
-			t := newTable(cmd.OutOrStdout(), "TOKEN", "FOR", "STATE", "AGE", "ENDS IN", "NAME")
+			t := newTable(cmd.OutOrStdout(), "TOKEN", "FOR", "STATE", "AGE", "ENDS IN", "OWNER", "PROJECT", "NAME")
 			for _, x := range all {
 				j := tokenOf(x, now)
 				if asJSON {
@@ -374,7 +384,7 @@ func tokenListCommand() *cobra.Command {
 				if strings.HasPrefix(j.State, "valid") && !x.Expires.IsZero() {
 					ends = age(x.Expires.Sub(now))
 				}
-				t.row(x.ID, cmp.Or(x.Scope, x.Kind), j.State, age(now.Sub(x.Created)), ends, printable(x.Name))
+				t.row(x.ID, cmp.Or(x.Scope, x.Kind), j.State, age(now.Sub(x.Created)), ends, cmp.Or(x.Owner, "-"), cmp.Or(x.Project, "-"), printable(x.Name))
 			}
 			if asJSON {
 				return nil

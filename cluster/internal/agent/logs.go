@@ -24,6 +24,18 @@ const (
 	keepLogs = 200
 )
 
+// rotation is the size of the files of a log, of which three are kept, so that they have at most so many bytes; 0: those of any process.
+func rotation(file, most int64) int64 {
+	const least = 4 << 10
+	if most <= 0 {
+		return file
+	}
+	if file <= 0 {
+		file = 64 << 20
+	}
+	return min(file, max(most/3, least))
+}
+
 var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+(/[a-z0-9]+)?$`)
 
 // readLog answers one question for a part of a log. Offsets count all that the process printed, of which the last three files of Config.Rotate are kept.

@@ -225,7 +225,7 @@ func (p *process) run(ctx context.Context) *pb.Exited {
 		return unfit(prepareIt, err)
 	}
 	w := launch.Worker{Argv: argv, Env: env, Dir: work, Memory: s.GetLimits().GetMemory(), Files: m.files()}
-	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: a.Rotate, Name: func(int) string { return "process" }, Main: true, Joined: true, Confine: a.Jobs.launch(dir, tmp, a.Binary)}).Launch(ctx, []launch.Worker{w})
+	group, err := launch.Processes(launch.Options{Logs: logs, Rotate: rotation(a.Rotate, s.GetLogBytes()), Name: func(int) string { return "process" }, Main: true, Joined: true, Confine: a.Jobs.launch(dir, tmp, a.Binary)}).Launch(ctx, []launch.Worker{w})
 	if err != nil {
 		if ctx.Err() != nil || lacks(err) {
 			return unfit(startIt, err)

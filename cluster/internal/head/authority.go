@@ -137,6 +137,11 @@ func (c controlServer) Authorities(ctx context.Context, _ *pb.Empty) (x *pb.Auth
 func (c controlServer) RotateAuthority(ctx context.Context, _ *pb.Empty) (x *pb.AuthorityList, err error) {
 	h := c.h
 	err = h.do(ctx, func() error {
+		if len(h.ca.Pins()) == 1 { // else it is refused
+			if err := h.audit(ctx, "rotate-authority", what{Kind: "cluster", ID: h.id}, nil); err != nil {
+				return err
+			}
+		}
 		if err := h.ca.Rotate(); err != nil {
 			return err
 		}
@@ -168,6 +173,11 @@ func (c controlServer) FinishAuthority(ctx context.Context, q *pb.FinishAuthorit
 		late := h.behind()
 		if len(late) > 0 && !q.GetForce() {
 			return fault.New(fault.Invalid, "%s: they could not come back, and would have to join again; wait for them (penstock ca status), take those whose machines are gone out of the cluster (penstock stop NODE), or give --force", h.late(late))
+		}
+		if len(h.ca.Pins()) == 2 { // else it is refused
+			if err := h.audit(ctx, "finish-authority", what{Kind: "cluster", ID: h.id, Detail: strings.Join(late, " ")}, nil); err != nil {
+				return err
+			}
 		}
 		if err := h.ca.Finish(); err != nil {
 			return err

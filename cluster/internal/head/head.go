@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,7 +47,9 @@ type Config struct {
 	Version  string        // of the binary
 	Log      *slog.Logger  // nil: none
 
-	packs int64 // bytes of packs that are kept; 0: 16 GiB
+	packs    int64 // bytes of packs that are kept; 0: 16 GiB
+	audited  int   // entries of what was done that are kept; 0: mostAudited
+	refusals int   // and of what was refused; 0: mostRefusals
 }
 
 // Head is a head that runs.
@@ -70,6 +73,7 @@ type Head struct {
 	storeAway atomic.Pointer[string] // why; nil: it is there
 	unrenewed atomic.Bool            // the last lease that was to be renewed was not
 	tokens    tokenBook
+	audits    *auditBook
 
 	// the loop's
 	core     core.Machine
@@ -78,6 +82,10 @@ type Head struct {
 	live     map[string]*records.Record[liveRecord]
 	jobs     map[string]*records.Record[jobRecord]
 	past     past
+	quotas   map[quotaKey]*records.Record[quotaRecord]
+	held     map[string]bool // jobs that the machine does not have yet, as quotas say
+	freed    bool            // a job has ended since those were looked at
+	rates    map[string]rate // at which owners submit
 	sessions map[string]*session
 	looked   time.Time // at the clock
 	excused  time.Time // until then leases that end are given again
@@ -129,7 +137,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
-		changed: make(chan struct{}), meetings: map[string]*meeting{}, attached: map[string]attached{}, final: make(chan struct{})}
+		changed: make(chan struct{}), meetings: map[string]*meeting{}, quotas: map[quotaKey]*records.Record[quotaRecord]{}, held: map[string]bool{}, rates: map[string]rate{}, attached: map[string]attached{}, final: make(chan struct{})}
 	h.core.Life = strings.ToLower(rand.Text())[:10]
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store
@@ -179,7 +187,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 		return h, err
 	}
 	h.cert = pki.NewHolder(cert, nil)
-	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: h.cert, Tokens: &h.tokens, Limits: rpc.Limits{Connections: mostNodes + 1000}, Log: cfg.Log}, func(r grpc.ServiceRegistrar) {
+	h.srv, err = rpc.NewServer(rpc.ServerConfig{CA: h.ca, Holder: h.cert, Tokens: &h.tokens, Limits: rpc.Limits{Connections: mostNodes + 1000}, Log: cfg.Log, Refused: h.refusedCall}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterJoinServer(r, joinServer{h: h})
 		pb.RegisterNodeServer(r, nodeServer{h: h})
 		pb.RegisterControlServer(r, controlServer{h: h})
@@ -189,6 +197,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h.work.Go(func() { h.cert.Keep(h.ctx, h.issue, h.log) })
 	h.work.Go(h.loop)
+	h.work.Go(h.keepRefusals)
 	h.work.Go(func() { h.watchLive(revision) })
 	if err = h.srv.ListenUnix(SocketIn(cfg.Dir)); err != nil {
 		return h, err
@@ -250,6 +259,9 @@ func (h *Head) Stop(grace time.Duration) {
 	}
 	h.work.Wait()
 	if h.store != nil {
+		if h.audits != nil {
+			h.lastRefusals()
+		}
 		h.store.Close()
 	}
 }
@@ -311,6 +323,19 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 			return 0, err
 		}
 	}
+	entries, _, err := all(ctx, h.t.audit)
+	if err != nil {
+		return 0, err
+	}
+	h.audits = newAuditBook(entries, &h.cfg)
+	quotas, _, err := all(ctx, h.t.quotas)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range quotas {
+		kind, name, _ := strings.Cut(r.ID, "/")
+		h.quotas[quotaKey{kind, name}] = &r
+	}
 	ids, _, err := all(ctx, h.t.submissions)
 	if err != nil {
 		return 0, err
@@ -329,14 +354,36 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 	if h.packs, err = packs.OpenStore(filepath.Join(h.cfg.Dir, "packs"), h.cfg.packs, packs.Limits{}, held...); err != nil {
 		return 0, err
 	}
+	slices.SortFunc(js, func(a, b records.Record[jobRecord]) int { return compareIDs(a.ID, b.ID) })
 	for _, r := range js {
 		h.jobs[r.ID] = &r
+		if hash := packs.Hash(r.Value.Job.GetPack()); hash != "" && !r.Value.Record.State.Over() {
+			h.packs.Share(hash, r.Value.By.packs()...)
+		}
 		if len(r.Value.Secrets) == 0 || r.Value.Record.State.Over() {
 			h.dropSecrets(r.ID)
 		} else if _, err := h.secretsOf(&r); err != nil {
 			h.log.Warn(fmt.Sprintf("job %s will not start again", r.ID), "job", r.ID, "err", err)
 		}
+		if s := r.Value.Record.State; s == jobs.Queued && r.Value.Record.Attempt == 0 {
+			h.held[r.ID] = true // until all that run are known
+			continue
+		}
 		if err := h.step(core.Event{Kind: core.LoadJob, Spec: r.Value.spec(r.ID), Record: r.Value.Record}); err != nil {
+			return 0, err
+		}
+	}
+	admitted := h.admitted()
+	for _, id := range sortedIDs(h.held) {
+		r := h.jobs[id]
+		if h.waitsFor(r.Value.By, admitted) != "" {
+			continue
+		}
+		for _, k := range r.Value.By.keys() {
+			admitted[k]++
+		}
+		delete(h.held, id)
+		if err := h.step(core.Event{Kind: core.LoadJob, Spec: r.Value.spec(id), Record: r.Value.Record}); err != nil {
 			return 0, err
 		}
 	}
@@ -369,6 +416,9 @@ func (h *Head) loop() {
 			_ = h.step(core.Event{Kind: core.Tick}) // a failure ends the head
 		case <-h.ctx.Done():
 			return
+		}
+		if h.freed {
+			_ = h.admitHeld() // likewise
 		}
 	}
 }
@@ -526,7 +576,7 @@ func (h *Head) saveJob(id string, rec jobs.Record) error {
 	}
 	if rec.State.Over() {
 		h.dropSecrets(id)
-		if !was.Over() {
+		if h.freed = true; !was.Over() {
 			h.releasePack(r.Value.Job)
 		}
 		h.trim()

@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -47,7 +48,7 @@ func (b *tokenBook) Lookup(_ context.Context, id string) (rpc.Record, error) {
 	if !ok || r.Value.Kind != pki.Access {
 		return rpc.Record{}, fault.New(fault.NotFound, "no access token %s", id)
 	}
-	return rpc.Record{Hash: r.Value.Hash, Scope: r.Value.Scope, Ends: r.Value.Ends, Revoked: r.Value.Revoked, Replaced: b.replaced(r.Value)}, nil
+	return rpc.Record{Hash: r.Value.Hash, Scope: r.Value.Scope, Ends: r.Value.Ends, Revoked: r.Value.Revoked, Replaced: b.replaced(r.Value), Owner: cmp.Or(r.Value.Owner, id), Project: r.Value.Project}, nil
 }
 
 // replaced says that a token names an authority that is believed no more: who has the key of that
@@ -91,8 +92,8 @@ const (
 	mostTokens = 10_000
 )
 
-// token makes one, and keeps what is known of it. Tokens that ended a day ago are dropped.
-func (h *Head) token(ctx context.Context, kind pki.Kind, scope rpc.Scope, ttl time.Duration, name string) (pki.Token, records.Record[tokenRecord], error) {
+// token makes one, and keeps what is known of it: v, and what belongs to it. Tokens that ended a day ago are dropped.
+func (h *Head) token(ctx context.Context, v tokenRecord, ttl time.Duration) (pki.Token, records.Record[tokenRecord], error) {
 	var r records.Record[tokenRecord]
 	now := time.Now().UTC()
 	old := h.tokens.list()
@@ -106,16 +107,21 @@ func (h *Head) token(ctx context.Context, kind pki.Kind, scope rpc.Scope, ttl ti
 	if len(old) >= mostTokens {
 		return pki.Token{}, r, fault.New(fault.Exhausted, "there are %d tokens: revoke some", len(old))
 	}
-	t, err := pki.NewToken(kind, strings.ToLower(rand.Text())[:10], h.ca.Pin())
+	t, err := pki.NewToken(v.Kind, strings.ToLower(rand.Text())[:10], h.ca.Pin())
 	if err != nil {
 		return t, r, err
 	}
 	r.ID = t.ID
-	r.Value = tokenRecord{Kind: kind, Scope: scope, Name: name, Hash: t.Hash(), Names: t.Pin, Created: now}
+	r.Value = v
+	r.Value.Hash, r.Value.Names, r.Value.Created = t.Hash(), t.Pin, now
 	if ttl > 0 {
 		r.Value.Ends = now.Add(ttl)
 	}
-	if err := h.commit(h.t.tokens.PutOp(r)); err != nil {
+	kind := v.Kind.String()
+	if v.Kind == pki.Access {
+		kind = strings.Join(slices.DeleteFunc([]string{v.Scope.String(), v.Owner, v.Project}, func(s string) bool { return s == "" }), " ")
+	}
+	if err := h.commitAudited(h.noting(ctx, "create-token", what{Kind: "token", ID: r.ID, Detail: prefix(kind+" "+v.Name, mostAuditText)}), h.t.tokens.PutOp(r)); err != nil {
 		return t, r, err
 	}
 	if r, err = read(h, h.t.tokens, t.ID); err == nil {
@@ -126,7 +132,7 @@ func (h *Head) token(ctx context.Context, kind pki.Kind, scope rpc.Scope, ttl ti
 
 // JoinToken makes a token for one node, good for an hour.
 func (h *Head) JoinToken(ctx context.Context) (pki.Token, error) {
-	t, _, err := h.token(ctx, pki.Join, rpc.None, joinTTL, "start --head")
+	t, _, err := h.token(ctx, tokenRecord{Kind: pki.Join, Name: "start --head"}, joinTTL)
 	return t, err
 }
 
@@ -247,11 +253,13 @@ func (h *Head) newNode(ctx context.Context, inv *pb.Inventory, address string, l
 		r.Value.Authority = h.ca.Pin()
 	}
 	ops := []records.Op{h.t.nodes.PutOp(r)}
+	joined := entry(rpc.PeerOf(ctx), "join", what{Kind: "node", ID: id, Detail: inv.GetName()}, "ok")
 	if t != nil {
+		joined.ID = t.ID
 		t.Value.UsedBy, t.Value.Key = id, key
 		ops = append(ops, h.t.tokens.PutOp(*t))
 	}
-	if err := h.commit(ops...); err != nil {
+	if err := h.commitAudited(h.audits.note(joined), ops...); err != nil {
 		return "", err
 	}
 	if r, err = read(h, h.t.nodes, id); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/term"
 )
@@ -106,7 +107,7 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 		var over bool
 		var changed chan struct{}
 		if err := h.do(ctx, func() error {
-			r, err := h.jobNamed(q.GetJob())
+			r, err := h.jobFor(rpc.PeerOf(ctx), q.GetJob())
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package head
 import (
 	"bytes"
 	"crypto/sha256"
+	"math"
 	"testing"
 
 	"github.com/penstock-data/penstock/cluster/internal/packs"
@@ -18,7 +19,7 @@ func TestPackOfAJobThatWaits(t *testing.T) {
 		b := bytes.Repeat([]byte{i}, 1000)
 		sum := sha256.Sum256(b)
 		hash := packs.Hash(hexOf(sum[:]))
-		return hash, h.packs.Put(t.Context(), hash, bytes.NewReader(b))
+		return hash, h.packs.Put(t.Context(), hash, bytes.NewReader(b), packs.Share{Key: by{}.packs()[0], Most: math.MaxInt64})
 	}
 	fill := func(from byte) { // more than the head keeps
 		t.Helper()

@@ -38,32 +38,29 @@ type pastRecord struct {
 // past is the submissions of jobs that are not remembered any more.
 type past struct {
 	job, id map[string]*records.Record[submissionRecord] // by job, and by id of submission
-	order   []*records.Record[submissionRecord]          // the first that ended first
+	order   fair[*records.Record[submissionRecord]]      // by who submitted them
 }
 
 func newPast(all []records.Record[submissionRecord]) past {
 	p := past{job: map[string]*records.Record[submissionRecord]{}, id: map[string]*records.Record[submissionRecord]{}}
-	for _, r := range all {
-		if r.Value.Past != nil {
-			p.add(r)
-		}
-	}
-	slices.SortStableFunc(p.order, func(a, b *records.Record[submissionRecord]) int {
+	all = slices.DeleteFunc(all, func(r records.Record[submissionRecord]) bool { return r.Value.Past == nil })
+	slices.SortStableFunc(all, func(a, b records.Record[submissionRecord]) int {
 		return cmp.Or(a.Value.Past.Ended.Compare(b.Value.Past.Ended), compareIDs(a.Value.Job, b.Value.Job))
 	})
+	for _, r := range all {
+		p.add(r)
+	}
 	return p
 }
 
 func (p *past) add(r records.Record[submissionRecord]) {
 	p.job[r.Value.Job], p.id[r.ID] = &r, &r
-	p.order = append(p.order, &r)
+	p.order.add(r.Value.By.Owner, &r)
 }
 
-// drop takes out the first.
+// drop takes out the first that has to go.
 func (p *past) drop() {
-	r := p.order[0]
-	p.order[0] = nil
-	p.order = p.order[1:]
+	r := p.order.drop().entry
 	delete(p.job, r.Value.Job)
 	delete(p.id, r.ID)
 }
@@ -76,47 +73,60 @@ func (p *past) named(name string) *records.Record[submissionRecord] {
 // state is what is known of such a job.
 func (v submissionRecord) state(id string) *pb.JobState {
 	x := v.Past
-	return &pb.JobState{Id: v.Job, Job: &pb.Job{Submission: id, Name: x.Name}, State: string(x.State), Why: x.Why, Attempts: x.Attempt, Code: x.Code,
+	return &pb.JobState{Owner: v.By.Owner, Token: v.By.Token, Project: v.By.Project, Id: v.Job, Job: &pb.Job{Submission: id, Name: x.Name}, State: string(x.State), Why: x.Why, Attempts: x.Attempt, Code: x.Code,
 		SubmittedUnixNanos: nanos(x.Submitted), StartedUnixNanos: nanos(x.Started), EndedUnixNanos: nanos(x.Ended)}
 }
 
-// trim removes the records of jobs that have been over for longest, beyond KeepJobs; what stays of those that were submitted with an id is how they ended.
+// trim removes the records of jobs that have been over for longest, beyond KeepJobs, of the owner who has most of them; what stays of those that were submitted with an id is how they ended.
 func (h *Head) trim() {
 	for {
-		var oldest *records.Record[jobRecord]
+		type ended struct {
+			n      int
+			oldest *records.Record[jobRecord]
+		}
+		of := map[string]ended{}
 		over := 0
 		for _, r := range h.jobs {
 			if r.Value.Record.State.Over() {
 				over++
-				if oldest == nil || r.Value.Ended.Before(oldest.Value.Ended) {
-					oldest = r
+				e := of[r.Value.By.Owner]
+				if e.n++; e.oldest == nil || r.Value.Ended.Before(e.oldest.Value.Ended) {
+					e.oldest = r
 				}
+				of[r.Value.By.Owner] = e
 			}
 		}
+		var most ended
+		for _, e := range of {
+			if e.n > most.n || e.n == most.n && e.oldest.Value.Ended.Before(most.oldest.Value.Ended) {
+				most = e
+			}
+		}
+		oldest := most.oldest
 		if over <= h.cfg.KeepJobs || over <= h.cfg.KeepJobs+mostRecent && time.Since(oldest.Value.Ended) < keepFor {
 			return
 		}
 		ops := []records.Op{h.t.jobs.DeleteOp(oldest.ID, oldest.Revision)}
-		var ended *records.Record[submissionRecord]
+		var was *records.Record[submissionRecord]
 		if s := oldest.Value.Job.GetSubmission(); s != "" {
 			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
 				v := oldest.Value
 				why, _, _ := strings.Cut(v.Record.Why, "\n")
 				r.Value.Past = &pastRecord{Name: v.Job.GetName(), State: v.Record.State, Why: prefix(why, mostWhy), Attempt: v.Record.Attempt, Code: v.Record.Code,
 					Submitted: v.Submitted, Started: v.Started, Ended: v.Ended}
-				ended = &r
+				was = &r
 				ops = append(ops, h.t.submissions.PutOp(r))
 			}
 		}
 		revision, err := h.store.Txn(h.ctx, ops...)
 		if gone(h, h.t.jobs, oldest.ID, err) {
 			err = nil
-			if ended != nil {
+			if was != nil {
 				var r records.Record[submissionRecord]
-				if r, err = h.t.submissions.Get(h.ctx, ended.ID); r.Value.Past == nil {
-					ended = nil
+				if r, err = h.t.submissions.Get(h.ctx, was.ID); r.Value.Past == nil {
+					was = nil
 				} else {
-					ended, revision = &r, r.Revision
+					was, revision = &r, r.Revision
 				}
 			}
 		}
@@ -126,12 +136,12 @@ func (h *Head) trim() {
 		}
 		delete(h.jobs, oldest.ID)
 		h.core.Forget(oldest.ID)
-		if ended != nil {
-			ended.Revision = revision
-			h.past.add(*ended)
+		if was != nil {
+			was.Revision = revision
+			h.past.add(*was)
 		}
-		for len(h.past.order) > mostPast {
-			r := h.past.order[0]
+		for h.past.order.n > mostPast {
+			r := h.past.order.first()
 			if err := h.t.submissions.Delete(h.ctx, r.ID, r.Revision); err != nil && !gone(h, h.t.submissions, r.ID, err) {
 				h.log.Warn("an id of submission stays on record", "id", r.ID, "err", err)
 				return

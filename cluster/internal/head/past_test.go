@@ -151,7 +151,7 @@ func TestPastSubmissions(t *testing.T) {
 	if r := p.submit("once", "/bin/true"); r.GetExisted() || r.GetJob() != "j5" {
 		t.Errorf("%v", r)
 	}
-	if n := len(p.past.order); n != mostPast || len(p.past.job) != n || len(p.past.id) != n {
+	if n := p.past.order.n; n != mostPast || len(p.past.job) != n || len(p.past.id) != n {
 		t.Errorf("%d, %d, %d", n, len(p.past.job), len(p.past.id))
 	}
 }

@@ -47,7 +47,7 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 		var now *pb.Cluster
 		var changed chan struct{}
 		if err := h.do(ctx, func() error {
-			now, changed = h.state(), h.changed
+			now, changed = h.state(rpc.PeerOf(ctx)), h.changed
 			return nil
 		}); err != nil {
 			return err
@@ -83,8 +83,8 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 	}
 }
 
-// state is what status shows.
-func (h *Head) state() *pb.Cluster {
+// state is what status shows p.
+func (h *Head) state(p rpc.Peer) *pb.Cluster {
 	c := &pb.Cluster{Id: h.id, Version: h.cfg.Version, UnixNanos: time.Now().UnixNano()}
 	for _, id := range sortedIDs(h.nodes) {
 		n := h.nodes[id]
@@ -98,8 +98,16 @@ func (h *Head) state() *pb.Cluster {
 	}
 	for _, w := range h.core.Waiting() {
 		job := jobOf(w.Demand)
-		if r := h.jobs[job]; r != nil {
+		if r := h.jobs[job]; r != nil && sees(p, r.Value.By.Project) {
 			c.Waiting = append(c.Waiting, &pb.Waiting{Job: job, Why: w.Why, SinceUnixNanos: nanos(r.Value.Submitted)})
+		}
+	}
+	if len(h.held) > 0 {
+		admitted := h.admitted()
+		for _, job := range sortedIDs(h.held) {
+			if r := h.jobs[job]; sees(p, r.Value.By.Project) {
+				c.Waiting = append(c.Waiting, &pb.Waiting{Job: job, Why: h.waitsFor(r.Value.By, admitted), SinceUnixNanos: nanos(r.Value.Submitted)})
+			}
 		}
 	}
 	return c
@@ -125,15 +133,15 @@ func graceOf(ms int64) time.Duration {
 
 // Drain takes no new work to a node, and ends what runs there.
 func (c controlServer) Drain(ctx context.Context, q *pb.DrainRequest) (*pb.Empty, error) {
-	return &pb.Empty{}, c.onNode(ctx, q.GetNode(), core.Drain, graceOf(q.GetGraceMs()))
+	return &pb.Empty{}, c.onNode(ctx, "drain", q.GetNode(), core.Drain, graceOf(q.GetGraceMs()))
 }
 
 // Undrain gives it work again.
 func (c controlServer) Undrain(ctx context.Context, q *pb.DrainRequest) (*pb.Empty, error) {
-	return &pb.Empty{}, c.onNode(ctx, q.GetNode(), core.Undrain, 0)
+	return &pb.Empty{}, c.onNode(ctx, "undrain", q.GetNode(), core.Undrain, 0)
 }
 
-func (c controlServer) onNode(ctx context.Context, name string, k core.EventKind, grace time.Duration) error {
+func (c controlServer) onNode(ctx context.Context, action, name string, k core.EventKind, grace time.Duration) error {
 	return c.h.do(ctx, func() error {
 		id, err := c.h.nodeNamed(name)
 		if err != nil {
@@ -142,8 +150,16 @@ func (c controlServer) onNode(ctx context.Context, name string, k core.EventKind
 		if s := c.h.nodes[id].Value.State; s == core.Gone || s == core.Left {
 			return fault.New(fault.Invalid, "node %s is %s", id, s)
 		}
+		if err := c.h.audit(ctx, action, c.h.nodeObject(id), nil); err != nil {
+			return err
+		}
 		return c.h.step(core.Event{Kind: k, Node: place.Node{ID: place.NodeID(id)}, Grace: grace})
 	})
+}
+
+// nodeObject is a node in an entry of what was done.
+func (h *Head) nodeObject(id string) what {
+	return what{Kind: "node", ID: id, Detail: h.nodes[id].Value.Inventory.GetName()}
 }
 
 // Shutdown asks agents to end what they run, and themselves; with all the head ends too.
@@ -155,6 +171,9 @@ func (c controlServer) Shutdown(ctx context.Context, q *pb.ShutdownRequest) (*pb
 		var ids []string
 		switch {
 		case q.GetAll():
+			if err := h.audit(ctx, "shutdown", what{Kind: "cluster", ID: h.id}, nil); err != nil {
+				return err
+			}
 			again, h.stopping = h.stopping, true
 			for id, s := range h.sessions {
 				if s != nil {
@@ -168,6 +187,9 @@ func (c controlServer) Shutdown(ctx context.Context, q *pb.ShutdownRequest) (*pb
 			}
 			if h.nodes[id].Value.Local {
 				return fault.New(fault.Invalid, "node %s is the head's own: stop the head (penstock stop --all), or drain it", id)
+			}
+			if err := h.audit(ctx, "shutdown", h.nodeObject(id), nil); err != nil {
+				return err
 			}
 			if h.sessions[id] == nil {
 				if err := h.step(core.Event{Kind: core.Leave, Node: place.Node{ID: place.NodeID(id)}}); err != nil {
@@ -224,29 +246,43 @@ func (c controlServer) CreateToken(ctx context.Context, q *pb.CreateTokenRequest
 	if len(q.GetName()) > 200 {
 		return nil, fault.New(fault.Invalid, "the name of a token has up to 200 bytes")
 	}
-	kind, scope := pki.Join, rpc.None
+	v := tokenRecord{Kind: pki.Join, Name: q.GetName(), Owner: q.GetOwner(), Project: q.GetProject()}
 	switch q.GetKind() {
 	case "join":
+		if v.Owner != "" || v.Project != "" {
+			return nil, fault.New(fault.Invalid, "owners and projects are of tokens for access")
+		}
 		ttl = cmp.Or(ttl, joinTTL)
 	case "access":
-		kind = pki.Access
+		v.Kind = pki.Access
 		ttl = cmp.Or(ttl, 90*24*time.Hour)
 		var err error
-		if scope, err = rpc.ParseScope(q.GetScope()); err != nil {
+		if v.Scope, err = rpc.ParseScope(q.GetScope()); err != nil {
 			return nil, err
+		}
+		if v.Owner != "" {
+			if err := checkOwner(ofOwner, v.Owner); err != nil {
+				return nil, err
+			}
+		}
+		if v.Project != "" && v.Scope == rpc.Admin {
+			return nil, fault.New(fault.Invalid, "a token of scope admin is for all projects")
 		}
 	default:
 		return nil, fault.New(fault.Invalid, "a token is for join or for access, not for %q", q.GetKind())
 	}
 	var t pki.Token
 	err := c.h.do(ctx, func() (err error) {
-		t, _, err = c.h.token(ctx, kind, scope, ttl, q.GetName())
+		if v.Project != "" && c.h.quotas[quotaKey{ofProject, v.Project}] == nil {
+			return fault.New(fault.NotFound, "there is no project %s: make it first (penstock project set %s)", v.Project, v.Project)
+		}
+		t, _, err = c.h.token(ctx, v, ttl)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.h.log.Info(fmt.Sprintf("%v made %v", rpc.PeerOf(ctx), t), "scope", scope)
+	c.h.log.Info(fmt.Sprintf("%v made %v", rpc.PeerOf(ctx), t), "scope", v.Scope)
 	return &pb.CreateTokenReply{Token: t.Reveal()}, nil
 }
 
@@ -254,7 +290,7 @@ func wireToken(r records.Record[tokenRecord], believed string) *pb.Token {
 	v := r.Value
 	t := &pb.Token{Id: r.ID, Kind: v.Kind.String(), Name: v.Name, CreatedUnixNanos: nanos(v.Created), ExpiresUnixNanos: nanos(v.Ends), UsedBy: v.UsedBy, Revoked: v.Revoked, Authority: v.Names.String(), Believed: believed}
 	if v.Kind == pki.Access {
-		t.Scope = v.Scope.String()
+		t.Scope, t.Owner, t.Project = v.Scope.String(), cmp.Or(v.Owner, r.ID), v.Project
 	}
 	return t
 }
@@ -276,21 +312,24 @@ func (c controlServer) RevokeToken(ctx context.Context, q *pb.RevokeTokenRequest
 			return fault.New(fault.NotFound, "no token %s (see penstock token list)", q.GetId())
 		}
 		r.Value.Revoked = true
-		r, err := write(c.h, c.h.t.tokens, r)
-		if err == nil {
+		err := c.h.commitAudited(c.h.noting(ctx, "revoke-token", what{Kind: "token", ID: r.ID, Detail: r.Value.Name}), c.h.t.tokens.PutOp(r))
+		if err != nil {
+			return err
+		}
+		if r, err = read(c.h, c.h.t.tokens, r.ID); err == nil {
 			c.h.tokens.put(r)
 		}
 		return err
 	})
 }
 
-// HasPack says whether a pack is here.
-func (c controlServer) HasPack(_ context.Context, q *pb.PackRequest) (*pb.HasPackReply, error) {
+// HasPack says whether a pack of the caller's is here: of others' nothing is told.
+func (c controlServer) HasPack(ctx context.Context, q *pb.PackRequest) (*pb.HasPackReply, error) {
 	hash, err := packs.ParseHash(q.GetSha256())
 	if err != nil {
 		return nil, err
 	}
-	return &pb.HasPackReply{Has: c.h.packs.Has(hash)}, nil
+	return &pb.HasPackReply{Has: c.h.packs.HasOf(byPeer(rpc.PeerOf(ctx)).packs()[0], hash)}, nil
 }
 
 // PutPack takes one.
@@ -303,7 +342,11 @@ func (c controlServer) PutPack(stream grpc.ClientStreamingServer[pb.Chunk, pb.Em
 	if err != nil {
 		return err
 	}
-	if err := c.h.packs.Put(stream.Context(), hash, &chunkReader{next: stream.Recv, rest: first.GetData()}); err != nil {
+	var shares []packs.Share
+	if err := c.h.do(stream.Context(), func() error { shares = c.h.shares(rpc.PeerOf(stream.Context())); return nil }); err != nil {
+		return err
+	}
+	if err := c.h.packs.Put(stream.Context(), hash, &chunkReader{next: stream.Recv, rest: first.GetData()}, shares...); err != nil {
 		return err
 	}
 	return stream.SendAndClose(&pb.Empty{})

@@ -49,6 +49,8 @@ type tokenRecord struct {
 	Created time.Time
 	Ends    time.Time
 	Revoked bool
+	Owner   string // of an access token; "": nobody but the token
+	Project string // of an access token; "": all
 	UsedBy  string // node, of a join token
 	Key     string // SHA-256 of the key that it was used for
 }
@@ -57,7 +59,7 @@ type tokenRecord struct {
 type jobRecord struct {
 	Job       *pb.Job // without secrets
 	Secrets   []string
-	Submitter string
+	By        by
 	Record    jobs.Record
 	Ran       []ran // the last attempts, the oldest first
 	Submitted time.Time
@@ -123,7 +125,8 @@ func after(rs []ran, r jobs.Record) []ran {
 // submissionRecord is of table submissions, by the id that the submitter gave.
 type submissionRecord struct {
 	Job    string
-	Digest string      // of what was submitted
+	Digest string // of what was submitted
+	By     by
 	Past   *pastRecord `json:",omitempty"` // nil: table jobs has the job
 }
 
@@ -137,11 +140,14 @@ type tables struct {
 	jobs        records.Table[jobRecord]
 	submissions records.Table[submissionRecord]
 	live        records.Table[liveRecord]
+	quotas      records.Table[quotaRecord]
+	audit       records.Table[auditRecord]
 }
 
 func tablesOf(s *records.Store) tables {
 	return tables{records.In[clusterRecord](s, "cluster"), records.In[nodeRecord](s, "nodes"), records.In[tokenRecord](s, "tokens"), records.In[jobRecord](s, "jobs"),
-		records.In[submissionRecord](s, "submissions"), records.In[liveRecord](s, "live")}
+		records.In[submissionRecord](s, "submissions"), records.In[liveRecord](s, "live"), records.In[quotaRecord](s, "quotas"),
+		records.In[auditRecord](s, "audit")}
 }
 
 // all reads a table, and says of which revision of the store it is.
@@ -219,17 +225,20 @@ func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Rec
 	return next, nil
 }
 
-// commit carries out a transaction that creates records of new ids, or fails and has not. Read the records again: their revisions may be of an earlier try.
-func (h *Head) commit(ops ...records.Op) error {
+// commit carries out a transaction that creates records of new ids, or fails and has not. It says which revision what was
+// written has, or 0 where that may be of an earlier try, whose answer was lost: read it again.
+func (h *Head) commit(ops ...records.Op) (revision int64, err error) {
 	maybe := false
-	return h.repeat(func() error {
-		_, err := h.store.Txn(h.ctx, ops...)
+	err = h.repeat(func() (err error) {
+		revision, err = h.store.Txn(h.ctx, ops...)
 		if fault.CodeOf(err) == fault.Exists && maybe { // done by an earlier try, whose answer was lost
+			revision = 0
 			return nil
 		}
 		maybe = true
 		return err
 	}, refused)
+	return revision, err
 }
 
 // read reads a record that is there.

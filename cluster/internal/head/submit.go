@@ -41,8 +41,8 @@ var (
 
 func jobOf(d place.DemandID) string { return jobs.Of(d) }
 
-// checkJob refuses what cannot be a job.
-func (h *Head) checkJob(j *pb.Job) error {
+// checkJob refuses what cannot be a job of b.
+func (h *Head) checkJob(j *pb.Job, b by) error {
 	size := 0
 	for i, a := range j.GetArgv() {
 		if strings.Contains(a, "\x00") {
@@ -108,8 +108,8 @@ func (h *Head) checkJob(j *pb.Job) error {
 		if err != nil {
 			return err
 		}
-		if !h.packs.Has(hash) {
-			return fault.New(fault.NotFound, "the head does not have pack %s: send it first", hash)
+		if !h.packs.HasOf(b.packs()[0], hash) {
+			return fault.New(fault.NotFound, "the head does not have pack %s of you: send it first", hash)
 		}
 	}
 	return nil
@@ -133,7 +133,8 @@ func (h *Head) digest(j *pb.Job) (string, error) {
 // Submit makes a job; again with the same id and content it is the same job.
 func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, error) {
 	h := c.h
-	if err := h.checkJob(q); err != nil {
+	b := byPeer(rpc.PeerOf(ctx))
+	if err := h.checkJob(q, b); err != nil {
 		return nil, err
 	}
 	sum, err := h.digest(q)
@@ -148,6 +149,8 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 			case fault.CodeOf(err) == fault.NotFound:
 			case err != nil:
 				return err
+			case !was.Value.By.changes(rpc.PeerOf(ctx)):
+				return fault.New(fault.Exists, "%s is the id of somebody else's submission: choose another id", q.GetSubmission())
 			case was.Value.Digest != sum:
 				return fault.New(fault.Exists, "%s was submitted before, as job %s, with other content: choose another id", q.GetSubmission(), was.Value.Job)
 			default:
@@ -155,22 +158,23 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 				return nil
 			}
 		}
-		alive := 0
-		for _, r := range h.jobs {
-			if !r.Value.Record.State.Over() {
-				alive++
-			}
+		stored := proto.CloneOf(q)
+		stored.Secrets = nil
+		var err error
+		if b.Project, stored.Name, err = h.projectOf(rpc.PeerOf(ctx), q.GetName()); err != nil {
+			return err
 		}
-		if alive >= mostJobs {
-			return fault.New(fault.Exhausted, "%d jobs wait or run, the most that a cluster has", alive)
+		if err := h.mayWait(b); err != nil {
+			return err
+		}
+		if err := h.mayHurry(b, time.Now()); err != nil {
+			return err
 		}
 		id, err := h.jobID(ctx)
 		if err != nil {
 			return err
 		}
-		stored := proto.CloneOf(q)
-		stored.Secrets = nil
-		r := records.Record[jobRecord]{ID: id, Value: jobRecord{Job: stored, Secrets: slices.Sorted(maps.Keys(q.GetSecrets())), Submitter: rpc.PeerOf(ctx).String(),
+		r := records.Record[jobRecord]{ID: id, Value: jobRecord{Job: stored, Secrets: slices.Sorted(maps.Keys(q.GetSecrets())), By: b,
 			Record: jobs.Record{State: jobs.Queued}, Submitted: time.Now().UTC()}}
 		if err := h.holdPack(q); err != nil { // it was there, but for others came since
 			return err
@@ -181,9 +185,9 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 		}
 		ops := []records.Op{h.t.jobs.PutOp(r)}
 		if q.GetSubmission() != "" {
-			ops = append(ops, h.t.submissions.PutOp(records.Record[submissionRecord]{ID: q.GetSubmission(), Value: submissionRecord{Job: id, Digest: sum}}))
+			ops = append(ops, h.t.submissions.PutOp(records.Record[submissionRecord]{ID: q.GetSubmission(), Value: submissionRecord{Job: id, Digest: sum, By: b}}))
 		}
-		if err := h.commit(ops...); err != nil {
+		if err := h.commitAudited(h.noting(ctx, "submit", what{Kind: "job", ID: id, Detail: stored.GetName()}), ops...); err != nil {
 			h.dropSecrets(id)
 			h.releasePack(q)
 			return err
@@ -193,7 +197,10 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 		}
 		h.jobs[id] = &r
 		reply.Job = id
-		return h.step(core.Event{Kind: core.Submit, Spec: r.Value.spec(id)})
+		if hash := packs.Hash(q.GetPack()); hash != "" {
+			h.packs.Share(hash, b.packs()...)
+		}
+		return h.admit(&r)
 	})
 	if err != nil {
 		return nil, err
@@ -213,7 +220,8 @@ func (h *Head) start(a core.Action) (*pb.Start, error) {
 		env = map[string]string{}
 	}
 	maps.Copy(env, secrets)
-	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Secrets: r.Value.Secrets, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(a.Process.Member), Devices: a.Devices}
+	s := &pb.Start{Process: a.Process.String(), Argv: r.Value.Job.GetArgv(), Env: env, Secrets: r.Value.Secrets, Pack: r.Value.Job.GetPack(), Limits: r.Value.resources(a.Process.Member), Devices: a.Devices,
+		LogBytes: h.logsOf(r.Value.By)}
 	if n := members(r.Value.Job); n > 1 {
 		s.Members, s.Data, s.Host = n, r.Value.Job.GetData().GetNodes(), h.host(a.Node, r.Value.Record.Placed)
 	}
@@ -290,9 +298,16 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 	h := c.h
 	list := &pb.JobList{}
 	err := h.do(ctx, func() error {
+		p := rpc.PeerOf(ctx)
 		waits := map[string]string{}
 		for _, w := range h.core.Waiting() {
 			waits[jobOf(w.Demand)] = w.Why
+		}
+		if len(h.held) > 0 {
+			admitted := h.admitted()
+			for id := range h.held {
+				waits[id] = h.waitsFor(h.jobs[id].Value.By, admitted)
+			}
 		}
 		ids := q.GetJobs()
 		if len(ids) == 0 {
@@ -302,13 +317,14 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 				at, _ := slices.BinarySearchFunc(ids, q.GetBefore(), func(a, b string) int { return -compareIDs(a, b) })
 				ids = slices.DeleteFunc(ids[at:], func(id string) bool { return id == q.GetBefore() })
 			}
+			ids = slices.DeleteFunc(ids, func(id string) bool { return !sees(p, h.jobs[id].Value.By.Project) })
 		}
 		size := 0
 		for _, name := range ids {
 			var s *pb.JobState
-			if r, err := h.jobNamed(name); err == nil {
+			if r, err := h.jobFor(p, name); err == nil {
 				s = h.jobState(r, waits[r.ID])
-			} else if was := h.past.named(name); was != nil {
+			} else if was := h.past.named(name); was != nil && sees(p, was.Value.By.Project) {
 				s = was.Value.state(was.ID)
 			} else {
 				return err
@@ -337,7 +353,7 @@ func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
 	if was := h.past.named(name); was != nil {
 		return nil, fault.New(fault.NotFound, "job %s (%s) has %s, and only that is remembered of it (start --keep-jobs)", was.Value.Job, was.ID, was.Value.Past.State)
 	}
-	return nil, fault.New(fault.NotFound, "no job %s (see penstock jobs)", name)
+	return nil, noJob(name)
 }
 
 func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
@@ -350,7 +366,8 @@ func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState
 	for k := range j.Env { // values may be anything
 		j.Env[k] = ""
 	}
-	s := &pb.JobState{Id: r.ID, Job: j, State: string(v.Record.State), Why: v.Record.Why, Attempts: v.Record.Attempt, SubmittedUnixNanos: nanos(v.Submitted), StartedUnixNanos: nanos(v.Started),
+	j.Pack = "" // it is for who has it
+	s := &pb.JobState{Owner: v.By.Owner, Token: v.By.Token, Project: v.By.Project, Id: r.ID, Job: j, State: string(v.Record.State), Why: v.Record.Why, Attempts: v.Record.Attempt, SubmittedUnixNanos: nanos(v.Submitted), StartedUnixNanos: nanos(v.Started),
 		EndedUnixNanos: nanos(v.Ended), Code: v.Record.Code, Failures: map[string]int64{}}
 	for c, n := range v.Record.Failures {
 		s.Failures[string(c)] = n
@@ -370,14 +387,24 @@ func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState
 
 // StopJob ends a job. One that is over stays as it is.
 func (c controlServer) StopJob(ctx context.Context, q *pb.StopJobRequest) (*pb.Empty, error) {
-	return &pb.Empty{}, c.h.do(ctx, func() error {
-		r, err := c.h.jobNamed(q.GetJob())
+	h, p := c.h, rpc.PeerOf(ctx)
+	return &pb.Empty{}, h.do(ctx, func() error {
+		r, err := h.jobFor(p, q.GetJob())
 		if err != nil {
-			if c.h.past.named(q.GetJob()) != nil {
-				return nil
+			if was := h.past.named(q.GetJob()); was != nil && sees(p, was.Value.By.Project) {
+				return was.Value.By.mayChange(p, was.Value.Job)
 			}
 			return err
 		}
-		return c.h.step(core.Event{Kind: core.Stop, Job: r.ID, Grace: graceOf(q.GetGraceMs())})
+		if err := r.Value.By.mayChange(p, r.ID); err != nil || r.Value.Record.State.Over() {
+			return err
+		}
+		if err := h.audit(ctx, "stop", what{Kind: "job", ID: r.ID, Detail: r.Value.Job.GetName()}, nil); err != nil {
+			return err
+		}
+		if h.held[r.ID] {
+			return h.stopHeld(r.ID)
+		}
+		return h.step(core.Event{Kind: core.Stop, Job: r.ID, Grace: graceOf(q.GetGraceMs())})
 	})
 }

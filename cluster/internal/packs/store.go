@@ -26,16 +26,25 @@ type Store struct {
 
 	mu    sync.Mutex
 	packs map[Hash]*kept
-	holds map[Hash]int // that are not removed for others, whether they are there or not
-	bytes int64        // of all packs
-	half  int64        // bytes of those that are being written
-	uses  int64        // counts, for which was used last
+	holds map[Hash]int     // that are not removed for others, whether they are there or not
+	bytes int64            // of all packs
+	half  map[string]int64 // bytes of those that are being written, by the key of who sends them
+	taken map[string]int64 // bytes of those that are there, by the keys of their shares
+	uses  int64            // counts, for which was used last
 }
 
 type kept struct {
 	size  int64
 	used  int64
-	inUse int // readers: not removed meanwhile
+	inUse int      // readers: not removed meanwhile
+	of    []string // keys of the shares that it takes room of; none: it was there when the store was opened, and nobody has asked for it since
+}
+
+// Share is whose room a pack takes. Packs of one share never push out those of another: what has to go is of whoever has most.
+type Share struct {
+	Key  string
+	Most int64  // bytes of all its packs
+	Of   string // what errors call it, with who can raise Most
 }
 
 const temp = ".tmp-"
@@ -43,7 +52,7 @@ const temp = ".tmp-"
 // OpenStore opens the store in dir, which it makes (mode 0700) where there is none, and removes what an earlier process left half written. limit is how many bytes of packs are kept: beyond it
 // those that were used longest ago are removed, but for what is held; 0 is no limit. Each of held is held once, as by Hold, whether it is there or not.
 func OpenStore(dir string, limit int64, l Limits, held ...Hash) (*Store, error) {
-	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*kept{}, holds: map[Hash]int{}}
+	s := &Store{dir: dir, limit: limit, limits: l.orDefault(), packs: map[Hash]*kept{}, holds: map[Hash]int{}, half: map[string]int64{}, taken: map[string]int64{}}
 	for _, h := range held {
 		s.holds[h]++
 	}
@@ -98,6 +107,30 @@ func (s *Store) Has(h Hash) bool {
 	return s.packs[h] != nil
 }
 
+// HasOf says whether the store has a pack that who has the key has sent, or a job of his has needed since the store was opened: who only knows a hash has no part of it.
+func (s *Store) HasOf(key string, h Hash) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.packs[h]
+	return p != nil && slices.Contains(p.of, key)
+}
+
+// Share adds the keys of shares to a pack, which may not be there.
+func (s *Store) Share(h Hash, keys ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.packs[h]; p != nil {
+		s.share(p, keys)
+	}
+}
+
+// Bytes are those of the packs of a share.
+func (s *Store) Bytes(key string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken[key]
+}
+
 // Hold keeps a pack until Release was called as often as Hold: it is not removed for others. What is not there is [fault.NotFound], and not held.
 func (s *Store) Hold(h Hash) error {
 	s.mu.Lock()
@@ -122,15 +155,16 @@ func (s *Store) Release(h Hash) {
 }
 
 // Put keeps the pack that r reads to its end, if it is that of h. It is there complete or not at all. What is there already is not written again, nor is r read.
-// Packs that are being written may take as much again as the store's limit (or one pack's, where that is more); what does not fit, there, beside what is held or on the disk, is [fault.Exhausted].
-func (s *Store) Put(ctx context.Context, h Hash, r io.Reader) error {
+// Packs that are being written may take as much again as the store's limit (or one pack's, where that is more), those of one sender half of that; what does not fit, there, in the shares, beside what is held or on the disk, is [fault.Exhausted].
+// What is there and takes no room of the first share yet is read all the same: who sends it has it.
+func (s *Store) Put(ctx context.Context, h Hash, r io.Reader, shares ...Share) error {
 	if _, err := ParseHash(string(h)); err != nil {
 		return err
 	}
-	if s.Has(h) {
+	if len(shares) == 0 && s.Has(h) || len(shares) > 0 && s.HasOf(shares[0].Key, h) {
 		return nil
 	}
-	return s.write(func(w io.Writer) (Hash, error) {
+	return s.write(shares, func(w io.Writer) (Hash, error) {
 		sum := sha256.New()
 		n, err := io.Copy(io.MultiWriter(w, sum), io.LimitReader(reader{ctx, r}, s.limits.Packed+1))
 		if err != nil {
@@ -148,7 +182,7 @@ func (s *Store) Put(ctx context.Context, h Hash, r io.Reader) error {
 
 // Create packs a folder into the store.
 func (s *Store) Create(ctx context.Context, dir string) (info Info, err error) {
-	err = s.write(func(w io.Writer) (Hash, error) {
+	err = s.write(nil, func(w io.Writer) (Hash, error) {
 		info, err = Create(ctx, dir, w, s.limits)
 		return info.Hash, err
 	})
@@ -156,13 +190,20 @@ func (s *Store) Create(ctx context.Context, dir string) (info Info, err error) {
 }
 
 // write has fill write a new file, and puts it under the name that fill gives.
-func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
+func (s *Store) write(shares []Share, fill func(io.Writer) (Hash, error)) error {
 	f, err := os.CreateTemp(s.dir, temp)
 	if err != nil {
 		return place(s.dir, full(err))
 	}
 	defer os.Remove(f.Name()) // after the rename there is none
 	out := &writing{f: f, s: s}
+	var keys []string
+	for _, x := range shares {
+		keys = append(keys, x.Key)
+	}
+	if len(keys) > 0 {
+		out.key = keys[0]
+	}
 	defer out.done()
 	h, err := fill(out)
 	if err == nil {
@@ -180,8 +221,12 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.packs[h] != nil {
-		return nil // another was faster
+	if err := s.fit(h, fi.Size(), shares); err != nil {
+		return err
+	}
+	if p := s.packs[h]; p != nil { // another was faster, or had it before
+		s.share(p, keys)
+		return nil
 	}
 	if err := s.room(h, fi.Size()); err != nil {
 		return err
@@ -190,6 +235,7 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 		return place(s.dir, err)
 	}
 	s.add(h, fi.Size())
+	s.share(s.packs[h], keys)
 	err = syncDir(s.dir)
 	s.trim()
 	return err
@@ -197,18 +243,24 @@ func (s *Store) write(fill func(io.Writer) (Hash, error)) error {
 
 // writing counts what is on disk of packs that are not there yet.
 type writing struct {
-	f *os.File
-	s *Store
-	n int64
+	f   *os.File
+	s   *Store
+	key string // of who sends it
+	n   int64
 }
 
 func (w *writing) Write(b []byte) (int, error) {
 	w.s.mu.Lock()
-	if w.s.limit > 0 && w.s.half+int64(len(b)) > max(w.s.limit, w.s.limits.Packed) {
+	var all int64
+	for _, n := range w.s.half {
+		all += n
+	}
+	n := int64(len(b))
+	if w.s.limit > 0 && (all+n > max(w.s.limit, w.s.limits.Packed) || w.key != "" && w.s.half[w.key]+n > max(w.s.limit/2, w.s.limits.Packed)) {
 		w.s.mu.Unlock()
 		return 0, fault.New(fault.Exhausted, "too many packs are being stored at once: try again")
 	}
-	w.s.half += int64(len(b))
+	w.s.half[w.key] += n
 	w.n += int64(len(b))
 	w.s.mu.Unlock()
 	return w.f.Write(b)
@@ -216,7 +268,9 @@ func (w *writing) Write(b []byte) (int, error) {
 
 func (w *writing) done() {
 	w.s.mu.Lock()
-	w.s.half -= w.n
+	if w.s.half[w.key] -= w.n; w.s.half[w.key] == 0 {
+		delete(w.s.half, w.key)
+	}
 	w.s.mu.Unlock()
 }
 
@@ -266,7 +320,49 @@ func (s *Store) room(h Hash, size int64) error {
 	return nil
 }
 
-// add, drop, touch, trim and room want the lock.
+// fit makes room for a pack in the shares that it is to take room of, by taking others of theirs out that nobody needs; where that is not enough it is an error.
+func (s *Store) fit(h Hash, size int64, shares []Share) error {
+	if p := s.packs[h]; p != nil {
+		shares = slices.DeleteFunc(slices.Clone(shares), func(x Share) bool { return slices.Contains(p.of, x.Key) })
+	}
+	for _, x := range shares {
+		for s.taken[x.Key] > x.Most-size {
+			oldest := s.oldest(func(other Hash, p *kept) bool { return other != h && slices.Contains(p.of, x.Key) })
+			if oldest == "" {
+				return fault.New(fault.Exhausted, "a pack of %d bytes does not fit: those of jobs that wait or run take %d of %d bytes of %s", size, s.taken[x.Key], x.Most, x.Of)
+			}
+			p := s.packs[oldest]
+			p.of = slices.DeleteFunc(p.of, func(k string) bool { return k == x.Key })
+			s.taken[x.Key] -= p.size
+			if len(p.of) == 0 && !s.remove(oldest) {
+				return fault.New(fault.Unavailable, "pack %s cannot be removed: see the folder %s", oldest, s.dir)
+			}
+		}
+	}
+	return nil
+}
+
+// share adds keys to a pack.
+func (s *Store) share(p *kept, keys []string) {
+	for _, k := range keys {
+		if !slices.Contains(p.of, k) {
+			p.of = append(p.of, k)
+			s.taken[k] += p.size
+		}
+	}
+}
+
+// oldest is the pack that was used longest ago of those that may be removed.
+func (s *Store) oldest(of func(Hash, *kept) bool) (oldest Hash) {
+	for h, p := range s.packs {
+		if p.inUse == 0 && s.holds[h] == 0 && (oldest == "" || p.used < s.packs[oldest].used) && of(h, p) {
+			oldest = h
+		}
+	}
+	return oldest
+}
+
+// add, drop, remove, touch, trim, room, fit, share and oldest want the lock.
 func (s *Store) add(h Hash, size int64) {
 	s.uses++
 	s.packs[h] = &kept{size: size, used: s.uses}
@@ -274,8 +370,23 @@ func (s *Store) add(h Hash, size int64) {
 }
 
 func (s *Store) drop(h Hash) {
-	s.bytes -= s.packs[h].size
+	p := s.packs[h]
+	s.bytes -= p.size
+	for _, k := range p.of {
+		if s.taken[k] -= p.size; s.taken[k] == 0 {
+			delete(s.taken, k)
+		}
+	}
 	delete(s.packs, h)
+}
+
+// remove says whether it could.
+func (s *Store) remove(h Hash) bool {
+	if err := os.Remove(s.path(h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	s.drop(h)
+	return true
 }
 
 // touch makes it the last used, in the file system too: another process goes on from there.
@@ -286,22 +397,23 @@ func (s *Store) touch(h Hash, p *kept) {
 	os.Chtimes(s.path(h), now, now) // only an order of removal is lost
 }
 
-// trim removes packs until the limit is kept, but for the last used one and those that are read or held.
+// trim removes packs until the limit is kept, but for the last used one and those that are read or held: those that nobody asked for, then those of the share that has most.
 func (s *Store) trim() {
 	for s.limit > 0 && s.bytes > s.limit {
-		var oldest Hash
-		for h, p := range s.packs {
-			if p.inUse == 0 && s.holds[h] == 0 && p.used != s.uses && (oldest == "" || p.used < s.packs[oldest].used) {
-				oldest = h
-			}
-		}
+		free := func(p *kept) bool { return p.used != s.uses }
+		oldest := s.oldest(func(_ Hash, p *kept) bool { return free(p) && len(p.of) == 0 })
 		if oldest == "" {
-			return
+			var most string
+			for h, p := range s.packs { // of those that have something that may go
+				if p.inUse == 0 && s.holds[h] == 0 && free(p) && (most == "" || s.taken[p.of[0]] > s.taken[most]) {
+					most = p.of[0]
+				}
+			}
+			oldest = s.oldest(func(_ Hash, p *kept) bool { return free(p) && len(p.of) > 0 && p.of[0] == most })
 		}
-		if err := os.Remove(s.path(oldest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if oldest == "" || !s.remove(oldest) {
 			return // it stays, and is tried again at the next
 		}
-		s.drop(oldest)
 	}
 }
 

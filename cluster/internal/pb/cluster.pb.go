@@ -602,7 +602,7 @@ type FromAgent_Listening struct {
 }
 
 type FromAgent_Certified struct {
-	Certified *Certified `protobuf:"bytes,30,opt,name=certified,proto3,oneof"`
+	Certified *Certified `protobuf:"bytes,8,opt,name=certified,proto3,oneof"`
 }
 
 func (*FromAgent_Hello) isFromAgent_Say() {}
@@ -792,7 +792,7 @@ type FromHead_Peers struct {
 }
 
 type FromHead_Believed struct {
-	Believed *Believed `protobuf:"bytes,30,opt,name=believed,proto3,oneof"`
+	Believed *Believed `protobuf:"bytes,9,opt,name=believed,proto3,oneof"`
 }
 
 func (*FromHead_Welcome) isFromHead_Say() {}
@@ -1002,10 +1002,11 @@ type Start struct {
 	Pack          string                 `protobuf:"bytes,4,opt,name=pack,proto3" json:"pack,omitempty"` // SHA-256; empty: an empty folder
 	Limits        *Resources             `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
 	Devices       []string               `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
-	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"` // of its attempt, one on each of so many nodes; up to 1: it is alone
-	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`        // of several: the address by which the others reach this node
-	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`       // so many of the members, the last ones, are on data nodes
-	Secrets       []string               `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"` // of env, those whose values no log of Penstock's has
+	Members       int64                  `protobuf:"varint,7,opt,name=members,proto3" json:"members,omitempty"`                    // of its attempt, one on each of so many nodes; up to 1: it is alone
+	Host          string                 `protobuf:"bytes,8,opt,name=host,proto3" json:"host,omitempty"`                           // of several: the address by which the others reach this node
+	Data          int64                  `protobuf:"varint,9,opt,name=data,proto3" json:"data,omitempty"`                          // so many of the members, the last ones, are on data nodes
+	Secrets       []string               `protobuf:"bytes,10,rep,name=secrets,proto3" json:"secrets,omitempty"`                    // of env, those whose values no log of Penstock's has
+	LogBytes      int64                  `protobuf:"varint,11,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"` // of what it prints that are kept; 0: as many as of any process
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1108,6 +1109,13 @@ func (x *Start) GetSecrets() []string {
 		return x.Secrets
 	}
 	return nil
+}
+
+func (x *Start) GetLogBytes() int64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
 }
 
 // Listening: a process that is one of several can be reached. It is said when the node has a socket for it, again in each session while the process is there, and when its certificate is to be renewed.
@@ -1987,6 +1995,8 @@ type CreateTokenRequest struct {
 	Scope         string                 `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"` // of access: read, submit, admin
 	TtlMs         int64                  `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`     // of access: whose jobs are those that it submits; empty: the token's alone
+	Project       string                 `protobuf:"bytes,6,opt,name=project,proto3" json:"project,omitempty"` // of access: the one that it is for; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2049,6 +2059,20 @@ func (x *CreateTokenRequest) GetName() string {
 	return ""
 }
 
+func (x *CreateTokenRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
 type CreateTokenReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
@@ -2103,8 +2127,10 @@ type Token struct {
 	ExpiresUnixNanos int64                  `protobuf:"varint,6,opt,name=expires_unix_nanos,json=expiresUnixNanos,proto3" json:"expires_unix_nanos,omitempty"`
 	UsedBy           string                 `protobuf:"bytes,7,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	Revoked          bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	Authority        string                 `protobuf:"bytes,30,opt,name=authority,proto3" json:"authority,omitempty"` // pin that it names
-	Believed         string                 `protobuf:"bytes,31,opt,name=believed,proto3" json:"believed,omitempty"`   // state of that: see Authority
+	Owner            string                 `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
+	Project          string                 `protobuf:"bytes,10,opt,name=project,proto3" json:"project,omitempty"`
+	Authority        string                 `protobuf:"bytes,11,opt,name=authority,proto3" json:"authority,omitempty"` // pin that it names
+	Believed         string                 `protobuf:"bytes,12,opt,name=believed,proto3" json:"believed,omitempty"`   // state of that: see Authority
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2193,6 +2219,20 @@ func (x *Token) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
+}
+
+func (x *Token) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Token) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 func (x *Token) GetAuthority() string {
@@ -2799,6 +2839,9 @@ type JobState struct {
 	EndedUnixNanos     int64                  `protobuf:"varint,9,opt,name=ended_unix_nanos,json=endedUnixNanos,proto3" json:"ended_unix_nanos,omitempty"`
 	Code               int64                  `protobuf:"varint,10,opt,name=code,proto3" json:"code,omitempty"`                                                                                   // of its last process
 	Failures           map[string]int64       `protobuf:"bytes,11,rep,name=failures,proto3" json:"failures,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // by class
+	Owner              string                 `protobuf:"bytes,12,opt,name=owner,proto3" json:"owner,omitempty"`                                                                                  // NAME of tokens, or uid:NUMBER of the head's machine
+	Token              string                 `protobuf:"bytes,13,opt,name=token,proto3" json:"token,omitempty"`                                                                                  // id of the one that it was submitted with; empty: none
+	Project            string                 `protobuf:"bytes,14,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -2908,6 +2951,27 @@ func (x *JobState) GetFailures() map[string]int64 {
 		return x.Failures
 	}
 	return nil
+}
+
+func (x *JobState) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *JobState) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *JobState) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 type StopJobRequest struct {
@@ -3284,6 +3348,396 @@ func (x *AuthorityList) GetAuthorities() []*Authority {
 	return nil
 }
 
+type AuditRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	SinceUnixNanos int64                  `protobuf:"varint,1,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"` // 0: all
+	Job            string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`                                                // only about this job
+	Token          string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`                                            // only by or about this token
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_cluster_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *AuditRequest) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *AuditRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *AuditRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// AuditEntry is a thing that was done, or refused.
+type AuditEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNanos     int64                  `protobuf:"varint,1,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
+	Who           string                 `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`         // token, user, node, newcomer or head
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`           // of the token or node, or the number of the user
+	Owner         string                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`     // of the token
+	Project       string                 `protobuf:"bytes,5,opt,name=project,proto3" json:"project,omitempty"` // likewise
+	From          string                 `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`       // address; empty: this machine
+	Action        string                 `protobuf:"bytes,7,opt,name=action,proto3" json:"action,omitempty"`   // submit, stop, drain, ...
+	Kind          string                 `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`       // of the object: job, node, token, project, owner, cluster
+	Object        string                 `protobuf:"bytes,9,opt,name=object,proto3" json:"object,omitempty"`   // its id or name
+	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`  // what else names it
+	Result        string                 `protobuf:"bytes,11,opt,name=result,proto3" json:"result,omitempty"`  // ok, or the code of the error
+	Count         int64                  `protobuf:"varint,12,opt,name=count,proto3" json:"count,omitempty"`   // so often, of what was refused in the same way one after another
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_cluster_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *AuditEntry) GetUnixNanos() int64 {
+	if x != nil {
+		return x.UnixNanos
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Quota is what an owner or a project may have: -1 is without a limit, what is not there the default.
+type Quota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          *QuotaName             `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	JobsWaiting   *int64                 `protobuf:"varint,2,opt,name=jobs_waiting,json=jobsWaiting,proto3,oneof" json:"jobs_waiting,omitempty"`
+	JobsRunning   *int64                 `protobuf:"varint,3,opt,name=jobs_running,json=jobsRunning,proto3,oneof" json:"jobs_running,omitempty"`
+	PackBytes     *int64                 `protobuf:"varint,4,opt,name=pack_bytes,json=packBytes,proto3,oneof" json:"pack_bytes,omitempty"`
+	LogBytes      *int64                 `protobuf:"varint,5,opt,name=log_bytes,json=logBytes,proto3,oneof" json:"log_bytes,omitempty"` // of a process
+	Waiting       int64                  `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`                         // used, here and below
+	Running       int64                  `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	Packed        int64                  `protobuf:"varint,8,opt,name=packed,proto3" json:"packed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_cluster_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Quota) GetName() *QuotaName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *Quota) GetJobsWaiting() int64 {
+	if x != nil && x.JobsWaiting != nil {
+		return *x.JobsWaiting
+	}
+	return 0
+}
+
+func (x *Quota) GetJobsRunning() int64 {
+	if x != nil && x.JobsRunning != nil {
+		return *x.JobsRunning
+	}
+	return 0
+}
+
+func (x *Quota) GetPackBytes() int64 {
+	if x != nil && x.PackBytes != nil {
+		return *x.PackBytes
+	}
+	return 0
+}
+
+func (x *Quota) GetLogBytes() int64 {
+	if x != nil && x.LogBytes != nil {
+		return *x.LogBytes
+	}
+	return 0
+}
+
+func (x *Quota) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Quota) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Quota) GetPacked() int64 {
+	if x != nil {
+		return x.Packed
+	}
+	return 0
+}
+
+type QuotaName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // owner, project
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaName) Reset() {
+	*x = QuotaName{}
+	mi := &file_cluster_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaName) ProtoMessage() {}
+
+func (x *QuotaName) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaName.ProtoReflect.Descriptor instead.
+func (*QuotaName) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *QuotaName) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *QuotaName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type Quotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quotas        []*Quota               `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_cluster_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Quotas) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
 var File_cluster_proto protoreflect.FileDescriptor
 
 const file_cluster_proto_rawDesc = "" +
@@ -3333,7 +3787,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06exited\x18\x04 \x01(\v2\x1b.penstock.cluster.v1.ExitedH\x00R\x06exited\x121\n" +
 	"\x03log\x18\x05 \x01(\v2\x1d.penstock.cluster.v1.LogChunkH\x00R\x03log\x12>\n" +
 	"\tlistening\x18\x06 \x01(\v2\x1e.penstock.cluster.v1.ListeningH\x00R\tlistening\x12>\n" +
-	"\tcertified\x18\x1e \x01(\v2\x1e.penstock.cluster.v1.CertifiedH\x00R\tcertifiedB\x05\n" +
+	"\tcertified\x18\b \x01(\v2\x1e.penstock.cluster.v1.CertifiedH\x00R\tcertifiedB\x05\n" +
 	"\x03say\"\xda\x03\n" +
 	"\bFromHead\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.penstock.cluster.v1.WelcomeH\x00R\awelcome\x122\n" +
@@ -3344,7 +3798,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x1a.penstock.cluster.v1.EmptyH\x00R\x04beat\x12\x16\n" +
 	"\x05heard\x18\a \x01(\tH\x00R\x05heard\x122\n" +
 	"\x05peers\x18\b \x01(\v2\x1a.penstock.cluster.v1.PeersH\x00R\x05peers\x12;\n" +
-	"\bbelieved\x18\x1e \x01(\v2\x1d.penstock.cluster.v1.BelievedH\x00R\bbelievedB\x05\n" +
+	"\bbelieved\x18\t \x01(\v2\x1d.penstock.cluster.v1.BelievedH\x00R\bbelievedB\x05\n" +
 	"\x03say\"\xc4\x01\n" +
 	"\x05Hello\x12<\n" +
 	"\tinventory\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.InventoryR\tinventory\x12\x18\n" +
@@ -3357,7 +3811,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\blease_ms\x18\x02 \x01(\x03R\aleaseMs\x12\x12\n" +
 	"\x04keep\x18\x03 \x03(\tR\x04keep\":\n" +
 	"\x04Beat\x122\n" +
-	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\xe6\x02\n" +
+	"\x04used\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.ResourcesR\x04used\"\x83\x03\n" +
 	"\x05Start\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x125\n" +
@@ -3369,7 +3823,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04host\x18\b \x01(\tR\x04host\x12\x12\n" +
 	"\x04data\x18\t \x01(\x03R\x04data\x12\x18\n" +
 	"\asecrets\x18\n" +
-	" \x03(\tR\asecrets\x1a6\n" +
+	" \x03(\tR\asecrets\x12\x1b\n" +
+	"\tlog_bytes\x18\v \x01(\x03R\blogBytes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -3436,14 +3891,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0fShutdownRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\x12\x19\n" +
-	"\bgrace_ms\x18\x03 \x01(\x03R\agraceMs\"i\n" +
+	"\bgrace_ms\x18\x03 \x01(\x03R\agraceMs\"\x99\x01\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x15\n" +
 	"\x06ttl_ms\x18\x03 \x01(\x03R\x05ttlMs\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"(\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\x06 \x01(\tR\aproject\"(\n" +
 	"\x10CreateTokenReply\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\"\x9e\x02\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\xce\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -3452,9 +3909,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x12created_unix_nanos\x18\x05 \x01(\x03R\x10createdUnixNanos\x12,\n" +
 	"\x12expires_unix_nanos\x18\x06 \x01(\x03R\x10expiresUnixNanos\x12\x17\n" +
 	"\aused_by\x18\a \x01(\tR\x06usedBy\x12\x18\n" +
-	"\arevoked\x18\b \x01(\bR\arevoked\x12\x1c\n" +
-	"\tauthority\x18\x1e \x01(\tR\tauthority\x12\x1a\n" +
-	"\bbelieved\x18\x1f \x01(\tR\bbelieved\"<\n" +
+	"\arevoked\x18\b \x01(\bR\arevoked\x12\x14\n" +
+	"\x05owner\x18\t \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\n" +
+	" \x01(\tR\aproject\x12\x1c\n" +
+	"\tauthority\x18\v \x01(\tR\tauthority\x12\x1a\n" +
+	"\bbelieved\x18\f \x01(\tR\bbelieved\"<\n" +
 	"\x06Tokens\x122\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
@@ -3508,7 +3968,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06before\x18\x02 \x01(\tR\x06before\"P\n" +
 	"\aJobList\x121\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x1d.penstock.cluster.v1.JobStateR\x04jobs\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc4\x03\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x8a\x04\n" +
 	"\bJobState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
 	"\x03job\x18\x02 \x01(\v2\x18.penstock.cluster.v1.JobR\x03job\x12\x14\n" +
@@ -3521,7 +3981,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x10ended_unix_nanos\x18\t \x01(\x03R\x0eendedUnixNanos\x12\x12\n" +
 	"\x04code\x18\n" +
 	" \x01(\x03R\x04code\x12G\n" +
-	"\bfailures\x18\v \x03(\v2+.penstock.cluster.v1.JobState.FailuresEntryR\bfailures\x1a;\n" +
+	"\bfailures\x18\v \x03(\v2+.penstock.cluster.v1.JobState.FailuresEntryR\bfailures\x12\x14\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\x12\x14\n" +
+	"\x05token\x18\r \x01(\tR\x05token\x12\x18\n" +
+	"\aproject\x18\x0e \x01(\tR\aproject\x1a;\n" +
 	"\rFailuresEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"=\n" +
@@ -3546,13 +4009,53 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
 	"\x06tokens\x18\x06 \x03(\tR\x06tokens\"Q\n" +
 	"\rAuthorityList\x12@\n" +
-	"\vauthorities\x18\x01 \x03(\v2\x1e.penstock.cluster.v1.AuthorityR\vauthorities2P\n" +
+	"\vauthorities\x18\x01 \x03(\v2\x1e.penstock.cluster.v1.AuthorityR\vauthorities\"`\n" +
+	"\fAuditRequest\x12(\n" +
+	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\"\x9b\x02\n" +
+	"\n" +
+	"AuditEntry\x12\x1d\n" +
+	"\n" +
+	"unix_nanos\x18\x01 \x01(\x03R\tunixNanos\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x18\n" +
+	"\aproject\x18\x05 \x01(\tR\aproject\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\tR\x04from\x12\x16\n" +
+	"\x06action\x18\a \x01(\tR\x06action\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x16\n" +
+	"\x06object\x18\t \x01(\tR\x06object\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\x12\x16\n" +
+	"\x06result\x18\v \x01(\tR\x06result\x12\x14\n" +
+	"\x05count\x18\f \x01(\x03R\x05count\"\xdc\x02\n" +
+	"\x05Quota\x122\n" +
+	"\x04name\x18\x01 \x01(\v2\x1e.penstock.cluster.v1.QuotaNameR\x04name\x12&\n" +
+	"\fjobs_waiting\x18\x02 \x01(\x03H\x00R\vjobsWaiting\x88\x01\x01\x12&\n" +
+	"\fjobs_running\x18\x03 \x01(\x03H\x01R\vjobsRunning\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"pack_bytes\x18\x04 \x01(\x03H\x02R\tpackBytes\x88\x01\x01\x12 \n" +
+	"\tlog_bytes\x18\x05 \x01(\x03H\x03R\blogBytes\x88\x01\x01\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\x03R\awaiting\x12\x18\n" +
+	"\arunning\x18\a \x01(\x03R\arunning\x12\x16\n" +
+	"\x06packed\x18\b \x01(\x03R\x06packedB\x0f\n" +
+	"\r_jobs_waitingB\x0f\n" +
+	"\r_jobs_runningB\r\n" +
+	"\v_pack_bytesB\f\n" +
+	"\n" +
+	"_log_bytes\"3\n" +
+	"\tQuotaName\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
+	"\x06Quotas\x122\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x1a.penstock.cluster.v1.QuotaR\x06quotas2P\n" +
 	"\x04Join\x12H\n" +
 	"\x04Join\x12 .penstock.cluster.v1.JoinRequest\x1a\x1e.penstock.cluster.v1.JoinReply2\xe8\x01\n" +
 	"\x04Node\x12K\n" +
 	"\x06Attach\x12\x1e.penstock.cluster.v1.FromAgent\x1a\x1d.penstock.cluster.v1.FromHead(\x010\x01\x12K\n" +
 	"\x05Renew\x12!.penstock.cluster.v1.RenewRequest\x1a\x1f.penstock.cluster.v1.RenewReply\x12F\n" +
-	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\xef\t\n" +
+	"\x04Pack\x12 .penstock.cluster.v1.PackRequest\x1a\x1a.penstock.cluster.v1.Chunk0\x012\x94\f\n" +
 	"\aControl\x12J\n" +
 	"\x05Watch\x12!.penstock.cluster.v1.WatchRequest\x1a\x1c.penstock.cluster.v1.Cluster0\x01\x12F\n" +
 	"\x05Drain\x12!.penstock.cluster.v1.DrainRequest\x1a\x1a.penstock.cluster.v1.Empty\x12H\n" +
@@ -3570,7 +4073,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04Logs\x12 .penstock.cluster.v1.LogsRequest\x1a\x1d.penstock.cluster.v1.LogChunk0\x01\x12M\n" +
 	"\vAuthorities\x12\x1a.penstock.cluster.v1.Empty\x1a\".penstock.cluster.v1.AuthorityList\x12Q\n" +
 	"\x0fRotateAuthority\x12\x1a.penstock.cluster.v1.Empty\x1a\".penstock.cluster.v1.AuthorityList\x12b\n" +
-	"\x0fFinishAuthority\x12+.penstock.cluster.v1.FinishAuthorityRequest\x1a\".penstock.cluster.v1.AuthorityListB7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
+	"\x0fFinishAuthority\x12+.penstock.cluster.v1.FinishAuthorityRequest\x1a\".penstock.cluster.v1.AuthorityList\x12M\n" +
+	"\x05Audit\x12!.penstock.cluster.v1.AuditRequest\x1a\x1f.penstock.cluster.v1.AuditEntry0\x01\x12B\n" +
+	"\bSetQuota\x12\x1a.penstock.cluster.v1.Quota\x1a\x1a.penstock.cluster.v1.Empty\x12E\n" +
+	"\n" +
+	"ListQuotas\x12\x1a.penstock.cluster.v1.Empty\x1a\x1b.penstock.cluster.v1.Quotas\x12I\n" +
+	"\vRemoveQuota\x12\x1e.penstock.cluster.v1.QuotaName\x1a\x1a.penstock.cluster.v1.EmptyB7Z5github.com/penstock-data/penstock/cluster/internal/pbb\x06proto3"
 
 var (
 	file_cluster_proto_rawDescOnce sync.Once
@@ -3584,7 +4092,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 	return file_cluster_proto_rawDescData
 }
 
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_cluster_proto_goTypes = []any{
 	(*Empty)(nil),                  // 0: penstock.cluster.v1.Empty
 	(*Fault)(nil),                  // 1: penstock.cluster.v1.Fault
@@ -3634,19 +4142,24 @@ var file_cluster_proto_goTypes = []any{
 	(*FinishAuthorityRequest)(nil), // 45: penstock.cluster.v1.FinishAuthorityRequest
 	(*Authority)(nil),              // 46: penstock.cluster.v1.Authority
 	(*AuthorityList)(nil),          // 47: penstock.cluster.v1.AuthorityList
-	nil,                            // 48: penstock.cluster.v1.Resources.NamedEntry
-	nil,                            // 49: penstock.cluster.v1.Inventory.LabelsEntry
-	nil,                            // 50: penstock.cluster.v1.Start.EnvEntry
-	nil,                            // 51: penstock.cluster.v1.Job.EnvEntry
-	nil,                            // 52: penstock.cluster.v1.Job.SecretsEntry
-	nil,                            // 53: penstock.cluster.v1.Job.LabelsEntry
-	nil,                            // 54: penstock.cluster.v1.DataNodes.LabelsEntry
-	nil,                            // 55: penstock.cluster.v1.JobState.FailuresEntry
+	(*AuditRequest)(nil),           // 48: penstock.cluster.v1.AuditRequest
+	(*AuditEntry)(nil),             // 49: penstock.cluster.v1.AuditEntry
+	(*Quota)(nil),                  // 50: penstock.cluster.v1.Quota
+	(*QuotaName)(nil),              // 51: penstock.cluster.v1.QuotaName
+	(*Quotas)(nil),                 // 52: penstock.cluster.v1.Quotas
+	nil,                            // 53: penstock.cluster.v1.Resources.NamedEntry
+	nil,                            // 54: penstock.cluster.v1.Inventory.LabelsEntry
+	nil,                            // 55: penstock.cluster.v1.Start.EnvEntry
+	nil,                            // 56: penstock.cluster.v1.Job.EnvEntry
+	nil,                            // 57: penstock.cluster.v1.Job.SecretsEntry
+	nil,                            // 58: penstock.cluster.v1.Job.LabelsEntry
+	nil,                            // 59: penstock.cluster.v1.DataNodes.LabelsEntry
+	nil,                            // 60: penstock.cluster.v1.JobState.FailuresEntry
 }
 var file_cluster_proto_depIdxs = []int32{
-	48, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
+	53, // 0: penstock.cluster.v1.Resources.named:type_name -> penstock.cluster.v1.Resources.NamedEntry
 	2,  // 1: penstock.cluster.v1.Inventory.capacity:type_name -> penstock.cluster.v1.Resources
-	49, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
+	54, // 2: penstock.cluster.v1.Inventory.labels:type_name -> penstock.cluster.v1.Inventory.LabelsEntry
 	3,  // 3: penstock.cluster.v1.JoinRequest.inventory:type_name -> penstock.cluster.v1.Inventory
 	10, // 4: penstock.cluster.v1.FromAgent.hello:type_name -> penstock.cluster.v1.Hello
 	12, // 5: penstock.cluster.v1.FromAgent.beat:type_name -> penstock.cluster.v1.Beat
@@ -3665,7 +4178,7 @@ var file_cluster_proto_depIdxs = []int32{
 	3,  // 18: penstock.cluster.v1.Hello.inventory:type_name -> penstock.cluster.v1.Inventory
 	17, // 19: penstock.cluster.v1.Hello.exited:type_name -> penstock.cluster.v1.Exited
 	2,  // 20: penstock.cluster.v1.Beat.used:type_name -> penstock.cluster.v1.Resources
-	50, // 21: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
+	55, // 21: penstock.cluster.v1.Start.env:type_name -> penstock.cluster.v1.Start.EnvEntry
 	2,  // 22: penstock.cluster.v1.Start.limits:type_name -> penstock.cluster.v1.Resources
 	23, // 23: penstock.cluster.v1.Cluster.nodes:type_name -> penstock.cluster.v1.NodeState
 	24, // 24: penstock.cluster.v1.Cluster.waiting:type_name -> penstock.cluster.v1.Waiting
@@ -3673,62 +4186,72 @@ var file_cluster_proto_depIdxs = []int32{
 	2,  // 26: penstock.cluster.v1.NodeState.booked:type_name -> penstock.cluster.v1.Resources
 	2,  // 27: penstock.cluster.v1.NodeState.used:type_name -> penstock.cluster.v1.Resources
 	29, // 28: penstock.cluster.v1.Tokens.tokens:type_name -> penstock.cluster.v1.Token
-	51, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
-	52, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
+	56, // 29: penstock.cluster.v1.Job.env:type_name -> penstock.cluster.v1.Job.EnvEntry
+	57, // 30: penstock.cluster.v1.Job.secrets:type_name -> penstock.cluster.v1.Job.SecretsEntry
 	2,  // 31: penstock.cluster.v1.Job.resources:type_name -> penstock.cluster.v1.Resources
-	53, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
+	58, // 32: penstock.cluster.v1.Job.labels:type_name -> penstock.cluster.v1.Job.LabelsEntry
 	36, // 33: penstock.cluster.v1.Job.data:type_name -> penstock.cluster.v1.DataNodes
 	2,  // 34: penstock.cluster.v1.DataNodes.resources:type_name -> penstock.cluster.v1.Resources
-	54, // 35: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
+	59, // 35: penstock.cluster.v1.DataNodes.labels:type_name -> penstock.cluster.v1.DataNodes.LabelsEntry
 	40, // 36: penstock.cluster.v1.JobList.jobs:type_name -> penstock.cluster.v1.JobState
 	35, // 37: penstock.cluster.v1.JobState.job:type_name -> penstock.cluster.v1.Job
-	55, // 38: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
+	60, // 38: penstock.cluster.v1.JobState.failures:type_name -> penstock.cluster.v1.JobState.FailuresEntry
 	46, // 39: penstock.cluster.v1.AuthorityList.authorities:type_name -> penstock.cluster.v1.Authority
-	4,  // 40: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
-	8,  // 41: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
-	6,  // 42: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
-	32, // 43: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
-	21, // 44: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
-	25, // 45: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
-	25, // 46: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
-	26, // 47: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
-	27, // 48: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
-	0,  // 49: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
-	31, // 50: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
-	32, // 51: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
-	34, // 52: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
-	35, // 53: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
-	38, // 54: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
-	41, // 55: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
-	42, // 56: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
-	0,  // 57: penstock.cluster.v1.Control.Authorities:input_type -> penstock.cluster.v1.Empty
-	0,  // 58: penstock.cluster.v1.Control.RotateAuthority:input_type -> penstock.cluster.v1.Empty
-	45, // 59: penstock.cluster.v1.Control.FinishAuthority:input_type -> penstock.cluster.v1.FinishAuthorityRequest
-	5,  // 60: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
-	9,  // 61: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
-	7,  // 62: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
-	34, // 63: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
-	22, // 64: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
-	0,  // 65: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
-	0,  // 66: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
-	0,  // 67: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
-	28, // 68: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
-	30, // 69: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
-	0,  // 70: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
-	33, // 71: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
-	0,  // 72: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
-	37, // 73: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
-	39, // 74: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
-	0,  // 75: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
-	20, // 76: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
-	47, // 77: penstock.cluster.v1.Control.Authorities:output_type -> penstock.cluster.v1.AuthorityList
-	47, // 78: penstock.cluster.v1.Control.RotateAuthority:output_type -> penstock.cluster.v1.AuthorityList
-	47, // 79: penstock.cluster.v1.Control.FinishAuthority:output_type -> penstock.cluster.v1.AuthorityList
-	60, // [60:80] is the sub-list for method output_type
-	40, // [40:60] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	51, // 40: penstock.cluster.v1.Quota.name:type_name -> penstock.cluster.v1.QuotaName
+	50, // 41: penstock.cluster.v1.Quotas.quotas:type_name -> penstock.cluster.v1.Quota
+	4,  // 42: penstock.cluster.v1.Join.Join:input_type -> penstock.cluster.v1.JoinRequest
+	8,  // 43: penstock.cluster.v1.Node.Attach:input_type -> penstock.cluster.v1.FromAgent
+	6,  // 44: penstock.cluster.v1.Node.Renew:input_type -> penstock.cluster.v1.RenewRequest
+	32, // 45: penstock.cluster.v1.Node.Pack:input_type -> penstock.cluster.v1.PackRequest
+	21, // 46: penstock.cluster.v1.Control.Watch:input_type -> penstock.cluster.v1.WatchRequest
+	25, // 47: penstock.cluster.v1.Control.Drain:input_type -> penstock.cluster.v1.DrainRequest
+	25, // 48: penstock.cluster.v1.Control.Undrain:input_type -> penstock.cluster.v1.DrainRequest
+	26, // 49: penstock.cluster.v1.Control.Shutdown:input_type -> penstock.cluster.v1.ShutdownRequest
+	27, // 50: penstock.cluster.v1.Control.CreateToken:input_type -> penstock.cluster.v1.CreateTokenRequest
+	0,  // 51: penstock.cluster.v1.Control.ListTokens:input_type -> penstock.cluster.v1.Empty
+	31, // 52: penstock.cluster.v1.Control.RevokeToken:input_type -> penstock.cluster.v1.RevokeTokenRequest
+	32, // 53: penstock.cluster.v1.Control.HasPack:input_type -> penstock.cluster.v1.PackRequest
+	34, // 54: penstock.cluster.v1.Control.PutPack:input_type -> penstock.cluster.v1.Chunk
+	35, // 55: penstock.cluster.v1.Control.Submit:input_type -> penstock.cluster.v1.Job
+	38, // 56: penstock.cluster.v1.Control.Jobs:input_type -> penstock.cluster.v1.JobsRequest
+	41, // 57: penstock.cluster.v1.Control.StopJob:input_type -> penstock.cluster.v1.StopJobRequest
+	42, // 58: penstock.cluster.v1.Control.Logs:input_type -> penstock.cluster.v1.LogsRequest
+	0,  // 59: penstock.cluster.v1.Control.Authorities:input_type -> penstock.cluster.v1.Empty
+	0,  // 60: penstock.cluster.v1.Control.RotateAuthority:input_type -> penstock.cluster.v1.Empty
+	45, // 61: penstock.cluster.v1.Control.FinishAuthority:input_type -> penstock.cluster.v1.FinishAuthorityRequest
+	48, // 62: penstock.cluster.v1.Control.Audit:input_type -> penstock.cluster.v1.AuditRequest
+	50, // 63: penstock.cluster.v1.Control.SetQuota:input_type -> penstock.cluster.v1.Quota
+	0,  // 64: penstock.cluster.v1.Control.ListQuotas:input_type -> penstock.cluster.v1.Empty
+	51, // 65: penstock.cluster.v1.Control.RemoveQuota:input_type -> penstock.cluster.v1.QuotaName
+	5,  // 66: penstock.cluster.v1.Join.Join:output_type -> penstock.cluster.v1.JoinReply
+	9,  // 67: penstock.cluster.v1.Node.Attach:output_type -> penstock.cluster.v1.FromHead
+	7,  // 68: penstock.cluster.v1.Node.Renew:output_type -> penstock.cluster.v1.RenewReply
+	34, // 69: penstock.cluster.v1.Node.Pack:output_type -> penstock.cluster.v1.Chunk
+	22, // 70: penstock.cluster.v1.Control.Watch:output_type -> penstock.cluster.v1.Cluster
+	0,  // 71: penstock.cluster.v1.Control.Drain:output_type -> penstock.cluster.v1.Empty
+	0,  // 72: penstock.cluster.v1.Control.Undrain:output_type -> penstock.cluster.v1.Empty
+	0,  // 73: penstock.cluster.v1.Control.Shutdown:output_type -> penstock.cluster.v1.Empty
+	28, // 74: penstock.cluster.v1.Control.CreateToken:output_type -> penstock.cluster.v1.CreateTokenReply
+	30, // 75: penstock.cluster.v1.Control.ListTokens:output_type -> penstock.cluster.v1.Tokens
+	0,  // 76: penstock.cluster.v1.Control.RevokeToken:output_type -> penstock.cluster.v1.Empty
+	33, // 77: penstock.cluster.v1.Control.HasPack:output_type -> penstock.cluster.v1.HasPackReply
+	0,  // 78: penstock.cluster.v1.Control.PutPack:output_type -> penstock.cluster.v1.Empty
+	37, // 79: penstock.cluster.v1.Control.Submit:output_type -> penstock.cluster.v1.SubmitReply
+	39, // 80: penstock.cluster.v1.Control.Jobs:output_type -> penstock.cluster.v1.JobList
+	0,  // 81: penstock.cluster.v1.Control.StopJob:output_type -> penstock.cluster.v1.Empty
+	20, // 82: penstock.cluster.v1.Control.Logs:output_type -> penstock.cluster.v1.LogChunk
+	47, // 83: penstock.cluster.v1.Control.Authorities:output_type -> penstock.cluster.v1.AuthorityList
+	47, // 84: penstock.cluster.v1.Control.RotateAuthority:output_type -> penstock.cluster.v1.AuthorityList
+	47, // 85: penstock.cluster.v1.Control.FinishAuthority:output_type -> penstock.cluster.v1.AuthorityList
+	49, // 86: penstock.cluster.v1.Control.Audit:output_type -> penstock.cluster.v1.AuditEntry
+	0,  // 87: penstock.cluster.v1.Control.SetQuota:output_type -> penstock.cluster.v1.Empty
+	52, // 88: penstock.cluster.v1.Control.ListQuotas:output_type -> penstock.cluster.v1.Quotas
+	0,  // 89: penstock.cluster.v1.Control.RemoveQuota:output_type -> penstock.cluster.v1.Empty
+	66, // [66:90] is the sub-list for method output_type
+	42, // [42:66] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -3757,13 +4280,14 @@ func file_cluster_proto_init() {
 		(*FromHead_Believed)(nil),
 	}
 	file_cluster_proto_msgTypes[35].OneofWrappers = []any{}
+	file_cluster_proto_msgTypes[50].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -263,6 +263,10 @@ const (
 	Control_Authorities_FullMethodName     = "/penstock.cluster.v1.Control/Authorities"
 	Control_RotateAuthority_FullMethodName = "/penstock.cluster.v1.Control/RotateAuthority"
 	Control_FinishAuthority_FullMethodName = "/penstock.cluster.v1.Control/FinishAuthority"
+	Control_Audit_FullMethodName           = "/penstock.cluster.v1.Control/Audit"
+	Control_SetQuota_FullMethodName        = "/penstock.cluster.v1.Control/SetQuota"
+	Control_ListQuotas_FullMethodName      = "/penstock.cluster.v1.Control/ListQuotas"
+	Control_RemoveQuota_FullMethodName     = "/penstock.cluster.v1.Control/RemoveQuota"
 )
 
 // ControlClient is the client API for Control service.
@@ -298,6 +302,14 @@ type ControlClient interface {
 	RotateAuthority(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*AuthorityList, error)
 	// FinishAuthority ends that: the one before is believed no more. The answer says how it stood before.
 	FinishAuthority(ctx context.Context, in *FinishAuthorityRequest, opts ...grpc.CallOption) (*AuthorityList, error)
+	// Audit gives who did what, the oldest first.
+	Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditEntry], error)
+	// SetQuota makes a project, or says what an owner or a project may have. What is not said stays as it was.
+	SetQuota(ctx context.Context, in *Quota, opts ...grpc.CallOption) (*Empty, error)
+	// ListQuotas gives all of them, with what is used.
+	ListQuotas(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*Quotas, error)
+	// RemoveQuota ends a project, or has the defaults be an owner's quotas again.
+	RemoveQuota(ctx context.Context, in *QuotaName, opts ...grpc.CallOption) (*Empty, error)
 }
 
 type controlClient struct {
@@ -489,6 +501,55 @@ func (c *controlClient) FinishAuthority(ctx context.Context, in *FinishAuthority
 	return out, nil
 }
 
+func (c *controlClient) Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditEntry], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[3], Control_Audit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AuditRequest, AuditEntry]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_AuditClient = grpc.ServerStreamingClient[AuditEntry]
+
+func (c *controlClient) SetQuota(ctx context.Context, in *Quota, opts ...grpc.CallOption) (*Empty, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Empty)
+	err := c.cc.Invoke(ctx, Control_SetQuota_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) ListQuotas(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*Quotas, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Quotas)
+	err := c.cc.Invoke(ctx, Control_ListQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) RemoveQuota(ctx context.Context, in *QuotaName, opts ...grpc.CallOption) (*Empty, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Empty)
+	err := c.cc.Invoke(ctx, Control_RemoveQuota_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServer is the server API for Control service.
 //
 // Control is for people and scripts: an access token, or the socket on the head's machine.
@@ -520,6 +581,14 @@ type ControlServer interface {
 	RotateAuthority(context.Context, *Empty) (*AuthorityList, error)
 	// FinishAuthority ends that: the one before is believed no more. The answer says how it stood before.
 	FinishAuthority(context.Context, *FinishAuthorityRequest) (*AuthorityList, error)
+	// Audit gives who did what, the oldest first.
+	Audit(*AuditRequest, grpc.ServerStreamingServer[AuditEntry]) error
+	// SetQuota makes a project, or says what an owner or a project may have. What is not said stays as it was.
+	SetQuota(context.Context, *Quota) (*Empty, error)
+	// ListQuotas gives all of them, with what is used.
+	ListQuotas(context.Context, *Empty) (*Quotas, error)
+	// RemoveQuota ends a project, or has the defaults be an owner's quotas again.
+	RemoveQuota(context.Context, *QuotaName) (*Empty, error)
 }
 
 func RegisterControlServer(s grpc.ServiceRegistrar, srv ControlServer) {
@@ -789,6 +858,71 @@ func _Control_FinishAuthority_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Audit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(AuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControlServer).Audit(m, &grpc.GenericServerStream[AuditRequest, AuditEntry]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_AuditServer = grpc.ServerStreamingServer[AuditEntry]
+
+func _Control_SetQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Quota)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).SetQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_SetQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).SetQuota(ctx, req.(*Quota))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_ListQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Empty)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).ListQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_ListQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).ListQuotas(ctx, req.(*Empty))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_RemoveQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(QuotaName)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).RemoveQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_RemoveQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).RemoveQuota(ctx, req.(*QuotaName))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Control_ServiceDesc is the grpc.ServiceDesc for Control service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -848,6 +982,18 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "FinishAuthority",
 			Handler:    _Control_FinishAuthority_Handler,
 		},
+		{
+			MethodName: "SetQuota",
+			Handler:    _Control_SetQuota_Handler,
+		},
+		{
+			MethodName: "ListQuotas",
+			Handler:    _Control_ListQuotas_Handler,
+		},
+		{
+			MethodName: "RemoveQuota",
+			Handler:    _Control_RemoveQuota_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -863,6 +1009,11 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Logs",
 			Handler:       _Control_Logs_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Audit",
+			Handler:       _Control_Audit_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -25,6 +25,7 @@ type gate struct {
 	now       func() time.Time
 	newcomers *lobby
 	body      time.Duration // that a call's message may take
+	refused   func(p Peer, method string, request any, err error)
 	hosts     *meter        // failures by host
 	lines     *meter        // of the log
 	again     time.Duration // between two looks at the token of a call that goes on
@@ -42,7 +43,7 @@ const (
 )
 
 func newGate(cfg ServerConfig, l Limits) *gate {
-	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, newcomers: &lobby{max: l.Newcomers}, body: l.Body, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond), again: judgeAgain}
+	return &gate{tokens: cfg.Tokens, log: cfg.Log, now: cfg.Now, refused: cfg.Refused, newcomers: &lobby{max: l.Newcomers}, body: l.Body, hosts: newMeter(failures, perSecond), lines: newMeter(logLines, perSecond), again: judgeAgain}
 }
 
 // tap runs before anything of a call is read but its headers. The context that it returns is the handler's.
@@ -79,6 +80,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 	}
 	if err != nil {
 		g.logLimited("a call of "+p.String()+" was refused", "method", info.FullMethodName, "peer", p.String(), "why", err)
+		g.tell(p, info.FullMethodName, nil, err)
 		return nil, err
 	}
 	return context.WithValue(ctx, peerKey{}, p), nil
@@ -132,7 +134,7 @@ func (g *gate) identify(ctx context.Context, a authInfo, authorization []string)
 	if err != nil {
 		return p, err
 	}
-	scope, err := g.judge(ctx, id, hash, true)
+	r, err := g.judge(ctx, id, hash, true)
 	if err != nil {
 		return p, err
 	}
@@ -141,33 +143,33 @@ func (g *gate) identify(ctx context.Context, a authInfo, authorization []string)
 			return p, err
 		}
 	}
-	p.Kind, p.Token, p.Scope = Person, id, scope
+	p.Kind, p.Token, p.Scope, p.Owner, p.Project = Person, id, r.Scope, r.Owner, r.Project
 	return p, nil
 }
 
 // judge looks a token up. Only to those who know the secret it says why the token is good no more.
-func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (Scope, error) {
+func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	r, err := g.tokens.Lookup(ctx, id)
 	if err != nil && fault.CodeOf(err) != fault.NotFound {
 		g.log.Warn("a token could not be looked up", "token", id, "error", err)
-		return None, fault.New(fault.Unavailable, "the head cannot look tokens up now: try again")
+		return Record{}, fault.New(fault.Unavailable, "the head cannot look tokens up now: try again")
 	}
 	if same := h.Equal(r.Hash); err != nil || secret && !same {
-		return None, fault.New(fault.Denied, "the head does not know this access token (%s)", id)
+		return Record{}, fault.New(fault.Denied, "the head does not know this access token (%s)", id)
 	}
 	switch {
 	case r.Revoked:
-		return None, fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
+		return Record{}, fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
 	case r.Replaced:
-		return None, fault.New(fault.Denied, "access token %s is of an authority that the cluster has replaced (penstock ca): have another made (penstock token create)", id)
+		return Record{}, fault.New(fault.Denied, "access token %s is of an authority that the cluster has replaced (penstock ca): have another made (penstock token create)", id)
 	case !r.Ends.IsZero() && !g.now().Before(r.Ends):
-		return None, fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
+		return Record{}, fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
 	case r.Scope < Read || r.Scope > Admin:
-		return None, fault.New(fault.Denied, "access token %s has no scope", id)
+		return Record{}, fault.New(fault.Denied, "access token %s has no scope", id)
 	}
-	return r.Scope, nil
+	return r, nil
 }
 
 // watch ends a call whose token ends, is revoked, or loses its scope.
@@ -180,9 +182,9 @@ func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc
 			return
 		case <-t.C:
 		}
-		scope, err := g.judge(ctx, p.Token, pki.Hash{}, false)
-		if err == nil && scope < p.Scope {
-			err = fault.New(fault.Denied, "access token %s has scope %s now", p.Token, scope)
+		r, err := g.judge(ctx, p.Token, pki.Hash{}, false)
+		if err == nil && r.Scope < p.Scope {
+			err = fault.New(fault.Denied, "access token %s has scope %s now", p.Token, r.Scope)
 		}
 		if err != nil && fault.CodeOf(err) == fault.Denied {
 			cancel(err)
@@ -208,6 +210,18 @@ func (g *gate) answered(p Peer, method string, err error) error {
 	}
 	g.logLimited("a "+p.String()+" was refused", "method", method, "peer", p.String(), "why", err) // a newcomer at HOST
 	return g.failed(p, err)
+}
+
+// tell says what was refused to who keeps a record of it.
+func (g *gate) tell(p Peer, method string, request any, err error) {
+	if g.refused == nil {
+		return
+	}
+	failed, code := audits[method], fault.CodeOf(err)
+	failed = failed && code != fault.Unavailable && code != fault.Canceled && code != fault.Internal // not what was asked is the reason
+	if code == fault.Denied || failed {
+		g.refused(p, method, request, err)
+	}
 }
 
 // logLimited writes a line, unless there were many lately; then the next says how many were left out.

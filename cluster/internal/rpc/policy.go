@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
@@ -74,6 +75,55 @@ var policies = map[string]policy{
 	pb.Control_Authorities_FullMethodName:     admins,
 	pb.Control_RotateAuthority_FullMethodName: admins,
 	pb.Control_FinishAuthority_FullMethodName: admins,
+
+	pb.Control_Audit_FullMethodName:       admins,
+	pb.Control_SetQuota_FullMethodName:    admins,
+	pb.Control_ListQuotas_FullMethodName:  admins,
+	pb.Control_RemoveQuota_FullMethodName: admins,
+}
+
+// audits says of every method whether what it does is on record, with who called it ([ServerConfig.Refused] has what it did not do). Calls that are denied are, of all methods.
+var audits = map[string]bool{
+	pb.Join_Join_FullMethodName: true,
+
+	pb.Node_Attach_FullMethodName: false,
+	pb.Node_Renew_FullMethodName:  false,
+	pb.Node_Pack_FullMethodName:   false,
+
+	pb.Control_Watch_FullMethodName:      false,
+	pb.Control_Jobs_FullMethodName:       false,
+	pb.Control_Logs_FullMethodName:       false,
+	pb.Control_ListTokens_FullMethodName: false,
+	pb.Control_ListQuotas_FullMethodName: false,
+	pb.Control_Audit_FullMethodName:      false,
+	pb.Control_HasPack_FullMethodName:    false,
+	pb.Control_PutPack_FullMethodName:    false, // the job that has it is
+
+	pb.Control_Submit_FullMethodName:      true,
+	pb.Control_StopJob_FullMethodName:     true,
+	pb.Control_Drain_FullMethodName:       true,
+	pb.Control_Undrain_FullMethodName:     true,
+	pb.Control_Shutdown_FullMethodName:    true,
+	pb.Control_CreateToken_FullMethodName: true,
+	pb.Control_RevokeToken_FullMethodName: true,
+	pb.Control_SetQuota_FullMethodName:    true,
+	pb.Control_RemoveQuota_FullMethodName: true,
+
+	pb.Control_Authorities_FullMethodName:     false,
+	pb.Control_RotateAuthority_FullMethodName: true,
+	pb.Control_FinishAuthority_FullMethodName: true,
+}
+
+// Audited are the methods whose handlers write an entry when they do what was asked.
+func Audited() []string {
+	var all []string
+	for m, is := range audits {
+		if is {
+			all = append(all, m)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // admits says nothing where p may call, and else why not.
@@ -102,6 +152,8 @@ func check(services map[string]grpc.ServiceInfo) error {
 		for _, m := range info.Methods {
 			if full := "/" + service + "/" + m.Name; policies[full].kind == Nobody {
 				return fault.New(fault.Internal, "%s has no policy: say in cluster/internal/rpc who may call it", full)
+			} else if _, said := audits[full]; !said {
+				return fault.New(fault.Internal, "%s has no line in audits: say in cluster/internal/rpc whether what it does is on record", full)
 			}
 		}
 	}
@@ -121,13 +173,15 @@ const (
 
 // Peer is who calls.
 type Peer struct {
-	Kind  Kind
-	Node  pki.Identity // of a Node
-	Token string       // id, of a Person
-	Scope Scope        // of a Person; Admin for Local
-	UID   int          // of Local
-	Host  string       // address without its port; "" for Local and within the process
-	Here  string       // the head's address of the connection, likewise
+	Kind    Kind
+	Node    pki.Identity // of a Node
+	Token   string       // id, of a Person
+	Owner   string       // of the token: whose jobs are those that it submits
+	Project string       // of the token: the only one that it is for; "": all
+	Scope   Scope        // of a Person; Admin for Local
+	UID     int          // of Local
+	Host    string       // address without its port; "" for Local and within the process
+	Here    string       // the head's address of the connection, likewise
 }
 
 // String is for logs: "node n7 at 10.0.0.7".

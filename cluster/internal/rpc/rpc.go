@@ -31,7 +31,9 @@ type Record struct {
 	Scope    Scope
 	Ends     time.Time // zero: never
 	Revoked  bool
-	Replaced bool // it names an authority that is believed no more
+	Replaced bool   // it names an authority that is believed no more
+	Owner    string // whose jobs are those that it submits
+	Project  string // the only one that it is for; "": all
 }
 
 // Tokens knows the access tokens. Lookup gives the record of an id, [fault.NotFound] where there is none; join tokens are none. It is called for every call that shows a token, while the connection
@@ -84,6 +86,9 @@ type ServerConfig struct {
 	Limits Limits
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
+
+	// Refused hears of calls that were denied, and of those of audited methods that failed because of what they asked; request is nil where none was read. It must not wait. nil: nobody does.
+	Refused func(p Peer, method string, request any, err error)
 }
 
 type peerKey struct{}

@@ -176,7 +176,7 @@ func (s *Server) serve(l net.Listener) {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
-	defer func() { resp, err = s.end(ctx, info.FullMethod, resp, recover(), err) }()
+	defer func() { resp, err = s.end(ctx, info.FullMethod, req, resp, recover(), err) }()
 	if err := admitted(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
-	defer func() { _, err = s.end(ss.Context(), info.FullMethod, nil, recover(), err) }()
+	defer func() { _, err = s.end(ss.Context(), info.FullMethod, nil, nil, recover(), err) }()
 	if err := admitted(ss.Context(), info.FullMethod); err != nil {
 		return err
 	}
@@ -209,13 +209,14 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 }
 
 // end turns a panic into an error, and errors into what travels.
-func (s *Server) end(ctx context.Context, method string, resp any, panicked any, err error) (any, error) {
+func (s *Server) end(ctx context.Context, method string, req, resp any, panicked any, err error) (any, error) {
 	if panicked != nil {
 		s.log.Error("a handler panicked", "method", method, "peer", PeerOf(ctx).String(), "panic", panicked, "stack", string(debug.Stack()))
 		resp, err = nil, fault.New(fault.Internal, "the head failed in %s: a bug in Penstock; its log has the stack", method)
 	}
 	if err != nil {
 		err = s.gate.answered(PeerOf(ctx), method, err)
+		s.gate.tell(PeerOf(ctx), method, req, err)
 	}
 	return resp, toStatus(err)
 }
