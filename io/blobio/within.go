@@ -20,6 +20,9 @@ func (b *Bucket) Within(prefix string) {
 	}
 }
 
+// HostError is err, of the operating system about the file of a key in a local bucket, with its code and place.
+func (b *Bucket) HostError(key string, err error) error { return b.wrap(key, err) }
+
 // files is where the files of a local bucket are found by name: anywhere, or in an os.Root.
 type files interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)

@@ -3,11 +3,11 @@ package store
 import (
 	"cmp"
 	"context"
+	"io/fs"
 	"math"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -213,15 +213,17 @@ func (r *Run) Sweep(ctx context.Context) error {
 
 // sweepLocal removes files that killed processes were writing.
 func (r *Run) sweepLocal() {
-	dir, ok := r.b.Local(r.prefix)
-	if !ok {
+	root, err := r.root()
+	if root == nil || err != nil {
 		return
 	}
-	for _, sub := range []string{"", checkpointsDir, metricsDir, statusDir} {
-		tmp, _ := filepath.Glob(filepath.Join(dir, sub, ".penstock-tmp-*")) // the pattern is right
-		for _, f := range tmp {
-			if st, err := os.Stat(f); err == nil && time.Since(st.ModTime()) > abandoned {
-				_ = os.Remove(f) // the next Sweep tries again
+	defer root.Close()
+	for _, sub := range []string{".", checkpointsDir, metricsDir, statusDir} {
+		sub = path.Clean(sub)
+		all, _ := fs.ReadDir(root.FS(), sub) // the next Sweep tries again
+		for _, e := range all {
+			if st, err := e.Info(); err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), ".penstock-tmp-") && time.Since(st.ModTime()) > abandoned {
+				_ = root.Remove(path.Join(sub, e.Name()))
 			}
 		}
 	}
