@@ -2,7 +2,6 @@ package sink
 
 import (
 	"context"
-	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -136,7 +135,12 @@ const abandoned = time.Minute
 
 // removeAbandoned removes the hidden files that killed processes were writing in dir.
 func removeAbandoned(in *os.Root, dir string) {
-	all, _ := fs.ReadDir(in.FS(), dir) // what stays the next one removes
+	d, err := openDir(in, dir)
+	if err != nil {
+		return // what stays the next one removes
+	}
+	all, _ := d.ReadDir(-1)
+	d.Close()
 	for _, e := range all {
 		if st, err := e.Info(); err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), ".penstock-tmp-") && time.Since(st.ModTime()) > abandoned {
 			_ = in.Remove(path.Join(dir, e.Name()))

@@ -69,6 +69,11 @@ func (r *root) folder() (*os.Root, error) {
 	return f, r.fail("", err)
 }
 
+// openDir opens a folder. What others put in its place, such as a pipe, does not block.
+func openDir(in *os.Root, name string) (*os.File, error) {
+	return in.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+}
+
 // fail is err of the operating system about rel with its code and place.
 func (r *root) fail(rel string, err error) error { return r.b.HostError(r.prefix+rel, err) }
 
@@ -353,7 +358,7 @@ func (r *root) syncDirs(moves []move) error {
 		}
 	}
 	for d := range dirs {
-		f, err := folder.Open(d)
+		f, err := openDir(folder, d)
 		if err == nil {
 			err = f.Sync()
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {

@@ -185,7 +185,7 @@ func (s *localSink) commit() error {
 	}
 	// The name must survive a crash too. The object is there whatever happens now,
 	// so an error only says that it may not last.
-	dir, err := s.in.OpenFile(path.Dir(s.target), os.O_RDONLY, 0)
+	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
 	if err != nil {
 		return s.b.wrap(s.key, err)
 	}
@@ -201,7 +201,7 @@ func (s *localSink) rename() error {
 	if !s.fresh {
 		return s.in.Rename(s.name, s.target)
 	}
-	dir, err := s.in.OpenFile(path.Dir(s.target), os.O_RDONLY, 0)
+	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
 	if err != nil {
 		return err
 	}

@@ -445,7 +445,7 @@ func (r *Run) root() (*os.Root, error) {
 
 // syncDir syncs a folder; one that is not there has no names.
 func syncDir(root *os.Root, name string) error {
-	f, err := root.Open(name)
+	f, err := openDir(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -453,6 +453,11 @@ func syncDir(root *os.Root, name string) error {
 		return err
 	}
 	return syncAndClose(f)
+}
+
+// openDir opens a folder. What others put in its place, such as a pipe, does not block.
+func openDir(root *os.Root, name string) (*os.File, error) {
+	return root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 }
 
 func syncAndClose(f *os.File) error {

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"io/fs"
 	"math"
 	"path"
 	"slices"
@@ -220,7 +219,12 @@ func (r *Run) sweepLocal() {
 	defer root.Close()
 	for _, sub := range []string{".", checkpointsDir, metricsDir, statusDir} {
 		sub = path.Clean(sub)
-		all, _ := fs.ReadDir(root.FS(), sub) // the next Sweep tries again
+		d, err := openDir(root, sub)
+		if err != nil {
+			continue // the next Sweep tries again
+		}
+		all, _ := d.ReadDir(-1)
+		d.Close()
 		for _, e := range all {
 			if st, err := e.Info(); err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), ".penstock-tmp-") && time.Since(st.ModTime()) > abandoned {
 				_ = root.Remove(path.Join(sub, e.Name()))
