@@ -280,7 +280,8 @@ func ReadLedger(r io.Reader) (*Ledger, error) {
 		k := ledgerKey{epoch: num(), pass: num(), source: int(num() & (1<<31 - 1)), lane: int(num() & (1<<31 - 1))}
 		m := &laneLedger{first: int64(num() & (1<<62 - 1))}
 		c := num()
-		if c > uint64(len(b)) { // a byte each, at least
+		if c == 0 || c > uint64(len(b)) || k.epoch > maxCount || k.pass > maxCount || // a byte each, at least
+			k.source >= len(l.shapes) || k.lane >= l.shapes[k.source].lanes || l.windows[k] != nil {
 			bad = true
 			break
 		}

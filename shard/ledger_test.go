@@ -2,6 +2,8 @@ package shard_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"io"
 	"strings"
 	"testing"
@@ -211,6 +213,32 @@ func TestLedgerGoesOn(t *testing.T) {
 	o.Ledger = known
 	_, err := ds.Shards(t.Context(), 1, o)
 	wantError(t, err, fault.Invalid, "seed 7")
+}
+
+// A ledger whose sum is right, and which says what no job writes, is no ledger.
+func TestForgedLedger(t *testing.T) {
+	forge := func(lanes ...uint64) []byte {
+		b := append([]byte("penstock/ledger/2\n"), 0, 0, 7, 1, 2, 8) // plan, data, seed; one source of 2 lanes, windows of 8
+		for _, v := range lanes {
+			b = binary.AppendUvarint(b, v)
+		}
+		sum := sha256.Sum256(b)
+		return append(b, sum[:]...)
+	}
+	if _, err := shard.ReadLedger(bytes.NewReader(forge(1, 0, 0, 0, 1, 0, 1, 4))); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range map[string][]byte{
+		"another source": forge(1, 0, 0, 1, 1, 0, 1, 4),
+		"another lane":   forge(1, 0, 0, 0, 2, 0, 1, 4),
+		"a lane twice":   forge(2, 0, 0, 0, 1, 0, 1, 4, 0, 0, 0, 1, 0, 1, 4),
+		"no window":      forge(1, 0, 0, 0, 1, 0, 0),
+		"many windows":   forge(1, 0, 0, 0, 1, 0, 1<<40, 4),
+		"an epoch":       forge(1, 1<<63, 0, 0, 1, 0, 1, 4),
+	} {
+		_, err := shard.ReadLedger(bytes.NewReader(b))
+		wantError(t, err, fault.Corrupt, "damaged")
+	}
 }
 
 func FuzzReadLedger(f *testing.F) {

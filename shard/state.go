@@ -162,17 +162,19 @@ func (j *job) restore(s State) (snap, error) {
 			return bad("the state was edited: source %q has %d lanes and windows of %d", x.Name, x.Lanes, x.Window)
 		case len(x.Pos) != x.Lanes:
 			return bad("the state was edited: source %q has %d positions for %d lanes", x.Name, len(x.Pos), x.Lanes)
+		case x.Pass > maxCount:
+			return bad("the state was edited: source %q is at its pass %d of the epoch", x.Name, x.Pass)
 		case x.Pass > 0 && !src.Repeat && !(j.StopAll && len(j.Sources) > 1):
 			return bad("the state was edited: source %q is at its pass %d of the epoch, but does not repeat", x.Name, x.Pass)
 		}
 		at.shapes = append(at.shapes, order.Shape{Mode: l.shape.Mode, Lanes: x.Lanes, Window: x.Window})
 		t := snapSource{pass: x.Pass, pos: make([]order.Pos, len(x.Pos))}
 		for v, p := range x.Pos {
-			if p[0] < 0 || p[1] < 0 {
+			if p[0] < 0 || p[1] < 0 || p[0] > maxCount || p[1] > maxCount {
 				return bad("the state was edited: lane %d of source %q is at window %d, sample %d", v, x.Name, p[0], p[1])
 			}
 			t.pos[v] = order.Pos{Window: p[0], Given: p[1]}
-			given += p[1]
+			given += min(p[1], maxCount-given)
 		}
 		if x.Pass == 0 && s.Sample == 0 && given > 0 {
 			return bad("the state was edited: no sample was given, but source %q is under way", x.Name)

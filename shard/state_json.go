@@ -38,6 +38,9 @@ func (s State) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads a state. Blanks and the order of fields are free; what the fields say must be what
 // was written: what is damaged, edited or of another version is an error that says so.
 func (s *State) UnmarshalJSON(b []byte) error {
+	if len(b) > maxState {
+		return fault.New(fault.Corrupt, "not a state: %d bytes, more than %d", len(b), maxState)
+	}
 	var v struct {
 		Version *int            `json:"version"`
 		Sum     json.RawMessage `json:"sum"`

@@ -229,7 +229,10 @@ func (c Config) or() (Config, error) {
 		if d, ok := c.Data[name]; ok && d.Dataset == nil {
 			return bad("data set %q is nil", name)
 		}
-		if name == "" || strings.ContainsAny(name, "/\x00") {
+		if err := store.CheckSet(name); err != nil {
+			return c, err
+		}
+		if strings.Contains(name, "/") {
 			return bad("a data set cannot have the name %q", name)
 		}
 	}

@@ -245,14 +245,14 @@ func (s *site) process(w launch.Worker, base, vars []string, socket string, atte
 	return w
 }
 
-// environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang.
+// environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang, and not the person's key for records.
 func (s *site) environ(from []string) []string {
 	var env []string
 	threads, goThreads, gloo := false, s.work == nil || s.cfg.Resources.CPUs == 0, s.cfg.gang() == nil
 	for _, kv := range append(from[:len(from):len(from)], s.cfg.Env...) {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, envGang, launch.EnvLaunch, gang.EnvDir, gang.EnvFD:
+		case wire.EnvKey, wire.EnvSocket, wire.EnvRun, wire.EnvAttempt, envCall, envGang, launch.EnvLaunch, gang.EnvDir, gang.EnvFD:
 			continue
 		case "OMP_NUM_THREADS":
 			threads = true

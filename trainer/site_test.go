@@ -33,3 +33,11 @@ func TestGlooInterface(t *testing.T) {
 		t.Errorf("on one machine: %q", got)
 	}
 }
+
+// The person's key for records is not the workers'.
+func TestWorkersHaveNoKey(t *testing.T) {
+	s := &site{cfg: Config{Workers: 1, Env: []string{"PENSTOCK_RUN_KEY=again a secret"}}}
+	if env := s.environ([]string{"A=b", "PENSTOCK_RUN_KEY=a secret of somebody"}); strings.Contains(strings.Join(env, "\n"), "secret") {
+		t.Errorf("%q", env)
+	}
+}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/io/blobio"
 )
 
 // maxTries bounds the commits of other jobs that one commit waits out.
@@ -41,12 +40,17 @@ func decodeDecision(data []byte) (*decision, error) {
 	if err := d.Manifest.check(); err != nil {
 		return nil, err
 	}
-	check := func(ms []move) error {
+	check := func(dir string, ms []move) error {
+		if len(ms) > maxFiles {
+			return fault.New(fault.Corrupt, "%d moves", len(ms))
+		}
 		for _, m := range ms {
 			if err := errors.Join(checkPath(m.From), checkPath(m.To)); err != nil {
 				return err
 			}
-			if !strings.HasPrefix(m.From, jobsDir) || hidden(m.To) || m.Bytes < 0 {
+			attempt, staged := strings.CutPrefix(m.From, dir+"stage/")
+			attempt, same := strings.CutSuffix(attempt, "/"+m.To)
+			if !staged || !same || !isAttempt(attempt) || hidden(m.To) || m.Bytes < 0 {
 				return fault.New(fault.Corrupt, "bad move of %q to %q", m.From, m.To)
 			}
 		}
@@ -56,11 +60,12 @@ func decodeDecision(data []byte) (*decision, error) {
 		if !isHex(d.Dead.Tag, 4) {
 			return nil, fault.New(fault.Corrupt, "bad tag")
 		}
-		if err := check(d.Dead.Moves); err != nil {
+		job := &jobRecord{Job: d.Manifest.Job, DeadLetter: &d.Dead.deadRecord}
+		if err := check(job.deadDir(), d.Dead.Moves); err != nil {
 			return nil, err
 		}
 	}
-	return d, check(d.Moves)
+	return d, check((&jobRecord{Job: d.Manifest.Job}).dir(), d.Moves)
 }
 
 func (r *root) decision(ctx context.Context, n int) (*decision, error) {
@@ -80,14 +85,15 @@ func (r *root) decision(ctx context.Context, n int) (*decision, error) {
 }
 
 // settle carries out what is decided but not done, whoever decided it, and
-// returns the newest manifest, nil if there is none. own is this process's stage folder, for removeJob.
-func settle(ctx context.Context, r *root, o *blobio.Options, own string) (*Manifest, error) {
+// returns the newest manifest, nil if there is none. dead is the dead letter folder that this run names, nil if it names none: what a record names
+// is not gone to. own is this process's stage folder, for removeJob.
+func settle(ctx context.Context, r, dead *root, own string) (*Manifest, error) {
 	st, err := r.state(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if st.pending {
-		if err := carryOut(ctx, r, o, st.newest+1); err != nil {
+		if err := carryOut(ctx, r, dead, st.newest+1); err != nil {
 			return nil, err
 		}
 		if st, err = r.state(ctx); err != nil {
@@ -98,7 +104,7 @@ func settle(ctx context.Context, r *root, o *blobio.Options, own string) (*Manif
 		return nil, nil
 	}
 	if !st.tidy {
-		if err := tidy(ctx, r, o, st.newest, own); err != nil {
+		if err := tidy(ctx, r, dead, st.newest, own); err != nil {
 			return nil, err
 		}
 	}
@@ -106,17 +112,17 @@ func settle(ctx context.Context, r *root, o *blobio.Options, own string) (*Manif
 }
 
 // carryOut makes decided commit n visible: first its files, then the manifest.
-func carryOut(ctx context.Context, r *root, o *blobio.Options, n int) error {
+func carryOut(ctx context.Context, r, dead *root, n int) error {
 	d, err := r.decision(ctx, n)
 	if err != nil {
 		return err
 	}
 	err = r.publish(ctx, d.Moves)
 	if err == nil && d.Dead != nil && len(d.Dead.Moves) > 0 {
-		var dead *root
-		if dead, err = reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o); err == nil {
+		if d.Dead.is(dead) {
 			err = dead.publish(ctx, d.Dead.Moves)
-			dead.b.Close()
+		} else {
+			err = fault.New(fault.Exists, "the rows that it left out go to the dead letter folder %s, which a record names and this run does not: run the job with it", &d.Dead.deadRecord)
 		}
 	}
 	name := metaDir + numbered(n, "json")
@@ -137,7 +143,7 @@ func carryOut(ctx context.Context, r *root, o *blobio.Options, n int) error {
 
 // tidy removes what commit n made superfluous: the files it replaced and the
 // job's own records. It may be repeated and run by several processes.
-func tidy(ctx context.Context, r *root, o *blobio.Options, n int, own string) error {
+func tidy(ctx context.Context, r, dead *root, n int, own string) error {
 	d, err := r.decision(ctx, n)
 	if err != nil {
 		return err
@@ -163,13 +169,8 @@ func tidy(ctx context.Context, r *root, o *blobio.Options, n int, own string) er
 		}
 	}
 	job := &jobRecord{Job: m.Job}
-	var dead *root
-	if d.Dead != nil {
+	if d.Dead != nil && d.Dead.is(dead) { // elsewhere it stays, out of sight
 		job.DeadLetter = &d.Dead.deadRecord
-		if dead, err = reopenRoot(ctx, d.Dead.URL, d.Dead.Prefix, o); err != nil {
-			return err
-		}
-		defer dead.b.Close()
 	}
 	if err := removeJob(ctx, r, dead, job, own); err != nil {
 		return err
@@ -199,7 +200,7 @@ func (s *Files) Commit(ctx context.Context) error {
 				return err
 			}
 		}
-		m, err := settle(ctx, s.out, s.o.Blob, s.proc)
+		m, err := settle(ctx, s.out, s.dead, s.proc)
 		if err != nil {
 			return err
 		}
@@ -222,7 +223,7 @@ func (s *Files) Commit(ctx context.Context) error {
 		d, err := s.decide(ctx, m)
 		if err != nil {
 			// Another process of this job may have committed since the look above, and taken the files away.
-			if now, serr := settle(ctx, s.out, s.o.Blob, s.proc); serr == nil && now != nil && (m == nil || now.Number != m.Number) {
+			if now, serr := settle(ctx, s.out, s.dead, s.proc); serr == nil && now != nil && (m == nil || now.Number != m.Number) {
 				continue
 			}
 			return err

@@ -182,6 +182,9 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 	return fault.New(fault.Unavailable, "the job's record comes and goes: is another process removing it?").At(fault.Place{File: s.out.path(name)})
 }
 
+// is reports that it is the folder r, which may be nil.
+func (d *deadRecord) is(r *root) bool { return r != nil && d.URL == r.url && d.Prefix == r.prefix }
+
 // String is how a user would write the folder.
 func (d *deadRecord) String() string {
 	u, err := url.Parse(d.URL)
@@ -278,21 +281,22 @@ func (s *Files) readReceipt(ctx context.Context, part int) (*receipt, error) {
 // that they are dead: in local folders. Elsewhere it goes at commit.
 func (s *Files) cleanStage(ctx context.Context) error {
 	stage := s.job.dir() + "stage/"
-	if _, ok := s.out.b.Local(s.out.prefix + stage); !ok {
-		return nil
+	folder, err := s.out.folder()
+	if folder == nil || err != nil {
+		return err
 	}
+	defer folder.Close()
 	for info, err := range s.out.listDir(ctx, stage) {
 		if err != nil {
 			return err
 		}
 		proc := path.Base(info.Key)
-		if !info.Dir || proc == s.proc {
+		if !info.Dir || proc == s.proc || !isHex(proc, 8) {
 			continue
 		}
-		p, _ := s.out.b.Local(s.out.prefix + stage + proc + "/lock")
-		l, _, err := tryLock(p, 0)
+		l, _, err := tryLock(folder, stage+proc+"/lock", 0)
 		if err != nil {
-			return fault.Wrap(err, fault.Place{File: s.out.path(stage + proc)})
+			return s.out.fail(stage+proc+"/lock", err)
 		}
 		if l == nil {
 			continue // at work
@@ -380,9 +384,8 @@ func decodeReceipt(data []byte) (*receipt, error) {
 		return nil, err
 	}
 	bad := func(what string) (*receipt, error) { return nil, fault.New(fault.Corrupt, "bad %s", what) }
-	proc, attempt, _ := strings.Cut(r.Attempt, "/")
-	num, rnd, _ := strings.Cut(attempt, "-")
-	if !isHex(r.Tag, 4) || !isHex(proc, 8) || num != pad5(r.Part) || !isHex(rnd, 8) {
+	_, attempt, _ := strings.Cut(r.Attempt, "/")
+	if !isHex(r.Tag, 4) || !isAttempt(r.Attempt) || !strings.HasPrefix(attempt, pad5(r.Part)+"-") {
 		return bad("attempt")
 	}
 	if r.Part < 0 || r.Part >= maxParts || r.First < 0 || r.End <= r.First || r.Skipped < 0 || len(r.Files) > maxPartFiles {
@@ -424,6 +427,14 @@ func decodeReceipt(data []byte) (*receipt, error) {
 		}
 	}
 	return r, nil
+}
+
+// isAttempt reports that s is the place of an attempt below stage/: PROCESS/PART-RANDOM.
+func isAttempt(s string) bool {
+	proc, attempt, _ := strings.Cut(s, "/")
+	num, rnd, _ := strings.Cut(attempt, "-")
+	part, err := strconv.Atoi(num)
+	return isHex(proc, 8) && err == nil && part >= 0 && num == pad5(part) && isHex(rnd, 8)
 }
 
 func isHex(s string, n int) bool {

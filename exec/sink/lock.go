@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 	"path"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -18,22 +18,23 @@ type stageLock struct{ f *os.File }
 
 // lockStage locks dir+proc/lock, creating it. nil, nil where r is not local.
 func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, error) {
-	p, ok := r.b.Local(r.prefix + dir + proc)
-	if !ok {
-		return nil, nil
+	folder, err := r.folder()
+	if folder == nil || err != nil {
+		return nil, err
 	}
+	defer folder.Close()
 	for try := range 100 {
 		// A process that looks whether this one is dead may have the lock, or be
 		// removing the folder, because it came before the lock.
 		if err := pause(ctx, time.Duration(2*try+1)*time.Millisecond); err != nil {
 			return nil, err
 		}
-		if err := os.MkdirAll(p, 0o777); err != nil {
-			return nil, fault.Wrap(err, fault.Place{File: r.path(dir)})
+		if err := folder.MkdirAll(dir+proc, 0o777); err != nil {
+			return nil, r.fail(dir+proc, err)
 		}
-		l, _, err := tryLock(p+"/lock", os.O_CREATE)
+		l, _, err := tryLock(folder, dir+proc+"/lock", os.O_CREATE)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{File: r.path(dir)})
+			return nil, r.fail(dir+proc+"/lock", err)
 		}
 		if l != nil {
 			return l, nil
@@ -45,8 +46,8 @@ func lockStage(ctx context.Context, r *root, dir, proc string) (*stageLock, erro
 // tryLock locks the file without waiting. No lock and not held: the file is not
 // there (any more). On a file system without locks one's own lock locks nothing, and
 // others always count as held.
-func tryLock(name string, flag int) (l *stageLock, held bool, err error) {
-	f, err := os.OpenFile(name, os.O_RDWR|flag, 0o666)
+func tryLock(in *os.Root, name string, flag int) (l *stageLock, held bool, err error) {
+	f, err := in.OpenFile(name, os.O_RDWR|flag, 0o666)
 	if os.IsNotExist(err) {
 		return nil, false, nil
 	}
@@ -66,7 +67,7 @@ func tryLock(name string, flag int) (l *stageLock, held bool, err error) {
 	}
 	a, err := f.Stat()
 	if err == nil {
-		if b, berr := os.Stat(name); berr == nil && os.SameFile(a, b) {
+		if b, berr := in.Lstat(name); berr == nil && os.SameFile(a, b) {
 			return &stageLock{f}, false, nil
 		}
 	}
@@ -84,9 +85,14 @@ func (l *stageLock) unlock() {
 // atWork lists the processes whose stage folders below dir are locked. Not own's.
 func atWork(ctx context.Context, r *root, dir, own string) (map[string]bool, error) {
 	live := make(map[string]bool)
-	if _, ok := r.b.Local(r.prefix + dir); !ok {
+	folder, err := r.folder()
+	if fault.CodeOf(err) == fault.NotFound {
 		return live, nil
 	}
+	if folder == nil || err != nil {
+		return live, err
+	}
+	defer folder.Close()
 	for info, err := range r.listDir(ctx, dir) {
 		if err != nil {
 			return nil, err
@@ -95,10 +101,9 @@ func atWork(ctx context.Context, r *root, dir, own string) (map[string]bool, err
 		if !info.Dir || proc == own {
 			continue
 		}
-		p, _ := r.b.Local(r.prefix + dir + proc + "/lock")
-		l, held, err := tryLock(p, 0)
+		l, held, err := tryLock(folder, dir+proc+"/lock", 0)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{File: r.path(dir + proc)})
+			return nil, r.fail(dir+proc+"/lock", err)
 		}
 		l.unlock()
 		if held {
@@ -129,25 +134,37 @@ func removeJob(ctx context.Context, out, dead *root, job *jobRecord, own string)
 const abandoned = time.Minute
 
 // removeAbandoned removes the hidden files that killed processes were writing in dir.
-func removeAbandoned(dir string) {
-	tmp, _ := filepath.Glob(filepath.Join(dir, ".penstock-tmp-*"))
-	for _, f := range tmp {
-		if st, err := os.Stat(f); err == nil && time.Since(st.ModTime()) > abandoned {
-			_ = os.Remove(f)
+func removeAbandoned(in *os.Root, dir string) {
+	d, err := openDir(in, dir)
+	if err != nil {
+		return // what stays the next one removes
+	}
+	all, _ := d.ReadDir(-1)
+	d.Close()
+	for _, e := range all {
+		if st, err := e.Info(); err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), ".penstock-tmp-") && time.Since(st.ModTime()) > abandoned {
+			_ = in.Remove(path.Join(dir, e.Name()))
 		}
 	}
 }
 
 func (r *root) removeStage(ctx context.Context, dir string, live map[string]bool) error {
-	p, ok := r.b.Local(r.prefix + dir)
-	if !ok {
+	folder, err := r.folder()
+	if fault.CodeOf(err) == fault.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if folder == nil {
 		return r.removeTree(ctx, dir)
 	}
+	defer folder.Close()
 	for info, err := range r.listDir(ctx, dir+"stage/") {
 		if err != nil {
 			return err
 		}
-		if proc := path.Base(info.Key); !live[proc] {
+		if proc := path.Base(info.Key); info.Dir && isHex(proc, 8) && !live[proc] {
 			if err := r.removeTree(ctx, dir+"stage/"+proc+"/"); err != nil {
 				return err
 			}
@@ -157,15 +174,15 @@ func (r *root) removeStage(ctx context.Context, dir string, live map[string]bool
 		if err != nil {
 			return err
 		}
-		if !info.Dir {
+		if name := path.Base(info.Key); !info.Dir && (name == "job.json" || strings.HasPrefix(name, "part-")) {
 			if err := r.b.Delete(ctx, info.Key); err != nil {
 				return err
 			}
 		}
 	}
-	removeAbandoned(p)
+	removeAbandoned(folder, path.Clean(dir))
 	// Only if they are empty: a process may have begun meanwhile.
-	_ = os.Remove(p + "/stage")
-	_ = os.Remove(p)
+	_ = folder.Remove(dir + "stage")
+	_ = folder.Remove(path.Clean(dir))
 	return nil
 }

@@ -21,7 +21,12 @@ func TestRemoveAbandoned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	removeAbandoned(dir)
+	in, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	removeAbandoned(in, ".")
 	for f, want := range map[string]bool{old: false, young: true, other: true} {
 		if _, err := os.Stat(f); (err == nil) != want {
 			t.Errorf("%s: %v", filepath.Base(f), err)

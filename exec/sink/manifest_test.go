@@ -161,6 +161,6 @@ func FuzzJob(f *testing.F) {
 }
 
 func FuzzDecision(f *testing.F) {
-	fuzzDecode(f, decodeDecision, `{"version":1,"manifest":`+goodManifest+`,"moves":[{"from":"_penstock/jobs/a/stage/x/y","to":"p=1/y","bytes":1}],
+	fuzzDecode(f, decodeDecision, `{"version":1,"manifest":`+goodManifest+`,"moves":[{"from":"_penstock/jobs/a/stage/0123456789abcdef/00000-0123456789abcdef/p=1/y","to":"p=1/y","bytes":1}],
 "dead":{"url":"mem://x","prefix":"p/","tag":"01234567","moves":[]}}`)
 }

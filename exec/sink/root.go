@@ -55,8 +55,27 @@ func reopenRoot(ctx context.Context, url, prefix string, o *blobio.Options) (*ro
 	if err != nil {
 		return nil, err
 	}
+	b.Within(prefix) // others may have been here
 	return &root{b: b, url: url, prefix: prefix}, nil
 }
+
+// folder is the root where it is local, for what is no reading or writing of objects; else nil. No link in it leads out. The caller closes it.
+func (r *root) folder() (*os.Root, error) {
+	p, ok := r.b.Local(r.prefix)
+	if !ok {
+		return nil, nil
+	}
+	f, err := os.OpenRoot(p)
+	return f, r.fail("", err)
+}
+
+// openDir opens a folder. What others put in its place, such as a pipe, does not block.
+func openDir(in *os.Root, name string) (*os.File, error) {
+	return in.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+}
+
+// fail is err of the operating system about rel with its code and place.
+func (r *root) fail(rel string, err error) error { return r.b.HostError(r.prefix+rel, err) }
 
 // id names the folder whatever the working directory.
 func (r *root) id() string {
@@ -150,11 +169,15 @@ func (r *root) putNew(ctx context.Context, rel string, data []byte) (won bool, e
 // removeTree deletes all below rel, which ends in '/'.
 func (r *root) removeTree(ctx context.Context, rel string) error {
 	r.at("remove tree", rel)
-	if p, ok := r.b.Local(r.prefix + rel); ok {
-		if err := os.RemoveAll(p); err != nil {
-			return fault.Wrap(err, fault.Place{File: r.path(rel)})
+	if f, err := r.folder(); err != nil || f != nil {
+		if err == nil {
+			err = r.fail(rel, f.RemoveAll(path.Clean(rel)))
+			f.Close()
 		}
-		return nil
+		if fault.CodeOf(err) == fault.NotFound {
+			return nil
+		}
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(inFlight)
@@ -187,10 +210,14 @@ func (r *root) remove(ctx context.Context, files []string) error {
 			dirs[d] = struct{}{}
 		}
 	}
+	folder, err := r.folder()
+	if folder == nil || err != nil {
+		return err
+	}
+	defer folder.Close()
 	for d := range dirs {
 		for ; d != "."; d = path.Dir(d) {
-			p, ok := r.b.Local(r.prefix + d)
-			if !ok || os.Remove(p) != nil { // not empty, or gone: either is fine
+			if fi, err := folder.Lstat(d); err != nil || !fi.IsDir() || folder.Remove(d) != nil { // not empty, or gone: either is fine
 				break
 			}
 		}
@@ -227,30 +254,34 @@ func (r *root) publish(ctx context.Context, moves []move) error {
 }
 
 func (r *root) publishOne(ctx context.Context, m move) error {
-	if from, ok := r.b.Local(r.prefix + m.From); ok {
-		to, _ := r.b.Local(r.prefix + m.To)
-		err := r.rename(ctx, from, to, m)
-		if !errors.Is(err, unix.EXDEV) { // a folder of the output may be a link to another file system
-			return err
+	folder, err := r.folder()
+	if err != nil {
+		return err
+	}
+	if folder != nil {
+		defer folder.Close()
+		err := r.rename(ctx, folder, m)
+		if !errors.Is(err, unix.EXDEV) { // a folder of the output may be another file system
+			return r.fail(m.To, err)
 		}
 	} else if err := r.published(ctx, m); !errors.Is(err, errMissing) {
 		return err
 	}
-	err := r.copy(ctx, m)
+	err = r.copy(ctx, m)
 	if fault.CodeOf(err) == fault.NotFound {
 		return r.published(ctx, m)
 	}
 	return err
 }
 
-func (r *root) rename(ctx context.Context, from, to string, m move) error {
+func (r *root) rename(ctx context.Context, in *os.Root, m move) error {
 	for try := 0; ; try++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := os.MkdirAll(path.Dir(to), 0o777)
+		err := in.MkdirAll(path.Dir(m.To), 0o777)
 		if err == nil {
-			err = os.Rename(from, to)
+			err = in.Rename(m.From, m.To)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -259,7 +290,7 @@ func (r *root) rename(ctx context.Context, from, to string, m move) error {
 			return err
 		}
 		// Either From is gone, or another job's clean-up took the empty folder.
-		if _, err := os.Stat(from); err != nil || try == 3 {
+		if _, err := in.Lstat(m.From); err != nil || try == 3 {
 			return r.published(ctx, m)
 		}
 	}
@@ -309,24 +340,25 @@ func (r *root) copy(ctx context.Context, m move) error {
 
 // syncDirs makes local renames durable: the manifest must not outlive them.
 func (r *root) syncDirs(moves []move) error {
+	folder, err := r.folder()
+	if folder == nil || err != nil {
+		return err
+	}
+	defer folder.Close()
 	dirs := make(map[string]struct{})
 	for _, m := range moves {
-		for d := path.Dir(r.prefix + m.To); ; d = path.Dir(d) {
+		for d := path.Dir(m.To); ; d = path.Dir(d) {
 			if _, ok := dirs[d]; ok {
 				break
 			}
 			dirs[d] = struct{}{}
-			if d+"/" == r.prefix || d == "." || d == "/" {
+			if d == "." {
 				break
 			}
 		}
 	}
 	for d := range dirs {
-		p, ok := r.b.Local(d)
-		if !ok {
-			return nil
-		}
-		f, err := os.Open(p)
+		f, err := openDir(folder, d)
 		if err == nil {
 			err = f.Sync()
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
@@ -335,7 +367,7 @@ func (r *root) syncDirs(moves []move) error {
 			f.Close()
 		}
 		if err != nil {
-			return fault.Wrap(err, fault.Place{File: r.b.Path(d)})
+			return r.fail(d, err)
 		}
 	}
 	return nil

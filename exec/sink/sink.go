@@ -199,7 +199,7 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		return nil, err
 	}
 	for try := 0; ; try++ {
-		m, err := settle(ctx, s.out, s.o.Blob, "")
+		m, err := settle(ctx, s.out, s.dead, "")
 		if err != nil {
 			return nil, err
 		}
@@ -330,7 +330,7 @@ func (s *Files) sweep(ctx context.Context, m *Manifest) error {
 		if err != nil {
 			return err
 		}
-		if d.Dead != nil {
+		if d.Dead != nil && d.Dead.is(s.dead) {
 			job.DeadLetter = &d.Dead.deadRecord
 		}
 	}

@@ -74,7 +74,7 @@ var allowed = []struct {
 	{"trainer/collective", "internal/fault"},
 	{"trainer/device", "internal/fault"},
 	{"trainer/launch", "internal/fault internal/units trainer/internal/wire trainer/internal/oom"},
-	{"trainer/store", "internal/fault internal/near io/blobio trainer/internal/wire"},
+	{"trainer/store", "internal/fault internal/near internal/trust io/blobio trainer/internal/wire"},
 	{"dataset", "internal/fault internal/gather internal/near internal/procs internal/cell internal/typename io/... ops ops/expr exec exec/plan exec/local exec/sink shard"},
 	{"trainer/internal/wire", "internal/fault"},
 	{"trainer/internal/oom", ""},

@@ -46,6 +46,9 @@ type Bucket struct {
 	cache  *blobcache.Cache // nil: none
 	url    string           // as opened: with server, the bucket's part in the names of what is cached
 	server string           // which one the URL means, by serverOf
+
+	within   string // of Within
+	confined bool   // it was called
 }
 
 // Options of a bucket; nil means defaults.

@@ -51,6 +51,9 @@ func (b *Bucket) wrap(key string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return fault.Wrap(err, b.place(key))
 	}
+	if err := b.leadsOut(key, err); err != nil {
+		return err
+	}
 	code := codeOf(err)
 	if b.root != "" {
 		// The path is in the place already.

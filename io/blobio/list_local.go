@@ -53,7 +53,12 @@ func (b *Bucket) load(d *dirNode, base string) {
 }
 
 func (b *Bucket) readDir(d *dirNode, base string) ([]entry, error) {
-	f, err := os.Open(b.file(d.key))
+	in, dir, err := b.files(d.key)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	f, err := in.OpenFile(dir, b.openFlag(), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +76,7 @@ func (b *Bucket) readDir(d *dirNode, base string) ([]entry, error) {
 	entries := make([]entry, len(names))
 	describe := func(from, to int) error {
 		for i := from; i < to; i++ {
-			if err := b.describe(d, names[i], &entries[i]); err != nil {
+			if err := b.describe(in, dir, d, names[i], &entries[i]); err != nil {
 				return err
 			}
 		}
@@ -100,7 +105,7 @@ func (b *Bucket) readDir(d *dirNode, base string) ([]entry, error) {
 	return entries, nil
 }
 
-func (b *Bucket) describe(d *dirNode, de fs.DirEntry, e *entry) error {
+func (b *Bucket) describe(in files, dir string, d *dirNode, de fs.DirEntry, e *entry) error {
 	key := d.key + de.Name()
 	var fi os.FileInfo
 	var err error
@@ -109,7 +114,9 @@ func (b *Bucket) describe(d *dirNode, de fs.DirEntry, e *entry) error {
 		*e = entry{Info: Info{Key: key + "/", Dir: true}, dir: &dirNode{key: key + "/", up: d}}
 		return nil
 	case t&fs.ModeSymlink != 0:
-		fi, err = os.Stat(b.file(key))
+		if fi, err = in.Stat(path.Join(dir, de.Name())); err != nil {
+			err = cmp.Or(b.leadsOut(key, err), err)
+		}
 	case t.IsRegular():
 		fi, err = de.Info()
 	default:

@@ -23,7 +23,12 @@ func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
 	if err := b.canceled(ctx, key); err != nil {
 		return Info{}, err
 	}
-	fi, err := os.Stat(b.file(key))
+	f, name, err := b.files(key)
+	if err != nil {
+		return Info{}, b.wrap(key, err)
+	}
+	defer f.Close()
+	fi, err := f.Stat(name)
 	if err != nil {
 		return Info{}, b.wrap(key, err)
 	}
@@ -40,7 +45,12 @@ func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
 // the same size and modification time. (The clock behind the latter ticks every
 // few milliseconds: a file rewritten within one tick at the same size goes unseen.)
 func (o *Object) openLocal() (*os.File, error) {
-	f, err := os.Open(o.b.file(o.info.Key))
+	in, name, err := o.b.files(o.info.Key)
+	if err != nil {
+		return nil, o.b.wrap(o.info.Key, err)
+	}
+	defer in.Close()
+	f, err := in.OpenFile(name, o.b.openFlag(), 0)
 	if err == nil {
 		if err = o.checkLocal(f); err == nil {
 			return f, nil
@@ -52,7 +62,7 @@ func (o *Object) openLocal() (*os.File, error) {
 
 func (o *Object) checkLocal(f *os.File) error {
 	fi, err := f.Stat()
-	if err == nil && (fi.Size() != o.info.Size || !o.info.ModTime.IsZero() && !fi.ModTime().Equal(o.info.ModTime)) {
+	if err == nil && (!fi.Mode().IsRegular() || fi.Size() != o.info.Size || !o.info.ModTime.IsZero() && !fi.ModTime().Equal(o.info.ModTime)) {
 		err = errChanged
 	}
 	return err
@@ -79,9 +89,13 @@ func (b *Bucket) deleteLocal(ctx context.Context, key string) error {
 	if err := b.canceled(ctx, key); err != nil {
 		return err
 	}
-	fi, err := os.Lstat(b.file(key))
-	if err == nil && !fi.IsDir() { // a directory is no object
-		err = os.Remove(b.file(key))
+	f, name, err := b.files(key)
+	if err == nil {
+		defer f.Close()
+		var fi os.FileInfo
+		if fi, err = f.Lstat(name); err == nil && !fi.IsDir() { // a directory is no object
+			err = f.Remove(name)
+		}
 	}
 	if err = b.wrap(key, err); fault.CodeOf(err) == fault.NotFound {
 		return nil
@@ -99,7 +113,9 @@ const tempPrefix = ".penstock-tmp-"
 type localSink struct {
 	b      *Bucket
 	key    string
+	in     files
 	tmp    *os.File
+	name   string // of tmp
 	target string
 	fresh  bool // must not exist
 	check  func() error
@@ -110,23 +126,36 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 	if err := check(); err != nil {
 		return nil, err
 	}
-	target := b.file(key)
-	dir := path.Dir(target)
-	if err := os.MkdirAll(dir, 0o777); errors.Is(err, unix.ENOTDIR) {
+	var err error
+	if b.confined {
+		err = os.MkdirAll(b.file(b.within), 0o777)
+	}
+	var in files
+	var target string
+	if err == nil {
+		in, target, err = b.files(key)
+	}
+	if err == nil {
+		if err = in.MkdirAll(path.Dir(target), 0o777); err != nil {
+			in.Close()
+		}
+	}
+	if errors.Is(err, unix.ENOTDIR) {
 		return nil, fault.New(fault.Exists, "a file is where a directory must be: %w", err).At(b.place(key))
 	} else if err != nil {
 		return nil, b.wrap(key, err)
 	}
 	for {
-		name := path.Join(dir, tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
-		tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		name := path.Join(path.Dir(target), tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
+		tmp, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if os.IsExist(err) {
 			continue
 		}
 		if err != nil {
+			in.Close()
 			return nil, b.wrap(key, err)
 		}
-		return &localSink{b: b, key: key, tmp: tmp, target: target, fresh: o.IfNotExist, check: check}, nil
+		return &localSink{b: b, key: key, in: in, tmp: tmp, name: name, target: target, fresh: o.IfNotExist, check: check}, nil
 	}
 }
 
@@ -139,6 +168,7 @@ func (s *localSink) Write(p []byte) (int, error) {
 }
 
 func (s *localSink) commit() error {
+	defer s.in.Close()
 	err := s.tmp.Sync()
 	if cerr := s.tmp.Close(); err == nil {
 		err = cerr
@@ -147,19 +177,15 @@ func (s *localSink) commit() error {
 		err = s.check()
 	}
 	if err == nil {
-		if s.fresh {
-			err = renameNoReplace(s.tmp.Name(), s.target)
-		} else {
-			err = os.Rename(s.tmp.Name(), s.target)
-		}
+		err = s.rename()
 	}
 	if err != nil {
-		os.Remove(s.tmp.Name())
+		s.in.Remove(s.name)
 		return s.b.wrap(s.key, err)
 	}
 	// The name must survive a crash too. The object is there whatever happens now,
 	// so an error only says that it may not last.
-	dir, err := os.Open(path.Dir(s.target))
+	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
 	if err != nil {
 		return s.b.wrap(s.key, err)
 	}
@@ -170,17 +196,29 @@ func (s *localSink) commit() error {
 	return s.b.wrap(s.key, err)
 }
 
-func (s *localSink) abort() {
-	s.tmp.Close()
-	os.Remove(s.tmp.Name())
-}
-
-// linkNoReplace gives oldname's file the name newname unless that exists.
-func linkNoReplace(oldname, newname string) error {
-	if err := os.Link(oldname, newname); err != nil {
+// rename makes the hidden file the target.
+func (s *localSink) rename() error {
+	if !s.fresh {
+		return s.in.Rename(s.name, s.target)
+	}
+	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
+	if err != nil {
 		return err
 	}
-	return os.Remove(oldname)
+	defer dir.Close()
+	if err = renameNoReplace(dir, path.Base(s.name), path.Base(s.target)); err != errors.ErrUnsupported {
+		return err
+	}
+	if err = s.in.Link(s.name, s.target); err == nil { // which refuses as well
+		err = s.in.Remove(s.name)
+	}
+	return err
+}
+
+func (s *localSink) abort() {
+	s.tmp.Close()
+	s.in.Remove(s.name)
+	s.in.Close()
 }
 
 // Map maps a local object into memory, read only; ok is false for other buckets

@@ -1,14 +1,20 @@
 package blobio
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
 
-// renameNoReplace renames unless newname exists, atomically. File systems without
-// such a rename (NFS, older kernels) have hard links, which refuse as well.
-func renameNoReplace(oldname, newname string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, oldname, unix.AT_FDCWD, newname, unix.RENAME_NOREPLACE)
+	"golang.org/x/sys/unix"
+)
+
+// renameNoReplace renames in a folder unless newname exists, atomically. errors.ErrUnsupported is of file systems without such a
+// rename (NFS, older kernels).
+func renameNoReplace(dir *os.File, oldname, newname string) error {
+	fd := int(dir.Fd())
+	err := unix.Renameat2(fd, oldname, fd, newname, unix.RENAME_NOREPLACE)
 	switch err {
 	case unix.EINVAL, unix.ENOSYS, unix.ENOTSUP:
-		return linkNoReplace(oldname, newname)
+		return errors.ErrUnsupported
 	}
 	return err
 }

@@ -2,4 +2,9 @@
 
 package blobio
 
-func renameNoReplace(oldname, newname string) error { return linkNoReplace(oldname, newname) }
+import (
+	"errors"
+	"os"
+)
+
+func renameNoReplace(*os.File, string, string) error { return errors.ErrUnsupported }

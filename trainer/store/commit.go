@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -74,7 +74,12 @@ func (r *Run) Commit(ctx context.Context, c Commit) (*Manifest, error) {
 	if c.Attempt != 0 && c.Attempt != own.attempt {
 		return nil, fault.New(fault.Invalid, "attempt %d is over, attempt %d has begun: its checkpoints are not committed any more", c.Attempt, own.attempt)
 	}
-	if c.World < 1 || c.Report < 0 {
+	for name := range c.Data {
+		if err := CheckSet(name); err != nil {
+			return nil, err
+		}
+	}
+	if c.World < 1 || c.World > maxWorkers || c.Report < 0 || c.Report > maxReports {
 		return nil, fault.New(fault.Internal, "a checkpoint of report %d and %d workers", c.Report, c.World)
 	}
 	if err := r.stillOwner(ctx); err != nil {
@@ -151,7 +156,7 @@ func (r *Run) upload(ctx context.Context, m *Manifest, dir string, sources []sou
 	for i, e := range c.Elsewhere {
 		all.Go(func() (err error) {
 			if there[i], err = e.Upload(actx, m.Try); err == nil {
-				err = e.check(there[i])
+				err = e.check(there[i], r.sealed)
 			}
 			return err
 		})
@@ -177,7 +182,12 @@ func (r *Run) upload(ctx context.Context, m *Manifest, dir string, sources []sou
 }
 
 // check refuses what is no result of an upload.
-func (e *Elsewhere) check(files []File) error {
+func (e *Elsewhere) check(files []File, strong bool) error {
+	if strong {
+		if err := (&Manifest{Files: files}).strongSums(); err != nil {
+			return fault.New(fault.Internal, "the upload of ranks %v: %w", e.Ranks, err)
+		}
+	}
 	seen := map[int]bool{}
 	for i := range files {
 		if err := files[i].check(); err != nil {
@@ -208,7 +218,7 @@ func (r *Run) uploadHere(ctx context.Context, m *Manifest, dir string, sources [
 		}
 		g.Go(func() error {
 			if d.Ledger != nil {
-				f := &File{Path: ledgerName(name), Size: int64(len(d.Ledger)), Sum: sumOf(d.Ledger)}
+				f := &File{Path: ledgerName(name), Size: int64(len(d.Ledger)), Sum: newSum(r.sealed).of(d.Ledger)}
 				if err := r.b.Put(gctx, r.prefix+dir+f.Path, d.Ledger, nil); err != nil {
 					return err
 				}
@@ -221,12 +231,6 @@ func (r *Run) uploadHere(ctx context.Context, m *Manifest, dir string, sources [
 		})
 	}
 	return g.Wait()
-}
-
-func sumOf(data []byte) string {
-	h := xxh3.New()
-	h.Write(data)
-	return sumText(h)
 }
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunk+1); return &b }}
@@ -255,7 +259,7 @@ func (r *Run) uploadOnce(ctx context.Context, rel string, s *source, buf []byte)
 	}
 	defer f.Close() // read only
 	r.at("read", s.file.Path)
-	h := xxh3.New()
+	h := newSum(r.sealed)
 	if s.file.Size <= chunk {
 		n, err := io.ReadFull(f, buf[:s.file.Size+1])
 		switch {
@@ -269,7 +273,7 @@ func (r *Run) uploadOnce(ctx context.Context, rel string, s *source, buf []byte)
 			return "", err
 		}
 		h.Write(buf[:n])
-		return sumText(h), r.b.Put(ctx, r.prefix+rel, buf[:n], &blobio.PutOptions{Size: s.file.Size})
+		return h.text(), r.b.Put(ctx, r.prefix+rel, buf[:n], &blobio.PutOptions{Size: s.file.Size})
 	}
 	w, err := r.b.Create(ctx, r.prefix+rel, &blobio.PutOptions{Size: s.file.Size})
 	if err != nil {
@@ -301,14 +305,14 @@ func (r *Run) uploadOnce(ctx context.Context, rel string, s *source, buf []byte)
 	if err := s.same(f); err != nil {
 		return "", err
 	}
-	return sumText(h), w.Close()
+	return h.text(), w.Close()
 }
 
 // decide makes the checkpoint: its manifest is the next entry of the log, and nobody else's.
 func (r *Run) decide(ctx context.Context, m *Manifest, own owner) error {
 	for {
 		m.Time = time.Now().UTC().Round(0)
-		data, err := encode("checkpoint", m)
+		data, err := r.encode(entryName(m.Number), "checkpoint", m)
 		if err != nil {
 			r.cleanup(ctx, checkpointsDir+m.Try+"/")
 			return err
@@ -357,8 +361,15 @@ func (r *Run) cleanup(ctx context.Context, dir string) {
 // removeTree deletes all below rel, which ends in '/'.
 func (r *Run) removeTree(ctx context.Context, rel string) error {
 	r.at("remove tree", rel)
-	if p, ok := r.b.Local(r.prefix + rel); ok {
-		return blobio.HostError(p, os.RemoveAll(p))
+	if root, err := r.root(); err != nil || root != nil {
+		if err == nil {
+			err = root.RemoveAll(path.Clean(rel))
+			root.Close()
+		}
+		if err = r.b.HostError(r.prefix+rel, err); fault.CodeOf(err) == fault.NotFound {
+			return nil
+		}
+		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(inFlight)
@@ -377,46 +388,81 @@ func (r *Run) removeTree(ctx context.Context, rel string) error {
 
 // syncTree makes the folders of a try durable, where the storage is a folder: a manifest must not outlive them. Files are when they have been written.
 func (r *Run) syncTree(rel string) error {
-	p, ok := r.b.Local(r.prefix + rel)
-	if !ok {
-		return nil
+	root, err := r.root()
+	if root == nil || err != nil {
+		return err
 	}
-	err := filepath.WalkDir(p, func(name string, d fs.DirEntry, err error) error {
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), path.Clean(rel), func(name string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			err = syncDir(name)
+			err = syncDir(root, name)
 		}
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) { // a checkpoint without files
 		err = nil
 	}
-	for _, up := range []string{checkpointsDir, "", ".."} {
+	for _, up := range []string{checkpointsDir, "."} {
 		if err == nil {
-			err = r.syncFolder(up)
+			err = syncDir(root, path.Clean(up))
 		}
 	}
-	return blobio.HostError(p, err)
+	if err == nil {
+		err = r.syncStorage()
+	}
+	return r.b.HostError(r.prefix+rel, err)
+}
+
+// syncStorage makes the name of the run's folder durable.
+func (r *Run) syncStorage() error {
+	dir, _ := r.Local()
+	f, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	return syncAndClose(f)
 }
 
 // syncFolder makes the names in a folder of the run durable, where the storage is one.
 func (r *Run) syncFolder(rel string) error {
-	p, ok := r.b.Local(r.prefix + rel)
-	if !ok {
-		return nil
+	root, err := r.root()
+	if root == nil || err != nil {
+		return err
 	}
-	if err := syncDir(p); !errors.Is(err, fs.ErrNotExist) {
-		return blobio.HostError(p, err)
-	}
-	return nil
+	defer root.Close()
+	return r.b.HostError(r.prefix+rel, syncDir(root, path.Clean(rel)))
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// root is the run's folder where its storage is one, for what is no reading or writing of objects; else nil. No link in it leads out. The caller closes it.
+func (r *Run) root() (*os.Root, error) {
+	dir, ok := r.Local()
+	if !ok {
+		return nil, nil
+	}
+	root, err := os.OpenRoot(dir)
+	return root, r.b.HostError(r.prefix, err)
+}
+
+// syncDir syncs a folder; one that is not there has no names.
+func syncDir(root *os.Root, name string) error {
+	f, err := openDir(root, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	return syncAndClose(f)
+}
+
+// openDir opens a folder. What others put in its place, such as a pipe, does not block.
+func openDir(root *os.Root, name string) (*os.File, error) {
+	return root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+}
+
+func syncAndClose(f *os.File) error {
 	defer f.Close()
-	err = f.Sync()
+	err := f.Sync()
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) { // file systems that cannot
 		return nil
 	}
@@ -435,8 +481,11 @@ func (r *Run) Ledger(ctx context.Context, m *Manifest, data string) ([]byte, err
 	}
 	rel := checkpointsDir + m.Try + "/" + f.Path
 	raw, err := r.b.ReadAll(ctx, r.prefix+rel, max(f.Size, 1))
-	if err == nil && sumOf(raw) != f.Sum {
-		err = fault.New(fault.Corrupt, "the ledger of data set %q in checkpoint %d was altered: %d bytes with sum %s, not %d with %s", data, m.Number, len(raw), sumOf(raw), f.Size, f.Sum).At(r.place(rel))
+	if err != nil {
+		return nil, err
 	}
-	return raw, err
+	if sum := sumLike(f.Sum).of(raw); sum != f.Sum {
+		return nil, fault.New(fault.Corrupt, "the ledger of data set %q in checkpoint %d was altered: %d bytes with sum %s, not %d with %s", data, m.Number, len(raw), sum, f.Size, f.Sum).At(r.place(rel))
+	}
+	return raw, nil
 }

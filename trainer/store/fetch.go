@@ -13,7 +13,6 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -25,34 +24,36 @@ import (
 //
 // A file that is missing or altered is a Corrupt error that names it, and says which earlier checkpoint has all of its files. A checkpoint that was removed meanwhile is NotFound.
 func (r *Run) Fetch(ctx context.Context, m *Manifest, cache string) (dir string, err error) {
-	if err := m.check(); err != nil {
+	if err := r.checkManifest(m); err != nil {
 		return "", err
 	}
 	if cache, err = filepath.Abs(cache); err != nil {
 		return "", blobio.HostError(cache, err)
 	}
-	c := cacheDir{path: filepath.Join(cache, r.rec.Name+"-"+r.rec.ID)}
+	c, err := openCache(cache, r.rec.Name+"-"+r.rec.ID)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
 	if err := c.lock(ctx); err != nil {
 		return "", err
 	}
-	defer c.unlock()
-	// What was not forced to disk is not trusted after a boot.
-	name := m.Try + "-" + sumOf([]byte(bootID()))[len(sumPrefix):][:8]
+	name := downloadName(m)
 	dir = filepath.Join(c.path, name)
-	if !whole(dir, m) {
+	if !c.whole(name, m) {
 		if err := c.remove(name); err != nil {
 			return "", err
 		}
-		if _, err := os.Lstat(dir); err == nil {
+		if _, err := c.root.Lstat(name); err == nil {
 			return "", fault.New(fault.Corrupt, "files of this download were removed or altered, and a process uses it: end that one first").At(fault.Place{File: dir})
 		}
-		tmp := filepath.Join(c.path, "tmp-"+randomHex(4))
-		err := r.download(ctx, m, tmp)
+		tmp := halfName()
+		err := r.download(ctx, m, c, tmp)
 		if err == nil {
-			err = blobio.HostError(dir, os.Rename(tmp, dir))
+			err = c.fail(name, c.root.Rename(tmp, name))
 		}
 		if err != nil {
-			os.RemoveAll(tmp)
+			_ = c.root.RemoveAll(tmp) // what stays the next one removes
 			return "", r.explain(ctx, m, err)
 		}
 	}
@@ -74,7 +75,7 @@ func (r *Run) Fetch(ctx context.Context, m *Manifest, cache string) (dir string,
 
 // Verify reads a checkpoint whole, and is a Corrupt error where a file is missing or altered.
 func (r *Run) Verify(ctx context.Context, m *Manifest) error {
-	if err := m.check(); err != nil {
+	if err := r.checkManifest(m); err != nil {
 		return err
 	}
 	err := r.eachFile(ctx, m, func(f *File) (io.WriteCloser, error) { return discard{}, nil })
@@ -91,38 +92,37 @@ type discard struct{}
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) Close() error                { return nil }
 
-// whole reports that all files are there with their sizes.
-func whole(dir string, m *Manifest) bool {
-	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+// whole reports that all files of a download are there with their sizes.
+func (c *cacheDir) whole(name string, m *Manifest) bool {
+	if fi, err := c.root.Lstat(name); err != nil || !fi.IsDir() {
 		return false
 	}
 	for _, f := range m.Files {
-		if fi, err := os.Lstat(filepath.Join(dir, f.Path)); err != nil || !fi.Mode().IsRegular() || fi.Size() != f.Size {
+		if fi, err := c.root.Lstat(path.Join(name, f.Path)); err != nil || !fi.Mode().IsRegular() || fi.Size() != f.Size {
 			return false
 		}
 	}
 	return true
 }
 
-// download writes the files into a new folder.
-func (r *Run) download(ctx context.Context, m *Manifest, dir string) error {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return blobio.HostError(dir, err)
+// download writes the files into a new folder of the cache.
+func (r *Run) download(ctx context.Context, m *Manifest, c *cacheDir, name string) error {
+	if err := c.root.Mkdir(name, 0o700); err != nil {
+		return c.fail(name, err)
 	}
 	dirs := map[string]bool{".": true}
 	for _, f := range m.Files {
 		if d := path.Dir(f.Path); !dirs[d] {
 			dirs[d] = true
-			if err := os.MkdirAll(filepath.Join(dir, d), 0o777); err != nil {
-				return blobio.HostError(filepath.Join(dir, d), err)
+			if err := c.root.MkdirAll(path.Join(name, d), 0o700); err != nil {
+				return c.fail(path.Join(name, d), err)
 			}
 		}
 	}
 	return r.eachFile(ctx, m, func(f *File) (io.WriteCloser, error) {
-		name := filepath.Join(dir, f.Path)
-		w, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+		w, err := c.root.OpenFile(path.Join(name, f.Path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
 		if err != nil {
-			return nil, blobio.HostError(name, err)
+			return nil, c.fail(path.Join(name, f.Path), err)
 		}
 		return hostFile{w}, nil
 	})
@@ -195,7 +195,7 @@ func (r *Run) readFile(ctx context.Context, rel string, f *File, w io.Writer) er
 	}
 	s := r.b.Object(info, nil).Stream(ctx, 0, info.Size)
 	defer s.Close() // read only
-	h := xxh3.New()
+	h := sumLike(f.Sum)
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	// Not io.Copy: its writer would be asked to read by itself.
@@ -213,7 +213,7 @@ func (r *Run) readFile(ctx context.Context, rel string, f *File, w io.Writer) er
 			return err
 		}
 	}
-	if sum := sumText(h); sum != f.Sum {
+	if sum := h.text(); sum != f.Sum {
 		return damaged("was altered: its sum is %s, not %s", sum, f.Sum)
 	}
 	return nil

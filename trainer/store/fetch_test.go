@@ -164,7 +164,7 @@ func TestCacheBounded(t *testing.T) {
 	}
 	a, b := openRun(t, storage, "x"), openRun(t, storage, "x")
 	first := fetch(a, 0)
-	write(t, filepath.Join(filepath.Dir(first), "tmp-dead", "f"), "half")
+	write(t, filepath.Join(filepath.Dir(first), "tmp-deaddead", "f"), "half")
 	fetch(b, 1)
 	if n := downloads(); n != 2 {
 		t.Fatal(n, "downloads: of two in use, and half a one")

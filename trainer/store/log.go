@@ -46,9 +46,6 @@ type owner struct {
 	jobAttempt int64
 }
 
-// maxNumber of an entry: more than any run has; a larger one is none of ours.
-const maxNumber = 1 << 30
-
 func numbered(n int) string { return fmt.Sprintf("%06d", n) }
 
 func entryName(n int) string { return checkpointsDir + numbered(n) + ".json" }
@@ -63,13 +60,17 @@ func parseEntry(name string) (n int, ok bool) {
 // readLog is the log, in order. What is removed at this moment may be missing.
 func (r *Run) readLog(ctx context.Context) ([]*entry, error) {
 	var numbers []int
+	var total int64
 	for info, err := range r.b.ListDir(ctx, r.prefix+checkpointsDir) {
 		if err != nil {
 			return nil, err
 		}
 		if n, ok := parseEntry(path.Base(info.Key)); ok && !info.Dir {
-			numbers = append(numbers, n)
+			numbers, total = append(numbers, n), total+info.Size
 		}
+	}
+	if total > maxLog {
+		return nil, fault.New(fault.Corrupt, "the records here have %d bytes, more than the %d of the longest run", total, int64(maxLog)).At(r.place(checkpointsDir))
 	}
 	slices.Sort(numbers)
 	entries := make([]*entry, len(numbers))
@@ -108,37 +109,35 @@ func (r *Run) readLog(ctx context.Context) ([]*entry, error) {
 
 func (r *Run) readEntry(ctx context.Context, n int) (*entry, error) {
 	rel := entryName(n)
-	data, err := r.b.ReadAll(ctx, r.prefix+rel, maxManifest)
+	data, done, err := r.load(ctx, rel, maxManifest)
 	if err != nil {
 		return nil, err
 	}
-	e, err := decodeEntry(data)
+	defer done()
+	e, err := r.decodeEntry(rel, data)
 	if err == nil && e.number != n {
 		err = fault.New(fault.Corrupt, "it says to be number %d", e.number)
 	}
 	return e, fault.Wrap(err, r.place(rel))
 }
 
-func decodeEntry(data []byte) (*entry, error) {
+func (r *Run) decodeEntry(rel string, data []byte) (*entry, error) {
 	h, err := decodeHead(data)
 	if err != nil {
 		return nil, err
 	}
 	if h.Kind == "start" {
 		s := new(start)
-		if err := decode(data, "start", s); err != nil {
+		if err := r.decode(rel, data, "start", s); err != nil {
 			return nil, err
 		}
-		if s.Number < 0 || s.Attempt < 1 || s.From < 0 || s.From > s.Number || s.Report < 0 {
-			return nil, fault.New(fault.Corrupt, "a number is out of range")
-		}
-		return &entry{number: s.Number, start: s}, nil
+		return &entry{number: s.Number, start: s}, s.check()
 	}
 	m := new(Manifest)
-	if err := decode(data, "checkpoint", m); err != nil {
+	if err := r.decode(rel, data, "checkpoint", m); err != nil {
 		return nil, err
 	}
-	return &entry{number: m.Number, ckpt: m}, m.check()
+	return &entry{number: m.Number, ckpt: m}, r.checkManifest(m)
 }
 
 // checkpoints of a log, in order: those that no start has left behind by going back to an earlier one.
@@ -231,6 +230,12 @@ type BeginOptions struct {
 // While another controller is at work on this machine, or seems to be on another (its status is younger than LostAfter), Begin is an Exists error that says which, unless that one is of an earlier attempt of the same job. A controller that is
 // replaced finds out when it next calls Commit, SetStatus, Begin, Prune or Sweep.
 func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
+	if err := r.mayWrite(); err != nil {
+		return nil, err
+	}
+	if err := word("job", o.Job, maxWord); err != nil {
+		return nil, fault.New(fault.Invalid, "%w", err)
+	}
 	if err := r.log.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -247,7 +252,7 @@ func (r *Run) Begin(ctx context.Context, o BeginOptions) (*Attempt, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, err := encode("start", s)
+		data, err := r.encode(entryName(s.Number), "start", s)
 		if err != nil {
 			return nil, err
 		}
@@ -348,7 +353,7 @@ func (r *Run) Launched(ctx context.Context) error {
 		}
 		s := *b
 		s.Number, s.Back = b.Number+1, false
-		data, err := encode("start", s)
+		data, err := r.encode(entryName(s.Number), "start", s)
 		if err != nil {
 			return err
 		}

@@ -329,7 +329,7 @@ func TestBeginRules(t *testing.T) {
 	}
 	last := *entries[len(entries)-1].start
 	last.Number, last.Attempt, last.Process.Host = last.Number+1, last.Attempt+1, "elsewhere"
-	data, err := encode("start", last)
+	data, err := r.encode(entryName(last.Number), "start", last)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestBeginRules(t *testing.T) {
 	_, err = c.Begin(t.Context(), BeginOptions{})
 	wantErr(t, err, fault.Exists, "elsewhere", "seems")
 	last.Number, last.Attempt, last.Time = last.Number+1, last.Attempt+1, time.Now().Add(-LostAfter-time.Second)
-	if data, err = encode("start", last); err != nil {
+	if data, err = r.encode(entryName(last.Number), "start", last); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.putNew(t.Context(), entryName(last.Number), data); err != nil {
@@ -349,7 +349,7 @@ func TestBeginRules(t *testing.T) {
 	begin(t, c) // silent for so long
 	c.Close()
 	last.Number, last.Attempt, last.Time = last.Number+2, last.Attempt+2, time.Now()
-	if data, err = encode("start", last); err != nil {
+	if data, err = r.encode(entryName(last.Number), "start", last); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.putNew(t.Context(), entryName(last.Number), data); err != nil {
@@ -407,10 +407,10 @@ func TestDamagedLog(t *testing.T) {
 }
 
 func FuzzEntry(f *testing.F) {
-	f.Add([]byte(`{"version":1,"kind":"start","number":0,"attempt":1}`))
+	f.Add([]byte(`{"version":1,"kind":"start","number":0,"attempt":1,"controller":"0123456789abcdef"}`))
 	f.Add([]byte(`{"version":1,"kind":"checkpoint","number":1,"attempt":1,"try":"000001-1-00000000","world":1,"files":[{"path":"a","size":1,"sum":"xxh3:00000000000000000000000000000000"}],"bytes":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		e, err := decodeEntry(data)
+		e, err := new(Run).decodeEntry(entryName(1), data)
 		if err == nil && (e.start == nil) == (e.ckpt == nil) {
 			t.Fatal("neither or both")
 		}

@@ -10,9 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/zeebo/xxh3"
 )
 
 // Manifest is a checkpoint. Its files are there, whole, for as long as the manifest is.
@@ -45,19 +42,7 @@ type Data struct {
 	LedgerFile *File  `json:"ledger,omitempty"` // Path is below the folder of the try
 }
 
-// Sums are XXH3 of 128 bits: they find damage (torn, swapped or flipped bytes; one in 2^128 is missed) at the speed of memory, so that they cost an upload nothing. They do not hold against
-// somebody who forges a file; who may write to the storage can forge manifests as well.
-const sumPrefix = "xxh3:"
-
-func sumText(h *xxh3.Hasher) string {
-	s := h.Sum128().Bytes()
-	return fmt.Sprintf("%s%x", sumPrefix, s)
-}
-
-var (
-	sumRE = regexp.MustCompile(`^xxh3:[0-9a-f]{32}$`)
-	tryRE = regexp.MustCompile(`^([0-9]{6,10})-([0-9]{1,10})-[0-9a-f]{8}$`)
-)
+var tryRE = regexp.MustCompile(`^([0-9]{6,10})-([0-9]{1,10})-[0-9a-f]{8}$`)
 
 // tryName names a try to commit checkpoint number: with the attempt, so that it is known whose it is, and a random part.
 func tryName(number, attempt int) string {
@@ -74,41 +59,13 @@ func parseTry(name string) (number, attempt int, ok bool) {
 	return number, attempt, err1 == nil && err2 == nil
 }
 
-func (m *Manifest) check() error {
-	bad := func(format string, args ...any) error { return fault.New(fault.Corrupt, format, args...) }
-	if m.Number < 1 || m.Attempt < 1 || m.Report < 0 || m.World < 1 {
-		return bad("a number is out of range")
+// checkManifest of this run, which the caller may have from elsewhere.
+func (r *Run) checkManifest(m *Manifest) error {
+	err := m.check()
+	if err == nil && r.key != nil {
+		err = m.strongSums()
 	}
-	if n, a, ok := parseTry(m.Try); !ok || n > m.Number || a != m.Attempt {
-		return bad("%q is not a try of checkpoint %d", m.Try, m.Number)
-	}
-	total, last := int64(0), ""
-	for _, f := range m.Files {
-		if err := f.check(); err != nil {
-			return err
-		}
-		if f.Path <= last {
-			return bad("file %q is there twice, or in the wrong place", f.Path)
-		}
-		last, total = f.Path, total+f.Size
-	}
-	if a, _, ok := clash(m.Files); ok {
-		return bad("%q is a file and a folder", a.Path)
-	}
-	if total != m.Bytes {
-		return bad("the files have %d bytes, not %d", total, m.Bytes)
-	}
-	for name, d := range m.Data {
-		if f := d.LedgerFile; f != nil {
-			if err := f.check(); err != nil {
-				return err
-			}
-			if f.Path != ledgerName(name) {
-				return bad("the ledger of data set %q is %q", name, f.Path)
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // clash finds a file, and another one that lies below it as if it were a folder. files are sorted by path.
@@ -125,11 +82,11 @@ func clash(files []File) (file, below *File, found bool) {
 }
 
 func (f *File) check() error {
-	if !fs.ValidPath(f.Path) || f.Path == "." || strings.IndexByte(f.Path, 0) >= 0 {
-		return fault.New(fault.Corrupt, "bad path %q", f.Path)
+	if !fs.ValidPath(f.Path) || f.Path == "." || len(f.Path) > maxText || strings.IndexByte(f.Path, 0) >= 0 {
+		return corrupt("files", "has a bad path %.200q", f.Path)
 	}
-	if f.Size < 0 || f.Rank < 0 || !sumRE.MatchString(f.Sum) {
-		return fault.New(fault.Corrupt, "file %q: size, rank or sum is out of range", f.Path)
+	if f.Size < 0 || f.Rank < 0 || f.Rank >= maxWorkers || !sumRE.MatchString(f.Sum) {
+		return corrupt("files", "has %.200q with a size, rank or sum that is out of range", f.Path)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 const (
 	segmentSize = 4 << 20  // bytes of a segment at most, but for a longer line
 	metricsRoom = 64 << 20 // bytes that may wait to be written
-	readSegment = 128 << 20
+	readSegment = 32 << 20 // bytes of a line, and more
 )
 
 // Row is a report. Epoch and Step are where the ranks were in their training data set; of several, in the one that is furthest.
@@ -150,6 +150,7 @@ var segmentRE = regexp.MustCompile(`^([0-9]{6,10})-([0-9]{6,10})\.jsonl$`)
 // segment of metrics.
 type segment struct {
 	rel             string
+	size            int64
 	attempt, number int
 	after, upTo     int64 // reports in (after, upTo] count
 }
@@ -168,8 +169,11 @@ func (r *Run) History(ctx context.Context) iter.Seq2[Row, error] {
 			data := make([][]byte, n)
 			g, gctx := errgroup.WithContext(ctx)
 			for i, s := range segs[:n] {
+				if s.size > large { // only hostile runs have many
+					continue
+				}
 				g.Go(func() (err error) {
-					data[i], err = r.b.ReadAll(gctx, r.prefix+s.rel, readSegment)
+					data[i], err = r.b.ReadAll(gctx, r.prefix+s.rel, large)
 					return err
 				})
 			}
@@ -178,6 +182,12 @@ func (r *Run) History(ctx context.Context) iter.Seq2[Row, error] {
 				return
 			}
 			for i, s := range segs[:n] {
+				if s.size > large {
+					if data[i], err = r.b.ReadAll(ctx, r.prefix+s.rel, readSegment); err != nil {
+						yield(Row{}, err)
+						return
+					}
+				}
 				if !r.rows(s, data[i], yield) {
 					return
 				}
@@ -195,6 +205,10 @@ func (r *Run) rows(s segment, data []byte, yield func(Row, error) bool) bool {
 		row := Row{Attempt: s.attempt}
 		if err := json.Unmarshal(sc.Bytes(), &row); err != nil {
 			yield(Row{}, fault.New(fault.Corrupt, "not a line of metrics: %w", err).At(fault.Place{File: r.path(s.rel), Row: fault.N(line)}))
+			return false
+		}
+		if err := row.check(); err != nil {
+			yield(Row{}, fault.Wrap(err, fault.Place{File: r.path(s.rel), Row: fault.N(line)}))
 			return false
 		}
 		if row.Report > s.after && row.Report <= s.upTo && !yield(row, nil) {
@@ -231,7 +245,7 @@ func (r *Run) segments(ctx context.Context) ([]segment, error) {
 		if m == nil || info.Dir {
 			continue
 		}
-		s := segment{rel: metricsDir + m[0]}
+		s := segment{rel: metricsDir + m[0], size: info.Size}
 		s.attempt, _ = strconv.Atoi(m[1]) // digits, few
 		s.number, _ = strconv.Atoi(m[2])
 		sp, ok := spans[s.attempt]

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -213,15 +212,22 @@ func (r *Run) Sweep(ctx context.Context) error {
 
 // sweepLocal removes files that killed processes were writing.
 func (r *Run) sweepLocal() {
-	dir, ok := r.b.Local(r.prefix)
-	if !ok {
+	root, err := r.root()
+	if root == nil || err != nil {
 		return
 	}
-	for _, sub := range []string{"", checkpointsDir, metricsDir, statusDir} {
-		tmp, _ := filepath.Glob(filepath.Join(dir, sub, ".penstock-tmp-*")) // the pattern is right
-		for _, f := range tmp {
-			if st, err := os.Stat(f); err == nil && time.Since(st.ModTime()) > abandoned {
-				_ = os.Remove(f) // the next Sweep tries again
+	defer root.Close()
+	for _, sub := range []string{".", checkpointsDir, metricsDir, statusDir} {
+		sub = path.Clean(sub)
+		d, err := openDir(root, sub)
+		if err != nil {
+			continue // the next Sweep tries again
+		}
+		all, _ := d.ReadDir(-1)
+		d.Close()
+		for _, e := range all {
+			if st, err := e.Info(); err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), ".penstock-tmp-") && time.Since(st.ModTime()) > abandoned {
+				_ = root.Remove(path.Join(sub, e.Name()))
 			}
 		}
 	}

@@ -93,15 +93,20 @@ func (r *Run) SetStatus(ctx context.Context, s Status) error {
 	r.mu.Lock()
 	s.Attempt, s.Process, s.Job = r.own.attempt, r.own.process, r.own.job
 	r.mu.Unlock()
-	rel := statusDir + numbered(s.Attempt) + ".json"
+	rel := statusName(s.Attempt)
 	s.Updated = time.Now().UTC().Round(0)
-	data, err := encode("status", s)
+	if err := s.check(); err != nil {
+		return fault.New(fault.Internal, "%w", err)
+	}
+	data, err := r.encode(rel, "status", s)
 	if err != nil {
 		return err
 	}
 	r.at("status", rel)
 	return r.b.Put(ctx, r.prefix+rel, data, nil)
 }
+
+func statusName(attempt int) string { return statusDir + numbered(attempt) + ".json" }
 
 // statuses are the names of those of all attempts, the last one's last.
 func (r *Run) statuses(ctx context.Context) ([]string, error) {
@@ -130,7 +135,18 @@ func (r *Run) Status(ctx context.Context) (Status, error) {
 	case len(names) == 0:
 		return s, fault.New(fault.NotFound, "the run has no status yet").At(r.place(statusDir))
 	}
-	err = r.read(ctx, names[len(names)-1], "status", maxRecord, &s)
+	rel := names[len(names)-1]
+	data, done, err := r.load(ctx, rel, maxRecord)
+	if err != nil {
+		return s, err
+	}
+	defer done()
+	if err = r.decode(rel, data, "status", &s); err == nil {
+		if err = s.check(); err == nil && rel != statusName(s.Attempt) {
+			err = corrupt("attempt", "is %d, which is not that of this file", s.Attempt)
+		}
+	}
+	err = fault.Wrap(err, r.place(rel))
 	if fault.CodeOf(err) == fault.Corrupt {
 		err = fault.Wrap(fmt.Errorf("%w; where the run stood is lost, its checkpoints are not: remove this file to go on from the newest one", err), fault.Place{})
 	}
@@ -167,8 +183,7 @@ func List(ctx context.Context, storage string) ([]Summary, error) {
 	g.SetLimit(inFlight)
 	for i, name := range names {
 		g.Go(func() error {
-			r := &Run{b: probe.b, prefix: prefix + name + "/"}
-			s, err := r.summary(gctx, name)
+			s, err := probe.summary(gctx, storage, prefix, name)
 			if gctx.Err() != nil {
 				return fault.New(fault.Canceled, "%w", context.Cause(gctx))
 			}
@@ -190,14 +205,21 @@ func List(ctx context.Context, storage string) ([]Summary, error) {
 	return runs, nil
 }
 
-// summary is of a run; NotFound if the folder is none.
-func (r *Run) summary(ctx context.Context, name string) (Summary, error) {
+// summary is of a run in storage; NotFound if the folder is none. r is any run there.
+func (r *Run) summary(ctx context.Context, storage, prefix, name string) (Summary, error) {
 	s := Summary{Name: name}
-	var rec Record
-	if err := r.read(ctx, runFile, "run", maxRecord, &rec); err != nil {
+	run := &Run{b: r.b, key: r.key, prefix: prefix + name + "/"}
+	if _, local := r.Local(); local { // a bucket keeps to one folder
+		var err error
+		if run, err = openFolder(ctx, storage, name, nil); err != nil {
+			return s, err
+		}
+		defer run.b.Close()
+	}
+	if err := run.readRecord(ctx, name); err != nil {
 		return s, err
 	}
-	st, err := r.Status(ctx)
+	st, err := run.Status(ctx)
 	switch {
 	case fault.CodeOf(err) == fault.NotFound:
 		s.State = Queued
@@ -206,6 +228,6 @@ func (r *Run) summary(ctx context.Context, name string) (Summary, error) {
 	default:
 		s.State = st.Show(time.Now())
 	}
-	s.Created, s.Workers, s.Status = rec.Created, rec.Workers, st
+	s.Created, s.Workers, s.Status = run.rec.Created, run.rec.Workers, st
 	return s, nil
 }

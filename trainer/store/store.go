@@ -72,6 +72,8 @@ type Run struct {
 	prefix string // of all keys of the run; ends in '/'
 	url    string // of the run's folder
 	rec    Record
+	key    []byte // of EnvKey; nil: seals are not looked at
+	sealed bool   // the run's record has a seal
 
 	// hook is called around each step that changes something; tests die in it.
 	hook func(step, key string)
@@ -124,11 +126,14 @@ func create(ctx context.Context, storage string, rec Record, o *blobio.Options) 
 	if rec.Host == "" {
 		rec.Host, _ = os.Hostname() // for people
 	}
+	if err := rec.check(); err != nil {
+		return nil, fault.New(fault.Invalid, "run %q: %w", rec.Name, err)
+	}
 	r, err := openFolder(ctx, storage, rec.Name, o)
 	if err != nil {
 		return nil, err
 	}
-	r.rec = rec
+	r.rec, r.sealed = rec, r.key != nil
 	err = r.checkStorage()
 	if err == nil {
 		err = r.claimName(ctx, storage)
@@ -141,7 +146,7 @@ func create(ctx context.Context, storage string, rec Record, o *blobio.Options) 
 }
 
 func (r *Run) claimName(ctx context.Context, storage string) error {
-	data, err := encode("run", r.rec)
+	data, err := r.encode(runFile, "run", r.rec)
 	if err != nil {
 		return err
 	}
@@ -185,19 +190,38 @@ func open(ctx context.Context, storage, name string, o *blobio.Options) (*Run, e
 		return nil, err
 	}
 	if err = r.checkStorage(); err == nil {
-		err = r.read(ctx, runFile, "run", maxRecord, &r.rec)
+		err = r.readRecord(ctx, name)
 	}
-	switch {
-	case fault.CodeOf(err) == fault.NotFound:
+	if fault.CodeOf(err) == fault.NotFound {
 		err = r.missing(ctx, storage, name)
-	case err == nil && r.rec.Name != name:
-		err = fault.New(fault.Corrupt, "this is the record of a run %q: its folder was renamed or copied, which checkpoints do not survive; name it so again", r.rec.Name).At(r.place(runFile))
 	}
 	if err != nil {
 		r.b.Close()
 		return nil, err
 	}
 	return r, nil
+}
+
+// readRecord reads and checks what the run called name is.
+func (r *Run) readRecord(ctx context.Context, name string) error {
+	r.rec.Name = name // which the seal is for
+	data, done, err := r.load(ctx, runFile, maxRecord)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var rec Record
+	if err = r.decode(runFile, data, "run", &rec); err == nil {
+		if err = CheckName(rec.Name); err == nil && rec.Name != name {
+			err = fault.New(fault.Corrupt, "this is the record of a run %q: its folder was renamed or copied, which checkpoints do not survive; name it so again", rec.Name)
+		} else if err != nil {
+			err = corrupt("name", "is no name of a run: %w", err)
+		} else {
+			err = rec.check()
+		}
+	}
+	r.rec, r.sealed = rec, sealRE.Match(data)
+	return fault.Wrap(err, r.place(runFile))
 }
 
 // missing is the error for a run that is not there.
@@ -230,11 +254,16 @@ func folders(ctx context.Context, b *blobio.Bucket, prefix string) ([]string, er
 }
 
 func openFolder(ctx context.Context, storage, name string, o *blobio.Options) (*Run, error) {
+	secret, err := keyOf()
+	if err != nil {
+		return nil, err
+	}
 	b, key, err := openStorage(ctx, storage, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Run{b: b, prefix: key + name + "/", url: join(storage, name), log: make(semaphore, 1), stat: make(semaphore, 1), seen: make(map[int]*entry)}, nil
+	b.Within(key + name + "/") // others may write to the storage
+	return &Run{b: b, key: secret, prefix: key + name + "/", url: join(storage, name), log: make(semaphore, 1), stat: make(semaphore, 1), seen: make(map[int]*entry)}, nil
 }
 
 func openStorage(ctx context.Context, storage string, o *blobio.Options) (b *blobio.Bucket, prefix string, err error) {
@@ -389,14 +418,32 @@ func isObstacle(r *Run, rel string) bool {
 	return err != nil
 }
 
-// read reads a record of a kind.
-func (r *Run) read(ctx context.Context, rel, kind string, limit int64, v any) error {
-	data, err := r.b.ReadAll(ctx, r.prefix+rel, limit)
+// load reads a record or another small object. Of large ones, which only hostile runs have many of, one at a time is in memory: until done.
+func (r *Run) load(ctx context.Context, rel string, limit int64) (data []byte, done func(), err error) {
+	info, err := r.b.Stat(ctx, r.prefix+rel)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return fault.Wrap(decode(data, kind, v), r.place(rel))
+	small := int64(large)
+	done = func() {}
+	if info.Size > large {
+		if err := loading.lock(ctx); err != nil {
+			return nil, nil, err
+		}
+		small, done = limit, loading.unlock
+	}
+	data, err = r.b.ReadAll(ctx, r.prefix+rel, min(small, limit))
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return data, done, nil
 }
+
+// large is an object that is loaded alone.
+const large = 4 << 20
+
+var loading = make(semaphore, 1)
 
 // head begins every record.
 type head struct {
@@ -404,13 +451,18 @@ type head struct {
 	Kind    string `json:"kind"`
 }
 
-// encode writes a record: v with a head.
-func encode(kind string, v any) ([]byte, error) {
+// encode writes the record at rel: v with a head, and a seal where there is a key.
+func (r *Run) encode(rel, kind string, v any) ([]byte, error) {
 	body, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "the %s record cannot be written as JSON: %w", kind, err)
 	}
-	return fmt.Appendf(nil, "{\n \"version\": %d,\n \"kind\": %q,%s\n", Version, kind, body[1:]), nil
+	begin, rest := fmt.Appendf(nil, "{\n \"version\": %d,\n \"kind\": %q,", Version, kind), append(body[1:], '\n')
+	if r.key != nil {
+		seal := r.sealOf(rel, begin, rest)
+		begin = fmt.Appendf(begin, "\n \"seal\": %q,", seal)
+	}
+	return append(begin, rest...), nil
 }
 
 func decodeHead(data []byte) (head, error) {
@@ -427,8 +479,11 @@ func decodeHead(data []byte) (head, error) {
 	return h, nil
 }
 
-// decode reads one record. Fields that it does not know are ignored.
-func decode(data []byte, kind string, v any) error {
+// decode reads the record at rel. Fields that it does not know are ignored.
+func (r *Run) decode(rel string, data []byte, kind string, v any) error {
+	if err := r.checkSeal(rel, data); err != nil {
+		return err
+	}
 	h, err := decodeHead(data)
 	if err != nil {
 		return err
@@ -482,10 +537,13 @@ func (r *Run) Discard(ctx context.Context) error {
 			return err
 		}
 	}
-	if dir, ok := r.Local(); ok {
-		for _, sub := range []string{checkpointsDir, metricsDir, statusDir, ""} {
-			_ = os.Remove(path.Join(dir, sub)) // not where there is something in it
+	if root, err := r.root(); err == nil && root != nil {
+		for _, sub := range []string{checkpointsDir, metricsDir, statusDir} {
+			_ = root.Remove(path.Clean(sub)) // not where there is something in it
 		}
+		root.Close()
+		dir, _ := r.Local()
+		_ = os.Remove(dir)
 	}
 	return nil
 }

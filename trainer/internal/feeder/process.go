@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/shard/feed"
 	"github.com/penstock-data/penstock/trainer/internal/oom"
+	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
 const (
@@ -181,7 +183,7 @@ func spawn(argv, env []string, log io.Writer, patience, stopping time.Duration) 
 	c.line = newLine(w, func() { _ = c.cmd.Process.Kill() }) // gone is fine
 	c.patience, c.stopping = patience, stopping
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in, out, &c.tail
-	c.cmd.Env = append(os.Environ(), env...)
+	c.cmd.Env = slices.DeleteFunc(append(os.Environ(), env...), func(kv string) bool { return strings.HasPrefix(kv, wire.EnvKey+"=") })
 	c.cmd.WaitDelay = time.Second // where a process of its own holds its output open
 	c.cmd.SysProcAttr = procAttr()
 	started := make(chan error, 1)

@@ -1,0 +1,126 @@
+package sink
+
+import (
+	"encoding/json"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// contents are the files below dir.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var b []byte
+			b, err = os.ReadFile(p)
+			files[p] = string(b)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func put(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A folder that others may write to has links that they put there: none is followed to what is not in it, and the error names the link.
+func TestLinksOfOutputs(t *testing.T) {
+	const proc = "0123456789abcdef"
+	for _, c := range []struct{ link, to string }{
+		{"_penstock", "_penstock"},
+		{"_penstock/jobs", "_penstock/jobs"},
+		{"_penstock/jobs/job", "_penstock/jobs/job"},
+		{"_penstock/jobs/job/stage", "_penstock/jobs/job/stage"},
+		{"_penstock/jobs/job/stage/" + proc, "_penstock/jobs/job/stage/" + proc},
+		{"_penstock/jobs/job/stage/" + proc + "/lock", "text"},
+		{"_penstock/jobs/job/job.json", "text"},
+		{"_penstock/0001.json", "text"},
+		{"_penstock/0001.pending", "text"},
+	} {
+		top := t.TempDir()
+		out, home := filepath.Join(top, "shared", "out"), filepath.Join(top, "home")
+		put(t, filepath.Join(home, "text"), "years of work")
+		put(t, filepath.Join(home, "_penstock", "jobs", "job", "stage", proc, "00000-"+proc, "text"), "years of work")
+		before := contents(t, home)
+		link := filepath.Join(out, filepath.FromSlash(c.link))
+		put(t, filepath.Join(out, "_penstock", "jobs", "job", "stage", "x"), "")
+		os.RemoveAll(link)
+		if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join(home, c.to), link); err != nil {
+			t.Fatal(err)
+		}
+		err := (runSpec{Data: small, Workers: 1, Batch: 100}).run(t.Context(), newFiles(t, Options{Path: out, TargetBytes: 2 << 20}))
+		if fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), "a link that leads out of") || !strings.Contains(err.Error(), link) || strings.Contains(err.Error(), "years") {
+			t.Errorf("%s: %v", c.link, err)
+		}
+		if after := contents(t, home); !maps.Equal(before, after) {
+			t.Errorf("%s: there is now %q", c.link, after)
+		}
+	}
+}
+
+// A decision that somebody else wrote into an output sends no files to a folder that it names.
+func TestDecisionNamesNoFolder(t *testing.T) {
+	const tag, stage = "01234567", "/stage/0123456789abcdef/00000-0123456789abcdef/"
+	top := t.TempDir()
+	out, home, theirs := filepath.Join(top, "shared", "out"), filepath.Join(top, "home"), filepath.Join(top, "theirs")
+	put(t, filepath.Join(home, "text"), "years of work")
+	put(t, filepath.Join(theirs, "_penstock", "jobs", "evil-"+tag, filepath.FromSlash(stage), "link", "authorized_keys"), "ours now")
+	if err := os.Symlink(home, filepath.Join(theirs, "link")); err != nil {
+		t.Fatal(err)
+	}
+	d := decision{Version: Version, Manifest: Manifest{Version: Version, Number: 1, Job: "evil", Jobs: []string{"evil"}, Mode: ModeAppend, Format: "ids"}}
+	d.Dead = &struct {
+		deadRecord
+		Moves []move `json:"moves"`
+	}{deadRecord{URL: "file:///", Prefix: strings.TrimPrefix(theirs, "/") + "/", Tag: tag}, []move{{From: jobsDir + "evil-" + tag + stage + "link/authorized_keys", To: "link/authorized_keys", Bytes: 8}}}
+	data, err := json.Marshal(&d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(out, "_penstock", "0001.pending"), string(data))
+	before := contents(t, home)
+	err = (runSpec{Data: small, Workers: 1, Batch: 100}).run(t.Context(), newFiles(t, Options{Path: out, TargetBytes: 2 << 20}))
+	if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), theirs) || !strings.Contains(err.Error(), "this run does not") {
+		t.Error(err)
+	}
+	if after := contents(t, home); !maps.Equal(before, after) {
+		t.Errorf("there is now %q", after)
+	}
+
+	// Nor does one move a file that its job has not staged.
+	for _, m := range []move{
+		{From: jobsDir + "other" + stage + "x", To: "x"},
+		{From: jobsDir + "evil/job.json", To: "job.json"},
+		{From: jobsDir + "evil" + stage + "x", To: "y"},
+		{From: jobsDir + "evil/stage/here/x", To: "x"},
+	} {
+		d.Dead, d.Moves = nil, []move{m}
+		data, err := json.Marshal(&d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeDecision(data); fault.CodeOf(err) != fault.Corrupt {
+			t.Errorf("%+v: %v", m, err)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package blobio
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+// Within makes links below a folder of a local bucket lead nowhere else: what is at a key that begins with prefix ("" or ending in '/') is read, listed,
+// written and removed inside the folder prefix, and a link on the way that leads out of it is a Corrupt error that names the link. The folder itself is where its path
+// leads. It is for folders that others may have written to. Call it before the bucket is used; other buckets have no links.
+func (b *Bucket) Within(prefix string) {
+	if b.root != "" {
+		b.within, b.confined = prefix, true
+	}
+}
+
+// HostError is err, of the operating system about the file of a key in a local bucket, with its code and place.
+func (b *Bucket) HostError(key string, err error) error { return b.wrap(key, err) }
+
+// files is where the files of a local bucket are found by name: anywhere, or in an os.Root.
+type files interface {
+	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)
+	Stat(name string) (fs.FileInfo, error)
+	Lstat(name string) (fs.FileInfo, error)
+	Remove(name string) error
+	Rename(oldname, newname string) error
+	Link(oldname, newname string) error
+	MkdirAll(name string, perm fs.FileMode) error
+	Close() error
+}
+
+// anywhere are the files of this machine by their absolute path.
+type anywhere struct{}
+
+func (anywhere) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag, perm)
+}
+func (anywhere) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
+func (anywhere) Lstat(name string) (fs.FileInfo, error)       { return os.Lstat(name) }
+func (anywhere) Remove(name string) error                     { return os.Remove(name) }
+func (anywhere) Rename(oldname, newname string) error         { return os.Rename(oldname, newname) }
+func (anywhere) Link(oldname, newname string) error           { return os.Link(oldname, newname) }
+func (anywhere) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+func (anywhere) Close() error                                 { return nil }
+
+// files is where the file of a key is, and its name there. The caller closes it.
+func (b *Bucket) files(key string) (f files, name string, err error) {
+	rel, inside := b.inside(key)
+	if !inside {
+		return anywhere{}, b.file(key), nil
+	}
+	root, err := os.OpenRoot(b.file(b.within))
+	return root, rel, err
+}
+
+// inside reports that the bucket keeps to the folder that a key is in, and the key's name below that.
+func (b *Bucket) inside(key string) (rel string, ok bool) {
+	rel, ok = strings.CutPrefix(key, b.within)
+	if !ok && key+"/" == b.within {
+		rel, ok = "", true
+	}
+	if rel = path.Clean(rel); strings.HasPrefix(rel, "/") {
+		rel = strings.TrimLeft(rel, "/")
+	}
+	return rel, ok && b.confined
+}
+
+// openFlag of files that are read: in a folder that others may write to, what became a pipe must not block.
+func (b *Bucket) openFlag() int {
+	if b.confined {
+		return os.O_RDONLY | syscall.O_NONBLOCK
+	}
+	return os.O_RDONLY
+}
+
+// leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that names it; nil for other errors.
+func (b *Bucket) leadsOut(key string, err error) error {
+	rel, inside := b.inside(key)
+	if !inside || !isEscape(err) {
+		return nil
+	}
+	root, rerr := os.OpenRoot(b.file(b.within))
+	if rerr != nil {
+		return nil
+	}
+	defer root.Close()
+	link := b.within
+	for at := ""; rel != ""; {
+		first, rest, _ := strings.Cut(rel, "/")
+		at, rel = path.Join(at, first), rest
+		if fi, lerr := root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 {
+			link = b.within + at
+			break
+		}
+	}
+	return fault.New(fault.Corrupt, "this is a link that leads out of %s, and is not followed: remove it, or put in its place what it leads to",
+		strings.TrimSuffix(b.Path(b.within), "/")).At(b.place(link))
+}
+
+// isEscape reports that an os.Root refused a name. It has no exported error for that, and one that is not of the system.
+func isEscape(err error) bool {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if e.Error() == "path escapes from parent" {
+			return true
+		}
+	}
+	return false
+}
