@@ -24,7 +24,7 @@ func TestSmallFileManyRows(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.Null, Nullable: true}}, nil)
 	nulls := array.NewNull(math.MaxInt32)
 	defer nulls.Release()
-	rec := array.NewRecordBatch(schema, []arrow.Array{nulls}, 1<<40)
+	rec := array.NewRecordBatch(schema, []arrow.Array{nulls}, math.MaxInt32)
 	defer rec.Release()
 	var stream bytes.Buffer
 	w := ipc.NewWriter(&stream, ipc.WithSchema(schema))
