@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -14,14 +15,42 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// TestSmallFileManyFields: rows of two bytes that lack all but one of many columns become what these take, and are refused beyond the bound.
-func TestSmallFileManyFields(t *testing.T) {
+// TestWideSample: the types of a file of many columns and short rows are found in a time, and in memory, of its size.
+func TestWideSample(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.csv")
-	text := strings.Repeat("a,", 20_000) + "a\n" + strings.Repeat("1\n", 1<<20)
+	names := make([]string, 60_000)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	text := strings.Join(names, ",") + "\n" + strings.Repeat("1\n", 1<<18)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	names := make([]string, 20_001)
+	before := allocated()
+	table, err := New(Options{Options: fileset.Options{Paths: []string{path}}}).Resolve(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Close()
+	if took := allocated() - before; took > 200<<20 {
+		t.Errorf("%d bytes were allocated to find the types of %d bytes", took, len(text))
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// TestSmallFileManyFields: rows of two bytes that lack all but one of many columns become what these take, and are refused beyond the bound.
+func TestSmallFileManyFields(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.csv")
+	text := strings.Repeat("a,", 2_000) + "a\n" + strings.Repeat("1\n", 1<<20)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, 2_001)
 	for i := range names {
 		names[i] = fmt.Sprintf("c%d", i)
 	}
