@@ -37,6 +37,7 @@ $(TOOLS)/versitygw: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o
 $(TOOLS)/fake-gcs-server: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ github.com/fsouza/fake-gcs-server
 $(TOOLS)/parquetgo: tools/go.mod tools/parquetgo/main.go ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ ./parquetgo
 $(TOOLS)/protoc-gen-%: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$(TOOLS)/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+$(TOOLS)/govulncheck: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/vuln/cmd/govulncheck
 $(TOOLS)/benchstat: tools/go.mod ; @mkdir -p $(TOOLS) && $(GO) build -C tools -o ../$@ golang.org/x/perf/cmd/benchstat
 
 proto: $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## write the Go code of .proto files
@@ -58,13 +59,19 @@ test: tools netns check ## set up, check and test everything (30 minutes on 2 co
 test-python: build ## the Python tests, in bin/venv or with PYTHON=/path/to/python
 	PYTHON='$(PYTHON)' python/test.sh
 
-check: $(TOOLS)/staticcheck ## gofmt, vet, staticcheck, go.mod
+check: $(TOOLS)/staticcheck vuln ## gofmt, vet, staticcheck, go.mod, govulncheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt needed: $$out"; exit 1; }
 	$(GO) vet -tags '$(TAGS)' $(PKGS)
 	$(TOOLS)/staticcheck -tags '$(TAGS)' $(PKGS)
 	$(GO) mod tidy -diff
 	$(GO) vet -C examples/tabular-go ./...
 	$(GO) mod tidy -C examples/tabular-go -diff
+
+# The database is asked once, for its index, so that a machine without it loses seconds: findings fail, a database that is not reached does not.
+GOVULNDB ?= https://vuln.go.dev
+.PHONY: vuln
+vuln: $(TOOLS)/govulncheck ## known vulnerabilities of dependencies that the code calls (GOVULNDB=)
+	@GOVULNDB='$(GOVULNDB)' GOVULNCHECK=$(TOOLS)/govulncheck TAGS='$(TAGS)' tools/vuln.sh $(PKGS)
 
 race: tools ## the tests under the race detector
 	$(GO) test -race -tags '$(TAGS)' -timeout 30m $(PKGS)

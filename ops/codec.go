@@ -140,7 +140,7 @@ type funcJSON struct {
 func Encode(n Node) ([]byte, error) { return encode(n) }
 
 // Fingerprint identifies what a plan does, not the data that is there nor how fast it goes
-// (workers, batch sizes, what rules fill in) nor the weights of a mix, which may change while a job runs: SHA-256, in hex. Take it of the plan as written: rules may
+// (workers, batch sizes, what rules fill in) nor what bounds it (max_growth of a source) nor the weights of a mix, which may change while a job runs: SHA-256, in hex. Take it of the plan as written: rules may
 // merge steps. Plans that cannot be encoded have none.
 func Fingerprint(n Node) (string, error) { return fingerprint(n, false) }
 
@@ -154,12 +154,15 @@ func fingerprint(n Node, anywhere bool) (string, error) {
 		return "", err
 	}
 	for i := range doc.Plan {
-		if c := &doc.Plan[i].Config; anywhere && len(*c) > 0 {
+		if c := &doc.Plan[i].Config; doc.Plan[i].Op == "read" && len(*c) > 0 {
 			var m map[string]json.RawMessage
 			if err := json.Unmarshal(*c, &m); err != nil {
 				return "", fault.New(fault.Internal, "plan: %w", err)
 			}
-			delete(m, "paths")
+			delete(m, "max_growth")
+			if anywhere {
+				delete(m, "paths")
+			}
 			if *c, err = json.Marshal(m); err != nil {
 				return "", fault.New(fault.Internal, "plan: %w", err)
 			}

@@ -47,7 +47,7 @@ var allowed = []struct {
 	{"io/driver", "internal/fault"},
 	{"io/blobcache", "internal/fault"},
 	{"io/blobio", "internal/fault io/blobcache"},
-	{"io/fileset", "internal/fault internal/typename internal/near internal/gather internal/mem io/driver io/blobio"},
+	{"io/fileset", "internal/fault internal/cut internal/typename internal/near internal/gather internal/mem io/driver io/blobio"},
 	{"io/drivertest", "internal/fault internal/memtest internal/cut internal/mem io/driver"},
 	{"io/parquetio/internal/kernel", "internal/sift"},
 	{"io/parquetio", "internal/fault internal/typename internal/cut internal/gather internal/sift internal/strict internal/mem io/driver io/blobio io/fileset io/parquetio/internal/kernel"},

@@ -137,7 +137,7 @@ func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 // Fingerprint hashes the options that change rows, and the files.
 func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	o := t.o
-	o.Paths = nil
+	o.Paths, o.MaxGrowth = nil, 0
 	config, err := json.Marshal(o)
 	if err != nil {
 		return "", err

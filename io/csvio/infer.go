@@ -3,7 +3,6 @@ package csvio
 import (
 	"bytes"
 	"context"
-	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -140,17 +139,20 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 		return h, gs, nil
 	}
 	tok := tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: true}
-	tok.setWant(want, nil, 0)
+	tok.setWant(want, nil, int64(len(want))*8)
 	tok.look(data)
-	for pos := 0; pos < len(data); {
+	// A field that is there has a byte. Short rows of many columns would cost what is not in the sample.
+	left := 4*len(data) + 1<<20
+	for pos := 0; pos < len(data) && left > 0; {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, fault.WithCode(fault.Canceled, context.Cause(ctx))
 		}
-		next, more := tok.scan(data, pos, 4096, math.MaxInt64, b.whole)
+		next, more := tok.scan(data, pos, 4096, 4<<20, b.whole)
 		if more {
 			break
 		}
 		pos = next
+		left -= tok.rows * len(gs)
 		for r := 0; r < tok.rows; r++ {
 			for c, g := range gs {
 				f := tok.fields[r*len(gs)+c]

@@ -87,6 +87,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	} else {
 		r.tok.setWant(make([]bool, len(fields)), nil, 0)
 	}
+	r.growth = t.set.TextGrowth(t.parts[i])
 	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats, o.Alloc)
 	return r, err
 }
@@ -99,6 +100,7 @@ type reader struct {
 	o      driver.ScanOptions
 	ad     *fileset.Adapter
 	chunks *fileset.Chunks
+	growth *fileset.Growth
 	tok    tokenizer
 	want   []bool
 	vars   []int
@@ -266,7 +268,10 @@ func (r *reader) segment(ctx context.Context) error {
 	}
 	file := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer file.Release()
-	var err error
+	err := r.growth.AddRecord(file)
+	if err != nil {
+		return fault.Wrap(err, fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(first)})
+	}
 	r.rec, err = r.ad.Apply(driver.Batch{Record: file, Row: first}, r.o.Alloc)
 	r.first, r.at = first, 0
 	return err

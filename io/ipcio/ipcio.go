@@ -96,6 +96,7 @@ type file struct {
 	frames []block       // of record batches; a stream has none here
 	dicts  []block       // of dictionaries
 	start  int64         // stream: first message after the schema
+	all    fileset.Extent
 	sum    [sha256.Size]byte
 }
 
@@ -127,6 +128,7 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		schemas[i] = f.plain
 		name := t.set.Files[i]
 		if f.stream {
+			f.all.Bytes = name.Info.Size
 			t.at = append(t.at, place{file: i})
 			t.splits = append(t.splits, driver.Split{ID: name.Rel + "#0", File: name.Path, Rows: -1, Bytes: name.Info.Size})
 			continue
@@ -136,7 +138,9 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 			t.at = append(t.at, place{i, k, row})
 			t.splits = append(t.splits, driver.Split{ID: fmt.Sprintf("%s#%d", name.Rel, k), File: name.Path, Index: int64(k), Rows: b.rows, Bytes: b.meta + b.body})
 			row += b.rows
+			f.all.Bytes += b.meta + b.body
 		}
+		f.all.Rows = row
 	}
 	var err error
 	t.schema, err = t.set.Schema(schemas)

@@ -39,6 +39,7 @@ func (t *data) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.
 		return r, nil
 	}
 	r.idx, r.schema, err = cut.Columns(f.plain, append([]string{}, r.ad.FileColumns...)) // nil would mean all
+	r.growth = t.set.Growth(p.file, fileset.Extent{Rows: t.splits[i].Rows, Bytes: t.splits[i].Bytes}, f.all)
 	if err == nil {
 		r.raw, err = t.raw(p.file, r.o.Stats)
 	}
@@ -74,6 +75,7 @@ type reader struct {
 	schema  *arrow.Schema // of those, plain
 	raw     *raw
 	codecs  codecs
+	growth  *fileset.Growth
 
 	wanted  map[int64]dictionary
 	dicts   map[int64]arrow.Array
@@ -183,6 +185,10 @@ func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
 	rec, err := r.record(ctx, to)
 	if err != nil {
 		return nil, 0, err
+	}
+	if err := r.growth.AddRecord(rec); err != nil {
+		rec.Release()
+		return nil, 0, driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
 	}
 	row, n := r.row, to-r.at
 	r.at, r.row = to, row+n

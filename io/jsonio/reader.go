@@ -44,7 +44,7 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 		r.end(err)
 		return nil, r.place(err)
 	}
-	r.schema = schema
+	r.schema, r.growth = schema, t.set.TextGrowth(fileset.Part{File: at.file, Range: at.r})
 	if r.p, err = t.parser(&r.sink, idx); err == nil {
 		r.in, err = t.rowsOf(ctx, at, r.p, &r.o)
 		r.lines, _ = r.in.(*lines)
@@ -125,6 +125,7 @@ type reader struct {
 	sink   sink
 	p      *parser
 	in     rows
+	growth *fileset.Growth
 	lines  *lines // in, if it is that
 
 	row    int64   // the next one's number in the split
@@ -220,6 +221,9 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	rec := array.NewRecordBatch(r.schema, cols, int64(n))
 	defer rec.Release()
 	first := r.row - int64(n)
+	if err := r.growth.AddRecord(rec); err != nil {
+		return driver.Batch{}, driver.Wrap(err, driver.Place{Row: fault.N(first)})
+	}
 	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
 	if err != nil {
 		return driver.Batch{}, err

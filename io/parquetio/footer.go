@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 const (
@@ -24,9 +25,10 @@ const (
 type footer struct {
 	schema *fileSchema
 	groups []groupInfo
-	chunks packed   // of all row groups
-	end    int64    // offset of the footer: no data lies beyond
-	hash   [16]byte // of the footer's bytes
+	chunks packed         // of all row groups
+	all    fileset.Extent // what they are together
+	end    int64          // offset of the footer: no data lies beyond
+	hash   [16]byte       // of the footer's bytes
 }
 
 // chunk is the metadata of one column chunk, unpacked.

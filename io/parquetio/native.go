@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 const (
@@ -30,6 +31,7 @@ type decoder struct {
 	s      *fileSchema
 	g      *rowGroup
 	acct   account
+	growth *fileset.Growth
 	cols   []*column
 	fields []decodedField
 
@@ -71,6 +73,7 @@ func (e errTooLarge) Error() string {
 type account struct {
 	alloc       memory.Allocator
 	used, limit int64
+	made        int64 // bytes of arrays since growth was told, also those that were given back
 }
 
 // get returns n bytes with undefined contents.
@@ -79,6 +82,7 @@ func (a *account) get(n int) ([]byte, error) {
 		return nil, errTooLarge{int64(n), a.limit}
 	}
 	a.used += int64(n)
+	a.made += int64(n)
 	return a.alloc.Allocate(n), nil
 }
 
@@ -218,6 +222,10 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 	if len(d.cols) > 0 {
 		err = d.cols[0].win.f.unchanged()
 	}
+	if err == nil {
+		err = d.growth.Add(int64(n), d.acct.made)
+		d.acct.made = 0
+	}
 	return out, err
 }
 
@@ -279,6 +287,7 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 	if d.user == c {
 		d.user = nil
 	}
+	d.acct.made += int64(n)
 	lead = -lead & 63
 	want := lead + n + pageSlack
 	if want <= len(c.mem) && c.lent == nil {

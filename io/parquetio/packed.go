@@ -180,6 +180,7 @@ func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
 			return fault.New(fault.Corrupt, "the row group has %d columns, the schema %d", pg.to-pg.from, leaves).At(at)
 		}
 		g.rows = pg.rows
+		f.all.Rows += pg.rows
 		chunks := s.chunks[pg.from:pg.to]
 		for l := range chunks {
 			c := &chunks[l]
@@ -188,6 +189,7 @@ func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
 				return err.At(at)
 			}
 			g.bytes += c.size
+			f.all.Bytes += c.size
 			if l == 0 {
 				g.base = c.start
 			}

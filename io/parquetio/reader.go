@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 const (
@@ -42,6 +43,7 @@ type reader struct {
 	start    func(ctx context.Context) (*decoder, error)
 	finish   func(b driver.Batch) (arrow.RecordBatch, error)
 	done     func()
+	growth   *fileset.Growth
 	batch    int64          // rows of a batch by estimate
 	cut      []driver.Batch // decoded, to be handed out
 	err      error
@@ -57,11 +59,12 @@ type scan struct {
 	terms  driver.Predicate
 	o      driver.ScanOptions // with defaults; Columns and Predicate are not looked at
 	never  bool
+	growth *fileset.Growth // nil: what it becomes is not bounded
 }
 
 // newReader plans the pass; it reads the page index, if that can help, and no data.
 func newReader(ctx context.Context, c scan) (*reader, error) {
-	r := &reader{o: c.o, in: c.in, s: c.s, g: c.g, fields: c.fields}
+	r := &reader{o: c.o, in: c.in, s: c.s, g: c.g, fields: c.fields, growth: c.growth}
 	from := max(c.o.FromRow, 0)
 	to := c.g.rows
 	if c.o.Limit > 0 && len(c.terms) == 0 {
@@ -218,6 +221,7 @@ func (c *scan) open(ctx context.Context, fields []int, ranges []rowRange, pages 
 		}
 		return nil, err
 	}
+	d.growth = c.growth
 	if most := c.o.AheadBytes; most > 0 {
 		d.keep, d.ahead = min(d.keep, most), min(d.ahead, most/2)
 	}
@@ -434,6 +438,9 @@ func (r *reader) rows(x *rowRange) int64 {
 // decode reads n rows, or fewer if they take too much memory.
 func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, int64, error) {
 	if r.start == nil { // no column: rows that only count
+		if err := r.growth.Add(n, 0); err != nil {
+			return nil, 0, err
+		}
 		rec := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, n)
 		defer rec.Release()
 		out, err := r.finished(driver.Batch{Record: rec, Row: row})

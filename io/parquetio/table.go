@@ -110,6 +110,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 		c.fields = append(c.fields, f.schema.arrow.FieldIndices(n)[0])
 	}
 	c.in = t.input(at.file, c.o.Stats)
+	c.growth = t.set.Growth(at.file, fileset.Extent{Rows: c.g.rows, Bytes: t.splits[i].Bytes}, f.all)
 	if len(c.terms) > 0 && !c.never {
 		if c.never, err = t.bloomed(ctx, i, &c); err != nil {
 			a.Release()

@@ -40,6 +40,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if so.Limit > 0 && len(so.Predicate) == 0 {
 		r.left = so.Limit
 	}
+	r.growth = t.set.TextGrowth(p)
 	r.chunks, err = t.set.OpenChunks(ctx, p.File, p.Range, 0, so.Stats, so.Alloc)
 	return r, err
 }
@@ -54,6 +55,7 @@ type reader struct {
 	lines  bool  // the column of lines is wanted
 	extra  int64 // bytes of memory per row beyond the text
 	chunks *fileset.Chunks
+	growth *fileset.Growth
 	chunk  []byte // whole lines
 	off    int64  // of chunk in the file
 	line   int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
@@ -262,6 +264,9 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 	}
 	rec := array.NewRecordBatch(file, cols, int64(n))
 	defer rec.Release()
+	if err := r.growth.AddRecord(rec); err != nil {
+		return driver.Batch{}, fault.Wrap(err, fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(first)})
+	}
 	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
 	return driver.Batch{Record: out, Row: first, Offsets: offsets}, err
 }

@@ -80,7 +80,7 @@ class Welcome:
                 data={k: dict(v) for k, v in (m.get("data") or {}).items()}, checkpoint=int(m.get("checkpoint") or 0),
                 metrics=_metrics.decode(m.get("metrics") or {}), reports=int(m["reports"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise Corrupt(f"the controller of this run does not say what it should ({e!r}): use one release for both sides") from e
 
 

@@ -1,4 +1,4 @@
-"""The consumer of ``shard/feed``, version 2: frames over a unix socket, batches in a ring of shared memory.
+"""The consumer of ``shard/feed``, version 3: frames over a unix socket, batches in a ring of shared memory.
 
 One thread at a time calls :meth:`Feed.next`; memory may be let go in any thread. There is no thread of our own: what is read
 ahead lies in the ring, and its frames in the socket.
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from penstock import _state
 from penstock._ahead import Ahead
-from penstock._batch import Head, decode_form
+from penstock._batch import _ALIGN, Head, decode_form
 from penstock._errors import CODES, Corrupt, Error, Invalid, Unavailable, Unsupported, error
 
 _MAGIC = b"penstock"
@@ -48,6 +48,7 @@ _WELCOME, _DONE, _STARTED, RECORD, TENSORS, END, OVER, _ERROR = 6, 7, 8, 9, 10, 
 _MAX_META = 256 << 20
 _MAX_STATE = 16 << 20
 _MAX_ROWS = 1 << 40
+_MAX_RING = 1 << 46
 _MAX_AHEAD = 1 << 10
 
 _MAP_NORESERVE = 0x4000  # named by Python 3.13 and later
@@ -220,17 +221,15 @@ class Feed:
     def _welcome(self, meta: bytes) -> None:
         try:
             w = json.loads(meta)
-            self._extent = int(w["samples"]), int(w["batch"]), bool(w["rest"])
-            ring = int(w["ring"])
-            self.ahead.offered = int(w.get("ahead", 0))
+            self._extent = _state.number(w["samples"], -1), _state.number(w["batch"], 1), w["rest"] is True
+            ring = _state.number(w["ring"], 1, _MAX_RING)
+            self.ahead.offered = _state.number(w.get("ahead", 0))
             state = json.dumps(w["state"])
-        except (ValueError, KeyError, TypeError, RecursionError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise Corrupt("the feed is damaged: no welcome") from e
         self.base: dict[str, Any] = _state.parse(state)
         self.position: bytes | None = None  # what has changed in it
-        if self._extent[1] < 1:
-            raise Corrupt("the feed is damaged: no welcome")
-        if not self._fds or len(self._fds) != 1 or not 0 < ring < 1 << 62:
+        if not self._fds or len(self._fds) != 1:
             raise self._at(Unsupported, "the data process gave no shared memory: use one release for both, and no proxy in between")
         fd = self._fds[0]
         try:
@@ -521,7 +520,7 @@ class Feed:
         if length == 0:
             item.memory = None
         else:
-            if offset + length > len(self.ring) or offset in self.held:
+            if offset % _ALIGN or offset + length > len(self.ring) or offset in self.held:
                 raise Corrupt("the feed is damaged: a batch outside of the ring, or in memory that is in use")
             memory: Any = _Memory(length, np.uint8, self.ring, offset)
             lease = _Lease(memory, _gone)

@@ -120,17 +120,28 @@ def summed(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "sum": f"{crc32c(text(state).encode()):08x}"}
 
 
+def number(v: object, least: int = 0, most: int = _SIGNED) -> int:
+    """A whole number of a JSON text that came from the other side, in its range: true, 1.0 and Infinity are none. ValueError for others."""
+    if type(v) is not int or not least <= v <= most:
+        raise ValueError(f"{v!r} is no number from {least} to {most}")
+    return v
+
+
 def parse(raw: bytes | bytearray | str) -> dict[str, Any]:
     """The state of a JSON text that came from the data process."""
     try:
         s: dict[str, Any] = json.loads(raw)
+        for key in ("step", "sample", "global_batch"):
+            number(s[key])
+        number(s["epoch"], 0, (1 << 64) - 1)
+        number(s.get("length", 0))
         ok = (
             isinstance(s, dict)
             and s["version"] == 1
-            and all(k in s for k in ("order", "plan", "data", "seed", "epoch", "step", "sample", "global_batch", "weights"))
+            and all(k in s for k in ("order", "plan", "data", "seed", "weights"))
             and all(isinstance(x, dict) and isinstance(x["pos"] or [], list) for x in s["sources"] or [])
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise Corrupt("the feed is damaged: no state") from e
     if not ok:
         raise Corrupt("the feed is damaged: no state of version 1: use one release for both processes")

@@ -17,7 +17,7 @@ import fake
 import penstock
 from penstock import _batch, _process, _state
 from penstock._ahead import Ahead
-from penstock._errors import CODES, error
+from penstock._errors import CODES, Corrupt, error
 
 
 def test_crc32c() -> None:
@@ -153,3 +153,16 @@ def test_ask(n: int) -> None:
         assert (1 if n == 1 else n // 2 + 2) <= a.asked <= n + 1
         a.take(1 << 20, 1000.0)
     assert calls <= 100 // (n // 2 or 1) + 1
+
+
+def test_numbers_of_the_other_side() -> None:
+    """A state whose numbers are none, negative or absurd is damaged; nothing else is raised, and nothing is computed with it."""
+    good = {"version": 1, "order": 1, "plan": "", "data": "", "seed": 7, "epoch": 0, "step": 1, "sample": 2, "global_batch": 2, "weights": [], "sources": []}
+    assert _state.parse(json.dumps(good))["step"] == 1
+    for key in ("epoch", "step", "sample", "global_batch", "length"):
+        for v in (-1, 1 << 64, 1.5, True, "1", None, float("inf"), [], {}):
+            with pytest.raises(Corrupt):
+                _state.parse(json.dumps({**good, key: v}))
+    for text in ("[]", "1", "null", '"x"'):
+        with pytest.raises(Corrupt):
+            _state.parse(text)

@@ -1,0 +1,91 @@
+package fileset
+
+import (
+	"cmp"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/penstock-data/penstock/internal/cut"
+	"github.com/penstock-data/penstock/internal/fault"
+)
+
+const (
+	// DefaultMaxGrowth is Options.MaxGrowth where that is 0. The most that writers make of one constant column alone, which no
+	// other column comes with, is about a quarter of it.
+	DefaultMaxGrowth = 100_000
+	// DefaultTextGrowth is the same of text, whose rows cost more for what they take: one of two bytes that lacks 2,000 columns becomes less.
+	DefaultTextGrowth = 10_000
+	// freeGrowth is what every file may become: less than a second's work. A constant column of 64 Mi numbers is no more.
+	freeGrowth = 1 << 30
+	freeText   = 64 << 20
+	// rowCost is what a row counts beside its values: rows without any cost time too.
+	rowCost = 8
+)
+
+// Extent is how much of a file something is, as the file says.
+type Extent struct{ Rows, Bytes int64 }
+
+// Growth bounds what a reader makes of a part of a file, so that a small file cannot demand work without end: a dictionary's
+// one entry, repeated as often as a few bytes say, nulls, rows without columns, what compresses to nothing. Counted is what is decoded, wanted
+// or not; what is passed over without that is free, and so is what metadata answers. A nil Growth has no bound. Not safe for
+// concurrent use.
+type Growth struct {
+	bytes, made, most int64
+	max, free         int64
+}
+
+// Growth is the bound of the reader of own, a part of file i, all parts of which are together as large as all. What the file may become is
+// dealt to its parts by their bytes, or, as far as no part has them, by rows: parts that lie on each other, or have none of the file, get no more than that.
+func (s *Set) Growth(i int, own, all Extent) *Growth {
+	return s.growth(i, own, all, DefaultMaxGrowth, freeGrowth)
+}
+
+func (s *Set) growth(i int, own, all Extent, most, free int64) *Growth {
+	g := &Growth{max: cmp.Or(s.opts.MaxGrowth, most), free: free}
+	size := float64(s.Files[i].Info.Size)
+	bytes := float64(own.Bytes)
+	if claimed := float64(all.Bytes); claimed > size {
+		bytes *= size / claimed
+	}
+	share := 1.0
+	if all.Rows > 0 {
+		share = float64(own.Rows) / float64(all.Rows)
+	}
+	bytes += max(size-float64(all.Bytes), 0) * share
+	g.bytes = int64(math.Ceil(bytes))
+	g.most = int64(min(bytes*float64(g.max)+float64(free)*share, math.MaxInt64/2))
+	return g
+}
+
+// TextGrowth is the bound of the reader of a split of text.
+func (s *Set) TextGrowth(p Part) *Growth {
+	all := Extent{1, max(p.Range.Len, s.Files[p.File].Info.Size)}
+	return s.growth(p.File, Extent{1, p.Range.Len}, all, DefaultTextGrowth, freeText)
+}
+
+// Add counts rows whose values, and what they were decoded from, take bytes of memory. More than the bound is a Corrupt error.
+func (g *Growth) Add(rows, bytes int64) error {
+	if g == nil {
+		return nil
+	}
+	if g.made += bytes; rows > (math.MaxInt64-g.made)/rowCost {
+		g.made = math.MaxInt64
+	} else {
+		g.made += rowCost * rows
+	}
+	if g.made <= g.most {
+		return nil
+	}
+	return fault.New(fault.Corrupt, "%d bytes of the file have become %d bytes of rows, more than max_growth (%d for each, and %d of a file at any rate) allows: "+
+		"the file is damaged, or was made to take time; if it is right, set the source's max_growth higher", g.bytes, g.made, g.max, g.free)
+}
+
+// AddRecord counts the rows of a record.
+func (g *Growth) AddRecord(rec arrow.RecordBatch) error {
+	var bytes int64
+	for _, c := range rec.Columns() {
+		bytes += cut.Bytes(c.Data(), 0, rec.NumRows())
+	}
+	return g.Add(rec.NumRows(), bytes)
+}
