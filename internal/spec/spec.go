@@ -35,6 +35,10 @@ type Spec struct {
 
 	doc *document
 
+	withheld []error // what was left out, as the spec is not trusted with it
+	blind    bool    // the sources must not be asked for anything
+	mute     bool    // source and steps have references that were not replaced, so they say nothing
+
 	cache *blobcache.Cache // of Cache()
 	warn  func(error)      // of OnWarning()
 }

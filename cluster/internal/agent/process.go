@@ -17,9 +17,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/trainer/launch"
