@@ -614,7 +614,7 @@ func TestTrainStalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets, err := dataSets(o, nil)
+		sets, err := dataSets(o, spec.Trust{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

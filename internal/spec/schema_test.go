@@ -154,7 +154,7 @@ func TestSchemaTakesDocs(t *testing.T) {
 			if filepath.Ext(file) == ".md" && !strings.HasPrefix(text, "version:") {
 				text = "version: 1\nsource: {range: {n: 1}}\n" + text // a part of one
 			}
-			if _, err := parse(t, file, []byte(text), nil, Trust{}); err != nil {
+			if _, err := parse(t, file, []byte(text), nil); err != nil {
 				t.Errorf("%v:\n%s", err, text)
 			}
 			specs++
