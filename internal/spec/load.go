@@ -90,7 +90,7 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	if err := c.errWith(&s); err != nil {
 		return nil, err
 	}
-	s.doc, s.withheld, s.blind, s.mute = &c.document, c.withheld, c.blind, c.mute
+	s.doc, s.secrets, s.withheld, s.blind, s.mute = &c.document, t.Secrets, c.withheld, c.blind, c.mute
 	return &s, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/io/binio"
 	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/io/csvio"
@@ -35,9 +36,10 @@ type Spec struct {
 
 	doc *document
 
-	withheld []error // what was left out, as the spec is not trusted with it
-	blind    bool    // the sources must not be asked for anything
-	mute     bool    // source and steps have references that were not replaced, so they say nothing
+	secrets  *mask.Set // of Trust; may be nil
+	withheld []error   // what was left out, as the spec is not trusted with it
+	blind    bool      // the sources must not be asked for anything
+	mute     bool      // source and steps have references that were not replaced, so they say nothing
 
 	cache *blobcache.Cache // of Cache()
 	warn  func(error)      // of OnWarning()
