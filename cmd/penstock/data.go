@@ -138,7 +138,7 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 	d.ready = true
 	ctx, cancel := untilClosed(cmd.Context(), os.Stdin)
 	defer cancel()
-	if err = feed.Serve(ctx, l, its, nil); context.Cause(ctx) == errClosed {
+	if err = feed.Serve(ctx, l, its, &feed.Options{Mask: secrets.Text}); context.Cause(ctx) == errClosed {
 		return nil
 	}
 	return err

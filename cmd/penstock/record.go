@@ -84,7 +84,7 @@ func (t *training) agreed(cmd *cobra.Command, rec store.Record, argv []string, f
 	}
 	if foreign == nil || t.may.given {
 		if !t.quiet {
-			fmt.Fprintf(out, "penstock: runs %s in %s\n", printable(strings.Join(argv, " ")), printable(where))
+			fmt.Fprintf(out, "penstock: run %s runs %s in %s\n", rec.Name, printable(strings.Join(argv, " ")), printable(where))
 		}
 		return nil
 	}

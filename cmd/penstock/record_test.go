@@ -47,7 +47,7 @@ func TestResumeRunsWhatStatusShows(t *testing.T) {
 	dir := t.TempDir()
 	run := foreignable(t, dir)
 	r := penstock(t, "resume", run)
-	if _, err := os.Stat(dir + "/ran"); err != nil || !strings.Contains(r.err, "penstock: runs sh -c touch \"$OUT\"; exit 3 in ") {
+	if _, err := os.Stat(dir + "/ran"); err != nil || !strings.Contains(r.err, "penstock: run first runs sh -c touch \"$OUT\"; exit 3 in ") {
 		t.Errorf("%+v", r)
 	}
 	if err := os.Remove(dir + "/ran"); err != nil {

@@ -317,7 +317,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec, may s
 		return fault.New(fault.Unsupported, "the path of this program: %w", err)
 	}
 	c := &t.cfg
-	c.Spec = o.String()
+	c.Spec, c.Mask = o.String(), secrets.Text
 	input := c.Spec
 	if reads {
 		input = withBooked(o, s, place).String()

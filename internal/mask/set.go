@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -16,13 +17,15 @@ type Set struct {
 	all []string
 }
 
-// Add adds secrets, also as JSON, quotes and URLs write them. What is shorter than four bytes is not looked for: see [Text].
+// Add adds secrets, also as JSON, quotes, JSON of quotes, and URLs write them. What is shorter than four bytes is not looked for: see [Text].
 func (s *Set) Add(secrets ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, secret := range secrets {
 		text := strings.ToValidUTF8(secret, "\uFFFD")
-		for _, form := range []string{secret, asJSON(text, true), asJSON(text, false), url.QueryEscape(secret), url.PathEscape(secret)} {
+		quoted := strconv.Quote(secret)
+		quoted = quoted[1 : len(quoted)-1]
+		for _, form := range []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret)} {
 			if len(form) >= least && !slices.Contains(s.all, form) {
 				s.all = append(s.all, form)
 			}
