@@ -140,7 +140,7 @@ func (j *job) one(epoch uint64) error {
 
 // iterators opens the ranks; done closes them.
 func (j *job) iterators(ctx context.Context) (its []*shard.Iterator, done func() error, err error) {
-	log, end := warnings(os.Stderr)
+	log, end := warnings(secrets.Writer(os.Stderr))
 	j.o.Log = log
 	if its, err = j.ds.Shards(ctx, j.ranks, j.o); err != nil {
 		end()

@@ -298,6 +298,8 @@ there are, their columns, every step and its types, the sink, and how the shards
 file:line:column, or with its --set. Lanes and windows over text that cannot be entered in the middle (compressed, JSON
 arrays, line breaks in fields) are left unchecked: their rows would have to be counted.
 
+A spec that others wrote may be looked at: nothing of it is run, no reference is read, and no server asked. What is left out so is printed (docs/trust.md).
+
 ` + exitHelp,
 		Example: `  penstock validate examples/flights.yaml
   penstock validate --json-schema > spec.schema.json   # for editors`,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -20,24 +21,37 @@ import (
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
-// recorded is the command that a record of penstock train starts its workers with, and the spec that says so. A record whose own word for it is another is Corrupt: what people are
-// shown is what is run.
-func recorded(rec store.Record) (argv []string, o *spec.Original, err error) {
-	if o, err = spec.ParseOriginal(rec.Spec); err != nil {
-		return nil, nil, err
+// recordedRun is what a record of penstock train has started.
+type recordedRun struct {
+	argv []string // of workers
+	dir  string   // theirs
+	spec *spec.Original
+}
+
+// recorded reads a record. One whose own word for the command is another than its spec's is Corrupt: what people are shown is what is run.
+func recorded(rec store.Record) (*recordedRun, error) {
+	o, err := spec.ParseOriginal(rec.Spec)
+	if err != nil {
+		return nil, err
 	}
 	// Only looked at: the command has no references.
 	s, err := o.Spec(spec.Trust{Looks: true, Foreign: fault.New(fault.Denied, "it is from a record")})
 	if err != nil {
-		return nil, nil, fault.New(fault.Corrupt, "the spec in the record of run %q: %w", rec.Name, err)
+		return nil, fault.New(fault.Corrupt, "the spec in the record of run %q: %w", rec.Name, err)
 	}
-	if s.Train != nil {
-		argv = s.Train.Command
+	r := &recordedRun{dir: cmp.Or(rec.Dir, "."), spec: o}
+	if t := s.Train; t != nil {
+		r.argv = t.Command
+		if filepath.IsAbs(t.WorkingDir) {
+			r.dir = t.WorkingDir
+		} else {
+			r.dir = filepath.Join(r.dir, t.WorkingDir)
+		}
 	}
-	if !slices.Equal(argv, rec.Command) {
-		return nil, nil, fault.New(fault.Corrupt, "the record of run %q was altered: it names the command %q, and its spec %q", rec.Name, strings.Join(rec.Command, " "), strings.Join(argv, " "))
+	if !slices.Equal(r.argv, rec.Command) {
+		return nil, fault.New(fault.Corrupt, "the record of run %q was altered: it names the command %q, and its spec %q", rec.Name, strings.Join(rec.Command, " "), strings.Join(r.argv, " "))
 	}
-	return argv, o, nil
+	return r, nil
 }
 
 // recordFile is the file of a run's record, in its folder.
@@ -76,20 +90,16 @@ func foreignRun(r *store.Run, storage, name string) error {
 }
 
 // agreed says what a run is resumed with, and has the person agree to it where its record may be somebody else's.
-func (t *training) agreed(cmd *cobra.Command, rec store.Record, argv []string, foreign error) error {
-	out := cmd.ErrOrStderr()
-	where := rec.Dir
-	if where == "" {
-		where = "this folder"
-	}
+func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, foreign error) error {
+	out, argv, where := cmd.ErrOrStderr(), printable(strings.Join(r.argv, " ")), printable(r.dir)
 	if foreign == nil || t.may.given {
 		if !t.quiet {
-			fmt.Fprintf(out, "penstock: run %s runs %s in %s\n", rec.Name, printable(strings.Join(argv, " ")), printable(where))
+			fmt.Fprintf(out, "penstock: run %s runs %s in %s\n", name, argv, where)
 		}
 		return nil
 	}
-	fmt.Fprintf(out, "penstock: run %s may be somebody else's: %v\npenstock: its record would run, as you, with what else it says: %s\npenstock: in %s\n", rec.Name, foreign, printable(strings.Join(argv, " ")), printable(where))
-	refuse := usageError{fault.New(fault.Denied, "resume: the record of run %q is not known to be yours, and says what is run: give --trust if it may run that; penstock train SPEC --from takes only its checkpoint", rec.Name)}
+	fmt.Fprintf(out, "penstock: run %s may be somebody else's: %v\npenstock: its record would run, as you, with what else it says: %s\npenstock: in %s\n", name, foreign, argv, where)
+	refuse := usageError{fault.New(fault.Denied, "resume: the record of run %q is not known to be yours, and says what is run: give --trust if it may run that; penstock train SPEC --from takes only its checkpoint", name)}
 	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stderr.Fd())) {
 		return refuse
 	}

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/store"
 )
 
 // foreignable makes a run that was interrupted by its own failure, and returns its folder.
@@ -174,5 +177,9 @@ func TestLocalFolder(t *testing.T) {
 		if got, local := localFolder(storage); got != want || local != (want != "") {
 			t.Errorf("%s: %q, %v", storage, got, local)
 		}
+	}
+	// Nobody can say by its owner whose a record in a bucket is.
+	if err := foreignRun(&store.Run{}, "s3://b/runs", "first"); fault.CodeOf(err) != fault.Denied {
+		t.Error(err)
 	}
 }

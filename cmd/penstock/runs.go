@@ -153,9 +153,11 @@ With RUN it prints the state of a training run instead, its attempts and failure
 			x := runOf(s)
 			x.URL, x.Command = r.URL(), rec.Command
 			if rec.Spec != "" { // what penstock resume runs
-				if x.Command, _, err = recorded(rec); err != nil {
+				started, err := recorded(rec)
+				if err != nil {
 					return err
 				}
+				x.Command = started.argv
 			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), x)

@@ -169,7 +169,7 @@ with --take-over.
 			if rec.Spec == "" {
 				return fault.New(fault.Unsupported, "run %q was not started by penstock train: start its program again, with Config.Resume", name)
 			}
-			argv, o, err := recorded(rec)
+			started, err := recorded(rec)
 			if err != nil {
 				return err
 			}
@@ -178,7 +178,7 @@ with --take-over.
 				return err
 			}
 			may.Typed = false // by whoever made the record
-			if err := t.agreed(cmd, rec, argv, foreign); err != nil {
+			if err := t.agreed(cmd, name, started, foreign); err != nil {
 				return err
 			}
 			if storage, err = anywhere(storage); err != nil {
@@ -187,6 +187,7 @@ with --take-over.
 			if err := enter(cmd.ErrOrStderr(), rec.Dir); err != nil {
 				return err
 			}
+			o := started.spec
 			o.Sets = append(o.Sets, sets...)
 			s, err := o.Spec(may)
 			if err != nil {

@@ -241,6 +241,21 @@ func TestReferencesAreMasked(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &sum); err != nil {
 		t.Errorf("%v: %s", err, r.out)
 	}
+	// Neither are they in what is kept of a run that could not read its data, or in what its workers are told.
+	run := writeSpec(t, "version: 1\nsource: {parquet: {paths: ['${env:PLACE}/none.parquet']}}\nshards: {global_batch: 1}\ntrain: {command: [sleep, 1m]}\n")
+	hidden("train", run, "--name", "first", "--storage", dir+"/runs")
+	hidden("status", dir+"/runs/first")
+	if err := filepath.WalkDir(dir+"/runs", func(file string, e os.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			var b []byte
+			if b, err = os.ReadFile(file); strings.Contains(string(b), "secret-place") {
+				t.Errorf("%s has a secret: %s", file, b)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
 	// Of what could not be read the dead letter says where, but not this.
 	dead := penstock(t, "show", filepath.Join(dir, "secret-place", "dead"), "--format", "parquet")
 	if dead.code != 0 || strings.Contains(dead.out, "secret-place") || !strings.Contains(dead.out, "***/in.csv") {
