@@ -242,7 +242,15 @@ func TestReferencesAreMasked(t *testing.T) {
 		t.Errorf("%v: %s", err, r.out)
 	}
 	// Neither are they in what is kept of a run that could not read its data, or in what its workers are told.
-	run := writeSpec(t, "version: 1\nsource: {parquet: {paths: ['${env:PLACE}/none.parquet']}}\nshards: {global_batch: 1}\ntrain: {command: [sleep, 1m]}\n")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "secret-place", "in.jsonl"), []byte(strings.Repeat("{\"a\": 1}\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := writeSpec(t, "version: 1\nsource: {json: {paths: ['${env:PLACE}/in.jsonl']}}\nsteps: [{with_columns: {y: 'int64(concat(\"x\", string(a)))'}}]\nshards: {global_batch: 1}\n"+
+		"train: {command: ["+self+"], env: [PENSTOCK_TEST_MAIN=worker], config: {steps: 10, every: 5}, failures: {worker: 0}}\n")
 	hidden("train", run, "--name", "first", "--storage", dir+"/runs")
 	hidden("status", dir+"/runs/first")
 	if err := filepath.WalkDir(dir+"/runs", func(file string, e os.DirEntry, err error) error {
