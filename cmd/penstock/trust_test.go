@@ -249,7 +249,7 @@ func TestReferencesAreMasked(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "secret-place", "in.jsonl"), []byte(strings.Repeat("{\"a\": 1}\n", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := writeSpec(t, "version: 1\nsource: {json: {paths: ['${env:PLACE}/in.jsonl']}}\nsteps: [{with_columns: {y: 'int64(concat(\"x\", string(a)))'}}]\nshards: {global_batch: 1}\n"+
+	run := writeSpec(t, "version: 1\nsource: {json: {paths: ['${env:PLACE}/in.jsonl']}}\nsteps: [{with_columns: {y: 'cast(concat(\"x\", string(a)), \"int64\")'}}]\nshards: {global_batch: 1}\n"+
 		"train: {command: ["+self+"], env: [PENSTOCK_TEST_MAIN=worker], config: {steps: 10, every: 5}, failures: {worker: 0}}\n")
 	hidden("train", run, "--name", "first", "--storage", dir+"/runs")
 	hidden("status", dir+"/runs/first")
