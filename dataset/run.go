@@ -38,6 +38,8 @@ type RunOptions struct {
 	OnError *ops.OnError
 	// DeadLetter is a folder or bucket URL for the rows that a skip policy leaves out.
 	DeadLetter string
+	// Mask is applied to what the dead letter says of a row, but not to the row: it keeps out what must not be kept, such as secrets in paths. It may be nil.
+	Mask func(string) string
 	// StallTimeout ends a run in which nothing moves; 0: 5 minutes, negative: never.
 	StallTimeout time.Duration
 	// CallTimeout bounds one call of a step's function or child; 0: none.
@@ -181,7 +183,7 @@ func (d *Dataset) letters(ctx context.Context, run RunOptions, e *exec.Options) 
 	if err != nil {
 		return nil, err
 	}
-	dl, err := sink.NewDeadLetter(ctx, run.DeadLetter, job)
+	dl, err := sink.NewDeadLetter(ctx, run.DeadLetter, job, run.Mask)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 		return nil, err
 	}
 	s, err := sink.New(sink.Options{Path: path, Encoding: enc, Mode: o.Mode, PartitionBy: o.PartitionBy, TargetBytes: o.TargetBytes,
-		Job: job, DeadLetter: o.DeadLetter})
+		Job: job, DeadLetter: o.DeadLetter, Mask: o.Mask})
 	if err != nil {
 		return nil, err
 	}

@@ -63,6 +63,8 @@ type Config struct {
 	Settings map[string]any
 	// Spec is kept in the run's record: what penstock resume starts the run from.
 	Spec string
+	// Mask is applied to the errors and reasons that the run's status keeps, as secrets may be in paths; nil: they are kept as they are.
+	Mask func(string) string
 	// Env of worker processes: NAME=value, beside what they inherit from this process. Goroutines have none of their own: Env, Dir, and Resources are Unsupported for them.
 	Env []string
 	// Dir is the working directory of worker processes; "": this process's.

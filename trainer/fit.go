@@ -319,7 +319,7 @@ func (c *controller) fail(err error) error {
 	}
 	s := c.standing(store.Failed)
 	s.Error = statusError(err)
-	c.status.set(s)
+	c.status.set(c.masked(s))
 	return c.status.close()
 }
 
@@ -501,6 +501,17 @@ func (c *controller) standing(state string) store.Status {
 	}
 	if c.ended != nil && c.ended.State == group.Failed && fault.CodeOf(c.ended.Err) == fault.Canceled {
 		s.Error = statusError(c.ended.Err)
+	}
+	return c.masked(s)
+}
+
+// masked is a status as it may be kept.
+func (c *controller) masked(s store.Status) store.Status {
+	if mask := c.cfg.Mask; mask != nil {
+		s.Reason = mask(s.Reason)
+		if s.Error != nil {
+			s.Error = &store.Error{Code: s.Error.Code, Text: mask(s.Error.Text), Trace: mask(s.Error.Trace)}
+		}
 	}
 	return s
 }

@@ -30,6 +30,7 @@ type dealt struct {
 	epoch       uint64
 	from        string
 	format      string
+	may         permission
 }
 
 func (d *dealt) flags(c *cobra.Command) {
@@ -38,6 +39,7 @@ func (d *dealt) flags(c *cobra.Command) {
 	f.IntVar(&d.ranks, "ranks", 0, "how many ranks there are; default: the spec's")
 	f.IntVar(&d.rank, "rank", 0, "only the batches of this rank; default: all, in order of rank")
 	f.StringVar(&d.format, "format", "digest", "what a line is: digest, global, jsonl or lineage; see above")
+	d.may.flags(c)
 }
 
 const formatsHelp = `Formats:
@@ -49,6 +51,14 @@ const formatsHelp = `Formats:
   jsonl    an object for every sample: step, rank, n (its number in the epoch), row; values as in a JSON sink
   lineage  the same with source, file, row_group and row (its number there) in place of the row, and the
            documents of packed samples`
+
+// out is where the lines go. Rows of data are as they are.
+func (d *dealt) out(cmd *cobra.Command) io.Writer {
+	if d.format == "jsonl" {
+		return dataOut(cmd)
+	}
+	return cmd.OutOrStdout()
+}
 
 // job is a spec whose batches can be opened.
 type job struct {
@@ -64,7 +74,7 @@ type job struct {
 // open reads the spec; its epoch is that of the state to go on from, of --epoch, or of the spec.
 func (d *dealt) open(cmd *cobra.Command, path string) (*job, error) {
 	given := cmd.Flags().Changed
-	s, err := load(cmd, path, d.sets)
+	s, err := load(cmd, path, d.sets, &d.may, false)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +140,7 @@ func (j *job) one(epoch uint64) error {
 
 // iterators opens the ranks; done closes them.
 func (j *job) iterators(ctx context.Context) (its []*shard.Iterator, done func() error, err error) {
-	log, end := warnings(os.Stderr)
+	log, end := warnings(secrets.Writer(os.Stderr))
 	j.o.Log = log
 	if its, err = j.ds.Shards(ctx, j.ranks, j.o); err != nil {
 		end()
@@ -222,7 +232,7 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 					return err
 				}
 			}
-			state, ledger, n, err := j.deal(cmd.Context(), cmd.OutOrStdout(), steps)
+			state, ledger, n, err := j.deal(cmd.Context(), d.out(cmd), steps)
 			if atEnd := err == nil && n == 0 && j.o.State != nil && state.Epoch > epoch; atEnd && cmd.Flags().Changed("epoch") {
 				fmt.Fprintf(cmd.ErrOrStderr(), "penstock: the state of %s is at the end of epoch %d: leave --epoch out to go on with epoch %d\n", d.from, epoch, state.Epoch)
 			} else if atEnd {
@@ -230,7 +240,7 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 					return err
 				}
 				j.o.State = state
-				state, ledger, _, err = j.deal(cmd.Context(), cmd.OutOrStdout(), steps)
+				state, ledger, _, err = j.deal(cmd.Context(), d.out(cmd), steps)
 			}
 			if stateOut != "" && state != nil {
 				err = errors.Join(err, writeFile(stateOut, func(w io.Writer) error { return json.NewEncoder(w).Encode(state) }))
@@ -390,7 +400,7 @@ or ledger is 1; one of another version, plan, seed or data is 2.`,
 			} else if err != nil {
 				return err
 			}
-			_, err = cmd.OutOrStdout().Write(text.Bytes())
+			_, err = d.out(cmd).Write(text.Bytes())
 			return err
 		},
 	}

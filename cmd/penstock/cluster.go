@@ -20,6 +20,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/internal/spec"
 )
 
@@ -309,6 +310,9 @@ func newDaemonLog(w io.Writer, quiet bool) *lineLog {
 
 // isTerminal says that somebody sees what is written, and nobody keeps it.
 func isTerminal(w io.Writer) bool {
+	if m, ok := w.(*mask.Writer); ok {
+		w = m.Unmasked()
+	}
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -41,7 +41,7 @@ is a pipe that is closed; when all ranks have been given up; and when a consumer
 		Args: args("SPEC", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if control {
-				return controlled(cmd, a[0])
+				return controlled(cmd, a[0], &d.may)
 			}
 			err := d.serve(cmd, a[0])
 			if err != nil && !d.ready {
@@ -61,6 +61,7 @@ is a pipe that is closed; when all ranks have been given up; and when a consumer
 	f.StringVar(&d.socket, "socket", "", "`path` of the socket, at most 103 bytes")
 	f.BoolVar(&control, "control", false, "for penstock train: SPEC is a record, and lines of JSON on standard input say what to serve")
 	f.BoolVar(&child, "child", false, "for penstock.open: errors go to stdout until ready and to the consumer after that, never to stderr")
+	d.may.flags(c)
 	_ = f.MarkHidden("control") // it is there
 	_ = f.MarkHidden("child")
 	return c
@@ -73,6 +74,7 @@ func (e told) Unwrap() error { return e.error }
 
 type dataOptions struct {
 	sets          []string
+	may           permission
 	ranks         int
 	rank          []int
 	state, socket string
@@ -84,7 +86,7 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 	if d.socket == "" {
 		return usage("data: where to listen? Give --socket; for example: %s", example(cmd))
 	}
-	s, err := load(cmd, path, d.sets)
+	s, err := load(cmd, path, d.sets, &d.may, false)
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (d *dataOptions) serve(cmd *cobra.Command, path string) error {
 	d.ready = true
 	ctx, cancel := untilClosed(cmd.Context(), os.Stdin)
 	defer cancel()
-	if err = feed.Serve(ctx, l, its, nil); context.Cause(ctx) == errClosed {
+	if err = feed.Serve(ctx, l, its, &feed.Options{Mask: secrets.Text}); context.Cause(ctx) == errClosed {
 		return nil
 	}
 	return err
@@ -165,17 +167,17 @@ func untilClosed(ctx context.Context, in *os.File) (context.Context, context.Can
 
 // sayError prints the line that programs read.
 func sayError(out io.Writer, err error) {
-	b, _ := json.Marshal(map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": err.Error()}}) // of strings: cannot fail
+	b, _ := json.Marshal(map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": secrets.Text(err.Error())}}) // of strings: cannot fail
 	fmt.Fprintf(out, "%s\n", b)
 }
 
 // controlled is the data process of a run: the record of its spec is in a file.
-func controlled(cmd *cobra.Command, record string) error {
+func controlled(cmd *cobra.Command, record string, may *permission) error {
 	// A run is interrupted, and told of a preemption, by its controller alone.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	out := os.Stdout
 	os.Stdout = os.Stderr // a step that prints must not be heard by the controller
-	log, end := warnings(os.Stderr)
+	log, end := warnings(cmd.ErrOrStderr())
 	defer end()
 	return trainer.ServeData(context.WithoutCancel(cmd.Context()), os.Stdin, out, func() (map[string]trainer.Data, error) {
 		text, err := os.ReadFile(record)
@@ -186,7 +188,11 @@ func controlled(cmd *cobra.Command, record string) error {
 		if err != nil {
 			return nil, err
 		}
-		sets, err := dataSets(o, func(err error) { log.Warn(err.Error()) })
+		t, err := may.trust(false)
+		if err != nil {
+			return nil, err
+		}
+		sets, err := dataSets(o, t, func(err error) { log.Warn(err.Error()) })
 		for name, d := range sets {
 			d.Options.Log = log
 			sets[name] = d
@@ -196,8 +202,8 @@ func controlled(cmd *cobra.Command, record string) error {
 }
 
 // dataSets builds the data sets of a run. Nothing is read but what the specs refer to.
-func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, error) {
-	s, err := o.Spec()
+func dataSets(o *spec.Original, t spec.Trust, warn func(error)) (map[string]trainer.Data, error) {
+	s, err := o.Spec(t)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +234,7 @@ func dataSets(o *spec.Original, warn func(error)) (map[string]trainer.Data, erro
 		return sets, err
 	}
 	for name, d := range s.Train.Data {
-		of, err := o.DataSpec(name)
+		of, err := o.DataSpec(name, t)
 		if err == nil {
 			err = add(name, of, d.Eval)
 		}

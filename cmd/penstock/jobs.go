@@ -222,12 +222,16 @@ func stays(what, path string) error {
 }
 
 // run submits penstock run.
-func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSON, quiet bool) error {
+func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, may *permission, asJSON, quiet bool) error {
 	j, inside, err := r.job(path)
 	if err != nil {
 		return err
 	}
-	s, err := spec.Load(path, sets)
+	t, err := may.trust(false)
+	if err != nil {
+		return err
+	}
+	s, err := spec.Load(path, sets, t)
 	if err != nil {
 		return usageError{err}
 	}
@@ -265,11 +269,12 @@ func (r *remote) run(cmd *cobra.Command, path, name string, sets []string, asJSO
 	case int64(s.Run.Memory) > most:
 		return usage("--memory %s is less than the budget of the spec: run.memory is %s", exec.Bytes(most), exec.Bytes(int64(s.Run.Memory)))
 	}
-	j.Name = cmp.Or(name, s.Name, filepath.Base(path))
+	j.Name = cmp.Or(name, secrets.Text(s.Name), filepath.Base(path))
 	j.Argv = []string{"penstock", "run", inside}
 	for _, x := range sets {
 		j.Argv = append(j.Argv, "--set", x)
 	}
+	j.Argv = append(j.Argv, may.again()...)
 	if asJSON {
 		j.Argv = append(j.Argv, "--json")
 		r.summary = true
@@ -283,11 +288,15 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 	if err != nil {
 		return err
 	}
-	o, s, err := spec.LoadOriginal(path, sets)
+	may, err := t.may.trust(false)
+	if err != nil {
+		return err
+	}
+	o, s, err := spec.LoadOriginal(path, sets, may)
 	if err != nil {
 		return usageError{err}
 	}
-	if err := trainable(o, s); err != nil {
+	if err := trainable(o, s, may); err != nil {
 		return err
 	}
 	if !t.resume && t.goesBack(cmd) {
@@ -333,7 +342,11 @@ func (r *remote) train(cmd *cobra.Command, t *training, path string, sets []stri
 		j.Data.Needs.CPUs = float64(max(s.Run.CPUs, 1))
 	}
 	j.Name = name
-	j.Argv = []string{"penstock", "train", inside, "--name", name, "--storage", storage}
+	j.Argv = []string{"penstock", "train", inside, "--name", name}
+	if t.storage != "" {
+		j.Argv = append(j.Argv, "--storage", t.storage)
+	}
+	j.Argv = append(j.Argv, t.may.again()...)
 	for _, x := range sets {
 		j.Argv = append(j.Argv, "--set", x)
 	}

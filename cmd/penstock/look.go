@@ -19,9 +19,13 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// load reads a spec. A budget that the machine does not have is warned of.
-func load(cmd *cobra.Command, path string, sets []string) (*spec.Spec, error) {
-	s, err := spec.Load(path, sets)
+// load reads a spec that is run, or only looked at. A budget that the machine does not have is warned of.
+func load(cmd *cobra.Command, path string, sets []string, p *permission, looks bool) (*spec.Spec, error) {
+	t, err := p.trust(looks)
+	if err != nil {
+		return nil, err
+	}
+	s, err := spec.Load(path, sets, t)
 	if f := formatOf(path); err != nil && !errors.Is(err, os.ErrNotExist) && f != "" && f != "json" && f != "text" {
 		return nil, usageError{fault.New(fault.Invalid, "%s is data, and no spec: penstock show prints its first rows", path)}
 	}
@@ -40,20 +44,27 @@ func load(cmd *cobra.Command, path string, sets []string) (*spec.Spec, error) {
 type target struct {
 	sets   []string
 	format string
+	may    permission
 	spec   *spec.Spec // set by open; nil for paths
 }
 
 func (t *target) flags(c *cobra.Command) {
 	c.Flags().StringArrayVar(&t.sets, "set", nil, "override a key of the spec: `key=value`")
 	c.Flags().StringVar(&t.format, "format", "", "format of the paths: parquet, csv, json, ipc, text or binary; default: by extension")
+	t.may.flags(c)
 }
 
-func (t *target) open(cmd *cobra.Command, a []string) (*dataset.Dataset, dataset.RunOptions, error) {
+// open opens what is looked at; looks: no step of it is run.
+func (t *target) open(cmd *cobra.Command, a []string, looks bool) (*dataset.Dataset, dataset.RunOptions, error) {
 	if len(a) == 1 && t.format == "" && (strings.HasSuffix(a[0], ".yaml") || strings.HasSuffix(a[0], ".yml")) {
-		s, err := load(cmd, a[0], t.sets)
+		s, err := load(cmd, a[0], t.sets, &t.may, looks)
+		if err == nil {
+			err = sighted(s)
+		}
 		if err != nil {
 			return nil, dataset.RunOptions{}, err
 		}
+		tellWithheld(cmd, s)
 		t.spec = s
 		ds, err := s.Dataset()
 		o := s.Options()
@@ -152,7 +163,7 @@ func showCommand() *cobra.Command {
 			if n < 1 {
 				return usageError{fault.New(fault.Invalid, "-n must be at least 1")}
 			}
-			ds, o, err := t.open(cmd, a)
+			ds, o, err := t.open(cmd, a, false)
 			if err != nil {
 				return err
 			}
@@ -178,7 +189,7 @@ func schemaCommand() *cobra.Command {
   penstock schema examples/flights.yaml   # of the rows that its last step gives`,
 		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			ds, _, err := t.open(cmd, a)
+			ds, _, err := t.open(cmd, a, true)
 			if err != nil {
 				return err
 			}
@@ -202,7 +213,7 @@ func countCommand() *cobra.Command {
   penstock count examples/flights.yaml`,
 		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			ds, o, err := t.open(cmd, a)
+			ds, o, err := t.open(cmd, a, false)
 			if err != nil {
 				return err
 			}
@@ -238,7 +249,7 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
   penstock explain --label late examples/shards.yaml`,
 		Args: args("SPEC or PATH", 1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			ds, o, err := t.open(cmd, a)
+			ds, o, err := t.open(cmd, a, !analyze && label == "")
 			if err != nil {
 				return err
 			}
@@ -278,6 +289,7 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 func validateCommand() *cobra.Command {
 	var sets []string
 	var schema bool
+	var may permission
 	c := &cobra.Command{
 		Use:   "validate SPEC",
 		Short: "Check a spec, its columns and its types, without reading data",
@@ -285,6 +297,8 @@ func validateCommand() *cobra.Command {
 there are, their columns, every step and its types, the sink, and how the shards are laid out. What is wrong is printed with
 file:line:column, or with its --set. Lanes and windows over text that cannot be entered in the middle (compressed, JSON
 arrays, line breaks in fields) are left unchecked: their rows would have to be counted.
+
+A spec that others wrote may be looked at: nothing of it is run, no reference is read, and no server asked. What is left out so is printed (docs/trust.md).
 
 ` + exitHelp,
 		Example: `  penstock validate examples/flights.yaml
@@ -300,69 +314,90 @@ arrays, line breaks in fields) are left unchecked: their rows would have to be c
 				_, err := cmd.OutOrStdout().Write(spec.JSONSchema())
 				return err
 			}
-			s, err := load(cmd, a[0], sets)
+			s, err := load(cmd, a[0], sets, &may, true)
 			if err != nil {
 				return err
 			}
-			columns, unchecked, err := checkSpec(cmd.Context(), s, s.Train)
+			tellWithheld(cmd, s)
+			what, err := checkSpec(cmd.Context(), s, s.Train)
 			if err != nil {
 				return err
 			}
 			if s.Train != nil {
-				if err := checkData(cmd, a[0], sets); err != nil {
+				if err := checkData(cmd, a[0], sets, &may); err != nil {
 					return err
 				}
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s out%s\n", a[0], some(int64(columns), "column"), unchecked)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s\n", a[0], what)
 			return err
 		},
 	}
 	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`")
 	c.Flags().BoolVar(&schema, "json-schema", false, "print the JSON Schema of specs instead")
+	may.flags(c)
 	return c
 }
 
-// checkSpec reports what is wrong with a spec as far as that is known without reading rows: the columns that come out, and what was left unchecked. In a
+// tellWithheld says what is left out of a spec that is not trusted with it.
+func tellWithheld(cmd *cobra.Command, s *spec.Spec) {
+	for _, err := range fault.All(s.Withheld()) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "penstock: left out:", err)
+	}
+}
+
+// checkSpec reports what is wrong with a spec as far as that is known without reading rows: what comes out, and what was left unchecked. In a
 // run, its batches are dealt to workers.
-func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (columns int, unchecked string, err error) {
+func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (what string, err error) {
+	if s.Mute() {
+		return "as far as that is known without its references: files, columns and types are not checked", nil
+	}
 	ds, err := s.Dataset()
 	if err != nil {
-		return 0, "", err
+		return "", err
+	}
+	if s.Blind() {
+		return "as far as that is known without its data: files, columns and types are not checked", nil
 	}
 	sch, err := ds.Schema(ctx)
 	if err != nil {
-		return 0, "", err
+		return "", err
 	}
+	what = some(int64(sch.NumFields()), "column") + " out"
 	if err := s.Check(sch); err != nil || s.Shards == nil {
-		return sch.NumFields(), "", err
+		return what, err
 	}
 	ranks, o, err := s.ShardOptions()
 	if err != nil {
-		return 0, "", err
+		return "", err
 	}
 	if run != nil {
 		ranks = run.Ranks()
 	}
 	laid, err := ds.CheckShards(ctx, ranks, o)
 	if err != nil {
-		return 0, "", s.AtShards(err)
+		return "", s.AtShards(err)
 	}
 	if !laid {
-		unchecked = "; lanes and windows are not checked, as rows must be counted for them"
+		what += "; lanes and windows are not checked, as rows must be counted for them"
 	}
-	return sch.NumFields(), unchecked, nil
+	return what, nil
 }
 
 // checkData checks the further data sets of a run.
-func checkData(cmd *cobra.Command, path string, sets []string) error {
-	o, s, err := spec.LoadOriginal(path, sets)
+func checkData(cmd *cobra.Command, path string, sets []string, may *permission) error {
+	t, err := may.trust(true)
+	if err != nil {
+		return err
+	}
+	o, s, err := spec.LoadOriginal(path, sets, t)
 	if err != nil {
 		return usageError{err}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Train.Data)) {
-		of, err := o.DataSpec(name)
+		of, err := o.DataSpec(name, t)
 		if err == nil {
-			_, _, err = checkSpec(cmd.Context(), of, s.Train)
+			tellWithheld(cmd, of)
+			_, err = checkSpec(cmd.Context(), of, s.Train)
 		}
 		if err != nil {
 			return err

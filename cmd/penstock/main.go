@@ -80,7 +80,14 @@ func run() int {
 			return
 		}
 	}()
-	err := root().ExecuteContext(ctx)
+	out, stderr := secrets.Writer(os.Stdout), secrets.Writer(os.Stderr)
+	c := root()
+	c.SetOut(out)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	if ferr := errors.Join(out.Flush(), stderr.Flush()); err == nil {
+		err = ferr
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -91,7 +98,7 @@ func run() int {
 	}
 	var t told
 	if !errors.As(err, &t) {
-		fmt.Fprintln(os.Stderr, "penstock:", err)
+		fmt.Fprintln(os.Stderr, "penstock:", secrets.Text(err.Error()))
 	}
 	var u usageError
 	if errors.As(err, &u) {

@@ -27,6 +27,7 @@ func runCommand() *cobra.Command {
 	var sets []string
 	var asJSON, quiet bool
 	var r remote
+	var may permission
 	var name string
 	wrong := func(cmd *cobra.Command, err error) error { // of a wrong command line
 		if err != nil && asJSON {
@@ -57,13 +58,13 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 			}
 			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
 				if err == nil {
-					err = r.run(cmd, a[0], name, sets, asJSON, quiet)
+					err = r.run(cmd, a[0], name, sets, &may, asJSON, quiet)
 					sum.elsewhere = r.submitted
 					sum.silent = r.submitted && r.summed() // the job printed it
 				}
 				return err
 			}
-			s, err := load(cmd, a[0], sets)
+			s, err := load(cmd, a[0], sets, &may, false)
 			if err != nil {
 				return err
 			}
@@ -131,6 +132,7 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.0.filter='x > 1'")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a summary as one JSON object on the last line")
 	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
+	may.flags(c)
 	r.flags(c)
 	c.Flags().StringVar(&name, "name", "", "of a job: what people call it; default: the spec's")
 	return c

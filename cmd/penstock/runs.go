@@ -152,6 +152,13 @@ With RUN it prints the state of a training run instead, its attempts and failure
 			}
 			x := runOf(s)
 			x.URL, x.Command = r.URL(), rec.Command
+			if rec.Spec != "" { // what penstock resume runs
+				started, err := recorded(rec)
+				if err != nil {
+					return err
+				}
+				x.Command = started.argv
+			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), x)
 			}

@@ -84,7 +84,11 @@ What follows -- takes the place of train.command. What workers print comes out w
 			if asJob {
 				return t.asGiven(r.train(cmd, &t, a[0], append(t.sets, sets...)))
 			}
-			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...))
+			may, err := t.may.trust(false)
+			if err != nil {
+				return err
+			}
+			o, s, err := spec.LoadOriginal(a[0], append(t.sets, sets...), may)
 			if err != nil {
 				return t.asGiven(usageError{err})
 			}
@@ -98,7 +102,7 @@ What follows -- takes the place of train.command. What workers print comes out w
 			if t.resume && t.cfg.Name == "" {
 				return usage("train: --resume of which run? Give --name, or train.name in the spec")
 			}
-			return t.run(cmd, o, s)
+			return t.run(cmd, o, s, may)
 		},
 	}
 	f := c.Flags()
@@ -121,6 +125,9 @@ func resumeCommand() *cobra.Command {
 		Long: `Resume goes on with a run that penstock train started, and that was interrupted, was preempted, failed, or lost its controller. It takes the
 spec and the command from the record of the run, as they were; to change them, use penstock train --resume. The number of workers may be another: the batches
 of a step are the same. RUN is a name in --storage, or the folder or URL of the run.
+
+It says which command it runs, and where. A record that others can write is of theirs: one in a folder that is not this user's own, or in a bucket, unless it
+is sealed with the key in $PENSTOCK_RUN_KEY. Of such a one it asks on a terminal whether to run it, and elsewhere needs --trust.
 
 It begins at the last checkpoint, or at --checkpoint N: those after it are given up and removed. A run that is finished is left alone without
 --checkpoint. One whose controller is seen to live is refused; on another host it counts as lost when nothing was heard of it for two minutes, or
@@ -147,6 +154,7 @@ with --take-over.
 				return err
 			}
 			rec := r.Record()
+			foreign := foreignRun(r, storage, name)
 			st, err := r.Status(cmd.Context())
 			if cerr := r.Close(); cerr != nil {
 				return cerr
@@ -161,23 +169,32 @@ with --take-over.
 			if rec.Spec == "" {
 				return fault.New(fault.Unsupported, "run %q was not started by penstock train: start its program again, with Config.Resume", name)
 			}
+			started, err := recorded(rec)
+			if err != nil {
+				return err
+			}
+			may, err := t.may.trust(false)
+			if err != nil {
+				return err
+			}
+			may.Typed = false // by whoever made the record
+			if err := t.agreed(cmd, name, started, foreign); err != nil {
+				return err
+			}
 			if storage, err = anywhere(storage); err != nil {
 				return err
 			}
 			if err := enter(cmd.ErrOrStderr(), rec.Dir); err != nil {
 				return err
 			}
-			o, err := spec.ParseOriginal(rec.Spec)
-			if err != nil {
-				return err
-			}
+			o := started.spec
 			o.Sets = append(o.Sets, sets...)
-			s, err := o.Spec()
+			s, err := o.Spec(may)
 			if err != nil {
 				return usageError{err}
 			}
 			t.cfg = trainer.Config{Name: name, Resume: true, ResumeAt: t.at, TakeOver: t.takeOver, Storage: storage}
-			return t.run(cmd, o, s)
+			return t.run(cmd, o, s, may)
 		},
 	}
 	c.Flags().StringVar(&t.storage, "storage", defaultStorage, "folder or bucket `URL` that the run is in")
@@ -204,6 +221,7 @@ type training struct {
 	from          string
 	at            int  // checkpoint to go back to; 0: the last
 	takeOver      bool // from a controller on another host
+	may           permission
 	workers       int
 	quiet         bool
 	cfg           trainer.Config // where it begins
@@ -213,6 +231,7 @@ func (t *training) flags(c *cobra.Command) {
 	c.Flags().IntVar(&t.workers, "workers", 0, "how many there are; default: the spec's")
 	c.Flags().BoolVar(&t.quiet, "quiet", false, "only what goes wrong, and what workers print")
 	c.Flags().IntVar(&t.at, "checkpoint", 0, "go back to checkpoint `N`, and give up those after it: they are removed once the workers run; default: the last")
+	t.may.flags(c)
 	c.Flags().BoolVar(&t.takeOver, "take-over", false, "go on though another host seems to be at work on the run: nothing that it does from then on counts")
 }
 
@@ -264,22 +283,22 @@ func (t *training) asGiven(err error) error {
 }
 
 // trainable refuses a spec that says not enough for a run.
-func trainable(o *spec.Original, s *spec.Spec) error {
+func trainable(o *spec.Original, s *spec.Spec, may spec.Trust) error {
 	if s.Train == nil {
 		return usageError{fault.New(fault.Invalid, "%s: the spec has no train section, which says what to run: add `train: {command: [python, train.py]}`, or put the command behind --", o.File)}
 	}
 	if len(s.Train.Command) == 0 {
 		return usageError{fault.New(fault.Invalid, "%s: what do the workers run? Add train.command, or put it on the command line: penstock train %s -- python train.py", o.File, o.File)}
 	}
-	if _, err := dataSets(o, nil); err != nil { // before the run has a name
+	if _, err := dataSets(o, may, nil); err != nil { // before the run has a name
 		return usageError{err}
 	}
 	return nil
 }
 
 // run trains.
-func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error {
-	if err := trainable(o, s); err != nil {
+func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec, may spec.Trust) error {
+	if err := trainable(o, s, may); err != nil {
 		return err
 	}
 	place, err := library.Init()
@@ -299,7 +318,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 		return fault.New(fault.Unsupported, "the path of this program: %w", err)
 	}
 	c := &t.cfg
-	c.Spec = o.String()
+	c.Spec, c.Mask = o.String(), secrets.Text
 	input := c.Spec
 	if reads {
 		input = withBooked(o, s, place).String()
@@ -312,7 +331,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec) error
 	}
 	signal.Reset(syscall.SIGTERM) // which ends other commands
 	c.Preemption.Notice = trainer.Signals(ctx)
-	c.DataProcess = &trainer.DataProcess{Argv: []string{self, "data", "--control"}, Input: input, Sets: map[string]bool{spec.TrainName: false}}
+	c.DataProcess = &trainer.DataProcess{Argv: append([]string{self, "data", "--control"}, granted(&may)...), Input: input, Sets: map[string]bool{spec.TrainName: false}}
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
 	}

@@ -610,11 +610,11 @@ func TestTrainStalls(t *testing.T) {
 	for set, want := range map[string]time.Duration{
 		"train.hang_timeout=8s": 19 * time.Second, "train.hang_timeout=0s": -1, "train.workers=2": trainer.StallTimeout(30 * time.Minute), "run.stall_timeout=7s": 7 * time.Second,
 	} {
-		o, _, err := spec.LoadOriginal(path, []string{set})
+		o, _, err := spec.LoadOriginal(path, []string{set}, spec.Trust{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets, err := dataSets(o, nil)
+		sets, err := dataSets(o, spec.Trust{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

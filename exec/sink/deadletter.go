@@ -51,13 +51,17 @@ type deadFile struct {
 	n       counter
 	pq      *pqarrow.FileWriter
 	b       *array.RecordBuilder
+	mask    func(string) string
 	pending int64 // bytes of text in b
 	group   int64 // and in the row group, which is held in memory
 }
 
-// newDeadFile takes over w.
-func newDeadFile(w *blobio.Writer, name string, alloc memory.Allocator) (*deadFile, error) {
-	d := &deadFile{file: partFile{Path: name}, w: w}
+// newDeadFile takes over w. mask may be nil.
+func newDeadFile(w *blobio.Writer, name string, alloc memory.Allocator, mask func(string) string) (*deadFile, error) {
+	if mask == nil {
+		mask = func(text string) string { return text }
+	}
+	d := &deadFile{file: partFile{Path: name}, w: w, mask: mask}
 	d.n.w = w
 	// No dictionaries: arrow-go asserts (tag assert) when it compresses an empty one, of a column of nulls.
 	props := parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd), parquet.WithDictionaryDefault(false), parquet.WithAllocator(alloc))
@@ -97,21 +101,21 @@ func (d *deadFile) add(s *exec.Skipped) error {
 		}
 	}
 	str(0, fault.CodeOf(s.Err).String())
-	str(1, message)
+	str(1, d.mask(message))
 	num(2, int64(s.Origin.Source), true)
-	str(3, s.Origin.Split)
+	str(3, d.mask(s.Origin.Split))
 	if p.File == "" {
 		p.File = s.Origin.File
 	}
-	str(4, p.File)
+	str(4, d.mask(p.File))
 	group, known := p.RowGroup.Get()
 	if !known && s.Origin.File != "" {
 		group, known = s.Origin.Index, true
 	}
 	num(5, group, known)
 	num(6, s.Row, true)
-	str(7, p.Step)
-	str(8, p.Column)
+	str(7, d.mask(p.Step))
+	str(8, d.mask(p.Column))
 	str(9, rowText(s.Record))
 	d.file.Rows++
 	if d.b.Field(0).Len() >= deadRows || d.pending >= deadBytes {
@@ -217,12 +221,14 @@ type DeadLetter struct {
 	name   string
 	create func() (*blobio.Writer, error)
 	cancel context.CancelFunc
+	mask   func(string) string
 	d      *deadFile
 }
 
 // NewDeadLetter prepares file dead-<job>.parquet in the folder p, a path or bucket
 // URL. It is written until ctx ends; there is no object before Close, which must be called.
-func NewDeadLetter(ctx context.Context, p, job string) (*DeadLetter, error) {
+// mask is that of [Options].
+func NewDeadLetter(ctx context.Context, p, job string, mask func(string) string) (*DeadLetter, error) {
 	if err := checkJobID(job); err != nil {
 		return nil, err
 	}
@@ -231,7 +237,7 @@ func NewDeadLetter(ctx context.Context, p, job string) (*DeadLetter, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &DeadLetter{r: r, name: "dead-" + tagOf(job) + ".parquet", cancel: cancel}
+	l := &DeadLetter{r: r, name: "dead-" + tagOf(job) + ".parquet", cancel: cancel, mask: mask}
 	l.create = func() (*blobio.Writer, error) { return r.b.Create(ctx, r.prefix+l.name, nil) }
 	return l, nil
 }
@@ -249,7 +255,7 @@ func (l *DeadLetter) Add(ctx context.Context, s *exec.Skipped) error {
 		if err != nil {
 			return err
 		}
-		if l.d, err = newDeadFile(w, l.name, memory.DefaultAllocator); err != nil {
+		if l.d, err = newDeadFile(w, l.name, memory.DefaultAllocator, l.mask); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func TestDeadLetter(t *testing.T) {
 	d := data{Splits: 50, Rows: 3000, Bad: 1} // 1500 rows: more than one record
 	for _, dir := range []string{filepath.Join(t.TempDir(), "bad"), "mem://dead/bad"} {
 		open := func() *DeadLetter {
-			l, err := NewDeadLetter(t.Context(), dir, "job")
+			l, err := NewDeadLetter(t.Context(), dir, "job", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestDeadLetter(t *testing.T) {
 			t.Fatalf("visible: %v", got)
 		}
 	}
-	if _, err := NewDeadLetter(t.Context(), "x", "a/b"); fault.CodeOf(err) != fault.Invalid {
+	if _, err := NewDeadLetter(t.Context(), "x", "a/b", nil); fault.CodeOf(err) != fault.Invalid {
 		t.Error(err)
 	}
 }
@@ -110,7 +110,7 @@ func TestDeadRow(t *testing.T) {
 	rowText(weird)
 	weird.Release()
 	// No record, an error of no known type, no place.
-	l, err := NewDeadLetter(t.Context(), "mem://deadrow", "x")
+	l, err := NewDeadLetter(t.Context(), "mem://deadrow", "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

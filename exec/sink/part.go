@@ -382,7 +382,7 @@ func (p *partFiles) createDead(name string) (*deadFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDeadFile(w, name, p.alloc)
+	return newDeadFile(w, name, p.alloc, p.s.o.Mask)
 }
 
 // counter counts the bytes that go through it.

@@ -259,6 +259,9 @@ func (s *Spec) Options() dataset.RunOptions {
 	if r.OnError != nil {
 		o.DeadLetter = r.OnError.DeadLetter
 	}
+	if s.secrets != nil {
+		o.Mask = s.secrets.Text
+	}
 	return o
 }
 

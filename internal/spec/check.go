@@ -26,6 +26,11 @@ type checker struct {
 	problems []*located
 	referred map[*yaml.Node]bool // values that references gave
 	unknown  map[*yaml.Node]bool // values of references that gave none: what is wrong with them has been said
+
+	trust       Trust
+	data        map[*yaml.Node]bool // values that decide what is read, and what happens to it
+	withheld    []error
+	blind, mute bool // as in Spec
 }
 
 func (c *checker) add(n *yaml.Node, path, format string, args ...any) {

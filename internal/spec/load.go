@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -24,17 +23,22 @@ const (
 )
 
 // Load reads and checks a spec. sets are assignments "run.memory=1GiB" applied
-// before the check; ${env:NAME} and ${file:path} in values are replaced, so that secrets stay out of specs.
-func Load(path string, sets []string) (*Spec, error) {
-	data, err := readSpec(path)
+// before the check; ${env:NAME} and ${file:path} in values are replaced, so that secrets stay out of specs. t says what
+// the spec may do, but for t.Foreign, which Load finds out.
+func Load(path string, sets []string, t Trust) (*Spec, error) {
+	data, foreign, err := readSpec(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(filepath.ToSlash(path), data, sets)
+	t.Foreign = foreign
+	return Parse(filepath.ToSlash(path), data, sets, t)
 }
 
-// Parse is Load for a spec in memory; file names it in messages.
-func Parse(file string, data []byte, sets []string) (*Spec, error) {
+// Parse is Load for a spec in memory, of which t.Foreign is known; file names it in messages.
+func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
+	if err := t.runs(file); err != nil {
+		return nil, err
+	}
 	if len(data) > maxSpec {
 		return nil, fault.New(fault.Invalid, "%s: a spec has at most %d bytes", file, maxSpec)
 	}
@@ -50,7 +54,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		return nil, fault.New(fault.Invalid, "%s: a spec is one YAML document; there is a second one", file)
 	}
 	root := doc.Content[0]
-	c := &checker{document: document{file: file, root: root}, referred: map[*yaml.Node]bool{}, unknown: map[*yaml.Node]bool{}}
+	c := &checker{document: document{file: file, root: root}, referred: map[*yaml.Node]bool{}, unknown: map[*yaml.Node]bool{}, trust: t}
 	count := 0
 	if !c.bounded(root, 0, &count) {
 		return nil, c.err()
@@ -61,7 +65,9 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 		}
 	}
 	c.recorded(root)
+	c.data = nodesBelow(root, "source", "steps")
 	c.references(root, map[*yaml.Node]bool{})
+	c.targets(root, map[*yaml.Node]bool{})
 	v := c.decode(root, reflect.TypeFor[Spec](), "")
 	var s Spec
 	j, err := json.Marshal(v)
@@ -84,7 +90,7 @@ func Parse(file string, data []byte, sets []string) (*Spec, error) {
 	if err := c.errWith(&s); err != nil {
 		return nil, err
 	}
-	s.doc = &c.document
+	s.doc, s.secrets, s.withheld, s.blind, s.mute = &c.document, t.Secrets, c.withheld, c.blind, c.mute
 	return &s, nil
 }
 
@@ -189,73 +195,4 @@ func markAll(n *yaml.Node, line int) {
 	for _, e := range n.Content {
 		markAll(e, line)
 	}
-}
-
-// readSmall reads a regular file of at most 64 KiB.
-func readSmall(name string) ([]byte, error) {
-	st, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > 64<<10 {
-		return nil, fmt.Errorf("%s is no regular file of at most 64 KiB", name)
-	}
-	return os.ReadFile(name)
-}
-
-// references replaces ${env:NAME} and ${file:path} in values.
-func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if seen[n] {
-		return
-	}
-	seen[n] = true
-	for _, e := range n.Content {
-		c.references(e, seen)
-	}
-	if n.Kind != yaml.ScalarNode || !strings.Contains(n.Value, "${") {
-		return
-	}
-	var b strings.Builder
-	rest := n.Value
-	for {
-		before, after, ok := strings.Cut(rest, "${")
-		if escaped, cut := strings.CutSuffix(before, "$"); ok && cut { // $${ stands for ${
-			b.WriteString(escaped + "${")
-			rest = after
-			continue
-		}
-		b.WriteString(before)
-		if !ok {
-			break
-		}
-		ref, tail, closed := strings.Cut(after, "}")
-		kind, name, _ := strings.Cut(ref, ":")
-		switch {
-		case !closed:
-			c.add(n, "", "${ without }: write $${ for the text itself")
-			return
-		case kind == "env":
-			v, ok := os.LookupEnv(name)
-			if !ok {
-				c.add(n, "", "environment variable %s is not set", name)
-				c.unknown[n] = true
-			}
-			b.WriteString(v)
-		case kind == "file":
-			v, err := readSmall(name)
-			if err != nil {
-				c.add(n, "", "reference to a file: %v", err)
-				c.unknown[n] = true
-			}
-			b.WriteString(strings.TrimRight(string(v), "\r\n"))
-		default:
-			c.add(n, "", "${%s}: references are ${env:NAME} and ${file:path}", ref)
-		}
-		rest = tail
-	}
-	n.Value = b.String()
-	c.referred[n] = true
 }

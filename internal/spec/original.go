@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/trust"
 )
 
 // Original is what a spec with a train section was made of: the text of its file and of those that it names, and what --set brought.
@@ -17,19 +18,21 @@ type Original struct {
 	Text string              `json:"text"`
 	Sets []string            `json:"sets,omitempty"`
 	Data map[string]Original `json:"data,omitempty"` // of train.data
+
+	foreign error // why the file is not this user's own, if it was read from one
 }
 
 // maxOriginal bounds the JSON of an Original.
 const maxOriginal = 64 << 20
 
-// LoadOriginal reads and checks a spec, and the specs of its further data sets.
-func LoadOriginal(path string, sets []string) (*Original, *Spec, error) {
-	data, err := readSpec(path)
+// LoadOriginal reads and checks a spec, and the specs of its further data sets. t is as for Load.
+func LoadOriginal(path string, sets []string, t Trust) (*Original, *Spec, error) {
+	data, foreign, err := readSpec(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	o := &Original{File: filepath.ToSlash(path), Text: string(data), Sets: sets}
-	s, err := o.Spec()
+	o := &Original{File: filepath.ToSlash(path), Text: string(data), Sets: sets, foreign: foreign}
+	s, err := o.Spec(t)
 	if err != nil || s.Train == nil {
 		return o, s, err
 	}
@@ -39,31 +42,36 @@ func LoadOriginal(path string, sets []string) (*Original, *Spec, error) {
 			file = filepath.Join(filepath.Dir(path), file)
 		}
 		at := "train.data." + name + ".spec"
-		data, err := readSpec(file)
+		data, foreign, err := readSpec(file)
 		if err != nil {
 			return nil, nil, s.at(at, fault.New(fault.Invalid, "data set %q: %w", name, err))
 		}
 		if o.Data == nil {
 			o.Data = map[string]Original{}
 		}
-		o.Data[name] = Original{File: filepath.ToSlash(file), Text: string(data)}
-		if _, err := o.DataSpec(name); err != nil {
+		o.Data[name] = Original{File: filepath.ToSlash(file), Text: string(data), foreign: foreign}
+		if _, err := o.DataSpec(name, t); err != nil {
 			return nil, nil, err
 		}
 	}
 	return o, s, nil
 }
 
-// Spec parses it.
-func (o *Original) Spec() (*Spec, error) { return Parse(o.File, []byte(o.Text), o.Sets) }
+// Spec parses it. t.Foreign is of what was read from a record; files were looked at when they were read.
+func (o *Original) Spec(t Trust) (*Spec, error) {
+	if o.foreign != nil {
+		t.Foreign = o.foreign
+	}
+	return Parse(o.File, []byte(o.Text), o.Sets, t)
+}
 
 // DataSpec parses the spec of a further data set.
-func (o *Original) DataSpec(name string) (*Spec, error) {
+func (o *Original) DataSpec(name string, t Trust) (*Spec, error) {
 	d, ok := o.Data[name]
 	if !ok {
 		return nil, fault.New(fault.NotFound, "%s: the text of data set %q is not there", o.File, name)
 	}
-	s, err := d.Spec()
+	s, err := d.Spec(t)
 	if err != nil {
 		return nil, err
 	}
@@ -94,16 +102,15 @@ func ParseOriginal(text string) (*Original, error) {
 	return &o, nil
 }
 
-// readSpec reads a file.
-func readSpec(path string) ([]byte, error) {
+// readSpec reads a file, and says why it is not this user's own where it is not.
+func readSpec(path string) (data []byte, foreign, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fault.WithCode(fault.CodeOf(err), err)
+		return nil, nil, fault.WithCode(fault.CodeOf(err), err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: path})
+	if data, err = io.ReadAll(io.LimitReader(f, maxSpec+1)); err != nil {
+		return nil, nil, fault.Wrap(err, fault.Place{File: path})
 	}
-	return data, nil
+	return data, trust.Opened(f), nil
 }

@@ -28,10 +28,10 @@ var published = sync.OnceValue(func() *jsonschema.Schema {
 // parse is Parse, and holds the schema to it: a text that Parse takes, the schema takes.
 func parse(t testing.TB, file string, data []byte, sets []string) (*Spec, error) {
 	t.Helper()
-	s, err := Parse(file, data, sets)
+	s, err := Parse(file, data, sets, Trust{Typed: true})
 	ok := err == nil
 	if len(sets) > 0 { // the schema sees the text alone
-		_, err := Parse(file, data, nil)
+		_, err := Parse(file, data, nil, Trust{})
 		ok = err == nil
 	}
 	if ok {
@@ -87,7 +87,7 @@ func TestSchemaRanges(t *testing.T) {
 		"steps: [{exec: {command: [x], workers: 5000, schema: {id: int64}}}]": false, "steps: [{exec: {command: [x], batch_rows: -1, schema: {id: int64}}}]": false,
 	} {
 		data := []byte("version: 1\nsource: {range: {n: 5}}\n" + text)
-		s, err := Parse("s", data, nil)
+		s, err := Parse("s", data, nil, Trust{})
 		if err == nil {
 			err = check(t, s)
 		}
@@ -186,7 +186,7 @@ func TestSchemaRefuses(t *testing.T) {
 
 func refuses(t *testing.T, text string) {
 	t.Helper()
-	if _, err := Parse("s", []byte(text), nil); err == nil {
+	if _, err := Parse("s", []byte(text), nil, Trust{}); err == nil {
 		t.Errorf("no mistake: %s", text)
 	}
 	if published().Validate(instance(t, []byte(text))) == nil {

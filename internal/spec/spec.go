@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/io/binio"
 	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/io/csvio"
@@ -34,6 +35,11 @@ type Spec struct {
 	Run     Run     `json:"run,omitzero" doc:"how it runs"`
 
 	doc *document
+
+	secrets  *mask.Set // of Trust; may be nil
+	withheld []error   // what was left out, as the spec is not trusted with it
+	blind    bool      // the sources must not be asked for anything
+	mute     bool      // source and steps have references that were not replaced, so they say nothing
 
 	cache *blobcache.Cache // of Cache()
 	warn  func(error)      // of OnWarning()

@@ -438,7 +438,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("a: &x [*x]")
 	f.Add("${env:X}")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Parse("f", []byte(text), nil)
+		s, err := Parse("f", []byte(text), nil, Trust{})
 		if err != nil {
 			if c := fault.CodeOf(err); c != fault.Invalid {
 				t.Fatalf("code %v: %v", c, err)

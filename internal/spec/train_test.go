@@ -128,7 +128,7 @@ func TestOriginal(t *testing.T) {
 	}
 	write("t.yaml", strings.Replace(trained, "A=1", "'A=${env:PENSTOCK_TEST_SECRET}'", 1))
 	load := func() (*Original, *Spec, error) {
-		return LoadOriginal(filepath.Join(dir, "t.yaml"), []string{"train.workers=2"})
+		return LoadOriginal(filepath.Join(dir, "t.yaml"), []string{"train.workers=2"}, Trust{})
 	}
 	if _, _, err := load(); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `t.yaml:10:22: data set "val": open `) {
 		t.Errorf("no file: %v", err)
@@ -157,15 +157,15 @@ func TestOriginal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s2, err := again.Spec()
+	s2, err := again.Spec(Trust{})
 	if err != nil || s2.Train.Workers != 2 || !reflect.DeepEqual(s.Train, s2.Train) {
 		t.Errorf("%+v, %v", s2, err)
 	}
-	val, err := again.DataSpec("val")
+	val, err := again.DataSpec("val", Trust{})
 	if err != nil || val.Source.Range.N != 5 {
 		t.Errorf("%+v, %v", val, err)
 	}
-	if _, err := again.DataSpec("test"); fault.CodeOf(err) != fault.NotFound {
+	if _, err := again.DataSpec("test", Trust{}); fault.CodeOf(err) != fault.NotFound {
 		t.Error(err)
 	}
 	if _, err := ParseOriginal("version: 1"); fault.CodeOf(err) != fault.Corrupt {

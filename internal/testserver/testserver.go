@@ -105,8 +105,11 @@ func Azure(t testing.TB) *Server {
 
 // URL is what blobio.Open and gocloud.dev take. GCS is found by the environment:
 // open the bucket before asking another GCS server, or the same behind another
-// proxy, for its URL.
+// proxy, for its URL. Specs may name the server from then on: PENSTOCK_ENDPOINTS has it.
 func (s *Server) URL(bucket string) string {
+	if s.kind != "gs" {
+		s.t.Setenv("PENSTOCK_ENDPOINTS", os.Getenv("PENSTOCK_ENDPOINTS")+",http://"+s.addr)
+	}
 	switch s.kind {
 	case "s3":
 		return "s3://" + bucket + "?endpoint=http://" + s.addr + "&use_path_style=true&region=us-east-1"

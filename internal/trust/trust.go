@@ -2,7 +2,7 @@
 // (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
 //
 // A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
-// than that: see docs/security.md.
+// than that: see docs/trust.md.
 package trust
 
 import (
@@ -28,11 +28,30 @@ func File(path string) error {
 	return own(filepath.Dir(real), true)
 }
 
+// Opened is File of a file that is open already, by the path that it was opened by: what is read from it is this user's own, also where somebody changes what the path leads to.
+func Opened(f *os.File) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), err)
+	}
+	if !fi.Mode().IsRegular() { // a pipe, of which nobody can say who fills it
+		return fault.New(fault.Denied, "it is no regular file").At(fault.Place{File: f.Name()})
+	}
+	if err := File(f.Name()); err != nil {
+		return err
+	}
+	return judge(fi, f.Name(), false)
+}
+
 func own(path string, folder bool) error {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return fault.WithCode(fault.CodeOf(err), err)
 	}
+	return judge(fi, path, folder)
+}
+
+func judge(fi os.FileInfo, path string, folder bool) error {
 	if uid, ok := owner(fi); ok && uid != 0 && uid != os.Geteuid() {
 		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})
 	}

@@ -61,3 +61,41 @@ func TestFile(t *testing.T) {
 	foreign(name, "another user")
 	foreign(link, "another user")
 }
+
+// What a path led to when it was opened, and what it leads to when it is judged, may be two files.
+func TestOpened(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	for _, name := range []string{"own", "foreign"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "foreign"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("foreign", link); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("own", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := Opened(f); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "every user may write") {
+		t.Error(err)
+	}
+	if f, err = os.Open(link); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := Opened(f); err != nil {
+		t.Error(err)
+	}
+}

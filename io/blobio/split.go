@@ -54,6 +54,9 @@ func Split(p string) (bucketURL, key string, err error) {
 	if bucket == "" {
 		return "", "", fault.New(fault.Invalid, "%q lacks the name of a bucket: write %s://bucket/key", p, scheme)
 	}
+	if i := strings.IndexFunc(bucket, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`?#@%:[]\&=`, r) }); i >= 0 {
+		return "", "", fault.New(fault.Invalid, "%q: no bucket is called %q: names have letters, digits, and . - _", p, bucket)
+	}
 	bucketURL = scheme + "://" + bucket
 	if query != "" {
 		bucketURL += "?" + query

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from penstock import _control
@@ -56,6 +57,8 @@ def open(
     world_size: int | None = None,
     *,
     prefetch: int | None = None,
+    trust: bool = False,
+    endpoints: Iterable[str] = (),
     **overrides: Any,
 ) -> Shard:
     """The shard of a rank of a spec, anywhere: it starts the penstock binary as a child, which ends with this process or with the shard.
@@ -63,6 +66,9 @@ def open(
     ``rank`` and ``world_size`` default to RANK and WORLD_SIZE, as torchrun and ``penstock train`` set them, else to 0 and 1. ``overrides`` change keys of the spec as
     ``--set`` does: ``shards={"global_batch": 512}``, or ``**{"shards.global_batch": 512}``. Each process reads for itself; ``penstock train`` reads once for all ranks of a
     machine.
+
+    ``trust`` and ``endpoints`` are ``--trust`` and ``--endpoint`` of the command line: whether a spec that others may have written does what it asks for, and servers that
+    its URLs may name.
     """
     from penstock import _process
 
@@ -71,12 +77,15 @@ def open(
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank} of {ranks}: ranks are 0 to world_size - 1")
     sets = _process.settings(overrides)
+    allowed = ["--trust"] if trust else []
+    for server_url in endpoints:
+        allowed += ["--endpoint", server_url]
     server: list[_process.Server] = []
 
     def start() -> Feed:
         while server:
             server.pop().close()
-        server.append(_process.Server(spec, sets, ranks, rank))
+        server.append(_process.Server(spec, sets, ranks, rank, allowed))
         try:
             return Feed(server[0].socket, rank, prefetch=prefetch, explain=server[0].explain)
         except BaseException:

@@ -69,14 +69,14 @@ def settings(overrides: Mapping[str, Any]) -> list[str]:
 class Server:
     """A child that serves the shards of ``spec`` on :attr:`socket` until :meth:`close`, or until this process ends."""
 
-    def __init__(self, spec: str | os.PathLike[str], sets: Iterable[str], ranks: int, rank: int) -> None:
+    def __init__(self, spec: str | os.PathLike[str], sets: Iterable[str], ranks: int, rank: int, allowed: Iterable[str] = ()) -> None:
         program = binary()
         spec = os.fspath(spec)
         if not os.path.exists(spec):
             raise NotFound(f"{spec}: no such spec")
         folder = _folder()
         self.socket = os.path.join(folder.path, "s")
-        argv = [program, "data", "--child"]  # what goes wrong is an exception here, and not printed besides
+        argv = [program, "data", "--child", *allowed]  # what goes wrong is an exception here, and not printed besides
         for s in sets:
             argv += ["--set", s]
         argv += ["--ranks", str(ranks), "--rank", str(rank), "--socket", self.socket, spec]

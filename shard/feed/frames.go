@@ -185,6 +185,7 @@ type sender struct {
 	ring   *ring  // nil: no batches are sent
 	frames []byte // reused
 	meta   []byte // reused
+	mask   func(string) string
 }
 
 func (s *sender) write(b []byte) error {
@@ -224,6 +225,9 @@ func (s *sender) welcome(c *net.UnixConn, w welcome) error {
 
 func (s *sender) fail(err error) error {
 	text := err.Error()
+	if s.mask != nil {
+		text = s.mask(text)
+	}
 	return s.frame(frameError, append([]byte{byte(fault.CodeOf(err))}, text[:min(len(text), maxText-1)]...))
 }
 

@@ -45,6 +45,7 @@ func Serve(ctx context.Context, l net.Listener, its []*shard.Iterator, o *Option
 		if o.Wait != 0 {
 			s.wait = o.Wait
 		}
+		s.mask = o.Mask
 	}
 	if len(its) == 0 {
 		return fault.New(fault.Invalid, "no iterators to serve")
@@ -108,6 +109,7 @@ type server struct {
 	wait    time.Duration
 	again   bool
 	notice  *Notice
+	mask    func(string) string
 	started chan struct{} // closed when all ranks have begun
 
 	mu    sync.Mutex
@@ -296,14 +298,14 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 		st, err = s.take(rank, pid)
 	}
 	if err != nil {
-		w := &sender{w: c}
+		w := &sender{w: c, mask: s.mask}
 		c.SetWriteDeadline(time.Now().Add(grace))
 		w.write(preamble(nil))
 		w.fail(err)
 		return
 	}
 	until(time.Time{})
-	w := &sender{w: c}
+	w := &sender{w: c, mask: s.mask}
 	pctx, quit := context.WithCancelCause(ctx)
 	defer quit(errDone)
 	var pump sync.WaitGroup

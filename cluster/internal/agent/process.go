@@ -17,10 +17,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/internal/units"
 	"github.com/penstock-data/penstock/internal/whereabouts"
 	"github.com/penstock-data/penstock/trainer/launch"

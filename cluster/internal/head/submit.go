@@ -22,13 +22,13 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
-	"github.com/penstock-data/penstock/cluster/internal/mask"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/place"
 	"github.com/penstock-data/penstock/cluster/internal/records"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/mask"
 )
 
 // mostJobs that are not over.

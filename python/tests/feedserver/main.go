@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	var ranks, rank int
 	var socket string
 	data := &cobra.Command{Use: "data SPEC", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, a []string) error {
-		s, err := spec.Load(a[0], sets)
+		s, err := spec.Load(a[0], sets, spec.Trust{Typed: true})
 		if err != nil {
 			return err
 		}

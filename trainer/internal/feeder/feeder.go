@@ -68,6 +68,8 @@ type Set struct {
 	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then a
 	// rank that was given up is Exists, and its consumer waits.
 	Eval bool
+	// Mask is applied to errors that consumers are told; it may be nil.
+	Mask func(string) string
 	// Open makes the iterators of all ranks, or those of this node (nodes, nil: one machine), which go on from at, or stand at the beginning where at is nil. What it
 	// finds out about the data it keeps for the next call. ctx ends the iterators too.
 	Open func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error)
@@ -100,7 +102,7 @@ func Of(name string, d *dataset.Dataset, o dataset.ShardOptions, eval bool) Set 
 		o.Shuffle, o.Tail = &shard.Shuffle{Mode: shard.ModeNone}, shard.TailPad
 		o.Epochs, o.Endless, o.Epoch, o.State = 0, false, 0, nil
 	}
-	return Set{Name: name, Eval: eval, Open: func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error) {
+	return Set{Name: name, Eval: eval, Mask: o.Mask, Open: func(ctx context.Context, ranks int, at *At, nodes *shard.Nodes) ([]*shard.Iterator, error) {
 		o := o
 		o.Ranks, o.Nodes = nil, nodes
 		if at != nil {

@@ -274,7 +274,7 @@ func (s *serving) serveOne(set Set, l *net.UnixListener, its []*shard.Iterator) 
 		err := its[0].Feed(s.ctx)
 		return errors.Join(err, its[0].Close())
 	}
-	return feed.Serve(s.ctx, l, its, &feed.Options{Wait: -1, Again: set.Eval, Notice: s.notices[set.Name]})
+	return feed.Serve(s.ctx, l, its, &feed.Options{Wait: -1, Again: set.Eval, Notice: s.notices[set.Name], Mask: set.Mask})
 }
 
 func (s *serving) fail(err error) {

@@ -9,7 +9,7 @@ import (
 // least is how long a secret is that is looked for, or a line of one, or the begin of one: shorter ones are found in any text.
 const least = 4
 
-// Text is text with *** for what it has of secrets: of each the whole, its lines, as a text may have a few of them, and the begin of the whole or of a line where a line of text ends, which may have been cut.
+// Text is text with *** for what it has of secrets: of each the whole, its lines, as a text may have a few of them, and the begin of the whole or of a line where a line of text ends, or "..." follows: there it may have been cut.
 func Text(text string, secrets []string) string {
 	hide := make([]bool, len(text)) // where secrets overlap, or one is the begin of another, all of both
 	cover := func(from, n int) {
@@ -17,7 +17,7 @@ func Text(text string, secrets []string) string {
 			hide[from+i] = true
 		}
 	}
-	lines := slices.Collect(strings.Lines(text))
+	ends := cuts(text)
 	for _, part := range parts(secrets) {
 		for from := 0; ; from++ {
 			i := strings.Index(text[from:], part)
@@ -27,16 +27,14 @@ func Text(text string, secrets []string) string {
 			from += i
 			cover(from, len(part))
 		}
-		at := 0
-		for _, line := range lines {
-			body := strings.TrimRight(line, "\r\n")
+		for _, end := range ends {
+			body := text[end.begin:end.at]
 			for n := min(len(body), len(part)-1); n >= least; n-- {
 				if strings.HasPrefix(part, body[len(body)-n:]) {
-					cover(at+len(body)-n, n)
+					cover(end.at-n, n)
 					break
 				}
 			}
-			at += len(line)
 		}
 	}
 	var b strings.Builder
@@ -60,4 +58,26 @@ func parts(secrets []string) (all []string) {
 		}
 	}
 	return slices.DeleteFunc(all, func(s string) bool { return len(s) < least })
+}
+
+// cut is where a text may have been cut, and where its line begins.
+type cut struct{ begin, at int }
+
+// cuts are the ends of lines, and what "..." follows.
+func cuts(text string) (all []cut) {
+	begin := 0
+	for line := range strings.Lines(text) {
+		body := strings.TrimRight(line, "\r\n")
+		for from := 0; ; {
+			i := strings.Index(body[from:], "...")
+			if i < 0 {
+				break
+			}
+			all = append(all, cut{begin, begin + from + i})
+			from += i + 3
+		}
+		all = append(all, cut{begin, begin + len(body)})
+		begin += len(line)
+	}
+	return all
 }

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-data/penstock/internal/mask"
+)
+
+// secrets are the values of references in the specs that this process has read: text that it prints has *** in their place.
+var secrets mask.Set
+
+// dataOut is where a command writes rows of data: as they are, whatever they hold.
+func dataOut(cmd *cobra.Command) io.Writer {
+	if m, ok := cmd.OutOrStdout().(*mask.Writer); ok {
+		return m.Unmasked()
+	}
+	return cmd.OutOrStdout()
+}

@@ -1,0 +1,115 @@
+package mask
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Set are the secrets that a process has come to know. The zero Set is empty. Safe for concurrent use.
+type Set struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// Add adds secrets, also as JSON, quotes, JSON of quotes, and URLs write them. What is shorter than four bytes is not looked for: see [Text].
+func (s *Set) Add(secrets ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, secret := range secrets {
+		text := strings.ToValidUTF8(secret, "\uFFFD")
+		quoted := strconv.Quote(secret)
+		quoted = quoted[1 : len(quoted)-1]
+		for _, form := range []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret)} {
+			if len(form) >= least && !slices.Contains(s.all, form) {
+				s.all = append(s.all, form)
+			}
+		}
+	}
+}
+
+// asJSON is text as JSON has it between quotes.
+func asJSON(text string, html bool) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(html)
+	_ = enc.Encode(text) // of a string: cannot fail
+	return b.String()[1 : b.Len()-2]
+}
+
+// Text is [Text] with the secrets of the set.
+func (s *Set) Text(text string) string {
+	s.mu.Lock()
+	all := s.all
+	s.mu.Unlock()
+	if len(all) == 0 {
+		return text
+	}
+	return Text(text, all)
+}
+
+// empty reports that there are no secrets.
+func (s *Set) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all) == 0
+}
+
+// Writer returns a writer to w that masks what is written by the time it is written, line by line: while there are secrets a line waits for its end, or for Flush.
+func (s *Set) Writer(w io.Writer) *Writer { return &Writer{set: s, w: w} }
+
+// Writer is of Set.Writer. Safe for concurrent use, but for writes to what is below it.
+type Writer struct {
+	set *Set
+	w   io.Writer
+
+	mu   sync.Mutex
+	held []byte // of a line that has not ended
+}
+
+// mostHeld is how much of a line waits for its end.
+const mostHeld = 1 << 20
+
+// Write takes all of p, or returns an error of the writer below.
+func (m *Writer) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	if len(m.held) == 0 && m.set.empty() {
+		m.mu.Unlock()
+		return m.w.Write(p)
+	}
+	defer m.mu.Unlock()
+	m.held = append(m.held, p...)
+	whole := bytes.LastIndexByte(m.held, '\n') + 1
+	if len(m.held)-whole > mostHeld {
+		whole = len(m.held)
+	}
+	return len(p), m.write(whole)
+}
+
+// Flush writes what waits, unless another write is stuck below.
+func (m *Writer) Flush() error {
+	if !m.mu.TryLock() {
+		return nil
+	}
+	defer m.mu.Unlock()
+	return m.write(len(m.held))
+}
+
+// Unmasked is the writer below, for what is data and no text of this program's.
+func (m *Writer) Unmasked() io.Writer { return m.w }
+
+// write writes so many of the bytes that are held.
+func (m *Writer) write(n int) error {
+	if n == 0 {
+		return nil
+	}
+	text := m.set.Text(string(m.held[:n]))
+	m.held = append(m.held[:0], m.held[n:]...)
+	_, err := io.WriteString(m.w, text)
+	return err
+}
