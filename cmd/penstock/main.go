@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/program"
+	"github.com/penstock-data/penstock/internal/term"
 
 	// The buckets that the stock binary opens. A program that uses the library
 	// imports those it wants.
@@ -80,18 +81,20 @@ func run() int {
 			return
 		}
 	}()
+	defer term.Err.Flush()
+	defer term.Out.Flush()
 	err := root().ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
 	}
 	var s signaled
 	if errors.As(context.Cause(ctx), &s) {
-		fmt.Fprintln(os.Stderr, "penstock:", s)
+		fmt.Fprintln(term.Err, "penstock:", s)
 		return exitSignal + int(s.Signal)
 	}
 	var t told
 	if !errors.As(err, &t) {
-		fmt.Fprintln(os.Stderr, "penstock:", err)
+		fmt.Fprintln(term.Err, "penstock:", err)
 	}
 	var u usageError
 	if errors.As(err, &u) {
@@ -139,6 +142,7 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	onScreen(c)
 	c.SetFlagErrorFunc(flagError)
 	c.SetHelpCommand(helpCommand())
 	c.AddCommand(versionCommand(), completionCommand())

@@ -1,9 +1,12 @@
-// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a terminal only prints it: it
-// moves no cursor, sets no title or clipboard, reorders and hides nothing.
+// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a
+// terminal only prints it: it moves no cursor, sets no title or clipboard, reorders and hides nothing.
 //
-// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and a tab. Everything else, control
-// characters of C0 and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written as an escape that
-// people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
+// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and
+// a tab. Everything else, control characters of C0 and C1, bidirectional and other format characters,
+// and bytes that are not UTF-8, is written as an escape that people can read: \x1b, \u202e, \xff. A
+// carriage return becomes a newline.
+//
+// Programs print through Out and Err, which let nothing else through.
 package term
 
 import (
@@ -12,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -59,6 +63,44 @@ func Line(s string) string {
 	return b.String()
 }
 
+// Printed returns what a Writer makes of the whole of s.
+func Printed(s string, colors bool) string {
+	if clean(s, true) {
+		return s
+	}
+	var b strings.Builder
+	w := NewWriter(&b, colors)
+	_ = w.write([]byte(s), true) // memory takes it
+	return b.String()
+}
+
+// Paint returns s, which prints, in a colour of a terminal: 31 to 36.
+func Paint(s string, color int) string { return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, s) }
+
+// JSON returns JSON with the same values that prints: what does not is \u and four digits in its strings.
+func JSON(b []byte) []byte {
+	if clean(string(b), true) {
+		return b
+	}
+	var out strings.Builder
+	for s := string(b); len(s) > 0; {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == '\r': // between values
+			out.WriteByte(' ')
+		case r == '\n' || r == '\t' || prints(r, n):
+			out.WriteString(s[:n])
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+		s = s[n:]
+	}
+	return []byte(out.String())
+}
+
 // clean reports that s prints as it is.
 func clean(s string, lines bool) bool {
 	for i, r := range s {
@@ -98,9 +140,10 @@ func escape(b *strings.Builder, raw string, r rune) {
 	}
 }
 
-// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of ECMA-48 that choose colours, bold, italic or
-// underline) pass where they are wanted, and end with their line; otherwise they are left out. A rune or a colour that is cut between two writes is held
-// back until the next one, or Flush. Not safe for concurrent use.
+// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of
+// ECMA-48 that choose colours, bold, italic or underline) pass where they are wanted, and end with their
+// line; otherwise they are left out. A rune or a colour that is cut between two writes is held back until
+// the next one, or Flush. Not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
 	colors bool
@@ -122,6 +165,10 @@ func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false)
 func (t *Writer) Flush() error { return t.write(nil, true) }
 
 func (t *Writer) write(p []byte, all bool) error {
+	if !all && len(t.held) == 0 && !t.cr && !t.lit && clean(string(p), true) {
+		_, err := t.w.Write(p)
+		return err
+	}
 	s := string(t.held) + string(p)
 	t.held = nil
 	var b strings.Builder
@@ -179,7 +226,8 @@ func (t *Writer) dark(b *strings.Builder) {
 	}
 }
 
-// color is the length of the colour that s, which begins with an escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
+// color is the length of the colour that s, which begins with an escape, begins with; 0: none. cut: it
+// may be one, but ends too early to tell.
 func color(s string) (n int, cut bool) {
 	if len(s) > 1 && s[1] != '[' {
 		return 0, false
@@ -198,7 +246,8 @@ func color(s string) (n int, cut bool) {
 	return 0, len(s) < maxColor
 }
 
-// chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or underline, or end them: they blink, reverse or hide nothing.
+// chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or
+// underline, or end them: they blink, reverse or hide nothing.
 func chooses(params string) bool {
 	if params == "" {
 		return true
