@@ -142,12 +142,13 @@ func escape(b *strings.Builder, raw string, r rune) {
 
 // Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of
 // ECMA-48 that choose colours, bold, italic or underline) pass where they are wanted, and end with their
-// line; otherwise they are left out. A rune or a colour that is cut between two writes is held back until
-// the next one, or Flush. Not safe for concurrent use.
+// line; otherwise they are left out, as are sequences that progress bars redraw their lines with, which
+// carry no text. A rune or a sequence that is cut between two writes is held back until the next one, or
+// Flush. Not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
 	colors bool
-	held   []byte // the begin of a rune or of a colour
+	held   []byte // the begin of a rune or of a sequence
 	lit    bool   // a colour is on
 	cr     bool   // the last byte was a carriage return, which is a newline already
 }
@@ -155,8 +156,8 @@ type Writer struct {
 // NewWriter returns a Writer to w. Colors says whether colours pass.
 func NewWriter(w io.Writer, colors bool) *Writer { return &Writer{w: w, colors: colors} }
 
-// maxColor is the length of the longest colour that is taken for one.
-const maxColor = 32
+// maxSequence is the length of the longest sequence that is taken for one.
+const maxSequence = 32
 
 // Write writes p, or holds back the end of it. It returns len(p), or an error of the writer below.
 func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false) }
@@ -185,7 +186,7 @@ func (t *Writer) write(p []byte, all bool) error {
 			t.dark(&b)
 			b.WriteByte('\n')
 		case r == 0x1b:
-			k, cut := color(s)
+			k, redraws, cut := sequence(s)
 			if cut && !all {
 				t.held = []byte(s)
 				n, s = 0, ""
@@ -195,7 +196,7 @@ func (t *Writer) write(p []byte, all bool) error {
 				escape(&b, s[:n], r)
 				break
 			}
-			if n = k; t.colors {
+			if n = k; t.colors && !redraws {
 				b.WriteString(s[:k])
 				t.lit = true
 			}
@@ -226,24 +227,23 @@ func (t *Writer) dark(b *strings.Builder) {
 	}
 }
 
-// color is the length of the colour that s, which begins with an escape, begins with; 0: none. cut: it
-// may be one, but ends too early to tell.
-func color(s string) (n int, cut bool) {
+// sequence is the length of the colour, or of the sequence of a progress bar, that s, which begins with an
+// escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
+func sequence(s string) (n int, redraws, cut bool) {
 	if len(s) > 1 && s[1] != '[' {
-		return 0, false
+		return 0, false, false
 	}
-	for i := 2; i < len(s) && i < maxColor; i++ {
+	for i := 2; i < len(s) && i < maxSequence; i++ {
 		switch c := s[i]; {
-		case c == 'm':
-			if chooses(s[2:i]) {
-				return i + 1, false
-			}
-			return 0, false
-		case c != ';' && (c < '0' || c > '9'):
-			return 0, false
+		case c == 'm' && chooses(s[2:i]):
+			return i + 1, false, false
+		case strings.IndexByte("ABCDGJKhl", c) >= 0: // moves up or along the line, erases, shows the cursor
+			return i + 1, true, false
+		case c != ';' && c != '?' && (c < '0' || c > '9'):
+			return 0, false, false
 		}
 	}
-	return 0, len(s) < maxColor
+	return 0, false, len(s) < maxSequence
 }
 
 // chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or

@@ -38,6 +38,7 @@ func TestWriterColors(t *testing.T) {
 		{"\x1b[31", `\x1b[31`, `\x1b[31`},
 		{"\x1b[1;2H", `\x1b[1;2H`, `\x1b[1;2H`},
 		{"\x1b[38mx", `\x1b[38mx`, `\x1b[38mx`},
+		{"50%\x1b[K\r\x1b[2A100%\x1b[?25h\n", "50%\n100%\n", "50%\n100%\n"},
 	} {
 		for _, colors := range []bool{true, false} {
 			want := c.plain
