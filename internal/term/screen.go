@@ -11,8 +11,8 @@ import (
 // Out and Err are the standard output and error of this process, and the one way to them.
 var Out, Err = NewScreen(os.Stdout), NewScreen(os.Stderr)
 
-// Screen is a file that may be a terminal. What is written to it prints, as of a Writer without colours; the
-// sequences that control a terminal are those of its methods, and text that is given to these cannot add any.
+// Screen is a file that may be a terminal. What is written to it prints, as Clean has it; the sequences that control a
+// terminal are those of its methods, and text that is given to these cannot add any.
 // Safe for concurrent use.
 type Screen struct {
 	f    *os.File
@@ -21,7 +21,7 @@ type Screen struct {
 }
 
 // NewScreen returns the Screen of a file.
-func NewScreen(f *os.File) *Screen { return &Screen{f: f, text: NewWriter(f, false)} }
+func NewScreen(f *os.File) *Screen { return &Screen{f: f, text: &Writer{w: f, all: true}} }
 
 // Write writes text.
 func (s *Screen) Write(p []byte) (int, error) {

@@ -147,6 +147,7 @@ func escape(b *strings.Builder, raw string, r rune) {
 // Flush. Not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
+	all    bool // sequences are written as escapes, and none is left out
 	colors bool
 	held   []byte // the begin of a rune or of a sequence
 	lit    bool   // a colour is on
@@ -185,7 +186,7 @@ func (t *Writer) write(p []byte, all bool) error {
 		case r == '\r' || r == '\n':
 			t.dark(&b)
 			b.WriteByte('\n')
-		case r == 0x1b:
+		case r == 0x1b && !t.all:
 			k, redraws, cut := sequence(s)
 			if cut && !all {
 				t.held = []byte(s)
