@@ -37,6 +37,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/remote"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer"
 	"github.com/penstock-data/penstock/trainer/store"
@@ -179,7 +180,7 @@ func (p *Process) runner(o *dataset.RunOptions) exec.Runner {
 	}
 	log := o.Log
 	if log == nil { // who waits long for the others says so
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		log = slog.New(slog.NewTextHandler(term.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if r, err := remote.New(p.gang, &remote.Options{Log: log, Gather: gather, Departures: p.left}); err == nil {
 		p.plans, p.closer = r, r
@@ -284,13 +285,13 @@ func (p *Process) Code(err error) (code int, told bool) {
 func (p *Process) Exit(err error) int {
 	code, told := p.Code(err)
 	if !told {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		fmt.Fprintf(term.Err, "%s: %v\n", filepath.Base(os.Args[0]), err)
 	}
 	if code == 0 && p.left != nil {
 		p.left.Leave()
 	}
 	if cerr := p.Close(); cerr != nil && code == 0 {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), cerr)
+		fmt.Fprintf(term.Err, "%s: %v\n", filepath.Base(os.Args[0]), cerr)
 	}
 	return code
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 // Logs writes what a job printed to w: all of it, or its last tail bytes where tail > 0; with follow until the job has ended. Of a job on several nodes every line begins with its node's number, "node 1 | ...", tail is of each
@@ -122,10 +123,11 @@ func (l *LogPosition) take(m *pb.LogChunk, w io.Writer) error {
 
 // line writes a line of its own.
 func (l *LogPosition) line(w io.Writer, text string) error {
+	text = term.Line(text) + "\n"
 	if l.open {
 		text = "\n" + text
 	}
-	return l.write(w, []byte(text+"\n"))
+	return l.write(w, []byte(text))
 }
 
 func (l *LogPosition) write(w io.Writer, data []byte) error {
@@ -170,8 +172,11 @@ func (n *nodeLine) flush(out []byte, name string) []byte {
 	if len(n.part) == 0 {
 		return out
 	}
-	out = append(append(out, name...), n.part...)
-	if out[len(out)-1] != '\n' {
+	line := bytes.TrimSuffix(bytes.TrimSuffix(n.part, []byte{'\n'}), []byte{'\r'})
+	end := n.part[len(line):]
+	// What overwrites the line has the name in front, too: no process prints lines of another.
+	out = append(append(out, name...), bytes.ReplaceAll(line, []byte{'\r'}, []byte("\r"+name))...)
+	if out = append(out, end...); !bytes.HasSuffix(end, []byte{'\n'}) {
 		out = append(out, '\n')
 	}
 	n.part = n.part[:0]

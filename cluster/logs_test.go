@@ -41,7 +41,10 @@ func TestLogPosition(t *testing.T) {
 		"gaps of two":      {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a"), gap(chunk("j1/1/0", 2, 5, "b\n")), gap(chunk("j1/1/1", 2, 3, "c"))}, "node 0 | penstock: 5 bytes are missing here: gone\nnode 0 | b\nnode 1 | a\nnode 1 | penstock: 2 bytes are missing here: gone\nnode 1 | c\n"},
 		"the end of a log": {[]*pb.LogChunk{chunk("j1/1/0", 1, 90, "a"), chunk("j1/1/0", 1, 91, "b")}, "ab"},
 		"another's name":   {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "10%\r"), chunk("j1/1/1", 2, 4, "node 0 | forged\r\n50%\r"), chunk("j1/1/1", 2, 25, "\n\nx\r\ry")}, "node 1 | 10%\nnode 1 | node 0 | forged\nnode 1 | 50%\nnode 1 | \nnode 1 | x\nnode 1 | \nnode 1 | y\n"},
-		"long lines":       {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, long+long), chunk("j1/1/1", 2, 2*mostLine, "y\n")}, "node 1 | " + long + "\nnode 1 | " + long + "\nnode 1 | y\n"},
+		"a line overwritten": {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, "a\rnode 0 | b\r\nc\r"), chunk("j1/1/1", 2, 17, "\n\r"), chunk("j1/1/1", 2, 19, "node 0 | d")},
+			"node 1 | a\rnode 1 | node 0 | b\r\nnode 1 | c\r\nnode 1 | \rnode 1 | node 0 | d\n"},
+		"lines in a reason": {[]*pb.LogChunk{{Process: "j1/1/1", Nodes: 2, Error: "away\nnode 0 | \x1b[2Jb"}}, `node 1 | penstock: away node 0 | \x1b[2Jb` + "\n"},
+		"long lines":        {[]*pb.LogChunk{chunk("j1/1/1", 2, 0, long+long), chunk("j1/1/1", 2, 2*mostLine, "y\n")}, "node 1 | " + long + "\nnode 1 | " + long + "\nnode 1 | y\n"},
 	} {
 		var at LogPosition
 		var b bytes.Buffer

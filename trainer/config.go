@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/trainer/launch"
 	"github.com/penstock-data/penstock/trainer/store"
 )
@@ -71,7 +71,8 @@ type Config struct {
 	Dir string
 	// Logs is a folder for the workers' output; "": RUN/logs where the storage is a folder, else penstock-logs/RUN.
 	Logs string
-	// Output gets what worker processes and the data process print, with the name of their worker or "data" before each line; nil: this process's stderr.
+	// Output gets what worker processes and the data process print, for people: lines that begin with the name of
+	// their worker or "data", and do nothing else to a terminal. nil: this process's stderr. Logs have all bytes.
 	Output io.Writer
 
 	// StartTimeout is how long workers that use the library have to connect; 0: 5 minutes. A program that never does (a plain torchrun script) is not waited for.
@@ -265,7 +266,7 @@ func (c Config) or() (Config, error) {
 		}
 	}
 	if c.Output == nil {
-		c.Output = os.Stderr
+		c.Output = term.Output(term.Err, term.Colors(term.Err))
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
@@ -38,7 +39,7 @@ func workerProcess() (id identity, ok bool) {
 // work is what a worker process does, and its exit code.
 func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
 	if of := os.Getenv(envCall); of != strconv.FormatInt(call, 10) && t.cfg.Name != id.run {
-		fmt.Fprintf(os.Stderr, "penstock: this worker belongs to call %s of Fit in its program, and comes by call %d first: give runs names (Config.Name), call Fit once per program, or train in goroutines\n", of, call)
+		fmt.Fprintf(term.Err, "penstock: this worker belongs to call %s of Fit in its program, and comes by call %d first: give runs names (Config.Name), call Fit once per program, or train in goroutines\n", of, call)
 		return 2
 	}
 	atWork.Store(true)
@@ -61,7 +62,7 @@ func (t *Trainer) work(ctx context.Context, id identity, call int64) int {
 		if ctx.Err() != nil {
 			return 1 // as it was told to
 		}
-		fmt.Fprintf(os.Stderr, "penstock: %v\n", err)
+		fmt.Fprintf(term.Err, "penstock: %v\n", err)
 		return 1
 	}
 	return 0

@@ -64,7 +64,7 @@ from which address, on what, and with which result; the oldest first. What is re
 				if e.Count > 1 {
 					result = fmt.Sprintf("%s, %d times", e.Result, e.Count)
 				}
-				t.row(e.At.Format(time.DateTime), auditWho(e), cmp.Or(printable(e.From), "-"), printable(e.Action), cmp.Or(printable(strings.TrimSpace(e.Kind+" "+e.Object)), "-"), result, printable(e.Detail))
+				t.row(e.At.Format(time.DateTime), auditWho(e), cmp.Or(e.From, "-"), e.Action, cmp.Or(strings.TrimSpace(e.Kind+" "+e.Object), "-"), result, e.Detail)
 				return nil
 			}); err != nil || asJSON {
 				return err
@@ -93,5 +93,5 @@ func auditWho(e *cluster.AuditEntry) string {
 	if e.Owner != "" && e.Owner != e.ID {
 		who += " (" + e.Owner + ")"
 	}
-	return printable(who)
+	return who
 }

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/shard"
 )
 
@@ -140,7 +140,7 @@ func (j *job) one(epoch uint64) error {
 
 // iterators opens the ranks; done closes them.
 func (j *job) iterators(ctx context.Context) (its []*shard.Iterator, done func() error, err error) {
-	log, end := warnings(secrets.Writer(os.Stderr))
+	log, end := warnings(term.Err)
 	j.o.Log = log
 	if its, err = j.ds.Shards(ctx, j.ranks, j.o); err != nil {
 		end()
@@ -475,7 +475,7 @@ type stepLine struct {
 }
 
 func newStepLine() *stepLine {
-	on := term.IsTerminal(int(os.Stderr.Fd())) && !term.IsTerminal(int(os.Stdout.Fd()))
+	on := term.IsTerminal(term.Err) && !term.IsTerminal(term.Out)
 	return &stepLine{on: on, begin: time.Now()}
 }
 
@@ -485,11 +485,11 @@ func (p *stepLine) show(epoch uint64, steps int64, samples int) {
 	}
 	p.last = time.Now()
 	rate := float64(p.samples) / time.Since(p.begin).Seconds()
-	fmt.Fprintf(os.Stderr, "\r\x1b[Kepoch %d: %s steps, %s samples, %s samples/s", epoch, count(steps), count(int64(p.samples)), count(int64(rate)))
+	term.Err.Redraw(fmt.Sprintf("epoch %d: %s steps, %s samples, %s samples/s", epoch, count(steps), count(int64(p.samples)), count(int64(rate))))
 }
 
 func (p *stepLine) wipe() {
 	if p.on {
-		fmt.Fprint(os.Stderr, "\r\x1b[K")
+		term.Err.Redraw("")
 	}
 }

@@ -16,12 +16,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/internal/fault"
-	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 const (
@@ -304,17 +303,8 @@ connect to that port, by TLS in both directions. docs/cluster.md says more, docs
 // newDaemonLog is the log of a head or a node: lines that nobody sees as they come have their time.
 func newDaemonLog(w io.Writer, quiet bool) *lineLog {
 	l := newLineLog(w, quiet)
-	l.times = !isTerminal(w)
+	l.times = !term.IsTerminal(w)
 	return l
-}
-
-// isTerminal says that somebody sees what is written, and nobody keeps it.
-func isTerminal(w io.Writer) bool {
-	if m, ok := w.(*mask.Writer); ok {
-		w = m.Unmasked()
-	}
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // welcome says what a head is, how to use it and how to join it. A token is for a terminal only: what is written elsewhere is kept, by a service manager for example.
@@ -335,7 +325,7 @@ func welcome(cmd *cobra.Command, h *cluster.Head, cfg cluster.HeadConfig) error 
 		fmt.Fprintf(&b, "\nnothing listens on the network; start with --listen :7071 to let other machines join\n")
 	} else {
 		addr := reachable(h.Addr(), cfg)
-		if isTerminal(cmd.OutOrStdout()) {
+		if term.IsTerminal(cmd.OutOrStdout()) {
 			token, err := h.JoinToken(cmd.Context())
 			if err != nil {
 				return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/shard/feed"
 	"github.com/penstock-data/penstock/trainer"
@@ -167,8 +167,7 @@ func untilClosed(ctx context.Context, in *os.File) (context.Context, context.Can
 
 // sayError prints the line that programs read.
 func sayError(out io.Writer, err error) {
-	b, _ := json.Marshal(map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": secrets.Text(err.Error())}}) // of strings: cannot fail
-	fmt.Fprintf(out, "%s\n", b)
+	_ = printJSON(out, map[string]any{"error": map[string]string{"code": fault.CodeOf(err).String(), "text": secrets.Text(err.Error())}}) // where stdout is gone, nobody reads it
 }
 
 // controlled is the data process of a run: the record of its spec is in a file.
@@ -177,7 +176,7 @@ func controlled(cmd *cobra.Command, record string, may *permission) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	out := os.Stdout
 	os.Stdout = os.Stderr // a step that prints must not be heard by the controller
-	log, end := warnings(cmd.ErrOrStderr())
+	log, end := warnings(term.Err)
 	defer end()
 	return trainer.ServeData(context.WithoutCancel(cmd.Context()), os.Stdin, out, func() (map[string]trainer.Data, error) {
 		text, err := os.ReadFile(record)

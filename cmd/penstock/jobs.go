@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -388,7 +390,7 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 		return err
 	}
 	r.submitted = true
-	f := follower{client: client, job: id, out: cmd.OutOrStdout(), log: cmd.ErrOrStderr(), quiet: quiet, summary: r.summary}
+	f := follower{client: client, job: id, out: others(cmd), log: cmd.ErrOrStderr(), quiet: quiet, summary: r.summary}
 	r.summed = func() bool { return f.summed.Load() || r.detach }
 	if r.detach {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
@@ -409,19 +411,20 @@ func (r *remote) submit(cmd *cobra.Command, j cluster.Job, quiet bool) error {
 
 // follower shows a job here.
 type follower struct {
-	client   *cluster.Client
-	job      string
-	out, log io.Writer
-	quiet    bool
-	summary  bool        // its last line is one, of run --json
-	summed   atomic.Bool // it was written
-	said     string
+	client  *cluster.Client
+	job     string
+	out     *term.Writer
+	log     io.Writer
+	quiet   bool
+	summary bool        // its last line is one, of run --json
+	summed  atomic.Bool // it was written
+	said    string
 }
 
 func (f *follower) say(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !f.quiet && line != f.said {
 		f.said = line
-		fmt.Fprintln(f.log, "penstock:", line)
+		fmt.Fprintln(f.log, "penstock:", term.Line(line))
 	}
 }
 
@@ -574,7 +577,7 @@ one the whole reason is printed, with what the process said last. It needs a tok
 					}
 					took = age(end.Sub(j.Started))
 				}
-				t.row(j.ID, cmp.Or(printable(j.Name), "-"), printable(j.Owner), j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, whyNow(&j))
+				t.row(j.ID, cmp.Or(j.Name, "-"), j.Owner, j.State, nodesText(&j), number(j.Attempts), age(now.Sub(j.Submitted)), took, whyNow(&j))
 			}
 			if asJSON {
 				return nil
@@ -656,6 +659,7 @@ func logsCommand() *cobra.Command {
 	var p whereabouts
 	var follow bool
 	var tail string
+	var raw bool
 	c := &cobra.Command{
 		Use:   "logs [-f] JOB",
 		Short: "Print what a job of the cluster printed",
@@ -663,11 +667,17 @@ func logsCommand() *cobra.Command {
 node, with -f as they are printed. Logs are on the nodes: what cannot be read, as its node is away, is said in a line. It needs a token of
 scope read.
 
+What is no text (escape sequences, marks that turn the direction of text) is printed as an escape, such as \x1b, on a terminal and elsewhere; colours pass by --color. With --raw all bytes are as the job printed them.
+
 ` + whichCluster + "\n\n" + exitHelp,
 		Example: `  penstock logs -f j1
-  penstock logs --tail 4KiB j1`,
+  penstock logs --tail 4KiB j1
+  penstock logs --raw j1 > j1.log   # all bytes as they are`,
 		Args: args("JOB", 1, 1),
 		RunE: func(cmd *cobra.Command, a []string) error {
+			if raw && term.IsTerminal(cmd.OutOrStdout()) {
+				return usage("logs: --raw is for files and programs: what a job prints may do anything to a terminal; for example: penstock logs --raw %s > log", a[0])
+			}
 			var last spec.Size
 			if tail != "" {
 				var err error
@@ -681,16 +691,23 @@ scope read.
 			}
 			defer client.Close()
 			at := cluster.LogPosition{Attempts: true}
-			read := func() error { return client.LogsFrom(cmd.Context(), a[0], follow, int64(last), &at, cmd.OutOrStdout()) }
+			printed := others(cmd)
+			var to io.Writer = printed
+			if raw {
+				to = term.Out.Raw()
+			}
+			read := func() error { return client.LogsFrom(cmd.Context(), a[0], follow, int64(last), &at, to) }
 			if !follow {
-				return read()
+				return errors.Join(read(), printed.Flush())
 			}
 			f := follower{log: cmd.ErrOrStderr()}
-			return away(cmd.Context(), f.say, read)
+			return errors.Join(away(cmd.Context(), f.say, read), printed.Flush())
 		},
 	}
 	p.flags(c)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job is over")
 	c.Flags().StringVar(&tail, "tail", "", "only the last `bytes` of its last attempt, of each node, such as 64KiB")
+	c.Flags().BoolVar(&raw, "raw", false, "the bytes that the job printed, whatever they are; not to a terminal")
+	colorFlag(c)
 	return c
 }

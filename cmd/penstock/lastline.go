@@ -17,12 +17,12 @@ func (f *follower) logs(ctx context.Context) error {
 		return away(ctx, func(string, ...any) {}, func() error { return f.client.LogsFrom(ctx, f.job, true, 0, &at, out) })
 	}
 	if !f.summary {
-		return to(f.out)
+		return errors.Join(to(f.out), f.out.Flush())
 	}
 	last := &lastLine{out: f.out}
 	err := to(last)
 	f.summed.Store(last.held != nil)
-	return errors.Join(err, last.end())
+	return errors.Join(err, last.end(), f.out.Flush())
 }
 
 // lastLine has the summary of run --json, which a job prints among other things, come last and as it is on one machine: without the node's number. All else goes through as it comes, line by line.

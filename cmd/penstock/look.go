@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
@@ -217,7 +218,7 @@ func countCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := newProgress(os.Stderr, false)
+			p := newProgress(term.Err, false)
 			o.Observe = p.start
 			n, err := ds.Count(cmd.Context(), &o)
 			p.stop()
@@ -265,7 +266,7 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 					return err
 				}
 			}
-			p := newProgress(os.Stderr, false)
+			p := newProgress(term.Err, false)
 			o.Observe = p.start
 			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})
 			p.stop()

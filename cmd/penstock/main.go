@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/program"
+	"github.com/penstock-data/penstock/internal/term"
 
 	// The buckets that the stock binary opens. A program that uses the library
 	// imports those it wants.
@@ -80,25 +81,20 @@ func run() int {
 			return
 		}
 	}()
-	out, stderr := secrets.Writer(os.Stdout), secrets.Writer(os.Stderr)
-	c := root()
-	c.SetOut(out)
-	c.SetErr(stderr)
-	err := c.ExecuteContext(ctx)
-	if ferr := errors.Join(out.Flush(), stderr.Flush()); err == nil {
-		err = ferr
-	}
+	defer term.Err.Flush()
+	defer term.Out.Flush()
+	err := root().ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
 	}
 	var s signaled
 	if errors.As(context.Cause(ctx), &s) {
-		fmt.Fprintln(os.Stderr, "penstock:", s)
+		fmt.Fprintln(term.Err, "penstock:", s)
 		return exitSignal + int(s.Signal)
 	}
 	var t told
 	if !errors.As(err, &t) {
-		fmt.Fprintln(os.Stderr, "penstock:", secrets.Text(err.Error()))
+		fmt.Fprintln(term.Err, "penstock:", secrets.Text(err.Error()))
 	}
 	var u usageError
 	if errors.As(err, &u) {
@@ -146,6 +142,7 @@ Where a command takes paths they are files, folders and globs, local or of a buc
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	onScreen(c)
 	c.SetFlagErrorFunc(flagError)
 	c.SetHelpCommand(helpCommand())
 	c.AddCommand(versionCommand(), completionCommand())

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-data/penstock/internal/mask"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 // secrets are the values of references in the specs that this process has read: text that it prints has *** in their place.
@@ -13,8 +14,8 @@ var secrets mask.Set
 
 // dataOut is where a command writes rows of data: as they are, whatever they hold.
 func dataOut(cmd *cobra.Command) io.Writer {
-	if m, ok := cmd.OutOrStdout().(*mask.Writer); ok {
-		return m.Unmasked()
+	if s, ok := cmd.OutOrStdout().(*term.Screen); ok {
+		return s.Unmasked()
 	}
 	return cmd.OutOrStdout()
 }

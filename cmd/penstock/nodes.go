@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-data/penstock/cluster"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 const graceUse = "what runs gets so long to end: more than train.preemption.grace of a training run that is to save"
@@ -196,7 +197,7 @@ func notEnded(s *cluster.Status) error {
 	var nodes []string
 	for _, n := range s.Nodes {
 		if n.State != "left" {
-			nodes = append(nodes, fmt.Sprintf("%s (%s, %s, heard %s ago)", n.ID, printable(n.Name), n.State, age(s.At.Sub(n.Seen))))
+			nodes = append(nodes, fmt.Sprintf("%s (%s, %s, heard %s ago)", n.ID, n.Name, n.State, age(s.At.Sub(n.Seen))))
 		}
 	}
 	if len(nodes) == 0 {
@@ -384,7 +385,7 @@ func tokenListCommand() *cobra.Command {
 				if strings.HasPrefix(j.State, "valid") && !x.Expires.IsZero() {
 					ends = age(x.Expires.Sub(now))
 				}
-				t.row(x.ID, cmp.Or(x.Scope, x.Kind), j.State, age(now.Sub(x.Created)), ends, cmp.Or(x.Owner, "-"), cmp.Or(x.Project, "-"), printable(x.Name))
+				t.row(x.ID, cmp.Or(x.Scope, x.Kind), j.State, age(now.Sub(x.Created)), ends, cmp.Or(x.Owner, "-"), cmp.Or(x.Project, "-"), x.Name)
 			}
 			if asJSON {
 				return nil
@@ -430,17 +431,18 @@ func clusterStatus(cmd *cobra.Command, p *whereabouts, watch, asJSON bool) error
 	}
 	defer client.Close()
 	out := cmd.OutOrStdout()
-	terminal := isTerminal(out)
+	screen, _ := out.(*term.Screen)
 	first := true
 	return client.Watch(cmd.Context(), watch, func(s *cluster.Status) error {
 		if asJSON {
 			return printJSON(out, statusOf(s))
 		}
 		var b strings.Builder
-		switch {
-		case watch && terminal:
-			b.WriteString("\x1b[H\x1b[2J")
-		case !first:
+		if page := watch && term.IsTerminal(out); page {
+			statusText(&b, s)
+			return screen.Page(b.String())
+		}
+		if !first {
 			b.WriteByte('\n')
 		}
 		first = false
@@ -458,9 +460,9 @@ func statusText(b *strings.Builder, s *cluster.Status) {
 		for _, k := range slices.Sorted(maps.Keys(n.Total.Named)) {
 			other = append(other, fmt.Sprintf("%s %d/%d", k, n.Booked.Named[k], n.Total.Named[k]))
 		}
-		t.row(n.ID, printable(n.Name), n.State, fmt.Sprintf("%g/%g", n.Booked.CPUs, n.Total.CPUs), fmt.Sprintf("%d/%d", n.Booked.GPUs, n.Total.GPUs),
-			fmt.Sprintf("%s, %s, %s", exec.Bytes(n.Used.Memory), exec.Bytes(n.Booked.Memory), exec.Bytes(n.Total.Memory)), cmp.Or(printable(strings.Join(other, " ")), "-"), number(int64(n.Processes)),
-			age(s.At.Sub(n.Seen))+" ago", cmp.Or(n.Address, "here"), printable(pairText(n.Labels)))
+		t.row(n.ID, n.Name, n.State, fmt.Sprintf("%g/%g", n.Booked.CPUs, n.Total.CPUs), fmt.Sprintf("%d/%d", n.Booked.GPUs, n.Total.GPUs),
+			fmt.Sprintf("%s, %s, %s", exec.Bytes(n.Used.Memory), exec.Bytes(n.Booked.Memory), exec.Bytes(n.Total.Memory)), cmp.Or(strings.Join(other, " "), "-"), number(int64(n.Processes)),
+			age(s.At.Sub(n.Seen))+" ago", cmp.Or(n.Address, "here"), pairText(n.Labels))
 	}
 	_ = t.Flush() // memory takes it
 	if len(s.Waiting) == 0 {
@@ -469,7 +471,7 @@ func statusText(b *strings.Builder, s *cluster.Status) {
 	b.WriteByte('\n')
 	t = newTable(b, "WAITS", "SINCE", "FOR")
 	for _, w := range s.Waiting {
-		t.row(w.Job, age(s.At.Sub(w.Since)), printable(w.Why))
+		t.row(w.Job, age(s.At.Sub(w.Since)), w.Why)
 	}
 	_ = t.Flush()
 }

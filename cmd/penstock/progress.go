@@ -2,21 +2,20 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/cell"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 // progress is a line on a terminal that says how a run goes; on anything else it
 // is silent.
 type progress struct {
-	out  *os.File
+	out  *term.Screen
 	show bool
 
 	mu    sync.Mutex
@@ -27,8 +26,8 @@ type progress struct {
 	done  sync.WaitGroup
 }
 
-func newProgress(out *os.File, quiet bool) *progress {
-	return &progress{out: out, show: !quiet && term.IsTerminal(int(out.Fd()))}
+func newProgress(out *term.Screen, quiet bool) *progress {
+	return &progress{out: out, show: !quiet && term.IsTerminal(out)}
 }
 
 // start begins to draw; it is the run's Observe.
@@ -47,18 +46,10 @@ func (p *progress) start(stats func() exec.Stats) {
 		for {
 			select {
 			case <-quit:
-				fmt.Fprint(p.out, "\r\x1b[K")
+				p.out.Redraw("")
 				return
 			case <-t.C:
-				width, _, err := term.GetSize(int(p.out.Fd()))
-				if err != nil || width < 20 {
-					width = 80
-				}
-				l := line(stats(), p.first, time.Since(p.begin))
-				if r := []rune(l); len(r) >= width {
-					l = string(r[:width-1])
-				}
-				fmt.Fprint(p.out, "\r\x1b[K"+l)
+				p.out.Redraw(cell.Text(line(stats(), p.first, time.Since(p.begin)), p.out.Width()-1))
 			}
 		}
 	})

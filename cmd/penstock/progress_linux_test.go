@@ -90,3 +90,16 @@ func TestProgress(t *testing.T) {
 		t.Errorf("exit %d: %q", c.ProcessState.ExitCode(), got)
 	}
 }
+
+// The bytes of a log are not for a terminal.
+func TestRawLogs(t *testing.T) {
+	_, tty := terminal(t)
+	c := command(t, "logs", "--raw", "j1", "--cluster", t.TempDir())
+	var stderr strings.Builder
+	c.Stdout, c.Stderr = tty, &stderr
+	_ = c.Run()
+	tty.Close()
+	if c.ProcessState.ExitCode() != exitUsage || !strings.Contains(stderr.String(), "penstock logs --raw j1 > log") {
+		t.Errorf("exit %d: %s", c.ProcessState.ExitCode(), stderr.String())
+	}
+}

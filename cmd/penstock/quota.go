@@ -144,7 +144,7 @@ func quotaListCommand(kind string) *cobra.Command {
 						return err
 					}
 				default:
-					t.row(printable(q.Name), number(q.Waiting), of(q.JobsWaiting, number), number(q.Running), of(q.JobsRunning, number), size(q.Packed), of(q.PackBytes, size), of(q.LogBytes, size))
+					t.row(q.Name, number(q.Waiting), of(q.JobsWaiting, number), number(q.Running), of(q.JobsRunning, number), size(q.Packed), of(q.PackBytes, size), of(q.LogBytes, size))
 				}
 			}
 			if asJSON {

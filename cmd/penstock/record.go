@@ -12,10 +12,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/internal/trust"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/trainer/store"
@@ -70,12 +70,9 @@ func localFolder(storage string) (string, bool) {
 	return filepath.Join(filepath.FromSlash(u.Path), filepath.FromSlash(key)), true
 }
 
-// verified reports that a record was sealed with this person's key.
-func verified(*store.Run) bool { return false }
-
 // foreignRun is why the record of a run may be somebody else's; nil where it is this user's own.
 func foreignRun(r *store.Run, storage, name string) error {
-	if verified(r) {
+	if r.Verified() {
 		return nil
 	}
 	folder, local := localFolder(storage)
@@ -91,7 +88,7 @@ func foreignRun(r *store.Run, storage, name string) error {
 
 // agreed says what a run is resumed with, and has the person agree to it where its record may be somebody else's.
 func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, foreign error) error {
-	out, argv, where := cmd.ErrOrStderr(), printable(strings.Join(r.argv, " ")), printable(r.dir)
+	out, argv, where := cmd.ErrOrStderr(), term.Line(strings.Join(r.argv, " ")), term.Line(r.dir)
 	if foreign == nil || t.may.given {
 		if !t.quiet {
 			fmt.Fprintf(out, "penstock: run %s runs %s in %s\n", name, argv, where)
@@ -100,10 +97,10 @@ func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, forei
 	}
 	fmt.Fprintf(out, "penstock: run %s may be somebody else's: %v\npenstock: its record would run, as you, with what else it says: %s\npenstock: in %s\n", name, foreign, argv, where)
 	refuse := usageError{fault.New(fault.Denied, "resume: the record of run %q is not known to be yours, and says what is run: give --trust if it may run that; penstock train SPEC --from takes only its checkpoint", name)}
-	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stderr.Fd())) {
+	if !term.IsTerminal(os.Stdin) || !term.IsTerminal(out) {
 		return refuse
 	}
-	if yes, err := askYes(os.Stdin, os.Stderr, "Run it? [y/N] "); err != nil || !yes {
+	if yes, err := askYes(os.Stdin, out, "Run it? [y/N] "); err != nil || !yes {
 		return refuse
 	}
 	return nil
@@ -113,6 +110,11 @@ func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, forei
 func askYes(in io.Reader, out io.Writer, question string) (bool, error) {
 	if _, err := io.WriteString(out, question); err != nil {
 		return false, err
+	}
+	if s, ok := out.(*term.Screen); ok { // no line's end follows
+		if err := s.Flush(); err != nil {
+			return false, err
+		}
 	}
 	line, err := bufio.NewReader(io.LimitReader(in, 1024)).ReadString('\n')
 	if err != nil && err != io.EOF {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	gangs "github.com/penstock-data/penstock/exec/remote"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/io/blobcache"
 )
 
@@ -56,7 +56,7 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 			if asJSON {
 				defer func() { err = sum.print(cmd, err) }()
 			}
-			if asJob, err := r.asked(cmd, "name"); err != nil || asJob {
+			if asJob, err := r.asked(cmd, "name", "color"); err != nil || asJob {
 				if err == nil {
 					err = r.run(cmd, a[0], name, sets, &may, asJSON, quiet)
 					sum.elsewhere = r.submitted
@@ -90,7 +90,7 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 					return serve(cmd.Context(), place, s, ds, o)
 				}
 			}
-			p := newProgress(os.Stderr, quiet)
+			p := newProgress(term.Err, quiet)
 			o.Observe = p.start
 			sum.result, err = s.Write(cmd.Context(), ds, o)
 			p.stop()
@@ -134,6 +134,7 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
 	may.flags(c)
 	r.flags(c)
+	colorFlag(c)
 	c.Flags().StringVar(&name, "name", "", "of a job: what people call it; default: the spec's")
 	return c
 }
@@ -226,11 +227,7 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 }
 
 func (s *summary) line(cmd *cobra.Command, out map[string]any, err error) error {
-	b, jerr := json.Marshal(out)
-	if jerr == nil {
-		_, jerr = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
-	}
-	return cmp.Or(err, jerr)
+	return cmp.Or(err, printJSON(cmd.OutOrStdout(), out))
 }
 
 // peakRSS is the most memory that the process had resident, where the system tells: what getrusage says begins with that of the process that started this one.

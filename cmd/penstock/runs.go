@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-data/penstock/exec"
+	"github.com/penstock-data/penstock/internal/cell"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/trainer/store"
 )
 
@@ -179,7 +181,7 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	state := stateText(x.State, x.Error)
 	reason := firstLine(x.Reason)
 	if e := x.Error; reason != "" && reason != state && (e == nil || firstLine(e.Text) != reason) { // else it is told below
-		state += " (" + printable(reason) + ")"
+		state += " (" + reason + ")"
 	}
 	t.row("state", state)
 	t.row("folder", x.URL)
@@ -209,7 +211,7 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 		if x.State == store.Running || x.State == store.Finished {
 			what = "recovered from"
 		}
-		t.row(what, printable(firstLine(x.Error.Text)))
+		t.row(what, firstLine(x.Error.Text))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -348,8 +350,15 @@ func newTable(w io.Writer, heads ...string) table {
 	return t
 }
 
-// row adds a row. All have the same number of cells: a column ends where a row has none.
-func (t table) row(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+// row adds a row. All have the same number of cells: a column ends where a row has none. What is in a cell moves
+// none of the others.
+func (t table) row(cells ...string) {
+	lines := make([]string, len(cells))
+	for i, text := range cells {
+		lines[i] = term.Line(text)
+	}
+	fmt.Fprintln(t, strings.Join(lines, "\t"))
+}
 
 // Flush writes the rows, without blanks at their ends.
 func (t table) Flush() error {
@@ -369,31 +378,21 @@ func printJSON(w io.Writer, v any) error {
 	if err != nil {
 		return fault.New(fault.Internal, "%w", err)
 	}
-	_, err = fmt.Fprintf(w, "%s\n", b)
+	_, err = fmt.Fprintf(w, "%s\n", term.JSON(b))
 	return err
 }
 
-// oneLine is a text that fits a cell: its first line, without what would move the columns.
+// oneLine is a text that fits a cell: the begin of its first line.
 func oneLine(text string) string {
 	line, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	line = printable(line)
-	if r := []rune(line); len(r) > 100 {
-		return string(r[:97]) + "..."
+	line = term.Line(line)
+	if cell.Width(line) > 100 {
+		return cell.Text(line, 100)
 	}
 	if rest != "" {
 		line += " ..."
 	}
 	return line
-}
-
-// printable has blanks for what would move the columns.
-func printable(line string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, line)
 }
 
 // number is a number in a cell; nothing for 0.

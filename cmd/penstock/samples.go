@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/io/jsonio"
 	"github.com/penstock-data/penstock/shard"
 )
@@ -128,7 +129,7 @@ func printRows(o *dataset.ShardOptions) printer {
 		}
 		for _, n := range b.Samples() {
 			row, _ := lines.ReadBytes('\n')
-			fmt.Fprintf(w, `{"step":%d,"rank":%d,"n":%d,"row":%s}`+"\n", b.Step(), b.Rank(), n, bytes.TrimSuffix(row, []byte("\n")))
+			fmt.Fprintf(w, `{"step":%d,"rank":%d,"n":%d,"row":%s}`+"\n", b.Step(), b.Rank(), n, term.JSON(bytes.TrimSuffix(row, []byte("\n"))))
 		}
 		return nil
 	}
@@ -226,7 +227,8 @@ type place struct {
 func placeOf(p shard.Place) place { return place{p.Source, p.File, p.RowGroup, p.Row} }
 
 func printLineage(w *bytes.Buffer, b *shard.Batch) error {
-	enc := json.NewEncoder(w)
+	var lines bytes.Buffer
+	enc := json.NewEncoder(&lines)
 	enc.SetEscapeHTML(false)
 	for _, l := range b.Lineage() {
 		x := struct {
@@ -243,5 +245,6 @@ func printLineage(w *bytes.Buffer, b *shard.Batch) error {
 			return err
 		}
 	}
+	w.Write(term.JSON(lines.Bytes()))
 	return nil
 }

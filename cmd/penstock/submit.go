@@ -44,6 +44,7 @@ M nodes more, the last ones, which in a training run only read and compute for t
 		RunE: func(cmd *cobra.Command, a []string) error { return r.program(cmd, a, name, quiet) },
 	}
 	r.flags(c)
+	colorFlag(c)
 	r.dataFlags(c, "1")
 	f := c.Flags()
 	f.Lookup("cpus").Usage = "`CPUs` that it gets on each node; default: 1"

@@ -21,6 +21,7 @@ import (
 	library "github.com/penstock-data/penstock"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/spec"
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/shard"
 	"github.com/penstock-data/penstock/trainer"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -228,6 +229,7 @@ type training struct {
 }
 
 func (t *training) flags(c *cobra.Command) {
+	colorFlag(c)
 	c.Flags().IntVar(&t.workers, "workers", 0, "how many there are; default: the spec's")
 	c.Flags().BoolVar(&t.quiet, "quiet", false, "only what goes wrong, and what workers print")
 	c.Flags().IntVar(&t.at, "checkpoint", 0, "go back to checkpoint `N`, and give up those after it: they are removed once the workers run; default: the last")
@@ -335,7 +337,7 @@ func (t *training) run(cmd *cobra.Command, o *spec.Original, s *spec.Spec, may s
 	for name, d := range s.Train.Data {
 		c.DataProcess.Sets[name] = d.Eval
 	}
-	c.Output = cmd.OutOrStdout()
+	c.Output = others(cmd)
 	lines := newLineLog(cmd.ErrOrStderr(), t.quiet || hand)
 	c.Log = slog.New(lines)
 	defer endAtSecond(cmd.Context())()
@@ -679,9 +681,8 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 		sep = ", "
 		return true
 	})
-	b.WriteByte('\n')
 	select {
-	case l.lines <- b.String():
+	case l.lines <- term.Line(b.String()) + "\n":
 	default: // left out
 	}
 	return nil

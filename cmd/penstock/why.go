@@ -4,12 +4,13 @@ import (
 	"strings"
 
 	"github.com/penstock-data/penstock/cluster"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 // whyLine is what of a job's reason people need: its first line.
 func whyLine(why string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(why), "\n")
-	return printable(line)
+	return term.Line(line)
 }
 
 // whyNow is what a list says of a job: why it waits, or what its end was. That an attempt before the present one failed is no news while it runs.
@@ -33,7 +34,7 @@ func whyAll(j *cluster.JobStatus) string {
 	var b strings.Builder
 	b.WriteString("\n" + head + ":\n")
 	for line := range strings.Lines(why) {
-		b.WriteString("  " + printable(strings.TrimRight(line, "\r\n")) + "\n")
+		b.WriteString("  " + term.Line(strings.TrimRight(line, "\r\n")) + "\n")
 	}
 	return b.String()
 }

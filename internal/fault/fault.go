@@ -13,6 +13,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 // Code says what kind of failure it is. The zero Code is Unknown.
@@ -271,26 +273,28 @@ func (p Place) String() string {
 		}
 		return ""
 	}
-	add("", p.Step)
-	add("", p.File)
+	add("", term.Line(p.Step))
+	add("", term.Line(p.File))
 	add("row group ", num(p.RowGroup))
 	add("row ", num(p.Row))
 	if p.Column != "" {
 		add("column ", fmt.Sprintf("%q", p.Column))
 	}
-	add("node ", p.Node)
+	add("node ", term.Line(p.Node))
 	if p.Attempt > 1 {
 		add("attempt ", fmt.Sprint(p.Attempt))
 	}
 	return b.String()
 }
 
-// Error gives "place: message"; the code is not part of the text.
+// Error gives "place: message"; the code is not part of the text. It prints, and does nothing else to a terminal,
+// whatever the names and values in it are.
 func (e *Error) Error() string {
+	text := term.Clean(e.Err.Error())
 	if p := e.Place.String(); p != "" {
-		return p + ": " + e.Err.Error()
+		return p + ": " + text
 	}
-	return e.Err.Error()
+	return text
 }
 
 func (e *Error) Unwrap() error { return e.Err }

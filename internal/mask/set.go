@@ -100,9 +100,6 @@ func (m *Writer) Flush() error {
 	return m.write(len(m.held))
 }
 
-// Unmasked is the writer below, for what is data and no text of this program's.
-func (m *Writer) Unmasked() io.Writer { return m.w }
-
 // write writes so many of the bytes that are held.
 func (m *Writer) write(n int) error {
 	if n == 0 {

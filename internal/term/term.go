@@ -1,9 +1,12 @@
-// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a terminal only prints it: it
-// moves no cursor, sets no title or clipboard, reorders and hides nothing.
+// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a
+// terminal only prints it: it moves no cursor, sets no title or clipboard, reorders and hides nothing.
 //
-// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and a tab. Everything else, control
-// characters of C0 and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written as an escape that
-// people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
+// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and
+// a tab. Everything else, control characters of C0 and C1, bidirectional and other format characters,
+// and bytes that are not UTF-8, is written as an escape that people can read: \x1b, \u202e, \xff. A
+// carriage return becomes a newline.
+//
+// Programs print through Out and Err, which let nothing else through.
 package term
 
 import (
@@ -12,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -59,6 +63,44 @@ func Line(s string) string {
 	return b.String()
 }
 
+// Printed returns what a Writer makes of the whole of s.
+func Printed(s string, colors bool) string {
+	if clean(s, true) {
+		return s
+	}
+	var b strings.Builder
+	w := NewWriter(&b, colors)
+	_ = w.write([]byte(s), true) // memory takes it
+	return b.String()
+}
+
+// Paint returns s, which prints, in a colour of a terminal: 31 to 36.
+func Paint(s string, color int) string { return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, s) }
+
+// JSON returns JSON with the same values that prints: what does not is \u and four digits in its strings.
+func JSON(b []byte) []byte {
+	if clean(string(b), true) {
+		return b
+	}
+	var out strings.Builder
+	for s := string(b); len(s) > 0; {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == '\r': // between values
+			out.WriteByte(' ')
+		case r == '\n' || r == '\t' || prints(r, n):
+			out.WriteString(s[:n])
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+		s = s[n:]
+	}
+	return []byte(out.String())
+}
+
 // clean reports that s prints as it is.
 func clean(s string, lines bool) bool {
 	for i, r := range s {
@@ -98,13 +140,16 @@ func escape(b *strings.Builder, raw string, r rune) {
 	}
 }
 
-// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of ECMA-48 that choose colours, bold, italic or
-// underline) pass where they are wanted, and end with their line; otherwise they are left out. A rune or a colour that is cut between two writes is held
-// back until the next one, or Flush. Not safe for concurrent use.
+// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of
+// ECMA-48 that choose colours, bold, italic or underline) pass where they are wanted, and end with their
+// line; otherwise they are left out, as are sequences that progress bars redraw their lines with, which
+// carry no text. A rune or a sequence that is cut between two writes is held back until the next one, or
+// Flush. Not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
+	all    bool // sequences are written as escapes, and none is left out
 	colors bool
-	held   []byte // the begin of a rune or of a colour
+	held   []byte // the begin of a rune or of a sequence
 	lit    bool   // a colour is on
 	cr     bool   // the last byte was a carriage return, which is a newline already
 }
@@ -112,8 +157,8 @@ type Writer struct {
 // NewWriter returns a Writer to w. Colors says whether colours pass.
 func NewWriter(w io.Writer, colors bool) *Writer { return &Writer{w: w, colors: colors} }
 
-// maxColor is the length of the longest colour that is taken for one.
-const maxColor = 32
+// maxSequence is the length of the longest sequence that is taken for one.
+const maxSequence = 32
 
 // Write writes p, or holds back the end of it. It returns len(p), or an error of the writer below.
 func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false) }
@@ -122,6 +167,10 @@ func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false)
 func (t *Writer) Flush() error { return t.write(nil, true) }
 
 func (t *Writer) write(p []byte, all bool) error {
+	if !all && len(t.held) == 0 && !t.cr && !t.lit && clean(string(p), true) {
+		_, err := t.w.Write(p)
+		return err
+	}
 	s := string(t.held) + string(p)
 	t.held = nil
 	var b strings.Builder
@@ -137,8 +186,8 @@ func (t *Writer) write(p []byte, all bool) error {
 		case r == '\r' || r == '\n':
 			t.dark(&b)
 			b.WriteByte('\n')
-		case r == 0x1b:
-			k, cut := color(s)
+		case r == 0x1b && !t.all:
+			k, redraws, cut := sequence(s)
 			if cut && !all {
 				t.held = []byte(s)
 				n, s = 0, ""
@@ -148,7 +197,7 @@ func (t *Writer) write(p []byte, all bool) error {
 				escape(&b, s[:n], r)
 				break
 			}
-			if n = k; t.colors {
+			if n = k; t.colors && !redraws {
 				b.WriteString(s[:k])
 				t.lit = true
 			}
@@ -179,26 +228,27 @@ func (t *Writer) dark(b *strings.Builder) {
 	}
 }
 
-// color is the length of the colour that s, which begins with an escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
-func color(s string) (n int, cut bool) {
+// sequence is the length of the colour, or of the sequence of a progress bar, that s, which begins with an
+// escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
+func sequence(s string) (n int, redraws, cut bool) {
 	if len(s) > 1 && s[1] != '[' {
-		return 0, false
+		return 0, false, false
 	}
-	for i := 2; i < len(s) && i < maxColor; i++ {
+	for i := 2; i < len(s) && i < maxSequence; i++ {
 		switch c := s[i]; {
-		case c == 'm':
-			if chooses(s[2:i]) {
-				return i + 1, false
-			}
-			return 0, false
-		case c != ';' && (c < '0' || c > '9'):
-			return 0, false
+		case c == 'm' && chooses(s[2:i]):
+			return i + 1, false, false
+		case strings.IndexByte("ABCDGJKhl", c) >= 0: // moves up or along the line, erases, shows the cursor
+			return i + 1, true, false
+		case c != ';' && c != '?' && (c < '0' || c > '9'):
+			return 0, false, false
 		}
 	}
-	return 0, len(s) < maxColor
+	return 0, false, len(s) < maxSequence
 }
 
-// chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or underline, or end them: they blink, reverse or hide nothing.
+// chooses reports that the parameters of an SGR sequence choose colours, bold, faint, italic or
+// underline, or end them: they blink, reverse or hide nothing.
 func chooses(params string) bool {
 	if params == "" {
 		return true

@@ -2,6 +2,9 @@ package term
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -38,6 +41,7 @@ func TestWriterColors(t *testing.T) {
 		{"\x1b[31", `\x1b[31`, `\x1b[31`},
 		{"\x1b[1;2H", `\x1b[1;2H`, `\x1b[1;2H`},
 		{"\x1b[38mx", `\x1b[38mx`, `\x1b[38mx`},
+		{"50%\x1b[K\r\x1b[2A100%\x1b[?25h\n", "50%\n100%\n", "50%\n100%\n"},
 	} {
 		for _, colors := range []bool{true, false} {
 			want := c.plain
@@ -57,6 +61,54 @@ func TestWriterColors(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A screen shows what Clean has, also where a rune comes in two parts; its sequences are its own.
+func TestScreen(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "screen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := NewScreen(f)
+	const text = "\x1b[31mä\x1b[2J\u009b\u202e\r\n\x1b"
+	for i := range len(text) {
+		if n, err := s.Write([]byte(text[i : i+1])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	s.Redraw("50%\x1b[2J\n")
+	if err := s.Page("a\x1b[2Jb\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.Write([]byte("\xc3"))
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(f.Name())
+	if want := Clean(text) + "\r\x1b[K50%\\x1b[2J \x1b[H\x1b[2Ja\\x1b[2Jb\n\\xc3"; err != nil || string(b) != want {
+		t.Errorf("%q, want %q, %v", b, want, err)
+	}
+	if IsTerminal(s) || Colors(s) || s.Width() != 80 || !Colors(Output(s, true)) {
+		t.Error("a file is no terminal")
+	}
+}
+
+// JSON prints, and has the same values.
+func TestJSON(t *testing.T) {
+	for _, v := range []string{"plain", "ä日", "\x1b[2J\u009b\u202e\x7f\U000e0041😀\u2028\n"} {
+		b, err := json.Marshal(map[string]string{v: v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]string
+		if b = JSON(b); json.Unmarshal(b, &got) != nil || got[v] != v || Clean(string(b)) != string(b) {
+			t.Errorf("%q: %s", v, b)
+		}
+	}
+	if got := string(JSON([]byte("{\r\n}\xff"))); got != "{ \n}\\ufffd" {
+		t.Errorf("%q", got)
 	}
 }
 

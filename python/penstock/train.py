@@ -192,5 +192,5 @@ def _alone(directory: str) -> None:
     global _said
     if not _said and get_context().rank == 0:
         _said = True
-        more = f"; files stay where they are ({directory})" if directory else ""
+        more = f"; files stay where they are ({directory!r})" if directory else ""
         print(f"penstock: this process is no worker of a run, so reports are not kept{more}. `penstock train` keeps them", file=sys.stderr)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 const (
@@ -215,7 +217,7 @@ func (s *stream) show(b []byte) {
 			if len(line) == 0 {
 				continue
 			}
-			s.state, s.pending = harmless(line), true
+			s.state, s.pending = term.Printed(string(line), s.o.term.colour), true
 			if time.Since(s.barAt) >= barEvery {
 				s.showState()
 			}
@@ -224,7 +226,7 @@ func (s *stream) show(b []byte) {
 			s.bar, s.shown = false, ""
 		default: // overwrites the states before
 			s.bar, s.pending = false, false
-			if text := harmless(line); text != s.shown || text == "" {
+			if text := term.Printed(string(line), s.o.term.colour); text != s.shown || text == "" {
 				s.o.term.line(s.o.slot, text)
 			}
 			s.shown = ""
@@ -316,7 +318,7 @@ func (t *tail) last() []string {
 	var out []string
 	size := 0
 	for i := len(t.lines) - 1; i >= 0; i-- {
-		text := harmless([]byte(t.lines[(t.next+i)%len(t.lines)]))
+		text := term.Printed(t.lines[(t.next+i)%len(t.lines)], false)
 		if size += len(text); size > tailBytes {
 			break
 		}

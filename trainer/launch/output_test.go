@@ -156,41 +156,37 @@ func TestTerminalSlow(t *testing.T) {
 	}
 }
 
-func TestHarmless(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain\ttext":                    "plain\ttext",
-		"caf\u00e9 \u4f60":               "caf\u00e9 \u4f60",
-		"\x1b[31mred\x1b[0m":             "red",
-		"\x1b]0;title\x07x":              "x",
-		"\x1b]8;;http://h\x1b\\x":        "x",
-		"a\x1bcb":                        `a\x1bcb`,
-		"\x1b[2":                         `\x1b[2`,
-		"bell\x07 back\x08 nul\x00 \x7f": `bell\x07 back\x08 nul\x00 \x7f`,
-		"bad\xff\xfe":                    "bad\ufffd\ufffd",
-		"\u202egnp":                      `\u202egnp`,
-		"\u009b31m":                      `\x9b31m`,
-		"\u2588\u2588 50%|\u2588":        "\u2588\u2588 50%|\u2588",
-		"\x1b[31\x1b[32mx":               `\x1b[31x`,
-	} {
-		if got := harmless([]byte(in)); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
+// What a worker prints does nothing to a terminal but print, in what is shown and in the last lines; the file has the bytes.
+func TestOutputPrints(t *testing.T) {
+	const said = "\x1b]0;title\x07\x1b[2J\u009b2J\u202egnp \x1b[31mred\x1b[0m\xff\x1b[K\n"
+	path := filepath.Join(t.TempDir(), "log")
+	file, err := openLog(path, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		colours bool
+		want    string
+	}{{false, `\x1b]0;title\x07\u009b2J\u202egnp red\xff` + "\n"}, {true, `\x1b]0;title\x07\u009b2J\u202egnp ` + "\x1b[31mred\x1b[0m" + `\xff` + "\x1b[0m\n"}} {
+		var tail []string
+		shown := collect(t, func(o *output) {
+			o.file, o.term.colour = file, c.colours
+			feed(t, o, func(w *os.File) { io.WriteString(w, said) })
+			tail = o.tail.last()
+		})
+		if shown = strings.ReplaceAll(shown, "\x1b[36m[rank 0]\x1b[0m ", ""); shown != c.want {
+			t.Errorf("colours %v: %q, want %q", c.colours, shown, c.want)
+		}
+		if len(tail) != 1 || tail[0] != `\x1b]0;title\x07\u009b2J\u202egnp red\xff` {
+			t.Errorf("tail %q", tail)
 		}
 	}
-}
-
-func FuzzHarmless(f *testing.F) {
-	f.Add([]byte("\x1b[31mred\x1b]0;\x07\xff"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		got := harmless(b)
-		if !utf8.ValidString(got) {
-			t.Errorf("%q: %q is no UTF-8", b, got)
-		}
-		for _, r := range got {
-			if r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 {
-				t.Errorf("%q: %q has a control character", b, got)
-			}
-		}
-	})
+	if b, err := os.ReadFile(path); err != nil || string(b) != said+said {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := file.close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // feed runs a stream over a pipe: f writes to it.

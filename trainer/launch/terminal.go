@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
-	"golang.org/x/term"
+	"github.com/penstock-data/penstock/internal/term"
 )
 
 const (
@@ -62,11 +59,8 @@ type slot struct {
 }
 
 func newTerminal(w io.Writer, screen *sync.Mutex, ranks []int, name func(int) string) *terminal {
-	t := &terminal{w: w, screen: screen, byText: map[string]int{}, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{})}
+	t := &terminal{w: w, screen: screen, colour: term.Colors(w), byText: map[string]int{}, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{})}
 	t.room = sync.NewCond(&t.mu)
-	if f, ok := w.(*os.File); ok {
-		t.colour = term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	}
 	for _, r := range ranks {
 		t.slots = append(t.slots, slot{rank: r, name: name(r), last: -1})
 	}
@@ -98,7 +92,7 @@ func (t *terminal) say(at int, text string) {
 	defer t.mu.Unlock()
 	t.repeated(at)
 	t.slots[at].any = false
-	t.push(at, text)
+	t.push(at, term.Line(text))
 }
 
 // repeated says how often the last line came again.
@@ -263,7 +257,7 @@ func (t *terminal) prefix(b *bytes.Buffer, slots []int) {
 		return
 	}
 	colours := []int{36, 33, 32, 35, 34, 31} // cyan first, red last
-	fmt.Fprintf(b, "\x1b[%dm[%s]\x1b[0m ", colours[t.slots[slots[0]].rank%len(colours)], label)
+	b.WriteString(term.Paint("["+label+"]", colours[t.slots[slots[0]].rank%len(colours)]) + " ")
 }
 
 // ranges of sorted numbers: "0-3,7".
@@ -313,69 +307,4 @@ func poke(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// harmless is b as text that changes nothing of a terminal but to print: escape sequences for colours and the like are left out, other control characters and what
-// changes the direction of text are written as \x1b or \u202e, and what is no UTF-8 as U+FFFD.
-func harmless(b []byte) string {
-	plain := true
-	for _, c := range b {
-		if c < ' ' && c != '\t' || c >= 0x7f {
-			plain = false
-			break
-		}
-	}
-	if plain {
-		return string(b)
-	}
-	var out strings.Builder
-	for len(b) > 0 {
-		if n := escape(b); n > 0 {
-			b = b[n:]
-			continue
-		}
-		r, n := utf8.DecodeRune(b)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			out.WriteRune(utf8.RuneError)
-		case r == '\t':
-			out.WriteByte('\t')
-		case r < 0x100 && unicode.IsControl(r):
-			fmt.Fprintf(&out, `\x%02x`, r)
-		case unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029':
-			fmt.Fprintf(&out, `\u%04x`, r)
-		default:
-			out.WriteRune(r)
-		}
-		b = b[n:]
-	}
-	return out.String()
-}
-
-// escape is the length of the sequence at the front of b that sets colours, moves the cursor (CSI) or names the window (OSC); 0: there is none.
-func escape(b []byte) int {
-	if len(b) < 2 || b[0] != 0x1b {
-		return 0
-	}
-	switch b[1] {
-	case '[':
-		for i := 2; i < len(b); i++ {
-			if b[i] >= 0x40 && b[i] <= 0x7e {
-				return i + 1
-			}
-			if b[i] < 0x20 || b[i] > 0x7e {
-				return 0
-			}
-		}
-	case ']':
-		for i := 2; i < len(b); i++ {
-			if b[i] == 7 {
-				return i + 1
-			}
-			if b[i] == 0x1b && i+1 < len(b) && b[i+1] == '\\' {
-				return i + 2
-			}
-		}
-	}
-	return 0
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/penstock-data/penstock/internal/term"
 	"github.com/penstock-data/penstock/internal/units"
 )
 
@@ -33,7 +34,7 @@ func threadsOf(members []member, worker int) string {
 			continue
 		}
 		dir := "/proc/" + strconv.Itoa(m.id.pid)
-		command := harmless(bytes.TrimSpace(bytes.ReplaceAll(readProc(dir+"/cmdline", make([]byte, 200)), []byte{0}, []byte{' '})))
+		command := term.Line(string(bytes.TrimSpace(bytes.ReplaceAll(readProc(dir+"/cmdline", make([]byte, 200)), []byte{0}, []byte{' '}))))
 		fmt.Fprintf(&b, "process %d, %s, CPU %v: %s\n", m.id.pid, units.Bytes(m.memory), m.cpu, command)
 		tids, _ := os.ReadDir(dir + "/task") // one that has ended has no threads
 		count := map[string]int{}
@@ -58,7 +59,7 @@ func thread(dir string) string {
 	field := func(name string) string {
 		_, after, _ := strings.Cut("\n"+status, "\n"+name+":\t")
 		v, _, _ := strings.Cut(after, "\n")
-		return harmless([]byte(v))
+		return term.Line(v)
 	}
 	text := field("Name") + " " + field("State")
 	if at := string(readProc(dir+"/wchan", buf)); at != "" && at != "0" {
