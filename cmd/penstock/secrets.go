@@ -6,10 +6,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/penstock-data/penstock/trainer/store"
 )
 
 // secretVars have values that are for this process alone.
-var secretVars = []string{envToken, envStoreUser, envStorePassword, "PENSTOCK_RUN_KEY"}
+var secretVars = []string{envToken, envStoreUser, envStorePassword, store.EnvKey}
 
 // tokenText is what tokens begin with.
 var tokenText = regexp.MustCompile(`\bpenstock(-join)?\.[a-z0-9]{1,32}\.[A-Za-z0-9_-]{43}`)

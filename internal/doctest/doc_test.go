@@ -7,8 +7,10 @@ import (
 	"go/constant"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +55,10 @@ var documents = map[string][]says{
 		{"| nodes of a job; address, certificate request of a process | %n; 64 bytes, %b |", "cluster/internal/head.mostMembers cluster/internal/pki.maxCSR"},
 		{"| pack: packed, unpacked, files, memory to decompress | %b, %b, %c,",
 			"cluster/internal/packs.DefaultLimits.Packed cluster/internal/packs.DefaultLimits.Unpacked cluster/internal/packs.DefaultLimits.Files"},
-		{"at most %n connections at a time may be in that state, %n of them from one machine", "cluster/gang.maxUnproven cluster/gang.maxFrom"},
+		{"| connections of a process of a job that have not proved who calls; from one machine | %n; %n |", "cluster/gang.maxUnproven cluster/gang.maxFrom"},
+		{"that have not proved who calls; of a node; of a token | %n; %n; an eighth of all |", "cluster/internal/rpc.DefaultLimits.Strangers cluster/internal/rpc.perNode"},
+		{"| a call's message, and each part of what is uploaded | %d |", "cluster/internal/rpc.DefaultLimits.Body"},
+		{"| audit log: what was done, what was refused | %c (%b), %c |", "cluster/internal/head.mostAudited cluster/internal/head.mostAuditBytes cluster/internal/head.mostRefusals"},
 	},
 }
 
@@ -103,6 +108,71 @@ func TestPythonFeed(t *testing.T) {
 	if want := fmt.Sprintf("``shard/feed``, version %s:", known.value(t, "shard/feed.version")); !strings.Contains(text, want) {
 		t.Errorf("%s does not say %q", file, want)
 	}
+}
+
+// Every promise of docs/security.md names a test, and every test that it names is there.
+func TestPromises(t *testing.T) {
+	b, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	promises, in := 0, false
+	for line := range strings.Lines(string(b)) {
+		switch {
+		case strings.HasPrefix(line, "| promise | how | test |"):
+			in = true
+			continue
+		case !strings.HasPrefix(line, "|"):
+			in = false
+		}
+		if !in || strings.HasPrefix(line, "|---") {
+			continue
+		}
+		promises++
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		named := testRE.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(named) == 0 {
+			t.Errorf("no test is named for: %s", line)
+		}
+		for _, m := range named {
+			if !tests[m[1]] {
+				t.Errorf("there is no test %s: %s", m[1], line)
+			}
+		}
+	}
+	if promises < 35 {
+		t.Errorf("only %d promises were found", promises)
+	}
+}
+
+var (
+	testRE   = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]*|test_[a-z0-9_]*)`")
+	testFunc = regexp.MustCompile(`(?m)^\s*(?:func|def) ((?:Test|Fuzz)[A-Za-z0-9]*|test_[a-z0-9_]*)\(`)
+)
+
+// testNames are the names of all tests of the repository.
+func testNames(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "bin" || name == ".git"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(name, "_test.go") && !(strings.HasPrefix(name, "test_") && strings.HasSuffix(name, ".py")):
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range testFunc.FindAllSubmatch(b, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // read is a file of the repository, with each run of white space one space.
