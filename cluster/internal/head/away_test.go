@@ -45,6 +45,9 @@ func TestAwayAgain(t *testing.T) {
 				if err := process.Signal(syscall.SIGSTOP); err != nil {
 					return err
 				}
+				if _, err := syscall.Wait4(process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // until it has stopped
+					return err
+				}
 			}
 			err := f()
 			if away && b.times != was+1 {

@@ -127,7 +127,13 @@ func (m *member) attach(hello *pb.Hello) error {
 	if err == nil && first.GetWelcome() == nil {
 		m.t.Fatalf("node %s is welcomed with %v", m.id, first)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if x := m.hear(); x.GetBelieved() == nil { // follows the welcome
+		m.t.Fatalf("node %s hears %v after the welcome", m.id, x)
+	}
+	return nil
 }
 
 // again begins another session after one that the head has ended.

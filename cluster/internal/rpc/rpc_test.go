@@ -66,7 +66,7 @@ func TestFaultsTravel(t *testing.T) {
 	wants(t, err, fault.NotFound, "wrapped: inner")
 	next = fault.New(fault.Invalid, "\xff%s", strings.Repeat("ü%\n", 1<<18))
 	_, err = c.Drain(t.Context(), &pb.DrainRequest{})
-	wants(t, err, fault.Invalid, "�ü", " ...")
+	wants(t, err, fault.Invalid, `\xffü`, " ...")
 	if n := len(err.Error()); n < maxText || n > maxText+10 {
 		t.Errorf("%d bytes of text", n)
 	}
