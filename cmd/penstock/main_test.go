@@ -248,7 +248,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"completion"}, 2, "penstock: completion: SHELL is missing; for example: penstock completion bash > penstock.bash\n"},
 		{[]string{"completion", "tcsh"}, 2, "penstock: completion: no shell \"tcsh\"; have bash, fish, powershell, zsh\n"},
 		{[]string{"runn"}, 2, "penstock: unknown command \"runn\"; did you mean \"run\"?\n"},
-		{[]string{"help", "nosuch"}, 2, "penstock: unknown command \"nosuch\"; have batches, checkpoints, count, "},
+		{[]string{"help", "nosuch"}, 2, "penstock: unknown command \"nosuch\"; have audit, batches, ca, checkpoints, count, "},
 		{[]string{"run", "--set"}, 2, "penstock: run: flag needs an argument: --set; see: penstock run --help\n"},
 		{[]string{"show", "-n", "x", "y"}, 2, "for \"-n, --rows\" flag: want a whole number; see: penstock show --help\n"},
 		{[]string{"batches", "x", "--epoch", "-1"}, 2, "want a whole number, not negative"},

@@ -20,6 +20,7 @@ var allowed = []struct {
 	{"internal/fault", "internal/term"},
 	{"internal/memtest", ""},
 	{"internal/faulttest", "internal/fault"},
+	{"internal/doctest", ""},
 	{"internal/datatest", "internal/memtest"},
 	{"internal/typename", "internal/fault"},
 	{"internal/mask", ""},

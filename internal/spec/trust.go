@@ -208,6 +208,9 @@ func (c *checker) targets(n *yaml.Node, seen map[*yaml.Node]bool) {
 	if n.Kind != yaml.ScalarNode || c.unknown[n] || !blobio.Remote(n.Value) || c.typedBy(n) {
 		return
 	}
+	if _, _, err := blobio.Split(n.Value); err != nil {
+		return // who opens it says what is wrong, and where
+	}
 	switch target, err := blobio.Target(n.Value); {
 	case err != nil:
 		c.add(n, "", "%v", err)
