@@ -224,7 +224,7 @@ func (a *agent) attach(ctx context.Context) error {
 	var both sync.WaitGroup
 	defer both.Wait()
 	defer cancel(nil)
-	both.Go(func() { cancel(a.hear(stream, heard)) })
+	both.Go(func() { cancel(a.hear(ctx, stream, heard)) })
 	err = a.speak(ctx, stream, lease, heard)
 	if err == errLeft { // the head has it when it ends the stream
 		select {
@@ -283,7 +283,7 @@ func (a *agent) speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fr
 }
 
 // hear does what the head says, until the stream ends.
-func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], heard chan<- struct{}) error {
+func (a *agent) hear(ctx context.Context, stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead], heard chan<- struct{}) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -308,11 +308,20 @@ func (a *agent) hear(stream grpc.BidiStreamingClient[pb.FromAgent, pb.FromHead],
 			a.mu.Unlock()
 			a.wake()
 		case *pb.FromHead_ReadLog:
-			a.work.Go(func() { a.readLog(x.ReadLog) })
+			a.work.Go(func() { a.readLog(ctx, x.ReadLog) })
 		case *pb.FromHead_Leave:
 			a.leave(time.Duration(x.Leave.GetGraceMs()) * time.Millisecond)
 		}
 	}
+}
+
+// answer queues an answer to what the session of ctx has asked. It is dropped when that session is over: another one has not asked.
+func (a *agent) answer(ctx context.Context, m *pb.FromAgent) {
+	a.mu.Lock()
+	if ctx.Err() == nil { // a session that follows empties the queue after this one's ctx has ended
+		a.sayLocked(m)
+	}
+	a.mu.Unlock()
 }
 
 // say queues a message; without a session it is dropped: hello says what matters.

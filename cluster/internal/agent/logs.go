@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -38,10 +39,10 @@ func rotation(file, most int64) int64 {
 
 var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+(/[a-z0-9]+)?$`)
 
-// readLog answers one question for a part of a log. Offsets count all that the process printed, of which the last three files of Config.Rotate are kept.
-func (a *agent) readLog(q *pb.ReadLog) {
+// readLog answers a question of the session of ctx for a part of a log. Offsets count all that the process printed, of which the last three files of Config.Rotate are kept.
+func (a *agent) readLog(ctx context.Context, q *pb.ReadLog) {
 	c := &pb.LogChunk{Request: q.GetRequest(), Process: q.GetProcess()}
-	defer func() { a.say(&pb.FromAgent{Say: &pb.FromAgent_Log{Log: c}}) }()
+	defer func() { a.answer(ctx, &pb.FromAgent{Say: &pb.FromAgent_Log{Log: c}}) }()
 	if !processID.MatchString(q.GetProcess()) {
 		c.Error, c.End = fmt.Sprintf("%q is no process", q.GetProcess()), true
 		return
@@ -73,6 +74,8 @@ func (a *agent) readLog(q *pb.ReadLog) {
 		}
 		select {
 		case <-look.C:
+		case <-ctx.Done(): // nobody waits for the answer
+			return
 		case <-a.ctx.Done():
 			c.End = true
 			return

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/trainer/launch"
@@ -98,10 +100,21 @@ func TestReadLogGap(t *testing.T) {
 		gap            bool
 	}{{0, 320, 480, true}, {319, 320, 480, true}, {320, 320, 480, false}, {500, 500, 640, false}, {-10, 790, 800, false}, {-790, 320, 480, false}, {800, 800, 800, false}} {
 		a.queue = nil
-		a.readLog(&pb.ReadLog{Process: "j1/1/0", Offset: x.offset})
+		a.readLog(t.Context(), &pb.ReadLog{Process: "j1/1/0", Offset: x.offset})
 		c := a.queue[0].GetLog()
 		if c.GetOffset() != x.at || !bytes.Equal(c.GetData(), counted(x.at, x.to)) || (c.GetError() != "") != x.gap || c.GetEnd() != (x.at == x.to) {
 			t.Errorf("from %d: %v", x.offset, c)
 		}
+	}
+}
+
+// What a session has asked is not answered in another one, which would be a lie there.
+func TestAnswersOfASession(t *testing.T) {
+	a := &agent{Config: Config{Dir: t.TempDir()}, ctx: t.Context(), session: true, more: make(chan struct{}, 1), procs: map[string]*process{"j1/1/0": {}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.readLog(ctx, &pb.ReadLog{Process: "j1/1/0", Follow: true, WaitMs: time.Hour.Milliseconds()})
+	if len(a.queue) > 0 {
+		t.Errorf("it says %v", a.queue)
 	}
 }

@@ -43,7 +43,7 @@ func TestStreamEnded(t *testing.T) {
 			}
 			s := &broken{t: t, why: fault.New(fault.Unavailable, "the head is gone")}
 			ctx, cancel := context.WithCancelCause(t.Context())
-			go func() { cancel(a.hear(s, make(chan struct{}, 1))) }()
+			go func() { cancel(a.hear(ctx, s, make(chan struct{}, 1))) }()
 			if err := a.speak(ctx, s, time.Second, nil); err != s.why {
 				t.Errorf("queued %v: %v", queued, err)
 			}
