@@ -151,7 +151,13 @@ func (c *testCluster) start() {
 
 func (c *testCluster) join(name string, more ...string) *daemon {
 	c.t.Helper()
-	d := stay(c.t, append([]string{"join", c.addr, "--dir", filepath.Join(c.dir, name), "--name", name, "--cpus", "1", "--gpus", "0"}, more...)...)
+	return c.joinBy(name, func(*exec.Cmd) {}, more...)
+}
+
+// joinBy has set say how the node is started.
+func (c *testCluster) joinBy(name string, set func(*exec.Cmd), more ...string) *daemon {
+	c.t.Helper()
+	d := stayBy(c.t, set, append([]string{"join", c.addr, "--dir", filepath.Join(c.dir, name), "--name", name, "--cpus", "1", "--gpus", "0"}, more...)...)
 	id := strings.Fields(d.hear("node "))[1]
 	c.nodes[id] = d
 	return d

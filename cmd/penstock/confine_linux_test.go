@@ -95,17 +95,24 @@ type victim struct {
 	head, bin string
 }
 
-// newVictim starts it in dir, as a user.
-func newVictim(t *testing.T, dir string, uid uint32, more ...string) *victim {
+// publicProgram is this program in dir, which every user can reach: go test builds it where only its own can.
+func publicProgram(t *testing.T, dir string) string {
 	t.Helper()
-	v := &victim{head: filepath.Join(dir, "head"), bin: filepath.Join(dir, "penstock")}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Link(self, v.bin) != nil { // another disk
-		copyFile(t, self, v.bin)
+	bin := filepath.Join(dir, "penstock")
+	if os.Link(self, bin) != nil { // another disk
+		copyFile(t, self, bin)
 	}
+	return bin
+}
+
+// newVictim starts it in dir, as a user.
+func newVictim(t *testing.T, dir string, uid uint32, more ...string) *victim {
+	t.Helper()
+	v := &victim{head: filepath.Join(dir, "head"), bin: publicProgram(t, dir)}
 	inherited, err := os.Create(filepath.Join(dir, "inherited"))
 	if err != nil {
 		t.Fatal(err)
@@ -239,9 +246,10 @@ func TestJobUserOfNodes(t *testing.T) {
 		t.Skip("skipped: only root runs jobs as another user")
 	}
 	c := newTestCluster(t)
+	bin := publicProgram(t, publicDir(t))
 	for _, name := range []string{"a", "b"} {
 		token := strings.TrimSpace(c.ok("token", "create"))
-		d := c.join(name, "--token", token, "--job-user", "nobody", "--job-dir", filepath.Join(publicDir(t), "jobs"))
+		d := c.joinBy(name, func(cmd *exec.Cmd) { cmd.Path = bin }, "--token", token, "--job-user", "nobody", "--job-dir", filepath.Join(publicDir(t), "jobs"))
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.cmd.Process.Pid))
 		if err != nil || strings.Contains(string(b), token[:60]) || !strings.Contains(string(b), "\x00--token\x00*****") {
 			t.Errorf("%q, %v", b, err)
