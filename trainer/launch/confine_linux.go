@@ -17,11 +17,27 @@ import (
 // Try is why processes could not be confined so; nil: they can.
 func (c Confine) Try() error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		done <- c.enter()
-	}()
+	go c.try(done)
 	return <-done
+}
+
+func (c Confine) try(done chan<- error) {
+	runtime.LockOSThread()
+	if hasChildren() {
+		defer runtime.UnlockOSThread()
+		tried := make(chan error, 1)
+		go c.try(tried)
+		done <- <-tried
+		return
+	}
+	done <- c.enter() // the thread stays locked: it ends with the goroutine
+}
+
+// hasChildren says that this thread has started processes that live. Such a thread must not end: the kernel
+// signals its death to those that asked for that (Pdeathsig), whoever started them.
+func hasChildren() bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", unix.Gettid()))
+	return err == nil && len(b) > 0
 }
 
 // enter confines this thread (runtime.LockOSThread), and what is started from it, for good. Its user stays.

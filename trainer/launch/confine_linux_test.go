@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,4 +104,30 @@ func TestConfine(t *testing.T) {
 		confined(t, c, "true")
 	}
 	t.Logf("%v a start", time.Since(began)/10)
+}
+
+// A thread that confines processes ends with them, and with it those that it has started before for others: so it is one that has none.
+func TestConfineSparesOthers(t *testing.T) {
+	runtime.LockOSThread()
+	other := exec.Command("sleep", "100")
+	other.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGUSR1}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !hasChildren() {
+		t.Skip("skipped: this kernel does not say which children a thread has (CONFIG_PROC_CHILDREN)")
+	}
+	runtime.UnlockOSThread() // who comes next may run on it
+	for range 50 {
+		if err := (Confine{}).Try(); err != nil {
+			t.Fatal(err)
+		}
+		confined(t, Confine{}, "true")
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	if err := other.Wait(); err == nil || other.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("a process of somebody else's: %v", err)
+	}
 }

@@ -13,6 +13,8 @@ var errConfine = fault.New(fault.Unsupported, "processes can be confined on Linu
 // Try: see confine_linux.go.
 func (Confine) Try() error { return errConfine }
 
+func hasChildren() bool { return false }
+
 func (Confine) enter() error { return errConfine }
 
 func (*Confine) as(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }
