@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -108,26 +110,40 @@ func TestConfine(t *testing.T) {
 
 // A thread that confines processes ends with them, and with it those that it has started before for others: so it is one that has none.
 func TestConfineSparesOthers(t *testing.T) {
-	runtime.LockOSThread()
-	other := exec.Command("sleep", "100")
-	other.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGUSR1}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
+	var all [16]*exec.Cmd
+	var said atomic.Bool
+	var ready, wg sync.WaitGroup
+	ready.Add(len(all))
+	for i := range all {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread() // whatever comes next runs on it
+			ready.Done()
+			ready.Wait() // so that each has a thread
+			all[i] = exec.Command("sleep", "100")
+			all[i].SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGUSR1}
+			if err := all[i].Start(); err != nil {
+				t.Error(err)
+			}
+			said.Store(hasChildren())
+		})
 	}
-	if !hasChildren() {
-		t.Skip("skipped: this kernel does not say which children a thread has (CONFIG_PROC_CHILDREN)")
-	}
-	runtime.UnlockOSThread() // who comes next may run on it
-	for range 50 {
+	wg.Wait()
+	for range 20 {
 		if err := (Confine{}).Try(); err != nil {
 			t.Fatal(err)
 		}
 		confined(t, Confine{}, "true")
 	}
-	if err := other.Process.Kill(); err != nil {
-		t.Error(err)
+	for _, c := range all {
+		if err := c.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := c.Wait(); said.Load() && c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("a process of somebody else's: %v", err)
+		}
 	}
-	if err := other.Wait(); err == nil || other.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("a process of somebody else's: %v", err)
+	if !said.Load() {
+		t.Skip("skipped: this kernel does not say which children a thread has (CONFIG_PROC_CHILDREN)")
 	}
 }
