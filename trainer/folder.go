@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -120,6 +121,9 @@ func sweepFolders(base string) {
 		st, err := os.Lstat(dir)
 		if err != nil || !st.IsDir() || strings.Contains(filepath.Base(dir), "*") {
 			continue
+		}
+		if is, ok := st.Sys().(*syscall.Stat_t); !ok || int(is.Uid) != os.Getuid() {
+			continue // a lock of another user may be a link to a device
 		}
 		f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
 		if err != nil {

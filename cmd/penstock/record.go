@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -70,7 +71,8 @@ func localFolder(storage string) (string, bool) {
 	return filepath.Join(filepath.FromSlash(u.Path), filepath.FromSlash(key)), true
 }
 
-// foreignRun is why the record of a run may be somebody else's; nil where it is this user's own.
+// foreignRun is why the record of a run may be somebody else's; nil where it is this user's own. What is judged is the file that the record was read from: a link
+// on the way to it may lead elsewhere since.
 func foreignRun(r *store.Run, storage, name string) error {
 	if r.Verified() {
 		return nil
@@ -83,7 +85,22 @@ func foreignRun(r *store.Run, storage, name string) error {
 	if err := trust.File(folder); err != nil {
 		return err
 	}
-	return trust.File(filepath.Join(folder, recordFile))
+	f, err := os.OpenFile(filepath.Join(folder, recordFile), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), err)
+	}
+	defer f.Close() // read only
+	if err := trust.Opened(f); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return fault.WithCode(fault.CodeOf(err), err)
+	}
+	if !r.IsText(text) {
+		return fault.New(fault.Denied, "its record is not what it was a moment ago").At(fault.Place{File: f.Name()})
+	}
+	return nil
 }
 
 // agreed says what a run is resumed with, and has the person agree to it where its record may be somebody else's.

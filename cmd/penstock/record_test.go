@@ -183,3 +183,40 @@ func TestLocalFolder(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A link that leads to a record of somebody else when it is read, and to one of this user's own when it is judged.
+func TestRecordIsSwapped(t *testing.T) {
+	dir := t.TempDir()
+	foreignable(t, dir)
+	evil, link := filepath.Join(dir, "evil"), filepath.Join(dir, "link")
+	if err := os.CopyFS(evil, os.DirFS(filepath.Join(dir, "runs"))); err != nil {
+		t.Fatal(err)
+	}
+	alter(t, filepath.Join(evil, "first"), func(rec map[string]any) { rec["host"] = "eve" })
+	lead := func(to string) {
+		t.Helper()
+		if err := os.Symlink(filepath.Join(dir, to), link+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(link+".new", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, swap := range []bool{true, false} {
+		lead("evil")
+		if !swap {
+			lead("runs")
+		}
+		r, err := store.Open(t.Context(), link, "first")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lead("runs")
+		if err := foreignRun(r, link, "first"); swap != (fault.CodeOf(err) == fault.Denied) || !swap && err != nil {
+			t.Errorf("swapped %v: %v", swap, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -91,6 +91,9 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 		return nil, err
 	}
 	s.doc, s.secrets, s.withheld, s.blind, s.mute = &c.document, t.Secrets, c.withheld, c.blind, c.mute
+	if err := s.imports(&t); err != nil {
+		return nil, err
+	}
 	return &s, nil
 }
 

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/trust"
 	"github.com/penstock-data/penstock/ops/expr"
 )
 
@@ -64,8 +66,45 @@ func (p *Python) options(folder string) (o dataset.ExecOptions, err error) {
 	return o, nil
 }
 
+// imports refuses a spec that is to be run, and would import modules that others can have put there: a spec may be this user's own in a folder that is not, by a link
+// or as the folder is sticky. The same goes for the working directory, where Python looks too.
+func (s *Spec) imports(t *Trust) error {
+	if t.Looks || t.Given || !s.callsPython() {
+		return nil
+	}
+	folder := s.folder()
+	for _, dir := range []string{folder, "."} {
+		real, err := trust.Folder(dir)
+		switch {
+		case fault.CodeOf(err) == fault.NotFound: // nor are there modules
+		case err != nil:
+			return fault.New(fault.Denied, "%s: a function in Python is looked for in %s, where others may put what is then run as you (%w): have the spec in a folder of your own and start from one, or give --trust", s.doc.file, dir, err)
+		case dir == folder:
+			s.modules = real
+		}
+	}
+	return nil
+}
+
+// callsPython reports whether a step is a function in Python, also of a union or a mix.
+func (s *Spec) callsPython() bool {
+	var in func(src Source, steps []Step) bool
+	in = func(src Source, steps []Step) bool {
+		if m := src.Mix; m != nil && slices.ContainsFunc(m.Sources, func(x MixSource) bool { return in(x.Source, x.Steps) }) {
+			return true
+		}
+		return slices.ContainsFunc(steps, func(st Step) bool {
+			return st.Python != nil || slices.ContainsFunc(st.Union, func(b Branch) bool { return in(b.Source, b.Steps) })
+		})
+	}
+	return in(s.Source, s.Steps)
+}
+
 // folder is that of the spec's file.
 func (s *Spec) folder() string {
+	if s.modules != "" {
+		return s.modules
+	}
 	if s.doc == nil {
 		return "."
 	}

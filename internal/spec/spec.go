@@ -40,6 +40,7 @@ type Spec struct {
 	withheld []error   // what was left out, as the spec is not trusted with it
 	blind    bool      // the sources must not be asked for anything
 	mute     bool      // source and steps have references that were not replaced, so they say nothing
+	modules  string    // real path of the folder of Python modules, where it is this user's own; "": that of the file
 
 	cache *blobcache.Cache // of Cache()
 	warn  func(error)      // of OnWarning()

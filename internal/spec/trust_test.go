@@ -129,3 +129,58 @@ func TestForeignFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A module of another user is not imported for a spec that is one's own: not from beside a link that leads to it, nor from a sticky folder.
+func TestForeignModules(t *testing.T) {
+	dir := t.TempDir()
+	home, shared := filepath.Join(dir, "home"), filepath.Join(dir, "shared")
+	for _, d := range []string{home, shared} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const text = "version: 1\nsource: {range: {n: 1}}\n"
+	python := text + "steps: [{union: [{source: {range: {n: 1}}, steps: [{python: {function: 'mod:f'}}]}]}]\n"
+	own, plain := filepath.Join(home, "s.yaml"), filepath.Join(home, "plain.yaml")
+	for name, text := range map[string]string{own: python, plain: text, filepath.Join(shared, "s.yaml"): python} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"link.yaml": own, "plain.yaml": plain} {
+		if err := os.Symlink(to, filepath.Join(shared, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(shared, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link.yaml", "s.yaml"} {
+		file := filepath.Join(shared, name)
+		if _, err := Load(file, nil, Trust{}); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "looked for in "+shared) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, trust := range []Trust{{Given: true}, {Looks: true}} {
+			if _, err := Load(file, nil, trust); err != nil {
+				t.Errorf("%s, %+v: %v", name, trust, err)
+			}
+		}
+	}
+	for _, file := range []string{own, filepath.Join(shared, "plain.yaml")} {
+		if _, err := Load(file, nil, Trust{}); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	t.Chdir(shared) // Python looks there, too
+	if _, err := Load(own, nil, Trust{}); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "looked for in .,") {
+		t.Errorf("from a sticky folder: %v", err)
+	}
+	t.Chdir(home)
+	s, err := Load("s.yaml", nil, Trust{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.folder() != home {
+		t.Errorf("modules in %s", s.folder())
+	}
+}

@@ -8,3 +8,5 @@ import "io/fs"
 func owner(fs.FileInfo) (uid int, known bool) { return 0, false }
 
 func userName(int) string { return "" }
+
+func othersGroup(fs.FileInfo) (name string, ok bool) { return "", false }

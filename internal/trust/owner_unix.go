@@ -25,3 +25,18 @@ func userName(uid int) string {
 	}
 	return fmt.Sprintf("user %d", uid)
 }
+
+// othersGroup is the group of a file, and whether there may be others in it than the file's owner.
+func othersGroup(fi fs.FileInfo) (name string, ok bool) {
+	st, is := fi.Sys().(*syscall.Stat_t)
+	if !is || st.Gid == 0 || st.Gid == st.Uid {
+		return "", false
+	}
+	number := strconv.Itoa(int(st.Gid))
+	g, err := user.LookupGroupId(number)
+	if err != nil {
+		return number, true
+	}
+	u, err := user.LookupId(strconv.Itoa(int(st.Uid)))
+	return g.Name, err != nil || u.Username != g.Name
+}

@@ -14,6 +14,7 @@ import (
 
 // File returns nil where the file or folder at path is this user's own, and otherwise a Denied error that says why not. Links are followed. It
 // judges the file and the folder that it is in: their owners are this user or root, and others may not write to them (to the folder: unless it is sticky, as /tmp is).
+// Others are also a group, but for the owner's own: the one that has the owner's name or number, and root's.
 func File(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -26,6 +27,21 @@ func File(path string) error {
 		return err
 	}
 	return own(filepath.Dir(real), true)
+}
+
+// Folder is the real path of a folder, and nil where what is found in it by name is this user's own: unlike with [File] no other user may put
+// anything there, so that a sticky folder is not enough.
+func Folder(path string) (real string, err error) {
+	if real, err = filepath.EvalSymlinks(path); err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return "", fault.WithCode(fault.CodeOf(err), err)
+	}
+	if err := own(real, false); err != nil {
+		return "", err
+	}
+	return real, own(filepath.Dir(real), true)
 }
 
 // Opened is File of a file that is open already, by the path that it was opened by: what is read from it is this user's own, also where somebody changes what the path leads to.
@@ -55,8 +71,15 @@ func judge(fi os.FileInfo, path string, folder bool) error {
 	if uid, ok := owner(fi); ok && uid != 0 && uid != os.Geteuid() {
 		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})
 	}
-	if m := fi.Mode(); m.Perm()&0o002 != 0 && (!folder || m&os.ModeSticky == 0) {
+	m := fi.Mode()
+	if folder && m&os.ModeSticky != 0 {
+		return nil
+	}
+	if m.Perm()&0o002 != 0 {
 		return fault.New(fault.Denied, "every user may write to it (mode %v)", m.Perm()).At(fault.Place{File: path})
+	}
+	if name, ok := othersGroup(fi); ok && m.Perm()&0o020 != 0 {
+		return fault.New(fault.Denied, "every user of group %s may write to it (mode %v)", name, m.Perm()).At(fault.Place{File: path})
 	}
 	return nil
 }

@@ -49,6 +49,14 @@ func TestFile(t *testing.T) {
 	chmod(dir, 0o777|os.ModeSticky)
 	own(name)
 	chmod(dir, 0o755)
+	if real, err := Folder(dir); err != nil || real == "" {
+		t.Error(err)
+	}
+	chmod(dir, 0o777|os.ModeSticky)
+	if _, err := Folder(dir); fault.CodeOf(err) != fault.Denied { // anybody adds a file
+		t.Errorf("a sticky folder: %v", err)
+	}
+	chmod(dir, 0o755)
 	if err := File(filepath.Join(dir, "absent")); fault.CodeOf(err) != fault.NotFound {
 		t.Error(err)
 	}
@@ -60,6 +68,24 @@ func TestFile(t *testing.T) {
 	}
 	foreign(name, "another user")
 	foreign(link, "another user")
+
+	// A group of others may write as every user may; one's own may.
+	if err := os.Chown(name, 0, 12345); err != nil {
+		t.Fatal(err)
+	}
+	chmod(name, 0o664)
+	foreign(name, "every user of group 12345 may write")
+	chmod(name, 0o644)
+	own(name)
+	if err := os.Chown(dir, 0, 12345); err != nil {
+		t.Fatal(err)
+	}
+	chmod(dir, 0o775)
+	foreign(name, "every user of group 12345 may write")
+	if err := os.Chown(dir, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	own(name)
 }
 
 // What a path led to when it was opened, and what it leads to when it is judged, may be two files.

@@ -85,7 +85,7 @@ func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes 
 			return nil, fault.New(fault.Internal, "bytes %d+%d of a compressed file of %d", r.Off, r.Len, c.size)
 		}
 		raw := obj.Stream(ctx, 0, c.size)
-		in, err := Decompress(kind, raw)
+		in, err := Decompress(kind, raw, s.opts.MaxGrowth)
 		if err != nil {
 			cancel()
 			raw.Close()

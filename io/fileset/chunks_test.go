@@ -241,7 +241,7 @@ func TestBomb(t *testing.T) {
 		w.Write(zero)
 	}
 	w.Close()
-	r, err := Decompress("zstd", bytes.NewReader(b.Bytes()))
+	r, err := Decompress("zstd", bytes.NewReader(b.Bytes()), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestBomb(t *testing.T) {
 	if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
 		t.Errorf("1 MiB of a bomb of 256 MiB took %d bytes", n)
 	}
-	if _, err := Decompress("lz4", nil); fault.CodeOf(err) != fault.Unsupported {
+	if _, err := Decompress("lz4", nil, 0); fault.CodeOf(err) != fault.Unsupported {
 		t.Errorf("lz4: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func FuzzDecompress(f *testing.F) {
 		if gz {
 			kind = "gzip"
 		}
-		r, err := Decompress(kind, bytes.NewReader(data))
+		r, err := Decompress(kind, bytes.NewReader(data), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,8 @@
 package fileset
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -34,13 +36,14 @@ const maxWindow = 64 << 20
 // Decompress wraps r; nothing is read before the first Read. Output is bounded by the
 // caller's reads; a decoder never allocates more than a window of 64 MiB. Bytes that
 // do not decode, or end early, are a Corrupt error; errors of r stay what they are. Several
-// members or frames are read as one. Close does not close r.
-func Decompress(kind string, r io.Reader) (io.ReadCloser, error) {
+// members or frames are read as one. Close does not close r. most bytes, of which a line counts 8 more, may come of each of r, beyond 64 MiB: more is a
+// Corrupt error, as what comes out may be passed over, and then is nothing that a Growth counts; 0 means DefaultTextGrowth.
+func Decompress(kind string, r io.Reader, most int64) (io.ReadCloser, error) {
 	switch kind {
 	case "":
 		return io.NopCloser(r), nil
 	case "gzip", "zstd":
-		return &decoder{kind: kind, src: source{r: r}}, nil
+		return &decoder{kind: kind, src: source{r: r}, most: cmp.Or(most, DefaultTextGrowth)}, nil
 	}
 	return nil, fault.New(fault.Unsupported, "unknown compression %q; have gzip and zstd", kind)
 }
@@ -50,6 +53,8 @@ type decoder struct {
 	src  source
 	gz   *gzip.Reader
 	zs   *zstd.Decoder
+	made float64 // bytes and lines, as they count
+	most int64   // of them for each byte of src
 	err  error
 }
 
@@ -82,6 +87,13 @@ func (d *decoder) Read(p []byte) (n int, err error) {
 		n, err = d.gz.Read(p)
 	} else {
 		n, err = d.zs.Read(p)
+	}
+	d.made += float64(n) + rowCost*float64(bytes.Count(p[:n], []byte{'\n'}))
+	if most := float64(d.src.n)*float64(d.most) + freeText; d.made > most && (err == nil || err == io.EOF) {
+		err = fault.New(fault.Corrupt, "%d bytes of %s data have become more than max_growth (%d for each, and %d of a file at any rate) allows: "+
+			"the file is damaged, or was made to take time; if it is right, set the source's max_growth higher", d.src.n, d.kind, d.most, int64(freeText))
+		d.err = err
+		return 0, err
 	}
 	if err != nil {
 		err = d.fail(err)

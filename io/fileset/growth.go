@@ -21,6 +21,8 @@ const (
 	freeText   = 64 << 20
 	// rowCost is what a row counts beside its values: rows without any cost time too.
 	rowCost = 8
+	// arrayCost is what each array of a record counts beside its values: thousands of columns of a few rows cost time too.
+	arrayCost = 2 << 10
 )
 
 // Extent is how much of a file something is, as the file says.
@@ -85,7 +87,16 @@ func (g *Growth) Add(rows, bytes int64) error {
 func (g *Growth) AddRecord(rec arrow.RecordBatch) error {
 	var bytes int64
 	for _, c := range rec.Columns() {
-		bytes += cut.Bytes(c.Data(), 0, rec.NumRows())
+		bytes += cut.Bytes(c.Data(), 0, rec.NumRows()) + arrayCost*arrays(c.Data())
 	}
 	return g.Add(rec.NumRows(), bytes)
+}
+
+// arrays is how many an array is of, with what is in it.
+func arrays(d arrow.ArrayData) int64 {
+	n := int64(1)
+	for _, k := range d.Children() {
+		n += arrays(k)
+	}
+	return n
 }

@@ -1,7 +1,10 @@
 package fileset
 
 import (
+	"bytes"
+	"io"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -52,5 +55,36 @@ func TestGrowth(t *testing.T) {
 	s.opts.MaxGrowth = math.MaxInt64
 	if err := s.Growth(0, whole, whole).Add(1<<50, 0); err != nil {
 		t.Errorf("with the limit raised: %v", err)
+	}
+}
+
+// What is passed over counts as well, where a few bytes of a compressed file become it: blank lines.
+func TestSmallFileManyBlankLines(t *testing.T) {
+	for _, kind := range []string{"gzip", "zstd"} {
+		var b bytes.Buffer
+		w, err := Compress(kind, 0, &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bytes.Repeat([]byte{'\n'}, 1<<20)
+		for range 64 {
+			if _, err := w.Write(lines); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Decompress(kind, &b, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, r)
+		if fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), "max_growth") || n >= 64<<20 {
+			t.Errorf("%s: %d lines, %v", kind, n, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

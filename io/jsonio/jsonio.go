@@ -218,7 +218,7 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 	defer raw.Close()
 	in := io.Reader(raw)
 	if kind := fileset.Compression(t.set.Files[i].Info.Key); kind != "" {
-		d, err := fileset.Decompress(kind, raw)
+		d, err := fileset.Decompress(kind, raw, t.o.MaxGrowth)
 		if err != nil {
 			return h, err
 		}

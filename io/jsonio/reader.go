@@ -104,7 +104,7 @@ func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanO
 	a.in = a.raw
 	p.text.more = true
 	if kind := fileset.Compression(t.set.Files[at.file].Info.Key); kind != "" {
-		d, err := fileset.Decompress(kind, a.raw)
+		d, err := fileset.Decompress(kind, a.raw, t.o.MaxGrowth)
 		if err != nil {
 			a.close()
 			return nil, err

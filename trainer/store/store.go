@@ -13,6 +13,7 @@ package store
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -72,8 +73,9 @@ type Run struct {
 	prefix string // of all keys of the run; ends in '/'
 	url    string // of the run's folder
 	rec    Record
-	key    []byte // of EnvKey; nil: seals are not looked at
-	sealed bool   // the run's record has a seal
+	key    []byte            // of EnvKey; nil: seals are not looked at
+	sealed bool              // the run's record has a seal
+	text   [sha256.Size]byte // digest of what the record was read from
 
 	// hook is called around each step that changes something; tests die in it.
 	hook func(step, key string)
@@ -220,7 +222,7 @@ func (r *Run) readRecord(ctx context.Context, name string) error {
 			err = rec.check()
 		}
 	}
-	r.rec, r.sealed = rec, sealRE.Match(data)
+	r.rec, r.sealed, r.text = rec, sealRE.Match(data), sha256.Sum256(data)
 	return fault.Wrap(err, r.place(runFile))
 }
 
@@ -337,6 +339,9 @@ func CheckName(name string) error {
 
 // Record is what the run is.
 func (r *Run) Record() Record { return r.rec }
+
+// IsText reports whether the record of a run that was opened was read from this text: what its path leads to by now may be another file.
+func (r *Run) IsText(text []byte) bool { return sha256.Sum256(text) == r.text }
 
 // Name of the run.
 func (r *Run) Name() string { return r.rec.Name }
