@@ -1,4 +1,4 @@
-// Package trust says whether a file is this user's own: written by this user or by root, where no other user may write. What acts on a file's content
+// Package trust says whether a file is this user's own: of this user or of root, where not every user may write. Members of a group that may are the user's own choice. What acts on a file's content
 // (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
 //
 // A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
@@ -13,7 +13,7 @@ import (
 )
 
 // File returns nil where the file or folder at path is this user's own, and otherwise a Denied error that says why not. Links are followed. It
-// judges the file and the folder that it is in: their owners are this user or root, and others may not write to them (to the folder: unless it is sticky, as /tmp is).
+// judges the file and the folder that it is in: their owners are this user or root, and not every user may write to them (to the folder: unless it is sticky, as /tmp is).
 func File(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -56,7 +56,7 @@ func judge(fi os.FileInfo, path string, folder bool) error {
 		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})
 	}
 	if m := fi.Mode(); m.Perm()&0o002 != 0 && (!folder || m&os.ModeSticky == 0) {
-		return fault.New(fault.Denied, "every user may write to it (mode %v)", m.Perm()).At(fault.Place{File: path})
+		return fault.New(fault.Denied, "every user may write to it (mode %04o; chmod o-w takes that away)", m.Perm()).At(fault.Place{File: path})
 	}
 	return nil
 }
