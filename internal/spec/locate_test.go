@@ -129,3 +129,16 @@ sink: {parquet: {path: y, row_group_bytes: 8MiB, page_bytes: 65536, target_size:
 		t.Errorf("%+v %+v", c, p)
 	}
 }
+
+// Folders that go with a job are no places to write to.
+func TestFoldersOfAJob(t *testing.T) {
+	t.Setenv(EnvTemps, "/tmp:/var/tmp")
+	for place, lost := range map[string]bool{
+		"/tmp": true, "/tmp/out/": true, "/srv/../tmp/x": true, "file:///var/tmp/x": true,
+		"/tmpx/out": false, "/srv/tmp/": false, "out/tmp": false, "s3://tmp/out": false, "": false,
+	} {
+		if err := Lasting(place); (err != nil) != lost {
+			t.Errorf("%q: %v", place, err)
+		}
+	}
+}
