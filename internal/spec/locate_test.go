@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -140,5 +142,17 @@ func TestFoldersOfAJob(t *testing.T) {
 		if err := Lasting(place); (err != nil) != lost {
 			t.Errorf("%q: %v", place, err)
 		}
+	}
+}
+
+// A variable that was there where a job was submitted, and is not on its node, is named with what sends it along.
+func TestVariablesOfAJob(t *testing.T) {
+	t.Setenv("PENSTOCK_JOB", "j1")
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\nname: ${env:PENSTOCK_NO_SUCH}\nsource: {range: {n: 1}}\nsink: {count: {}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file, nil, Trust{}); err == nil || !strings.Contains(err.Error(), "--env PENSTOCK_NO_SUCH") {
+		t.Error(err)
 	}
 }
