@@ -64,7 +64,8 @@ from which address, on what, and with which result; the oldest first. What is re
 				if e.Count > 1 {
 					result = fmt.Sprintf("%s, %d times", e.Result, e.Count)
 				}
-				t.row(e.At.Format(time.DateTime), auditWho(e), cmp.Or(e.From, "-"), e.Action, cmp.Or(strings.TrimSpace(e.Kind+" "+e.Object), "-"), result, e.Detail)
+				action := e.Action[strings.LastIndexByte(e.Action, '/')+1:] // of calls that only look: the method
+				t.row(e.At.Format(time.DateTime), auditWho(e), cmp.Or(e.From, "-"), action, cmp.Or(strings.TrimSpace(e.Kind+" "+e.Object), "-"), result, e.Detail)
 				return nil
 			}); err != nil || asJSON {
 				return err

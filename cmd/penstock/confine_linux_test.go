@@ -287,6 +287,37 @@ func TestJobUserOfNodes(t *testing.T) {
 	}
 }
 
+// What a job writes to a /tmp of its own is lost with it: it is refused in place of an exit code 0. Scratch of a program that is a job stays possible.
+func TestOutputInOwnTemp(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("skipped: only root runs jobs as another user")
+	}
+	mayMount(t)
+	c := newTestCluster(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := publicDir(t)
+	bin := filepath.Join(public, "penstock") // which that user can run
+	copyFile(t, self, bin)
+	node := stayBy(t, func(cmd *exec.Cmd) { cmd.Path = bin }, "join", c.addr, "--token", strings.TrimSpace(c.ok("token", "create")), "--dir", filepath.Join(c.dir, "a"), "--name", "a", "--cpus", "1", "--gpus", "0", "--job-user", "nobody", "--job-dir", filepath.Join(public, "jobs"))
+	node.hear("node ")
+	for _, place := range []string{"/tmp/flights/", "file:///var/tmp/flights"} {
+		r := penstock(t, "run", "examples/flights.yaml", "--cluster", c.head, "--working-dir", "examples", "--set", "sink.parquet.path="+place)
+		if want := place + " is lost when this job ends"; r.code != 2 || !strings.Contains(r.err+r.out, want) {
+			t.Errorf("exit %d: %s%s, want 2 with %q", r.code, r.out, r.err, want)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "job"), []byte("#!/bin/sh\ntest -z \"$PENSTOCK_JOB_TEMPS\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r := penstock(t, "submit", "--cluster", c.head, "--working-dir", dir, "--", "./job"); r.code != 0 {
+		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
+	}
+}
+
 func homeOf(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Lookup(name)

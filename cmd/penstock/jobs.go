@@ -488,7 +488,7 @@ func (f *follower) follow(asked context.Context) error {
 func (f *follower) state(j *cluster.JobStatus) {
 	switch j.State {
 	case "queued", "restarting":
-		f.say("job %s is %s: %s", j.ID, j.State, oneLine(whyLine(j.Why)))
+		f.say("job %s is %s: %s", j.ID, j.State, whyLine(j.Why))
 	case "starting", "running":
 		noun := "node"
 		if len(j.Nodes) > 1 {

@@ -10,21 +10,22 @@ import (
 )
 
 // Text is s with everything escaped that does not show as itself: control characters, breaks, marks of direction,
-// spaces other than the blank, bytes that are no UTF-8 (as \n, \t, \u200b, \xff). What is wider than max columns is cut and
+// spaces other than the blank, joiners where they join nothing, bytes that are no UTF-8 (as \n, \t, \u200b, \xff). What is wider than max columns is cut and
 // ends in three points; 0 means no bound. A backslash stays one, so what was escaped cannot be read back.
 func Text(s string, max int) string {
 	var b strings.Builder
 	width, keep := 0, 0 // keep: bytes of b that leave room for the points
+	var before rune
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		part := s[i : i+n]
 		switch {
 		case r == utf8.RuneError && n == 1:
 			part = `\x` + strconv.FormatUint(uint64(s[i])|0x100, 16)[1:]
-		case !unicode.IsPrint(r):
+		case !unicode.IsPrint(r) && !Joins(before, r):
 			part = strings.Trim(strconv.QuoteRune(r), "'")
 		}
-		i += n
+		i, before = i+n, r
 		width += Width(part)
 		if max > 0 && width > max {
 			return b.String()[:keep] + "..."
@@ -70,7 +71,7 @@ func Width(s string) int {
 		switch {
 		case r < 0x300:
 			n++
-		case unicode.In(r, unicode.Mn, unicode.Me): // drawn over the one before
+		case r == 0x200c || r == 0x200d || unicode.In(r, unicode.Mn, unicode.Me): // drawn over the one before
 		case unicode.Is(wide, r):
 			n += 2
 		default:

@@ -28,6 +28,8 @@ func TestText(t *testing.T) {
 		{"01234567890", 10, "0123456..."},
 		{"0123456\n89", 10, "0123456..."},
 		{"e\u0301e\u0301", 2, "e\u0301e\u0301"},
+		{"👩\u200d🚀 می\u200cخواهم", 0, "👩\u200d🚀 می\u200cخواهم"},
+		{"pay\u200dload\u200c", 0, `pay\u200dload\u200c`},
 	} {
 		if got := Text(c.in, c.max); got != c.want {
 			t.Errorf("Text(%q, %d) = %q, want %q", c.in, c.max, got, c.want)

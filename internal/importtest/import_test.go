@@ -25,7 +25,7 @@ var allowed = []struct {
 	{"internal/typename", "internal/fault"},
 	{"internal/mask", ""},
 	{"internal/near", ""},
-	{"internal/term", "internal/mask"},
+	{"internal/term", "internal/mask internal/cell"},
 	{"internal/trust", "internal/fault"},
 	{"internal/units", ""},
 	{"internal/cell", ""},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -53,8 +55,16 @@ func (c *checker) lasting(root *yaml.Node, path, place string) {
 	}
 }
 
-// Lasting refuses a place to write to of which nothing is left when the process has ended: a bucket in its memory.
+// EnvTemps is the variable in which a node of a cluster lists the folders that a job has for itself, and that go with it.
+const EnvTemps = "PENSTOCK_JOB_TEMPS"
+
+// Lasting refuses a place to write to of which nothing is left when the process has ended: a bucket in its memory, or a folder that goes with its job.
 func Lasting(place string) error {
+	for _, dir := range filepath.SplitList(os.Getenv(EnvTemps)) {
+		if within(place, dir) {
+			return fault.New(fault.Invalid, "%s is lost when this job ends, which has a %s for itself (--isolate of the node): name a bucket, or a folder outside of it on a file system that the nodes share", place, dir)
+		}
+	}
 	if bucket, _, err := blobio.Split(place); err == nil && strings.HasPrefix(bucket, "mem://") {
 		return fault.New(fault.Invalid, "%s is in the memory of one process, and is lost when it ends: name a folder, or a bucket such as s3://bucket/out/", place)
 	}

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -127,5 +129,30 @@ sink: {parquet: {path: y, row_group_bytes: 8MiB, page_bytes: 65536, target_size:
 	c, p := s.Source.CSV, s.Sink.Parquet
 	if c.SplitBytes != 64<<10 || c.SampleBytes != 1_500_000 || p.RowGroupBytes != 8<<20 || p.PageBytes != 65536 || p.TargetSize != 1<<30 {
 		t.Errorf("%+v %+v", c, p)
+	}
+}
+
+// Folders that go with a job are no places to write to.
+func TestFoldersOfAJob(t *testing.T) {
+	t.Setenv(EnvTemps, "/tmp:/var/tmp")
+	for place, lost := range map[string]bool{
+		"/tmp": true, "/tmp/out/": true, "/srv/../tmp/x": true, "file:///var/tmp/x": true,
+		"/tmpx/out": false, "/srv/tmp/": false, "out/tmp": false, "s3://tmp/out": false, "": false,
+	} {
+		if err := Lasting(place); (err != nil) != lost {
+			t.Errorf("%q: %v", place, err)
+		}
+	}
+}
+
+// A variable that was there where a job was submitted, and is not on its node, is named with what sends it along.
+func TestVariablesOfAJob(t *testing.T) {
+	t.Setenv("PENSTOCK_JOB", "j1")
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\nname: ${env:PENSTOCK_NO_SUCH}\nsource: {range: {n: 1}}\nsink: {count: {}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file, nil, Trust{}); err == nil || !strings.Contains(err.Error(), "--env PENSTOCK_NO_SUCH") {
+		t.Error(err)
 	}
 }

@@ -159,6 +159,9 @@ func (c *checker) refer(n *yaml.Node, kind, name string) string {
 		var set bool
 		if v, set = os.LookupEnv(name); !set {
 			err = fmt.Errorf("environment variable %s is not set", name)
+			if os.Getenv("PENSTOCK_JOB") != "" { // it was where the job was submitted
+				err = fmt.Errorf("environment variable %s is not set on this node: submit the job with --env %[1]s, or --secret %[1]s", name)
+			}
 		}
 	} else if b, e := readSmall(name); e != nil {
 		err = fmt.Errorf("reference to a file: %w", e)

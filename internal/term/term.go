@@ -1,10 +1,10 @@
 // Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a
 // terminal only prints it: it moves no cursor, sets no title or clipboard, reorders and hides nothing.
 //
-// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), a newline and
-// a tab. Everything else, control characters of C0 and C1, bidirectional and other format characters,
-// and bytes that are not UTF-8, is written as an escape that people can read: \x1b, \u202e, \xff. A
-// carriage return becomes a newline.
+// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), joiners in
+// emoji and in scripts that have them, a newline and a tab. Everything else, control characters of C0
+// and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written as an
+// escape that people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
 //
 // Programs print through Out and Err, which let nothing else through.
 package term
@@ -17,6 +17,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/penstock-data/penstock/internal/cell"
 )
 
 // Clean returns a text of one or more lines as it may be printed.
@@ -25,6 +27,7 @@ func Clean(s string) string {
 		return s
 	}
 	var b strings.Builder
+	var before rune
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
@@ -32,12 +35,12 @@ func Clean(s string) string {
 			if i+1 >= len(s) || s[i+1] != '\n' {
 				b.WriteByte('\n')
 			}
-		case r == '\n' || r == '\t' || prints(r, n):
+		case r == '\n' || r == '\t' || prints(before, r, n):
 			b.WriteString(s[i : i+n])
 		default:
 			escape(&b, s[i:i+n], r)
 		}
-		i += n
+		i, before = i+n, r
 	}
 	return b.String()
 }
@@ -48,17 +51,18 @@ func Line(s string) string {
 		return s
 	}
 	var b strings.Builder
+	var before rune
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':
 			b.WriteByte(' ')
-		case prints(r, n):
+		case prints(before, r, n):
 			b.WriteString(s[i : i+n])
 		default:
 			escape(&b, s[i:i+n], r)
 		}
-		i += n
+		i, before = i+n, r
 	}
 	return b.String()
 }
@@ -83,12 +87,13 @@ func JSON(b []byte) []byte {
 		return b
 	}
 	var out strings.Builder
+	var before rune
 	for s := string(b); len(s) > 0; {
 		r, n := utf8.DecodeRuneInString(s)
 		switch {
 		case r == '\r': // between values
 			out.WriteByte(' ')
-		case r == '\n' || r == '\t' || prints(r, n):
+		case r == '\n' || r == '\t' || prints(before, r, n):
 			out.WriteString(s[:n])
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)
@@ -96,13 +101,16 @@ func JSON(b []byte) []byte {
 		default:
 			fmt.Fprintf(&out, `\u%04x`, r)
 		}
-		s = s[n:]
+		s, before = s[n:], r
 	}
 	return []byte(out.String())
 }
 
 // clean reports that s prints as it is.
-func clean(s string, lines bool) bool {
+func clean(s string, lines bool) bool { return cleanBehind(0, s, lines) }
+
+// cleanBehind is clean of what follows a rune.
+func cleanBehind(before rune, s string, lines bool) bool {
 	for i, r := range s {
 		switch {
 		case r >= ' ' && r < 0x7f:
@@ -114,19 +122,20 @@ func clean(s string, lines bool) bool {
 			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
 				return false
 			}
-		case !prints(r, 0):
+		case !prints(before, r, 0):
 			return false
 		}
+		before = r
 	}
 	return true
 }
 
-// prints reports that a rune of n bytes prints.
-func prints(r rune, n int) bool {
+// prints reports that a rune of n bytes prints behind another.
+func prints(before, r rune, n int) bool {
 	if r == utf8.RuneError && n == 1 {
 		return false
 	}
-	return r >= ' ' && r < 0x7f || r >= 0xa0 && unicode.IsGraphic(r)
+	return r >= ' ' && r < 0x7f || r >= 0xa0 && (unicode.IsGraphic(r) || cell.Joins(before, r))
 }
 
 func escape(b *strings.Builder, raw string, r rune) {
@@ -152,6 +161,7 @@ type Writer struct {
 	held   []byte // the begin of a rune or of a sequence
 	lit    bool   // a colour is on
 	cr     bool   // the last byte was a carriage return, which is a newline already
+	before rune   // the last one
 }
 
 // NewWriter returns a Writer to w. Colors says whether colours pass.
@@ -167,7 +177,10 @@ func (t *Writer) Write(p []byte) (int, error) { return len(p), t.write(p, false)
 func (t *Writer) Flush() error { return t.write(nil, true) }
 
 func (t *Writer) write(p []byte, all bool) error {
-	if !all && len(t.held) == 0 && !t.cr && !t.lit && clean(string(p), true) {
+	if !all && len(t.held) == 0 && !t.cr && !t.lit && cleanBehind(t.before, string(p), true) {
+		if len(p) > 0 {
+			t.before, _ = utf8.DecodeLastRune(p)
+		}
 		_, err := t.w.Write(p)
 		return err
 	}
@@ -201,12 +214,12 @@ func (t *Writer) write(p []byte, all bool) error {
 				b.WriteString(s[:k])
 				t.lit = true
 			}
-		case r == '\t' || prints(r, n):
+		case r == '\t' || prints(t.before, r, n):
 			b.WriteString(s[:n])
 		default:
 			escape(&b, s[:n], r)
 		}
-		s = s[n:]
+		s, t.before = s[n:], r
 	}
 	if s != "" {
 		t.held = []byte(s)

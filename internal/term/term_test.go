@@ -23,6 +23,9 @@ func TestClean(t *testing.T) {
 		"\x7f\x00\x08":           `\x7f\x00\x08`,
 		"\ufffd\xff":             "\ufffd" + `\xff`,
 		"\u2028\U000e0041":       `\u2028\U000e0041`,
+		"👩\u200d👩🏽\u200d🚀 ❤\ufe0f\u200d🔥 می\u200cخواهم क्\u200dष": "👩\u200d👩🏽\u200d🚀 ❤\ufe0f\u200d🔥 می\u200cخواهم क्\u200dष",
+		"pay\u200dload \u200cx é\u200dи\u200c中\u200d":             `pay\u200dload \u200cx é\u200dи\u200c中\u200d`,
+		"👩\u200d\u200d\u200b": "👩\u200d" + `\u200d\u200b`,
 	} {
 		if got := Clean(in); got != want {
 			t.Errorf("Clean(%q) = %q, want %q", in, got, want)

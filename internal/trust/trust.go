@@ -1,4 +1,4 @@
-// Package trust says whether a file is this user's own: written by this user or by root, where no other user may write. What acts on a file's content
+// Package trust says whether a file is this user's own: of this user or of root, where not every user may write. Members of a group that may are the user's own choice. What acts on a file's content
 // (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
 //
 // A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
@@ -76,10 +76,10 @@ func judge(fi os.FileInfo, path string, folder bool) error {
 		return nil
 	}
 	if m.Perm()&0o002 != 0 {
-		return fault.New(fault.Denied, "every user may write to it (mode %v)", m.Perm()).At(fault.Place{File: path})
+		return fault.New(fault.Denied, "every user may write to it (mode %04o; chmod o-w takes that away)", m.Perm()).At(fault.Place{File: path})
 	}
 	if name, ok := othersGroup(fi); ok && m.Perm()&0o020 != 0 {
-		return fault.New(fault.Denied, "every user of group %s may write to it (mode %v)", name, m.Perm()).At(fault.Place{File: path})
+		return fault.New(fault.Denied, "every user of group %s may write to it (mode %04o; chmod g-w takes that away)", name, m.Perm()).At(fault.Place{File: path})
 	}
 	return nil
 }

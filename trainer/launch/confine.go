@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -18,7 +19,9 @@ type Confine struct {
 	HideProcesses bool
 }
 
-// temps are the folders that all users of a machine share.
+// Temps are the folders that all users of a machine share, and that are others where Confine.Temp is set.
+func Temps() []string { return slices.Clone(temps) }
+
 var temps = []string{"/tmp", "/var/tmp"}
 
 // sees says why processes will not find a program that is there.

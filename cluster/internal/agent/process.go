@@ -411,7 +411,10 @@ func (p *process) env(tmp string) []string {
 	maps.Copy(env, p.start.GetEnv())
 	env["TMPDIR"] = tmp
 	if p.a.Jobs.temp {
-		env["TMPDIR"] = "/tmp" // which is the same, by a path that is short and known
+		env["TMPDIR"] = "/tmp"                                // which is the same, by a path that is short and known
+		if argv := p.start.GetArgv(); argv[0] == "penstock" { // another program may use what penstock writes there
+			env["PENSTOCK_JOB_TEMPS"] = strings.Join(launch.Temps(), string(filepath.ListSeparator))
+		}
 	}
 	if len(p.a.Inventory.GetDevices()) > 0 {
 		var visible []string
