@@ -1,4 +1,4 @@
-// Package trust says whether a file is this user's own: of this user or of root, where not every user may write. Members of a group that may are the user's own choice. What acts on a file's content
+// Package trust says whether a file is this user's own: of this user or of root, where no other user may write. What acts on a file's content
 // (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
 //
 // A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
