@@ -279,8 +279,8 @@ def test_bad_rings(tmp_path: Path) -> None:
     for ring, claim, text in (
         (Ring(4096, fcntl.F_SEAL_SEAL), 4096, "may shrink"),
         (Ring(4096), 8192, "has less"),
-        (Ring(4096), 0, "no shared memory"),
-        (Ring(4096), 1 << 70, "no shared memory"),
+        (Ring(4096), 0, "no welcome"),
+        (Ring(4096), 1 << 70, "no welcome"),
     ):
         with Fake(tmp_path, lambda p: p.welcome(ring, ring=claim)) as f, pytest.raises(penstock.Error, match=text):  # noqa: B023
             penstock.connect(f.path, wait=0)

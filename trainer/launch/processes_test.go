@@ -42,7 +42,7 @@ func TestExits(t *testing.T) {
 	if tail := strings.Join(got[1].Tail, "|"); tail != "one|two" && tail != "two|one" {
 		t.Errorf("tail %q", tail)
 	}
-	if tail := strings.Join(got[4].Tail, "|"); tail != "bad\ufffd" {
+	if tail := strings.Join(got[4].Tail, "|"); tail != `bad\xff` {
 		t.Errorf("tail %q", tail)
 	}
 	if after := fds(t); after != before {
