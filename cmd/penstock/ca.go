@@ -137,7 +137,7 @@ Nodes that have none by then are named, and join again. ` + whichCluster + "\n\n
 				_, err := fmt.Fprintf(out, "authority %s signs from now on\nwhen no node and no token that you need is left with the one before (penstock ca status): penstock ca finish\n", as[0].Pin)
 				return err
 			}
-			if as, err = moved(cmd.Context(), client, wait); err != nil {
+			if _, err = moved(cmd.Context(), client, wait); err != nil {
 				return err
 			}
 			if as, err = client.FinishAuthority(cmd.Context(), true); err != nil {

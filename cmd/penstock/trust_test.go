@@ -148,8 +148,7 @@ func TestForeignSpec(t *testing.T) {
 		}
 		return file
 	}
-	local, remote := spec("{csv: {paths: [examples/data/flights/]}}"), spec("{text: {paths: ['s3://b/k?use_path_style=true']}}")
-	local = spec("{range: {n: 10}}")
+	local, remote := spec("{range: {n: 10}}"), spec("{text: {paths: ['s3://b/k?use_path_style=true']}}")
 	reference := spec("{text: {paths: ['/x/${env:DB_PASSWORD}']}}")
 	for _, file := range []string{local, remote, reference} {
 		for _, c := range runs {
