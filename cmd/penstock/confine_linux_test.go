@@ -190,7 +190,7 @@ func gets(got map[string]string) (names []string) {
 // A job gets neither the secrets of its agent nor, with a user of its own, anything else that is the agent's.
 func TestJobAttacks(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("skipped: only root runs jobs as another user")
+		memtest.Skip(t, "only root runs jobs as another user")
 	}
 	for name, x := range map[string]struct {
 		uid  uint32
@@ -236,14 +236,14 @@ func TestJobAttacks(t *testing.T) {
 func mayMount(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt").CombinedOutput(); err != nil {
-		t.Skipf("skipped: root may not mount here: %s", out)
+		memtest.Skip(t, "root may not mount here: %s", out)
 	}
 }
 
 // Nodes whose jobs have a user of their own run jobs on several nodes as any, keep the log, and end all that they have started. Their tokens are not seen in lists of processes.
 func TestJobUserOfNodes(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("skipped: only root runs jobs as another user")
+		memtest.Skip(t, "only root runs jobs as another user")
 	}
 	c := newTestCluster(t)
 	bin := publicProgram(t, publicDir(t))
@@ -290,7 +290,7 @@ func TestJobUserOfNodes(t *testing.T) {
 // What a job writes to a /tmp of its own is lost with it: it is refused in place of an exit code 0. Scratch of a program that is a job stays possible.
 func TestOutputInOwnTemp(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("skipped: only root runs jobs as another user")
+		memtest.Skip(t, "only root runs jobs as another user")
 	}
 	mayMount(t)
 	c := newTestCluster(t)

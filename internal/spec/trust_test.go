@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mask"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // What a spec is not trusted with is refused where it would be run, and left out where it is looked at.
@@ -120,7 +121,7 @@ func TestForeignFiles(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 {
-		t.Skip("skipped: files of another user, which only root can make")
+		memtest.Skip(t, "files of another user, which only root can make")
 	}
 	if err := os.Chown(main, 12345, -1); err != nil {
 		t.Fatal(err)

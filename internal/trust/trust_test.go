@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 func TestFile(t *testing.T) {
@@ -61,7 +62,7 @@ func TestFile(t *testing.T) {
 		t.Error(err)
 	}
 	if os.Getuid() != 0 {
-		t.Skip("skipped: files of another user, which only root can make")
+		memtest.Skip(t, "files of another user, which only root can make")
 	}
 	if err := os.Chown(name, 12345, -1); err != nil {
 		t.Fatal(err)

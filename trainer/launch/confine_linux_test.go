@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // confined is what sh prints, in a folder of nobody's, where it is confined so.
@@ -46,7 +47,7 @@ func TestNoNewPrivileges(t *testing.T) {
 // Another user, with groups of his own, who sees no processes of others, and has a /tmp for himself.
 func TestConfine(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: only root starts processes as another user")
+		memtest.Skip(t, "only root starts processes as another user")
 	}
 	dir := t.TempDir()
 	temp, kept, file := filepath.Join(dir, "temp"), filepath.Join(dir, "kept"), filepath.Join(dir, "file")
@@ -67,7 +68,7 @@ func TestConfine(t *testing.T) {
 	}
 	c.Temp, c.Keep, c.HideProcesses = temp, []string{kept, file, "/etc"}, true
 	if err := c.Try(); err != nil {
-		t.Skipf("skipped: root may not mount here: %v", err)
+		memtest.Skip(t, "root may not mount here: %v", err)
 	}
 	seen := fmt.Sprintf("%s/seen-%d", os.TempDir(), os.Getpid())
 	if err := os.WriteFile(seen, nil, 0o666); err != nil {
@@ -144,6 +145,6 @@ func TestConfineSparesOthers(t *testing.T) {
 		}
 	}
 	if !said.Load() {
-		t.Skip("skipped: this kernel does not say which children a thread has (CONFIG_PROC_CHILDREN)")
+		memtest.Skip(t, "this kernel does not say which children a thread has (CONFIG_PROC_CHILDREN)")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // edit replaces text in a record of a run that is a folder.
@@ -298,7 +299,7 @@ func TestForeignCache(t *testing.T) {
 		t.Error(left)
 	}
 	if os.Getuid() != 0 {
-		t.Skip("skipped: a folder of another user, which only root can make")
+		memtest.Skip(t, "a folder of another user, which only root can make")
 	}
 	cache = filepath.Join(top, "e")
 	chmod(filepath.Join(cache, own), 0o700)

@@ -13,13 +13,14 @@ import (
 	"github.com/penstock-data/penstock/cluster/gang"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 )
 
 // confine has jobs run as nobody.
 func confine(t *testing.T, isolate string) Confined {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: only root runs jobs as another user")
+		memtest.Skip(t, "only root runs jobs as another user")
 	}
 	public, err := os.MkdirTemp("", "penstock-confine-")
 	if err != nil {
