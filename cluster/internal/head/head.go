@@ -373,19 +373,8 @@ func (h *Head) load(ctx context.Context) (revision int64, err error) {
 			return 0, err
 		}
 	}
-	admitted := h.admitted()
-	for _, id := range sortedIDs(h.held) {
-		r := h.jobs[id]
-		if h.waitsFor(r.Value.By, admitted) != "" {
-			continue
-		}
-		for _, k := range r.Value.By.keys() {
-			admitted[k]++
-		}
-		delete(h.held, id)
-		if err := h.step(core.Event{Kind: core.LoadJob, Spec: r.Value.spec(id), Record: r.Value.Record}); err != nil {
-			return 0, err
-		}
+	if err := h.admitHeld(core.LoadJob); err != nil {
+		return 0, err
 	}
 	for _, r := range nodes { // whose lease ended while no head was there
 		if h.live[r.ID] == nil {
@@ -418,7 +407,7 @@ func (h *Head) loop() {
 			return
 		}
 		if h.freed {
-			_ = h.admitHeld() // likewise
+			_ = h.admitHeld(core.Submit) // likewise
 		}
 	}
 }

@@ -219,8 +219,9 @@ func (h *Head) admit(r *records.Record[jobRecord]) error {
 	return h.step(core.Event{Kind: core.Submit, Spec: r.Value.spec(r.ID)})
 }
 
-// admitHeld gives the machine the jobs that were held and need not be any more, the oldest first.
-func (h *Head) admitHeld() error {
+// admitHeld gives the machine the jobs that are held and need not be, the oldest first, by Submit or
+// LoadJob.
+func (h *Head) admitHeld(by core.EventKind) error {
 	if h.freed = false; len(h.held) == 0 {
 		return nil
 	}
@@ -234,7 +235,7 @@ func (h *Head) admitHeld() error {
 			admitted[k]++
 		}
 		delete(h.held, id)
-		if err := h.step(core.Event{Kind: core.Submit, Spec: r.Value.spec(id)}); err != nil {
+		if err := h.step(core.Event{Kind: by, Spec: r.Value.spec(id), Record: r.Value.Record}); err != nil {
 			return err
 		}
 	}
@@ -317,7 +318,7 @@ func (c controlServer) SetQuota(ctx context.Context, q *pb.Quota) (*pb.Empty, er
 			return err
 		}
 		h.quotas[k] = &r
-		return h.admitHeld()
+		return h.admitHeld(core.Submit)
 	})
 }
 
@@ -395,6 +396,6 @@ func (c controlServer) RemoveQuota(ctx context.Context, q *pb.QuotaName) (*pb.Em
 			return err
 		}
 		delete(h.quotas, k)
-		return h.admitHeld()
+		return h.admitHeld(core.Submit)
 	})
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/memtest"
 	"google.golang.org/grpc"
 )
 
 // until waits for what is so.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it does not come to this: %s", what)
-		}
+	if !memtest.Poll(20*time.Second, is) {
+		t.Fatalf("it does not come to this: %s", what)
 	}
 }
 
