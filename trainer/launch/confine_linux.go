@@ -16,21 +16,23 @@ import (
 
 // Try is why processes could not be confined so; nil: they can.
 func (c Confine) Try() error {
-	done := make(chan error, 1)
-	go c.try(done)
-	return <-done
+	return OnThread(c.enter)
 }
 
-func (c Confine) try(done chan<- error) {
-	runtime.LockOSThread()
-	if hasChildren() {
-		defer runtime.UnlockOSThread()
-		tried := make(chan error, 1)
-		go c.try(tried)
-		done <- <-tried
-		return
-	}
-	done <- c.enter() // the thread stays locked: it ends with the goroutine
+// OnThread runs f on a thread that ends with it, so that nothing else runs with what f has changed of
+// it: its user, its mounts.
+func OnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if hasChildren() { // it must not end: another one does this
+			defer runtime.UnlockOSThread()
+			done <- OnThread(f)
+			return
+		}
+		done <- f() // the thread stays locked: it ends with the goroutine
+	}()
+	return <-done
 }
 
 // hasChildren says that this thread has started processes that live. Such a thread must not end: the kernel

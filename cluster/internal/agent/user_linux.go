@@ -3,13 +3,13 @@ package agent
 import (
 	"os"
 	"os/user"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/trainer/launch"
 )
 
 // wanted are the capabilities that running jobs as another user takes: to start them, to give and take files, to watch and to end them.
@@ -81,30 +81,25 @@ func lacking() (names []string) {
 
 // as runs f on a thread whose rights to files are the user's.
 func (u *jobUser) as(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		done <- func() error {
-			groups := []int{int(u.GID)}
-			for _, g := range u.Groups {
-				groups = append(groups, int(g))
+	return launch.OnThread(func() error {
+		groups := []int{int(u.GID)}
+		for _, g := range u.Groups {
+			groups = append(groups, int(g))
+		}
+		if err := unix.Setgroups(groups); err != nil { // of this thread, as what follows
+			return fault.New(fault.Denied, "the rights of user %s: %w", u, err)
+		}
+		for _, set := range []struct {
+			id int
+			do func(int) (int, error)
+		}{{int(u.GID), unix.SetfsgidRetGid}, {int(u.UID), unix.SetfsuidRetUid}} {
+			_, _ = set.do(set.id) // it returns what it was before, and no error
+			if now, err := set.do(-1); err != nil || now != set.id {
+				return fault.New(fault.Denied, "the kernel does not let this process have the rights of user %s", u)
 			}
-			if err := unix.Setgroups(groups); err != nil { // of this thread, as what follows
-				return fault.New(fault.Denied, "the rights of user %s: %w", u, err)
-			}
-			for _, set := range []struct {
-				id int
-				do func(int) (int, error)
-			}{{int(u.GID), unix.SetfsgidRetGid}, {int(u.UID), unix.SetfsuidRetUid}} {
-				_, _ = set.do(set.id) // it says what it was before, and no more
-				if now, err := set.do(-1); err != nil || now != set.id {
-					return fault.New(fault.Denied, "the kernel does not let this process have the rights of user %s", u)
-				}
-			}
-			return f()
-		}()
-	}()
-	return <-done
+		}
+		return f()
+	})
 }
 
 // reaches is why the user cannot enter a folder, or run a program; nil: it can.

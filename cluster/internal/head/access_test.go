@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
@@ -379,7 +381,7 @@ func TestOneTokenLeavesRoom(t *testing.T) {
 // Who submits and stops again and again is slowed down, and pushes out how his own jobs ended, not
 // those of others.
 func TestSubmitAndStopAgain(t *testing.T) {
-	h := &Head{rates: map[string]rate{}}
+	h := &Head{rates: map[string]*rate.Limiter{}}
 	now := time.Now()
 	eve := by{Owner: "eve"}
 	n := 0

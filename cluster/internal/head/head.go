@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
@@ -83,19 +84,19 @@ type Head struct {
 	jobs     map[string]*records.Record[jobRecord]
 	past     past
 	quotas   map[quotaKey]*records.Record[quotaRecord]
-	held     map[string]bool // jobs that the machine does not have yet, as quotas say
-	freed    bool            // a job has ended since those were looked at
-	rates    map[string]rate // at which owners submit
+	held     map[string]bool          // jobs that the machine does not have yet, as quotas say
+	freed    bool                     // a job has ended since those were looked at
+	rates    map[string]*rate.Limiter // at which owners submit
 	sessions map[string]*session
 	looked   time.Time // at the clock
 	excused  time.Time // until then leases that end are given again
 	secrets  map[string]map[string]string
 	used     map[string]*pb.Resources // as agents measured last
 	seen     map[string]time.Time
-	changed  chan struct{}       // closed at the next change
-	meetings map[string]*meeting // of jobs on several nodes whose processes may run
-	attached map[string]attached // nodes, lately
-	watchers int                 // that follow
+	changed  chan struct{}            // closed at the next change
+	meetings map[string]*meeting      // of jobs on several nodes whose processes may run
+	attached map[string]*rate.Limiter // at which nodes attach
+	watchers int                      // that follow
 	stopping bool
 
 	final chan struct{} // closed when the nodes of a cluster that is stopped have ended, or had their time: watchers get that state, and no other
@@ -137,7 +138,7 @@ func Start(ctx context.Context, cfg Config) (h *Head, err error) {
 	}
 	h = &Head{cfg: cfg, log: cfg.Log, looked: time.Now(), posts: make(chan func()), began: time.Now(), nodes: map[string]*records.Record[nodeRecord]{}, live: map[string]*records.Record[liveRecord]{},
 		jobs: map[string]*records.Record[jobRecord]{}, sessions: map[string]*session{}, secrets: map[string]map[string]string{}, used: map[string]*pb.Resources{}, seen: map[string]time.Time{},
-		changed: make(chan struct{}), meetings: map[string]*meeting{}, quotas: map[quotaKey]*records.Record[quotaRecord]{}, held: map[string]bool{}, rates: map[string]rate{}, attached: map[string]attached{}, final: make(chan struct{})}
+		changed: make(chan struct{}), meetings: map[string]*meeting{}, quotas: map[quotaKey]*records.Record[quotaRecord]{}, held: map[string]bool{}, rates: map[string]*rate.Limiter{}, attached: map[string]*rate.Limiter{}, final: make(chan struct{})}
 	h.core.Life = strings.ToLower(rand.Text())[:10]
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	started := context.AfterFunc(ctx, func() { h.fail(fault.WithCode(fault.Canceled, context.Cause(ctx))) }) // also what waits for the store

@@ -103,10 +103,10 @@ func (h *Head) state(p rpc.Peer) *pb.Cluster {
 		}
 	}
 	if len(h.held) > 0 {
-		admitted := h.admitted()
+		of := h.counted()
 		for _, job := range sortedIDs(h.held) {
 			if r := h.jobs[job]; sees(p, r.Value.By.Project) {
-				c.Waiting = append(c.Waiting, &pb.Waiting{Job: job, Why: h.waitsFor(r.Value.By, admitted), SinceUnixNanos: nanos(r.Value.Submitted)})
+				c.Waiting = append(c.Waiting, &pb.Waiting{Job: job, Why: h.waitsFor(r.Value.By, of), SinceUnixNanos: nanos(r.Value.Submitted)})
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/packs"
@@ -101,42 +103,36 @@ func (b by) keys() (ks []quotaKey) {
 	return ks
 }
 
-// of says whether the quotas of k count for what b submits.
-func (b by) of(k quotaKey) bool {
-	if k.kind == ofOwner {
-		return !b.Free && b.Owner == k.name
-	}
-	return b.Project == k.name
-}
-
 // raise says who can raise a quota, and how.
 func (k quotaKey) raise(flag string) string {
 	return fmt.Sprintf("wait, stop some, or have an administrator raise it: penstock %s set %s --%s N", k.kind, k.name, flag)
 }
 
-// jobsOf are how many jobs wait, and run, of an owner or a project: those that the machine looks
-// for nodes for run.
-func (h *Head) jobsOf(k quotaKey) (waiting, running int64) {
-	for id, r := range h.jobs {
-		switch v := &r.Value; {
-		case v.Record.State.Over() || !v.By.of(k):
-		case h.held[id] || len(v.Record.Placed) == 0:
-			waiting++
-		default:
-			running++
-		}
-	}
-	return waiting, running
+// used are the jobs of an owner or a project that are not over.
+type used struct {
+	waiting, running int64 // running: on nodes
+	admitted         int64 // given to the machine
 }
 
-// admitted is how many jobs are given to the machine, and not over, of whom.
-func (h *Head) admitted() map[quotaKey]int64 {
-	of := map[quotaKey]int64{}
+// counted are the jobs, by whose quotas count for them.
+func (h *Head) counted() map[quotaKey]used {
+	of := map[quotaKey]used{}
 	for id, r := range h.jobs {
-		if !r.Value.Record.State.Over() && !h.held[id] {
-			for _, k := range r.Value.By.keys() {
-				of[k]++
+		v := &r.Value
+		if v.Record.State.Over() {
+			continue
+		}
+		for _, k := range v.By.keys() {
+			u := of[k]
+			if len(v.Record.Placed) == 0 {
+				u.waiting++
+			} else {
+				u.running++
 			}
+			if !h.held[id] {
+				u.admitted++
+			}
+			of[k] = u
 		}
 	}
 	return of
@@ -159,20 +155,13 @@ func (h *Head) mayWait(b by) error {
 	if !b.Free && own >= mostShare {
 		return fault.New(fault.Exhausted, "%d jobs of %s wait or run: one owner has half of what a cluster has, at most: wait, or stop some", own, b.Owner)
 	}
+	of := h.counted()
 	for _, k := range b.keys() {
-		if most := h.limits(k).waiting; most < mostJobs {
-			if waiting, _ := h.jobsOf(k); waiting >= most {
-				return fault.New(fault.Exhausted, "%d jobs of %s wait, of %d (jobs-waiting): %s", waiting, k, most, k.raise("jobs-waiting"))
-			}
+		if most := h.limits(k).waiting; of[k].waiting >= most {
+			return fault.New(fault.Exhausted, "%d jobs of %s wait, of %d (jobs-waiting): %s", of[k].waiting, k, most, k.raise("jobs-waiting"))
 		}
 	}
 	return nil
-}
-
-// rate is how fast an owner submits.
-type rate struct {
-	n  float64
-	at time.Time
 }
 
 // mayHurry is an error where b submits too fast: each submission is several writes of the store.
@@ -180,29 +169,23 @@ func (h *Head) mayHurry(b by, now time.Time) error {
 	if b.Free {
 		return nil
 	}
-	r := h.rates[b.Owner]
-	r.n = max(0, r.n-now.Sub(r.at).Seconds()*submitsPerSecond)
-	r.at = now
-	if r.n+1 > submitsAtOnce {
+	l := h.rates[b.Owner]
+	if l == nil {
+		maps.DeleteFunc(h.rates, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= submitsAtOnce }) // as none
+		l = rate.NewLimiter(submitsPerSecond, submitsAtOnce)
+		h.rates[b.Owner] = l
+	}
+	if !l.AllowN(now, 1) {
 		return fault.New(fault.Exhausted, "%s submits faster than %d jobs a second: go on more slowly", b.Owner, submitsPerSecond)
 	}
-	r.n++
-	if len(h.rates) > mostTokens { // those of long ago are as none
-		maps.DeleteFunc(h.rates, func(_ string, r rate) bool {
-			return now.Sub(r.at).Seconds()*submitsPerSecond > r.n
-		})
-	}
-	h.rates[b.Owner] = r
 	return nil
 }
 
-// waitsFor says for which quota a job cannot run beside those that are admitted; "": for none.
-func (h *Head) waitsFor(b by, admitted map[quotaKey]int64) string {
+// waitsFor says for which quota a job cannot run beside the others; "": for none.
+func (h *Head) waitsFor(b by, of map[quotaKey]used) string {
 	for _, k := range b.keys() {
-		if most := h.limits(k).running; most < mostJobs {
-			if n := admitted[k]; n >= most {
-				return fmt.Sprintf("%d of %d jobs of %s run (jobs-running): an administrator can raise it: penstock %s set %s --jobs-running N", n, most, k, k.kind, k.name)
-			}
+		if n, most := of[k].admitted, h.limits(k).running; n >= most {
+			return fmt.Sprintf("%d of %d jobs of %s run (jobs-running): an administrator can raise it: penstock %s set %s --jobs-running N", n, most, k, k.kind, k.name)
 		}
 	}
 	return ""
@@ -211,7 +194,7 @@ func (h *Head) waitsFor(b by, admitted map[quotaKey]int64) string {
 // admit gives a job that is on record to the machine, or holds it until its quotas allow that.
 func (h *Head) admit(r *records.Record[jobRecord]) error {
 	h.held[r.ID] = true // it is none of those that run
-	if h.waitsFor(r.Value.By, h.admitted()) != "" {
+	if h.waitsFor(r.Value.By, h.counted()) != "" {
 		h.change()
 		return nil
 	}
@@ -225,14 +208,16 @@ func (h *Head) admitHeld(by core.EventKind) error {
 	if h.freed = false; len(h.held) == 0 {
 		return nil
 	}
-	admitted := h.admitted()
+	of := h.counted()
 	for _, id := range sortedIDs(h.held) {
 		r := h.jobs[id]
-		if h.waitsFor(r.Value.By, admitted) != "" {
+		if h.waitsFor(r.Value.By, of) != "" {
 			continue
 		}
 		for _, k := range r.Value.By.keys() {
-			admitted[k]++
+			u := of[k]
+			u.admitted++
+			of[k] = u
 		}
 		delete(h.held, id)
 		if err := h.step(core.Event{Kind: by, Spec: r.Value.spec(id), Record: r.Value.Record}); err != nil {
@@ -340,29 +325,11 @@ func (c controlServer) ListQuotas(ctx context.Context, _ *pb.Empty) (*pb.Quotas,
 	h := c.h
 	list := &pb.Quotas{}
 	err := h.do(ctx, func() error {
-		type used struct{ waiting, running int64 }
-		of := map[quotaKey]*used{}
-		for id, r := range h.jobs { // once, of all
-			for _, k := range r.Value.By.keys() {
-				u := of[k]
-				if u == nil {
-					u = &used{}
-					of[k] = u
-				}
-				switch v := &r.Value; {
-				case v.Record.State.Over():
-				case h.held[id] || len(v.Record.Placed) == 0:
-					u.waiting++
-				default:
-					u.running++
-				}
-			}
-		}
+		of := h.counted()
 		for _, k := range slices.SortedFunc(maps.Keys(h.quotas), func(a, b quotaKey) int { return cmp.Compare(a.id(), b.id()) }) {
 			v := h.quotas[k].Value
-			u := cmp.Or(of[k], &used{})
 			list.Quotas = append(list.Quotas, &pb.Quota{Name: &pb.QuotaName{Kind: k.kind, Name: k.name}, JobsWaiting: v.Waiting, JobsRunning: v.Running, PackBytes: v.Packs, LogBytes: v.Logs,
-				Waiting: u.waiting, Running: u.running, Packed: h.packs.Bytes(k.id())})
+				Waiting: of[k].waiting, Running: of[k].running, Packed: h.packs.Bytes(k.id())})
 		}
 		return nil
 	})
@@ -383,8 +350,8 @@ func (c controlServer) RemoveQuota(ctx context.Context, q *pb.QuotaName) (*pb.Em
 			return fault.New(fault.NotFound, "there is no %s (see penstock %s list)", k, k.kind)
 		}
 		if k.kind == ofProject {
-			if waiting, running := h.jobsOf(k); waiting+running > 0 {
-				return fault.New(fault.Exists, "%d jobs of %s are not over: stop them first (penstock jobs)", waiting+running, k)
+			if u := h.counted()[k]; u.waiting+u.running > 0 {
+				return fault.New(fault.Exists, "%d jobs of %s are not over: stop them first (penstock jobs)", u.waiting+u.running, k)
 			}
 			for _, t := range h.tokens.list() {
 				if v := t.Value; v.Kind == pki.Access && v.Project == k.name && !v.Revoked && (v.Ends.IsZero() || time.Now().Before(v.Ends)) {

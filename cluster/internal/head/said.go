@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-data/penstock/cluster/internal/core"
@@ -104,24 +105,15 @@ func checkHello(node string, hello *pb.Hello) error {
 	return nil
 }
 
-// attached is how often a node attached lately.
-type attached struct {
-	n  float64
-	at time.Time
-}
-
 // attaches counts a session that begins, and refuses one of a node that begins too many. Part of
 // the loop.
 func (h *Head) attaches(node string) error {
-	a := h.attached[node]
-	now := time.Now()
-	a.n = max(0, a.n-attachesPerSecond*now.Sub(a.at).Seconds())
-	a.at = now
-	if a.n > mostAttaches-1 {
+	if h.attached[node] == nil {
+		h.attached[node] = rate.NewLimiter(attachesPerSecond, mostAttaches)
+	}
+	if !h.attached[node].Allow() {
 		return fault.New(fault.Unavailable, "node %s attaches again and again: wait a few seconds", node)
 	}
-	a.n++
-	h.attached[node] = a
 	return nil
 }
 

@@ -304,9 +304,9 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 			waits[jobOf(w.Demand)] = w.Why
 		}
 		if len(h.held) > 0 {
-			admitted := h.admitted()
+			of := h.counted()
 			for id := range h.held {
-				waits[id] = h.waitsFor(h.jobs[id].Value.By, admitted)
+				waits[id] = h.waitsFor(h.jobs[id].Value.By, of)
 			}
 		}
 		ids := q.GetJobs()
