@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 )
 
-// Authority is one that the cluster believes, or that tokens name. Its key signs the certificates of
-// the head, of nodes and of processes (docs/cluster.md, "Rotating the authority").
+// Authority is one that the cluster believes, or that tokens name. Its key signs the certificates
+// of the head, of nodes and of processes (docs/cluster.md, "Rotating the authority").
 type Authority struct {
 	Pin    string    // SHA-256 of its certificate, as tokens have it
 	State  string    // issues; ends: it is being replaced; replaced: believed no more, and tokens name it
@@ -30,9 +30,10 @@ func (c *Client) RotateAuthority(ctx context.Context) ([]Authority, error) {
 	return authoritiesOf(c.c.RotateAuthority(ctx, &pb.Empty{}))
 }
 
-// FinishAuthority ends what RotateAuthority began: the authority before is believed no more, nor are
-// certificates of it and tokens that name it. Where nodes have such certificates it is refused, with
-// their names, unless force is set: they join again. It returns how the authorities stood before.
+// FinishAuthority ends what RotateAuthority began: the authority before is believed no more, nor
+// are certificates of it and tokens that name it. Where nodes have such certificates it is refused,
+// with their names, unless force is set: they join again. It returns how the authorities stood
+// before.
 func (c *Client) FinishAuthority(ctx context.Context, force bool) ([]Authority, error) {
 	return authoritiesOf(c.c.FinishAuthority(ctx, &pb.FinishAuthorityRequest{Force: force}))
 }

@@ -152,7 +152,8 @@ type Token struct {
 	Expires time.Time
 	UsedBy  string // node, of one for joining
 	Revoked bool
-	// Authority is the pin that it carries, and Believed how that authority stands: see Authority.State.
+	// Authority is the pin that it carries, and Believed how that authority stands: see
+	// Authority.State.
 	Authority, Believed string
 	Owner               string // of access: whose jobs are those that it submits
 	Project             string // of access: the only one that it is for; "": all

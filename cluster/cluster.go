@@ -67,13 +67,17 @@ type NodeConfig struct {
 	rotate int64 // agent.Config.Rotate, of tests
 }
 
-// Confinement says how jobs are kept from what is their node's: its memory, key, logs and packs, and the head's where that is on the same machine. In any case they get no new privileges.
+// Confinement says how jobs are kept from what is their node's: its memory, key, logs and packs,
+// and the head's where that is on the same machine. In any case they get no new privileges.
 type Confinement struct {
 	// User runs jobs, in place of the node's, which is root then; "": the node's.
 	User string
-	// Dir is where the working directories of jobs of User are, who can reach it; "": /var/lib/penstock/jobs.
+	// Dir is where the working directories of jobs of User are, who can reach it; "":
+	// /var/lib/penstock/jobs.
 	Dir string
-	// Isolate, with User, gives each process of a job a /tmp for itself, and a /proc without others' processes: "auto" where the kernel allows it, "require" or the node does not start, "off"; "": auto.
+	// Isolate, with User, gives each process of a job a /tmp for itself, and a /proc without
+	// others' processes: "auto" where the kernel allows it, "require" or the node does not start,
+	// "off"; "": auto.
 	Isolate string
 }
 

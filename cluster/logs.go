@@ -141,7 +141,8 @@ func (l *LogPosition) write(w io.Writer, data []byte) error {
 
 func nodeName(member int) string { return fmt.Sprintf("node %d | ", member) }
 
-// lines are those that are complete with data, each with the name in front. A carriage return ends a line as well: what follows would stand where the name is, and could be another node's.
+// lines are those that are complete with data, each with the name in front. A carriage return ends
+// a line as well: what follows would stand where the name is, and could be another node's.
 func (n *nodeLine) lines(name string, data []byte) []byte {
 	var out []byte
 	for len(data) > 0 {

@@ -33,7 +33,8 @@ func (c *testCluster) authorities(ok func([]Authority) bool) []Authority {
 	return last
 }
 
-// moved waits until these nodes, and no others, have certificates of the new authority, two being believed.
+// moved waits until these nodes, and no others, have certificates of the new authority, two being
+// believed.
 func (c *testCluster) moved(nodes ...string) {
 	c.t.Helper()
 	c.authorities(func(as []Authority) bool {
@@ -68,7 +69,8 @@ func repinned(t *testing.T, token, pin string) string {
 	return strings.Join(append(part[:3:3], pin), ".")
 }
 
-// stranger dials with a node's certificate of an authority of his own, and calls himself of the cluster.
+// stranger dials with a node's certificate of an authority of his own, and calls himself of the
+// cluster.
 func (c *testCluster) stranger(pin func() pki.Pin) error {
 	evil, err := pki.OpenCA(filepath.Join(c.t.TempDir(), "ca"), c.head.ID(), nil)
 	must(c.t, err)
@@ -95,7 +97,8 @@ func (c *testCluster) shows(cert *tls.Certificate, pin func() pki.Pin) error {
 	return err
 }
 
-// The authority is replaced under nodes that run a job on two of them: nothing notices. Tokens of before are good until the end, and then say why they are not.
+// The authority is replaced under nodes that run a job on two of them: nothing notices. Tokens of
+// before are good until the end, and then say why they are not.
 func TestRotateAuthority(t *testing.T) {
 	c := newCluster(t)
 	a := c.join("a", Resources{CPUs: 2})
@@ -195,7 +198,8 @@ func TestRotateAuthority(t *testing.T) {
 	}
 }
 
-// A node that is away for the whole of it joins again; one that is back in time has its certificate; finishing names who is not.
+// A node that is away for the whole of it joins again; one that is back in time has its
+// certificate; finishing names who is not.
 func TestRotateWithoutNodes(t *testing.T) {
 	c := newCluster(t)
 	away, late := c.node("away", Resources{CPUs: 1}), c.node("late", Resources{CPUs: 1})
@@ -268,7 +272,9 @@ func TestRotateLeavesBehind(t *testing.T) {
 	n.Close()
 }
 
-// A head that ends at any point of a rotation finds its way when it starts again, with its nodes and what they run. What the folder is at each point is made here by hand: see also pki.TestRotationIsKilled.
+// A head that ends at any point of a rotation finds its way when it starts again, with its nodes
+// and what they run. What the folder is at each point is made here by hand: see also
+// pki.TestRotationIsKilled.
 func TestHeadRestartsInRotation(t *testing.T) {
 	c := newCluster(t)
 	c.join("a", Resources{CPUs: 2})

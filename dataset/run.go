@@ -38,7 +38,8 @@ type RunOptions struct {
 	OnError *ops.OnError
 	// DeadLetter is a folder or bucket URL for the rows that a skip policy leaves out.
 	DeadLetter string
-	// Mask is applied to what the dead letter says of a row, but not to the row: it keeps out what must not be kept, such as secrets in paths. It may be nil.
+	// Mask is applied to what the dead letter says of a row, but not to the row: it keeps out what
+	// must not be kept, such as secrets in paths. It may be nil.
 	Mask func(string) string
 	// StallTimeout ends a run in which nothing moves; 0: 5 minutes, negative: never.
 	StallTimeout time.Duration

@@ -63,7 +63,8 @@ type Config struct {
 	Settings map[string]any
 	// Spec is kept in the run's record: what penstock resume starts the run from.
 	Spec string
-	// Mask is applied to the errors and reasons that the run's status keeps, as secrets may be in paths; nil: they are kept as they are.
+	// Mask is applied to the errors and reasons that the run's status keeps, as secrets may be in
+	// paths; nil: they are kept as they are.
 	Mask func(string) string
 	// Env of worker processes: NAME=value, beside what they inherit from this process. Goroutines have none of their own: Env, Dir, and Resources are Unsupported for them.
 	Env []string
@@ -71,8 +72,9 @@ type Config struct {
 	Dir string
 	// Logs is a folder for the workers' output; "": RUN/logs where the storage is a folder, else penstock-logs/RUN.
 	Logs string
-	// Output gets what worker processes and the data process print, for people: lines that begin with the name of
-	// their worker or "data", and do nothing else to a terminal. nil: this process's stderr. Logs have all bytes.
+	// Output gets what worker processes and the data process print, for people: lines that begin
+	// with the name of their worker or "data", and do nothing else to a terminal. nil: this
+	// process's stderr. Logs have all bytes.
 	Output io.Writer
 
 	// StartTimeout is how long workers that use the library have to connect; 0: 5 minutes. A program that never does (a plain torchrun script) is not waited for.

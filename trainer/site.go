@@ -245,7 +245,8 @@ func (s *site) process(w launch.Worker, base, vars []string, socket string, atte
 	return w
 }
 
-// environ is what workers inherit: nothing of a run that this process is a worker of, nor of its gang, and not the person's key for records.
+// environ is what workers inherit: nothing of a run that this process is a worker of, nor of its
+// gang, and not the person's key for records.
 func (s *site) environ(from []string) []string {
 	var env []string
 	threads, goThreads, gloo := false, s.work == nil || s.cfg.Resources.CPUs == 0, s.cfg.gang() == nil

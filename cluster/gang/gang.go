@@ -267,7 +267,8 @@ const (
 	// maxUnproven is how many connections may be in a handshake at a time, maxFrom those of one address, and maxNetwork those of a network of 64 bits of IPv6, so that one machine, or one that takes many addresses there, does
 	// not keep others out: what comes beyond is closed, and tries again.
 	maxUnproven, maxFrom, maxNetwork = 256, 32, 128
-	// maxUnnamed is how many connections of a member may be without the name of a service at a time.
+	// maxUnnamed is how many connections of a member may be without the name of a service at a
+	// time.
 	maxUnnamed = 64
 )
 
@@ -522,7 +523,8 @@ func (g *Gang) take(raw net.Conn, from []bound) {
 	}
 }
 
-// names takes up a connection of a member that is to name its service, unless too many are: one member does not have all of this one's.
+// names takes up a connection of a member that is to name its service, unless too many are: one
+// member does not have all of this one's.
 func (g *Gang) names(member int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -188,7 +188,8 @@ func TestStrangers(t *testing.T) {
 	c.Close()
 }
 
-// A member that lies is what its certificate says, whatever it wants: another number, an attempt that is over, a number that nobody has, a service by no name, or all connections.
+// A member that lies is what its certificate says, whatever it wants: another number, an attempt
+// that is over, a number that nobody has, a service by no name, or all connections.
 func TestLyingMember(t *testing.T) {
 	gs, dirs := gangtest.WithFolders(t, 3)
 	l, err := gs[0].Listen("x")

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// On a terminal a person is asked before the record of somebody else runs anything, and shown what would.
+// On a terminal a person is asked before the record of somebody else runs anything, and shown what
+// would.
 func TestForeignRecordAsks(t *testing.T) {
 	dir := t.TempDir()
 	run := foreignable(t, dir)

@@ -32,7 +32,8 @@ func (c *testCluster) tokenFile(name string) string {
 	return path
 }
 
-// The authority is replaced by commands, under a node that runs a job; a head that is killed meanwhile finds its way.
+// The authority is replaced by commands, under a node that runs a job; a head that is killed
+// meanwhile finds its way.
 func TestRotateAuthority(t *testing.T) {
 	c := newTestCluster(t)
 	c.join("a", "--token", strings.TrimSpace(c.ok("token", "create")))

@@ -89,13 +89,15 @@ const (
 	stray = "penstock.a1.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 )
 
-// victim is a head with a node, which has secrets in its environment and an inherited file, and what attacks it.
+// victim is a head with a node, which has secrets in its environment and an inherited file, and
+// what attacks it.
 type victim struct {
 	*daemon
 	head, bin string
 }
 
-// publicProgram is this program in dir, which every user can reach: go test builds it where only its own can.
+// publicProgram is this program in dir, which every user can reach: go test builds it where only
+// its own can.
 func publicProgram(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -187,7 +189,8 @@ func gets(got map[string]string) (names []string) {
 	return names
 }
 
-// A job gets neither the secrets of its agent nor, with a user of its own, anything else that is the agent's.
+// A job gets neither the secrets of its agent nor, with a user of its own, anything else that is
+// the agent's.
 func TestJobAttacks(t *testing.T) {
 	if os.Getuid() != 0 {
 		memtest.Skip(t, "only root runs jobs as another user")
@@ -240,7 +243,8 @@ func mayMount(t *testing.T) {
 	}
 }
 
-// Nodes whose jobs have a user of their own run jobs on several nodes as any, keep the log, and end all that they have started. Their tokens are not seen in lists of processes.
+// Nodes whose jobs have a user of their own run jobs on several nodes as any, keep the log, and end
+// all that they have started. Their tokens are not seen in lists of processes.
 func TestJobUserOfNodes(t *testing.T) {
 	if os.Getuid() != 0 {
 		memtest.Skip(t, "only root runs jobs as another user")
@@ -287,7 +291,8 @@ func TestJobUserOfNodes(t *testing.T) {
 	}
 }
 
-// What a job writes to a /tmp of its own is lost with it: it is refused in place of an exit code 0. Scratch of a program that is a job stays possible.
+// What a job writes to a /tmp of its own is lost with it: it is refused in place of an exit code 0.
+// Scratch of a program that is a job stays possible.
 func TestOutputInOwnTemp(t *testing.T) {
 	if os.Getuid() != 0 {
 		memtest.Skip(t, "only root runs jobs as another user")
@@ -327,7 +332,8 @@ func homeOf(t *testing.T, name string) string {
 	return u.HomeDir
 }
 
-// What a job is given on a command line is the job's, whatever it looks like; the token of who submits it is not to be seen while the command goes on.
+// What a job is given on a command line is the job's, whatever it looks like; the token of who
+// submits it is not to be seen while the command goes on.
 func TestSecretsOfClient(t *testing.T) {
 	c := newTestCluster(t)
 	access := strings.TrimSpace(c.ok("token", "create", "--scope", "submit"))

@@ -46,7 +46,8 @@ func saysOnly(t *testing.T, want string, args ...string) result {
 	return r
 }
 
-// Names of files and columns, values, keys and commands of others print and do nothing else: in what commands give and in their errors.
+// Names of files and columns, values, keys and commands of others print and do nothing else: in
+// what commands give and in their errors.
 func TestHostileData(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "data") // of one file
@@ -185,7 +186,9 @@ func TestHostileLogLine(t *testing.T) {
 	}
 }
 
-// Jobs of others print: their names, labels and last words in lists and in the log of the head, and what they print themselves, which has its colours where they are wanted, and its bytes with --raw.
+// Jobs of others print: their names, labels and last words in lists and in the log of the head, and
+// what they print themselves, which has its colours where they are wanted, and its bytes with
+// --raw.
 func TestHostileJob(t *testing.T) {
 	c := newTestCluster(t)
 	c.join("a", "--token", strings.TrimSpace(c.ok("token", "create")))

@@ -20,7 +20,8 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// load reads a spec that is run, or only looked at. A budget that the machine does not have is warned of.
+// load reads a spec that is run, or only looked at. A budget that the machine does not have is
+// warned of.
 func load(cmd *cobra.Command, path string, sets []string, p *permission, looks bool) (*spec.Spec, error) {
 	t, err := p.trust(looks)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-data/penstock/internal/term"
 )
 
-// secrets are the values of references in the specs that this process has read: text that it prints has *** in their place.
+// secrets are the values of references in the specs that this process has read: text that it prints
+// has *** in their place.
 var secrets mask.Set
 
 // dataOut is where a command writes rows of data: as they are, whatever they hold.

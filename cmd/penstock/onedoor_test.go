@@ -14,9 +14,10 @@ import (
 	"github.com/penstock-data/penstock/internal/term"
 )
 
-// otherWays are the uses of what reaches standard output, standard error or a terminal beside internal/term, and why
-// each is right. What programs read of commands (--json, batches --format jsonl and lineage, the first line of data) is
-// no other way: term.JSON escapes in it what does not print, and the values stay.
+// otherWays are the uses of what reaches standard output, standard error or a terminal beside
+// internal/term, and why each is right. What programs read of commands (--json, batches --format
+// jsonl and lineage, the first line of data) is no other way: term.JSON escapes in it what does not
+// print, and the values stay.
 var otherWays = map[string]string{
 	"cmd/penstock/data.go: os.Stdout":         "data --control: a pipe whose lines a controller reads, and nothing else goes there",
 	"cmd/penstock/data.go: os.Stderr":         "data --control: takes the place of os.Stdout for steps that print",
@@ -94,7 +95,8 @@ func waysOut(f *ast.File) (ways []string) {
 	return ways
 }
 
-// There is one way to a terminal: nothing of this module prints beside internal/term, but what otherWays has.
+// There is one way to a terminal: nothing of this module prints beside internal/term, but what
+// otherWays has.
 func TestOneWayToTerminals(t *testing.T) {
 	used := map[string]bool{}
 	files := 0

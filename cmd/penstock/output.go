@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-data/penstock/internal/term"
 )
 
-// onScreen has all that this program prints go through term.Out and term.Err: what its commands print, and what
-// libraries log by themselves.
+// onScreen has all that this program prints go through term.Out and term.Err: what its commands
+// print, and what libraries log by themselves.
 func onScreen(c *cobra.Command) {
 	term.Out.Hide(&secrets)
 	term.Err.Hide(&secrets)

@@ -29,7 +29,8 @@ type recordedRun struct {
 	spec *spec.Original
 }
 
-// recorded reads a record. One whose own word for the command is another than its spec's is Corrupt: what people are shown is what is run.
+// recorded reads a record. One whose own word for the command is another than its spec's is
+// Corrupt: what people are shown is what is run.
 func recorded(rec store.Record) (*recordedRun, error) {
 	o, err := spec.ParseOriginal(rec.Spec)
 	if err != nil {
@@ -71,8 +72,9 @@ func localFolder(storage string) (string, bool) {
 	return filepath.Join(filepath.FromSlash(u.Path), filepath.FromSlash(key)), true
 }
 
-// foreignRun is why the record of a run may be somebody else's; nil where it is this user's own. What is judged is the file that the record was read from: a link
-// on the way to it may lead elsewhere since.
+// foreignRun is why the record of a run may be somebody else's; nil where it is this user's own.
+// What is judged is the file that the record was read from: a link on the way to it may lead
+// elsewhere since.
 func foreignRun(r *store.Run, storage, name string) error {
 	if r.Verified() {
 		return nil
@@ -103,7 +105,8 @@ func foreignRun(r *store.Run, storage, name string) error {
 	return nil
 }
 
-// agreed says what a run is resumed with, and has the person agree to it where its record may be somebody else's.
+// agreed says what a run is resumed with, and has the person agree to it where its record may be
+// somebody else's.
 func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, foreign error) error {
 	out, argv, where := cmd.ErrOrStderr(), term.Line(strings.Join(r.argv, " ")), term.Line(r.dir)
 	if foreign == nil || t.may.given {
@@ -141,7 +144,8 @@ func askYes(in io.Reader, out io.Writer, question string) (bool, error) {
 	return err == nil && (answer == "y" || answer == "yes"), nil
 }
 
-// granted are the flags of a data process, which gets the spec of a run that may do what it does: all that this process lets it do.
+// granted are the flags of a data process, which gets the spec of a run that may do what it does:
+// all that this process lets it do.
 func granted(may *spec.Trust) []string {
 	flags := []string{"--trust"}
 	for _, x := range may.Endpoints {

@@ -45,7 +45,8 @@ func alter(t *testing.T, run string, f func(rec map[string]any)) {
 	}
 }
 
-// What status shows is what resume runs: a record that names two commands is refused by both, also with --trust.
+// What status shows is what resume runs: a record that names two commands is refused by both, also
+// with --trust.
 func TestResumeRunsWhatStatusShows(t *testing.T) {
 	dir := t.TempDir()
 	run := foreignable(t, dir)
@@ -87,7 +88,8 @@ func TestResumeRunsWhatStatusShows(t *testing.T) {
 	}
 }
 
-// The record of a run that may be somebody else's is looked at and begun from, but runs nothing without a word of the person.
+// The record of a run that may be somebody else's is looked at and begun from, but runs nothing
+// without a word of the person.
 func TestForeignRecord(t *testing.T) {
 	dir := t.TempDir()
 	run := foreignable(t, dir)
@@ -184,7 +186,8 @@ func TestLocalFolder(t *testing.T) {
 	}
 }
 
-// A link that leads to a record of somebody else when it is read, and to one of this user's own when it is judged.
+// A link that leads to a record of somebody else when it is read, and to one of this user's own
+// when it is judged.
 func TestRecordIsSwapped(t *testing.T) {
 	dir := t.TempDir()
 	foreignable(t, dir)

@@ -350,8 +350,8 @@ func newTable(w io.Writer, heads ...string) table {
 	return t
 }
 
-// row adds a row. All have the same number of cells: a column ends where a row has none. What is in a cell moves
-// none of the others.
+// row adds a row. All have the same number of cells: a column ends where a row has none. What is in
+// a cell moves none of the others.
 func (t table) row(cells ...string) {
 	lines := make([]string, len(cells))
 	for i, text := range cells {

@@ -13,8 +13,10 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// keepToItself keeps what this process knows from other processes, those of its own user too, but for root's: its memory, and the secrets in what the kernel shows of its environment and, with args, of its arguments. Then texts that share
-// memory with an argument are to be copied before (strings.Clone): a token there is overwritten.
+// keepToItself keeps what this process knows from other processes, those of its own user too, but
+// for root's: its memory, and the secrets in what the kernel shows of its environment and, with
+// args, of its arguments. Then texts that share memory with an argument are to be copied before
+// (strings.Clone): a token there is overwritten.
 func keepToItself(args bool) error {
 	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0) // first: what /proc has of a process that keeps to itself is root's
 	if err == nil {
@@ -38,7 +40,8 @@ func shownSecret(args bool) bool {
 	return slices.ContainsFunc(os.Environ(), secret) || args && slices.ContainsFunc(os.Args, secret)
 }
 
-// wipe overwrites secrets where the process has its environment from, which Go has copied, and with args its arguments, which it has not.
+// wipe overwrites secrets where the process has its environment from, which Go has copied, and with
+// args its arguments, which it has not.
 func wipe(mem *os.File, args bool) error {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
@@ -77,7 +80,8 @@ func wipe(mem *os.File, args bool) error {
 	return nil
 }
 
-// closeOnExec has what this process starts not inherit the descriptors that it was started with itself; its own are never inherited.
+// closeOnExec has what this process starts not inherit the descriptors that it was started with
+// itself; its own are never inherited.
 func closeOnExec() error {
 	in, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 // envEndpoints are servers that URLs in specs may name, as with --endpoint.
 const envEndpoints = "PENSTOCK_ENDPOINTS"
 
-// permission is what the person who runs a command lets specs do that others may have written: docs/trust.md.
+// permission is what the person who runs a command lets specs do that others may have written:
+// docs/trust.md.
 type permission struct {
 	given     bool
 	endpoints []string
@@ -26,7 +27,8 @@ func (p *permission) flags(c *cobra.Command) {
 	c.Flags().StringArrayVar(&p.endpoints, "endpoint", nil, "a server that URLs in the spec may name, and that gets requests and credentials, such as https://minio.example.org:9000; can be repeated; also $"+envEndpoints)
 }
 
-// trust is the permission for a spec that is looked at, or run. What is given by --set was typed by the person.
+// trust is the permission for a spec that is looked at, or run. What is given by --set was typed by
+// the person.
 func (p *permission) trust(looks bool) (spec.Trust, error) {
 	t := spec.Trust{Given: p.given, Typed: true, Looks: looks, Secrets: &secrets}
 	for _, x := range p.endpoints {
@@ -51,7 +53,8 @@ func (p *permission) trust(looks bool) (spec.Trust, error) {
 	return t, nil
 }
 
-// ofEnvironment are the servers that the clouds' own variables name: requests go there without a word in a spec.
+// ofEnvironment are the servers that the clouds' own variables name: requests go there without a
+// word in a spec.
 func ofEnvironment() []string {
 	all := []string{os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL")}
 	if host := os.Getenv("STORAGE_EMULATOR_HOST"); host != "" {

@@ -56,7 +56,8 @@ var (
 
 const ofShards = "shards: {global_batch: 2}\nsink: {count: {}}\ntrain: {command: ['true']}\n"
 
-// A server that a spec names gets no request, and no value of a reference, unless the person allows it.
+// A server that a spec names gets no request, and no value of a reference, unless the person allows
+// it.
 func TestEndpointsNeedPermission(t *testing.T) {
 	l := overhear(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -124,7 +125,8 @@ func TestEndpointsNeedPermission(t *testing.T) {
 	asked("/latest", "count", plain)
 }
 
-// Addresses of this machine, of its network, and of clouds' metadata services are like all others: not without the person's word.
+// Addresses of this machine, of its network, and of clouds' metadata services are like all others:
+// not without the person's word.
 func TestMetadataServices(t *testing.T) {
 	overhear(t)
 	for _, host := range []string{"169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "127.0.0.1:1", "0.0.0.0:1", "localhost:1", "metadata.google.internal"} {
@@ -135,7 +137,8 @@ func TestMetadataServices(t *testing.T) {
 	}
 }
 
-// A spec of another user is looked at, as far as that needs no server, no reference and no program; it is not run.
+// A spec of another user is looked at, as far as that needs no server, no reference and no program;
+// it is not run.
 func TestForeignSpec(t *testing.T) {
 	l := overhear(t)
 	t.Setenv("AWS_ENDPOINT_URL", l.URL) // so that the cloud's own server is this one
@@ -240,7 +243,8 @@ func TestReferencesAreMasked(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &sum); err != nil {
 		t.Errorf("%v: %s", err, r.out)
 	}
-	// Neither are they in what is kept of a run that could not read its data, or in what its workers are told.
+	// Neither are they in what is kept of a run that could not read its data, or in what its
+	// workers receive.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,8 @@ func put(t *testing.T, name, text string) {
 	}
 }
 
-// A folder that others may write to has links that they put there: none is followed to what is not in it, and the error names the link.
+// A folder that others may write to has links that they put there: none is followed to what is not
+// in it, and the error names the link.
 func TestLinksOfOutputs(t *testing.T) {
 	const proc = "0123456789abcdef"
 	for _, c := range []struct{ link, to string }{

@@ -59,7 +59,8 @@ func reopenRoot(ctx context.Context, url, prefix string, o *blobio.Options) (*ro
 	return &root{b: b, url: url, prefix: prefix}, nil
 }
 
-// folder is the root where it is local, for what is no reading or writing of objects; else nil. No link in it leads out. The caller closes it.
+// folder is the root where it is local, for what is no reading or writing of objects; else nil. No
+// link in it leads out. The caller closes it.
 func (r *root) folder() (*os.Root, error) {
 	p, ok := r.b.Local(r.prefix)
 	if !ok {

@@ -70,7 +70,8 @@ type Options struct {
 	// DeadLetter is a folder (path or URL) that gets the rows left out by an
 	// on_error policy, as Parquet; "" drops them. Neither of it and Path lies in the other.
 	DeadLetter string
-	// Mask is applied to what the dead letter says of a row, but not to the row; it may be nil. It is for what must not be kept, such as secrets in paths.
+	// Mask is applied to what the dead letter says of a row, but not to the row; it may be nil. It
+	// is for what must not be kept, such as secrets in paths.
 	Mask func(string) string `json:"-"`
 	// Metadata is kept in the manifest.
 	Metadata map[string]string

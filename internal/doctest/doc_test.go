@@ -1,4 +1,5 @@
-// Package doctest holds what documents say in numbers against the constants of the code. A number that moves in one place only fails here.
+// Package doctest holds what documents say in numbers against the constants of the code. A number
+// that moves in one place only fails here.
 package doctest
 
 import (
@@ -16,8 +17,9 @@ import (
 	"time"
 )
 
-// says is what a document says: of is the constants in the place of each %, in their order, as folder.name, or as folder.variable.Field of a literal. %n is a number, %c one with
-// commas, %b bytes, %d a duration.
+// says is what a document says: of is the constants in the place of each %, in their order, as
+// folder.name, or as folder.variable.Field of a literal. %n is a number, %c one with commas, %b
+// bytes, %d a duration.
 type says struct {
 	text string
 	of   string
@@ -210,8 +212,8 @@ func written(as byte, v constant.Value) string {
 // packages are the folders that were read.
 type packages map[string]*folder
 
-// folder is the constants of a package, and the fields of literals of its variables, that are computed from numbers and
-// each other.
+// folder is the constants of a package, and the fields of literals of its variables, that are
+// computed from numbers and each other.
 type folder struct {
 	exprs map[string]ast.Expr
 	iota  map[string]int64

@@ -287,8 +287,8 @@ func (p Place) String() string {
 	return b.String()
 }
 
-// Error gives "place: message"; the code is not part of the text. It prints, and does nothing else to a terminal,
-// whatever the names and values in it are.
+// Error gives "place: message"; the code is not part of the text. It prints, and does nothing else
+// to a terminal, whatever the names and values in it are.
 func (e *Error) Error() string {
 	text := term.Clean(e.Err.Error())
 	if p := e.Place.String(); p != "" {

@@ -6,10 +6,13 @@ import (
 	"strings"
 )
 
-// least is how long a secret is that is looked for, or a line of one, or the begin of one: shorter ones are found in any text.
+// least is how long a secret is that is looked for, or a line of one, or the begin of one: shorter
+// ones are found in any text.
 const least = 4
 
-// Text is text with *** for what it has of secrets: of each the whole, its lines, as a text may have a few of them, and the begin of the whole or of a line where a line of text ends, or "..." follows: there it may have been cut.
+// Text is text with *** for what it has of secrets: of each the whole, its lines, as a text may
+// have a few of them, and the begin of the whole or of a line where a line of text ends, or "..."
+// follows: there it may have been cut.
 func Text(text string, secrets []string) string {
 	hide := make([]bool, len(text)) // where secrets overlap, or one is the begin of another, all of both
 	cover := func(from, n int) {

@@ -11,13 +11,15 @@ import (
 	"sync"
 )
 
-// Set are the secrets that a process has come to know. The zero Set is empty. Safe for concurrent use.
+// Set are the secrets that a process has come to know. The zero Set is empty. Safe for concurrent
+// use.
 type Set struct {
 	mu  sync.Mutex
 	all []string
 }
 
-// Add adds secrets, also as JSON, quotes, JSON of quotes, and URLs write them. What is shorter than four bytes is not looked for: see [Text].
+// Add adds secrets, also as JSON, quotes, JSON of quotes, and URLs write them. What is shorter than
+// four bytes is not looked for: see [Text].
 func (s *Set) Add(secrets ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +62,8 @@ func (s *Set) empty() bool {
 	return len(s.all) == 0
 }
 
-// Writer returns a writer to w that masks what is written by the time it is written, line by line: while there are secrets a line waits for its end, or for Flush.
+// Writer returns a writer to w that masks what is written by the time it is written, line by line:
+// while there are secrets a line waits for its end, or for Flush.
 func (s *Set) Writer(w io.Writer) *Writer { return &Writer{set: s, w: w} }
 
 // Writer is of Set.Writer. Safe for concurrent use, but for writes to what is below it.

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A secret is masked however a text of this program writes it, and wherever it is cut between two writes.
+// A secret is masked however a text of this program writes it, and wherever it is cut between two
+// writes.
 func TestSet(t *testing.T) {
 	secret := "p\"ss\\w<rd/ü +x"
 	var s Set

@@ -55,10 +55,12 @@ func (c *checker) lasting(root *yaml.Node, path, place string) {
 	}
 }
 
-// EnvTemps is the variable in which a node of a cluster lists the folders that a job has for itself, and that go with it.
+// EnvTemps is the variable in which a node of a cluster lists the folders that a job has for
+// itself, and that go with it.
 const EnvTemps = "PENSTOCK_JOB_TEMPS"
 
-// Lasting refuses a place to write to of which nothing is left when the process has ended: a bucket in its memory, or a folder that goes with its job.
+// Lasting refuses a place to write to of which nothing is left when the process has ended: a bucket
+// in its memory, or a folder that goes with its job.
 func Lasting(place string) error {
 	for _, dir := range filepath.SplitList(os.Getenv(EnvTemps)) {
 		if within(place, dir) {

@@ -145,7 +145,8 @@ func TestFoldersOfAJob(t *testing.T) {
 	}
 }
 
-// A variable that was there where a job was submitted, and is not on its node, is named with what sends it along.
+// A variable that was there where a job was submitted, and is not on its node, is named with what
+// sends it along.
 func TestVariablesOfAJob(t *testing.T) {
 	t.Setenv("PENSTOCK_JOB", "j1")
 	file := filepath.Join(t.TempDir(), "s.yaml")

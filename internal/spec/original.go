@@ -57,7 +57,8 @@ func LoadOriginal(path string, sets []string, t Trust) (*Original, *Spec, error)
 	return o, s, nil
 }
 
-// Spec parses it. t.Foreign is of what was read from a record; files were looked at when they were read.
+// Spec parses it. t.Foreign is of what was read from a record; files were looked at when they were
+// read.
 func (o *Original) Spec(t Trust) (*Spec, error) {
 	if o.foreign != nil {
 		t.Foreign = o.foreign

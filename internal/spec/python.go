@@ -66,8 +66,9 @@ func (p *Python) options(folder string) (o dataset.ExecOptions, err error) {
 	return o, nil
 }
 
-// imports refuses a spec that is to be run, and would import modules that others can have put there: a spec may be this user's own in a folder that is not, by a link
-// or as the folder is sticky. The same goes for the working directory, where Python looks too.
+// imports refuses a spec that is to be run, and would import modules that others can have put
+// there: a spec may be this user's own in a folder that is not, by a link or as the folder is
+// sticky. The same goes for the working directory, where Python looks too.
 func (s *Spec) imports(t *Trust) error {
 	if t.Looks || t.Given || !s.callsPython() {
 		return nil

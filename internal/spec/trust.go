@@ -13,15 +13,19 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
-// Trust is what a person lets a spec do; docs/trust.md has it as a table. The zero Trust is that of a file of one's own.
+// Trust is what a person lets a spec do; docs/trust.md has it as a table. The zero Trust is that of
+// a file of one's own.
 type Trust struct {
-	// Foreign is why the spec is not the person's own; nil where it is. A foreign one may only be looked at.
+	// Foreign is why the spec is not the person's own; nil where it is. A foreign one may only be
+	// looked at.
 	Foreign error
-	// Given: the person said that this spec may do what specs can. Then it is as one's own, and references may be part of URLs.
+	// Given: the person said that this spec may do what specs can. Then it is as one's own, and
+	// references may be part of URLs.
 	Given bool
 	// Typed: the person typed the assignments, so that they may do all that the person may.
 	Typed bool
-	// Looks: nothing is run. What the spec is not trusted with is left out, which is no error: see [Spec.Withheld].
+	// Looks: nothing is run. What the spec is not trusted with is left out, which is no error: see
+	// [Spec.Withheld].
 	Looks bool
 	// Endpoints are servers that URLs may name, as [blobio.Origin] has them.
 	Endpoints []string
@@ -40,13 +44,16 @@ func (t *Trust) runs(file string) error {
 	return fault.New(fault.Denied, "%s: this spec is not yours (%w), and it may run programs, read files and write as you: read it, and then give --trust; penstock validate checks it without that", file, t.Foreign)
 }
 
-// Withheld is what was left out of a spec that is only looked at, as it is not trusted with it; nil: nothing.
+// Withheld is what was left out of a spec that is only looked at, as it is not trusted with it;
+// nil: nothing.
 func (s *Spec) Withheld() error { return inOrder(s.withheld...) }
 
-// Blind reports that the sources of the spec must not be looked at: there are some on servers, and the spec is not trusted to have something asked of them.
+// Blind reports that the sources of the spec must not be looked at: there are some on servers, and
+// the spec is not trusted to have something asked of them.
 func (s *Spec) Blind() bool { return s.blind }
 
-// Mute reports that the spec's source and steps have references that were not replaced. Such a spec is blind, too.
+// Mute reports that the spec's source and steps have references that were not replaced. Such a spec
+// is blind, too.
 func (s *Spec) Mute() bool { return s.mute }
 
 // withhold leaves out what n asks for, or refuses it where it would be needed.
@@ -85,8 +92,9 @@ func nodesBelow(root *yaml.Node, keys ...string) map[*yaml.Node]bool {
 // typedBy reports that the person typed a value.
 func (c *checker) typedBy(n *yaml.Node) bool { return c.trust.Typed && n.Line < 0 }
 
-// references replaces ${env:NAME} and ${file:path} in values. Those of a foreign spec are left as they are, and so are those in URLs of servers, which would get them, unless
-// the person trusts the spec with it.
+// references replaces ${env:NAME} and ${file:path} in values. Those of a foreign spec are left as
+// they are, and so are those in URLs of servers, which would get them, unless the person trusts the
+// spec with it.
 func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -121,7 +129,8 @@ func (c *checker) unreplaced(n *yaml.Node, why string) {
 	c.mute = c.mute || c.data[n]
 }
 
-// replaced is the value of n, and whether there are references in it. Those of a foreign spec are not looked up.
+// replaced is the value of n, and whether there are references in it. Those of a foreign spec are
+// not looked up.
 func (c *checker) replaced(n *yaml.Node) (value string, refers, ok bool) {
 	var b strings.Builder
 	rest := n.Value

@@ -11,7 +11,8 @@ import (
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
-// What a spec is not trusted with is refused where it would be run, and left out where it is looked at.
+// What a spec is not trusted with is refused where it would be run, and left out where it is looked
+// at.
 func TestTrust(t *testing.T) {
 	t.Setenv("SECRET", "hunter2hunter2")
 	t.Setenv("BUCKET", "s3://b/k")
@@ -131,7 +132,8 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// A module of another user is not imported for a spec that is one's own: not from beside a link that leads to it, nor from a sticky folder.
+// A module of another user is not imported for a spec that is one's own: not from beside a link
+// that leads to it, nor from a sticky folder.
 func TestForeignModules(t *testing.T) {
 	dir := t.TempDir()
 	home, shared := filepath.Join(dir, "home"), filepath.Join(dir, "shared")

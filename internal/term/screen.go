@@ -13,9 +13,9 @@ import (
 // Out and Err are the standard output and error of this process, and the one way to them.
 var Out, Err = NewScreen(os.Stdout), NewScreen(os.Stderr)
 
-// Screen is a file that may be a terminal. What is written to it prints, as Clean has it; the sequences that control a
-// terminal are those of its methods, and text that is given to these cannot add any.
-// Safe for concurrent use.
+// Screen is a file that may be a terminal. What is written to it prints, as Clean has it; the
+// sequences that control a terminal are those of its methods, and text that is given to these
+// cannot add any. Safe for concurrent use.
 type Screen struct {
 	f       *os.File
 	mu      sync.Mutex
@@ -55,8 +55,8 @@ func (u unmasked) Write(p []byte) (int, error) {
 	return u.s.text.Write(p)
 }
 
-// Flush writes what is held back, the begin of a rune or a line that may have secrets: nothing comes after it. Where
-// another write is under way, and perhaps stuck, that is left out.
+// Flush writes what is held back, the begin of a rune or a line that may have secrets: nothing
+// comes after it. Where another write is under way, and perhaps stuck, that is left out.
 func (s *Screen) Flush() error {
 	if !s.mu.TryLock() {
 		return nil
@@ -124,8 +124,8 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Colors says whether colours may be written to w: those pass a Writer that was told so, and a terminal takes them,
-// unless NO_COLOR is set or TERM is dumb.
+// Colors says whether colours may be written to w: those pass a Writer that was told so, and a
+// terminal takes them, unless NO_COLOR is set or TERM is dumb.
 func Colors(w io.Writer) bool {
 	if t, ok := w.(*Writer); ok {
 		return t.colors

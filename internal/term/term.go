@@ -1,10 +1,11 @@
-// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that a
-// terminal only prints it: it moves no cursor, sets no title or clipboard, reorders and hides nothing.
+// Package term writes text that others wrote (logs of jobs, names, paths, errors, records) so that
+// a terminal only prints it: it moves no cursor, sets no title or clipboard, reorders and hides
+// nothing.
 //
-// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), joiners in
-// emoji and in scripts that have them, a newline and a tab. Everything else, control characters of C0
-// and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written as an
-// escape that people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
+// What prints is graphic Unicode (letters, marks, numbers, punctuation, symbols, spaces), joiners
+// in emoji and in scripts that have them, a newline and a tab. Everything else, control characters
+// of C0 and C1, bidirectional and other format characters, and bytes that are not UTF-8, is written
+// as an escape that people can read: \x1b, \u202e, \xff. A carriage return becomes a newline.
 //
 // Programs print through Out and Err, which let nothing else through.
 package term
@@ -81,7 +82,8 @@ func Printed(s string, colors bool) string {
 // Paint returns s, which prints, in a colour of a terminal: 31 to 36.
 func Paint(s string, color int) string { return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, s) }
 
-// JSON returns JSON with the same values that prints: what does not is \u and four digits in its strings.
+// JSON returns JSON with the same values that prints: what does not is \u and four digits in its
+// strings.
 func JSON(b []byte) []byte {
 	if clean(string(b), true) {
 		return b
@@ -149,11 +151,11 @@ func escape(b *strings.Builder, raw string, r rune) {
 	}
 }
 
-// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences of
-// ECMA-48 that choose colours, bold, italic or underline) pass where they are wanted, and end with their
-// line; otherwise they are left out, as are sequences that progress bars redraw their lines with, which
-// carry no text. A rune or a sequence that is cut between two writes is held back until the next one, or
-// Flush. Not safe for concurrent use.
+// Writer writes what Clean would make of the whole of what is written to it. Colors (SGR sequences
+// of ECMA-48 that choose colours, bold, italic or underline) pass where they are wanted, and end
+// with their line; otherwise they are left out, as are sequences that progress bars redraw their
+// lines with, which carry no text. A rune or a sequence that is cut between two writes is held back
+// until the next one, or Flush. Not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
 	all    bool // sequences are written as escapes, and none is left out
@@ -241,8 +243,8 @@ func (t *Writer) dark(b *strings.Builder) {
 	}
 }
 
-// sequence is the length of the colour, or of the sequence of a progress bar, that s, which begins with an
-// escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
+// sequence is the length of the colour, or of the sequence of a progress bar, that s, which begins
+// with an escape, begins with; 0: none. cut: it may be one, but ends too early to tell.
 func sequence(s string) (n int, redraws, cut bool) {
 	if len(s) > 1 && s[1] != '[' {
 		return 0, false, false

@@ -115,7 +115,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// FuzzWriter: whatever is written in two parts prints, and is what Clean makes of it where no colours are in it.
+// FuzzWriter: whatever is written in two parts prints, and is what Clean makes of it where no
+// colours are in it.
 func FuzzWriter(f *testing.F) {
 	f.Add("a\x1b[31mb\r\nc\u202e\xff", 4)
 	f.Fuzz(func(t *testing.T, in string, cut int) {

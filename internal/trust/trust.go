@@ -1,8 +1,9 @@
-// Package trust says whether a file is this user's own: of this user or of root, where no other user may write. What acts on a file's content
-// (runs its commands, reads its references, goes where it points) asks here first; what only looks at it does not.
+// Package trust says whether a file is this user's own: of this user or of root, where no other
+// user may write. What acts on a file's content (runs its commands, reads its references, goes
+// where it points) asks here first; what only looks at it does not.
 //
-// A file that came from elsewhere by this user's own hand, such as a download, is the user's own here. So what would send something away needs more
-// than that: see docs/trust.md.
+// A file that came from elsewhere by this user's own hand, such as a download, is the user's own
+// here. So what would send something away needs more than that: see docs/trust.md.
 package trust
 
 import (
@@ -12,9 +13,11 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// File returns nil where the file or folder at path is this user's own, and otherwise a Denied error that says why not. Links are followed. It
-// judges the file and the folder that it is in: their owners are this user or root, and others may not write to them (to the folder: unless it is sticky, as /tmp is).
-// Others are also a group, but for the owner's own: the one that has the owner's name or number, and root's.
+// File returns nil where the file or folder at path is this user's own, and otherwise a Denied
+// error that says why not. Links are followed. It judges the file and the folder that it is in:
+// their owners are this user or root, and others may not write to them (to the folder: unless it is
+// sticky, as /tmp is). Others are also a group, but for the owner's own: the one that has the
+// owner's name or number, and root's.
 func File(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -29,8 +32,9 @@ func File(path string) error {
 	return own(filepath.Dir(real), true)
 }
 
-// Folder is the real path of a folder, and nil where what is found in it by name is this user's own: unlike with [File] no other user may put
-// anything there, so that a sticky folder is not enough.
+// Folder is the real path of a folder, and nil where what is found in it by name is this user's
+// own: unlike with [File] no other user may put anything there, so that a sticky folder is not
+// enough.
 func Folder(path string) (real string, err error) {
 	if real, err = filepath.EvalSymlinks(path); err == nil {
 		real, err = filepath.Abs(real)
@@ -44,7 +48,8 @@ func Folder(path string) (real string, err error) {
 	return real, own(filepath.Dir(real), true)
 }
 
-// Opened is File of a file that is open already, by the path that it was opened by: what is read from it is this user's own, also where somebody changes what the path leads to.
+// Opened is File of a file that is open already, by the path that it was opened by: what is read
+// from it is this user's own, also where somebody changes what the path leads to.
 func Opened(f *os.File) error {
 	fi, err := f.Stat()
 	if err != nil {

@@ -85,8 +85,10 @@ func line(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// Read is what a process that kept a file in a folder was at when it ended, each place once, sorted; of its children, which may have ended long before it, nothing. What is no such file is passed over. The folder may be
-// of a user who is not trusted: nothing outside it is read, and nothing is waited for.
+// Read is what a process that kept a file in a folder was at when it ended, each place once,
+// sorted; of its children, which may have ended long before it, nothing. What is no such file is
+// passed over. The folder may be of a user who is not trusted: nothing outside it is read, and
+// nothing is waited for.
 func Read(dir string, pid int) []string {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

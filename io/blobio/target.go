@@ -10,13 +10,15 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Remote reports whether a user's path is one that requests are sent for: no local file, and not memory of the process.
+// Remote reports whether a user's path is one that requests are sent for: no local file, and not
+// memory of the process.
 func Remote(p string) bool {
 	scheme := strings.ToLower(strings.TrimSuffix(schemeRE.FindString(p), "://"))
 	return scheme != "" && scheme != "file" && scheme != "mem"
 }
 
-// modest are the parameters of URLs that say nothing of where requests go and of who sends them but what a name of that form can say: how the cloud's own servers are asked.
+// modest are the parameters of URLs that say nothing of where requests go and of who sends them but
+// what a name of that form can say: how the cloud's own servers are asked.
 var modest = map[string]map[string]*regexp.Regexp{
 	"s3": {
 		"region": region, "role": regexp.MustCompile(`^arn:[A-Za-z0-9:/+=,.@_-]{1,200}$`), "profile": regexp.MustCompile(`^[A-Za-z0-9+=,.@_-]{1,100}$`),
@@ -34,8 +36,10 @@ var (
 	word   = regexp.MustCompile(`^[a-z_]{1,30}$`)
 )
 
-// Target says where the requests of a remote path go that its parameters name: scheme://host, or scheme://host:port, as [Origin] has it; "" where it leaves that to the cloud and
-// the environment. Parameters that are not known to be harmless are an Invalid error: what they could reach is not known.
+// Target says where the requests of a remote path go that its parameters name: scheme://host, or
+// scheme://host:port, as [Origin] has it; "" where it leaves that to the cloud and the environment.
+// Parameters that are not known to be harmless are an Invalid error: what they could reach is not
+// known.
 func Target(p string) (string, error) {
 	bucketURL, _, err := Split(p)
 	if err != nil {
@@ -92,7 +96,8 @@ var (
 	portsRE = regexp.MustCompile(`^[1-9][0-9]{0,4}$`)
 )
 
-// Origin is scheme://host, with :port where that is not the scheme's own, of the URL of a server, in lower case: what two URLs have in common whose requests go to the same server.
+// Origin is scheme://host, with :port where that is not the scheme's own, of the URL of a server,
+// in lower case: what two URLs have in common whose requests go to the same server.
 func Origin(server string) (string, error) {
 	bad := func() (string, error) {
 		return "", fault.New(fault.Invalid, "%q is no server: write http:// or https://, a host, and a port where it has one: https://minio.example.org:9000", server)

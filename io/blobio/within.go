@@ -11,16 +11,19 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Within makes links below a folder of a local bucket lead nowhere else: what is at a key that begins with prefix ("" or ending in '/') is read, listed,
-// written and removed inside the folder prefix, and a link on the way that leads out of it is a Corrupt error that names the link. The folder itself is where its path
-// leads. It is for folders that others may have written to. Call it before the bucket is used; other buckets have no links.
+// Within makes links below a folder of a local bucket lead nowhere else: what is at a key that
+// begins with prefix ("" or ending in '/') is read, listed, written and removed inside the folder
+// prefix, and a link on the way that leads out of it is a Corrupt error that names the link. The
+// folder itself is where its path leads. It is for folders that others may have written to. Call it
+// before the bucket is used; other buckets have no links.
 func (b *Bucket) Within(prefix string) {
 	if b.root != "" {
 		b.within, b.confined = prefix, true
 	}
 }
 
-// HostError is err, of the operating system about the file of a key in a local bucket, with its code and place.
+// HostError is err, of the operating system about the file of a key in a local bucket, with its
+// code and place.
 func (b *Bucket) HostError(key string, err error) error { return b.wrap(key, err) }
 
 // files is where the files of a local bucket are found by name: anywhere, or in an os.Root.
@@ -59,7 +62,8 @@ func (b *Bucket) files(key string) (f files, name string, err error) {
 	return root, rel, err
 }
 
-// inside reports that the bucket keeps to the folder that a key is in, and the key's name below that.
+// inside reports that the bucket keeps to the folder that a key is in, and the key's name below
+// that.
 func (b *Bucket) inside(key string) (rel string, ok bool) {
 	rel, ok = strings.CutPrefix(key, b.within)
 	if !ok && key+"/" == b.within {
@@ -71,7 +75,8 @@ func (b *Bucket) inside(key string) (rel string, ok bool) {
 	return rel, ok && b.confined
 }
 
-// openFlag of files that are read: in a folder that others may write to, what became a pipe must not block.
+// openFlag of files that are read: in a folder that others may write to, what became a pipe must
+// not block.
 func (b *Bucket) openFlag() int {
 	if b.confined {
 		return os.O_RDONLY | syscall.O_NONBLOCK
@@ -79,7 +84,8 @@ func (b *Bucket) openFlag() int {
 	return os.O_RDONLY
 }
 
-// leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that names it; nil for other errors.
+// leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that
+// names it; nil for other errors.
 func (b *Bucket) leadsOut(key string, err error) error {
 	rel, inside := b.inside(key)
 	if !inside || !isEscape(err) {
@@ -103,7 +109,8 @@ func (b *Bucket) leadsOut(key string, err error) error {
 		strings.TrimSuffix(b.Path(b.within), "/")).At(b.place(link))
 }
 
-// isEscape reports that an os.Root refused a name. It has no exported error for that, and one that is not of the system.
+// isEscape reports that an os.Root refused a name. It has no exported error for that, and one that
+// is not of the system.
 func isEscape(err error) bool {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if e.Error() == "path escapes from parent" {

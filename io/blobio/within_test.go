@@ -9,7 +9,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// A bucket that keeps to a folder follows no link out of it, whatever is done, and says which link it is; links that stay inside, and other folders, are as ever.
+// A bucket that keeps to a folder follows no link out of it, whatever is done, and says which link
+// it is; links that stay inside, and other folders, are as ever.
 func TestWithin(t *testing.T) {
 	ctx, top := t.Context(), t.TempDir()
 	must := func(err error) {

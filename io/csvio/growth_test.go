@@ -15,7 +15,8 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// TestWideSample: the types of a file of many columns and short rows are found in a time, and in memory, of its size.
+// TestWideSample: the types of a file of many columns and short rows are found in a time, and in
+// memory, of its size.
 func TestWideSample(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.csv")
 	names := make([]string, 60_000)
@@ -43,7 +44,8 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// TestSmallFileManyFields: rows of two bytes that lack all but one of many columns become what these take, and are refused beyond the bound.
+// TestSmallFileManyFields: rows of two bytes that lack all but one of many columns become what
+// these take, and are refused beyond the bound.
 func TestSmallFileManyFields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.csv")
 	text := strings.Repeat("a,", 2_000) + "a\n" + strings.Repeat("1\n", 1<<20)

@@ -141,7 +141,8 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 	tok := tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: true}
 	tok.setWant(want, nil, int64(len(want))*8)
 	tok.look(data)
-	// A field that is there has a byte. Short rows of many columns would cost what is not in the sample.
+	// A field that is there has a byte. Short rows of many columns would cost what is not in the
+	// sample.
 	left := 4*len(data) + 1<<20
 	for pos := 0; pos < len(data) && left > 0; {
 		if err := ctx.Err(); err != nil {

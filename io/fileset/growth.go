@@ -11,34 +11,40 @@ import (
 )
 
 const (
-	// DefaultMaxGrowth is Options.MaxGrowth where that is 0. The most that writers make of one constant column alone, which no
-	// other column comes with, is about a quarter of it.
+	// DefaultMaxGrowth is Options.MaxGrowth where that is 0. The most that writers make of one
+	// constant column alone, which no other column comes with, is about a quarter of it.
 	DefaultMaxGrowth = 100_000
-	// DefaultTextGrowth is the same of text, whose rows cost more for what they take: one of two bytes that lacks 2,000 columns becomes less.
+	// DefaultTextGrowth is the same of text, whose rows cost more for what they take: one of two
+	// bytes that lacks 2,000 columns becomes less.
 	DefaultTextGrowth = 10_000
-	// freeGrowth is what every file may become: less than a second's work. A constant column of 64 Mi numbers is no more.
+	// freeGrowth is what every file may become: less than a second's work. A constant column of 64
+	// Mi numbers is no more.
 	freeGrowth = 1 << 30
 	freeText   = 64 << 20
 	// rowCost is what a row counts beside its values: rows without any cost time too.
 	rowCost = 8
-	// arrayCost is what each array of a record counts beside its values: thousands of columns of a few rows cost time too.
+	// arrayCost is what each array of a record counts beside its values: thousands of columns of a
+	// few rows cost time too.
 	arrayCost = 2 << 10
 )
 
 // Extent is how much of a file something is, as the file says.
 type Extent struct{ Rows, Bytes int64 }
 
-// Growth bounds what a reader makes of a part of a file, so that a small file cannot demand work without end: a dictionary's
-// one entry, repeated as often as a few bytes say, nulls, rows without columns, what compresses to nothing. Counted is what is decoded, wanted
-// or not; what is passed over without that is free, and so is what metadata answers. A nil Growth has no bound. Not safe for
-// concurrent use.
+// Growth bounds what a reader makes of a part of a file, so that a small file cannot demand work
+// without end: a dictionary's one entry, repeated as often as a few bytes say, nulls, rows without
+// columns, what compresses to nothing. Counted is what is decoded, wanted or not; what is passed
+// over without that is free, and so is what metadata answers. A nil Growth has no bound. Not safe
+// for concurrent use.
 type Growth struct {
 	bytes, made, most int64
 	max, free         int64
 }
 
-// Growth is the bound of the reader of own, a part of file i, all parts of which are together as large as all. What the file may become is
-// dealt to its parts by their bytes, or, as far as no part has them, by rows: parts that lie on each other, or have none of the file, get no more than that.
+// Growth is the bound of the reader of own, a part of file i, all parts of which are together as
+// large as all. What the file may become is dealt to its parts by their bytes, or, as far as no
+// part has them, by rows: parts that lie on each other, or have none of the file, get no more than
+// that.
 func (s *Set) Growth(i int, own, all Extent) *Growth {
 	return s.growth(i, own, all, DefaultMaxGrowth, freeGrowth)
 }
@@ -66,7 +72,8 @@ func (s *Set) TextGrowth(p Part) *Growth {
 	return s.growth(p.File, Extent{1, p.Range.Len}, all, DefaultTextGrowth, freeText)
 }
 
-// Add counts rows whose values, and what they were decoded from, take bytes of memory. More than the bound is a Corrupt error.
+// Add counts rows whose values, and what they were decoded from, take bytes of memory. More than
+// the bound is a Corrupt error.
 func (g *Growth) Add(rows, bytes int64) error {
 	if g == nil {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
-// TestGrowth: what a file may become is dealt to its parts, whatever they claim, and never more than once.
+// TestGrowth: what a file may become is dealt to its parts, whatever they claim, and never more
+// than once.
 func TestGrowth(t *testing.T) {
 	s := &Set{Files: []File{{Info: blobio.Info{Size: 1000}}}}
 	whole := Extent{100, 900}
@@ -58,7 +59,8 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// What is passed over counts as well, where a few bytes of a compressed file become it: blank lines.
+// What is passed over counts as well, where a few bytes of a compressed file become it: blank
+// lines.
 func TestSmallFileManyBlankLines(t *testing.T) {
 	for _, kind := range []string{"gzip", "zstd"} {
 		var b bytes.Buffer

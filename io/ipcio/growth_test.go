@@ -19,7 +19,8 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// TestSmallFileManyRows: a record of as many nulls as a batch may have, which takes no bytes at all, is refused, in files and in streams, with and without columns that are wanted.
+// TestSmallFileManyRows: a record of as many nulls as a batch may have, which takes no bytes at
+// all, is refused, in files and in streams, with and without columns that are wanted.
 func TestSmallFileManyRows(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.Null, Nullable: true}}, nil)
 	nulls := array.NewNull(math.MaxInt32)

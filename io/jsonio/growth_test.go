@@ -14,7 +14,8 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// Rows that each have another key are rows of as many columns, most of them null, and refused before they take minutes.
+// Rows that each have another key are rows of as many columns, most of them null, and refused
+// before they take minutes.
 func TestSmallFileManyKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
 	var text strings.Builder

@@ -39,8 +39,9 @@ func (w *thriftWriter) list(id int16, typ byte, n int) {
 func (w *thriftWriter) begin() { w.last = append(w.last, 0) }
 func (w *thriftWriter) end()   { w.b, w.last = append(w.b, tStop), w.last[:len(w.last)-1] }
 
-// smallFile is a file with a column of texts that may be null, all entry, in groups row groups of rows rows that lie on one another: a dictionary page
-// and, for all rows, two runs. With entry "" all are null; without columns the rows are all that there is.
+// smallFile is a file with a column of texts that may be null, all entry, in groups row groups of
+// rows rows that lie on one another: a dictionary page and, for all rows, two runs. With entry ""
+// all are null; without columns the rows are all that there is.
 func smallFile(entry string, rows int64, groups int, column bool) []byte {
 	out := []byte("PAR1")
 	page := func(typ, raw, details, values, enc int64) {
@@ -166,8 +167,9 @@ func readRows(t *testing.T, file []byte, o Options, so driver.ScanOptions) (rows
 	return rows, io.EOF
 }
 
-// TestSmallFileManyRows: a file of some hundred bytes or some KiB that claims terabytes of rows is refused after about a GiB of them, wherever its
-// rows come from, and says how it is read if it is right.
+// TestSmallFileManyRows: a file of some hundred bytes or some KiB that claims terabytes of rows is
+// refused after about a GiB of them, wherever its rows come from, and says how it is read if it is
+// right.
 func TestSmallFileManyRows(t *testing.T) {
 	long := string(bytes.Repeat([]byte("x"), 4<<10))
 	terms := driver.Predicate{{Column: "a", Op: driver.Eq, Values: []any{"y"}}}
@@ -195,8 +197,8 @@ func TestSmallFileManyRows(t *testing.T) {
 	}
 }
 
-// TestConstantColumn: what a writer makes of a constant column is read: a million rows in a hundred bytes. Counting, and rows that
-// are passed over, cost nothing.
+// TestConstantColumn: what a writer makes of a constant column is read: a million rows in a hundred
+// bytes. Counting, and rows that are passed over, cost nothing.
 func TestConstantColumn(t *testing.T) {
 	if rows, err := readRows(t, smallFile("penstock", 1_000_000, 1, true), Options{}, driver.ScanOptions{}); err != io.EOF || rows != 1_000_000 {
 		t.Errorf("%d rows, %v", rows, err)

@@ -47,7 +47,8 @@ type Options struct {
 	// Again says that the listener is served again once all ranks have been given up: a rank that was is Exists until then, which Dial waits for, in
 	// place of Invalid.
 	Again bool
-	// Mask is applied to the errors that consumers are told, as secrets may be in paths; nil: they are told as they are.
+	// Mask is applied to the errors for consumers, as secrets may be in paths; nil: they are sent
+	// as they are.
 	Mask func(string) string
 }
 

@@ -7,19 +7,25 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// Confine is what processes are kept to, with all that they start. The zero value gives them no new privileges: a program of theirs that would run as another user, or with capabilities (sudo), runs without. Of Linux only.
+// Confine is what processes are kept to, with all that they start. The zero value gives them no new
+// privileges: a program of theirs that would run as another user, or with capabilities (sudo), runs
+// without. Of Linux only.
 type Confine struct {
 	// User runs them, which root can say only; nil: this process's.
 	User *User
-	// Temp is a folder, which is /tmp and /var/tmp for them alone; "": they have the machine's. It wants the right to mount.
+	// Temp is a folder, which is /tmp and /var/tmp for them alone; "": they have the machine's. It
+	// wants the right to mount.
 	Temp string
-	// Keep are files and folders that they see by their paths also where these are below /tmp or /var/tmp.
+	// Keep are files and folders that they see by their paths also where these are below /tmp or
+	// /var/tmp.
 	Keep []string
-	// HideProcesses: of others than User they see none in /proc. It wants the right to mount, and Linux 5.8.
+	// HideProcesses: of others than User they see none in /proc. It wants the right to mount, and
+	// Linux 5.8.
 	HideProcesses bool
 }
 
-// Temps are the folders that all users of a machine share, and that are others where Confine.Temp is set.
+// Temps are the folders that all users of a machine share, and that are others where Confine.Temp
+// is set.
 func Temps() []string { return slices.Clone(temps) }
 
 var temps = []string{"/tmp", "/var/tmp"}

@@ -19,8 +19,8 @@ func (c Confine) Try() error {
 	return OnThread(c.enter)
 }
 
-// OnThread runs f on a thread that ends with it, so that nothing else runs with what f has changed of
-// it: its user, its mounts.
+// OnThread runs f on a thread that ends with it, so that nothing else runs with what f has changed
+// of it: its user, its mounts.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -35,14 +35,15 @@ func OnThread(f func() error) error {
 	return <-done
 }
 
-// hasChildren says that this thread has started processes that live. Such a thread must not end: the kernel
-// signals its death to those that asked for that (Pdeathsig), whoever started them.
+// hasChildren says that this thread has started processes that live. Such a thread must not end:
+// the kernel signals its death to those that asked for that (Pdeathsig), whoever started them.
 func hasChildren() bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", unix.Gettid()))
 	return err == nil && len(b) > 0
 }
 
-// enter confines this thread (runtime.LockOSThread), and what is started from it, for good. Its user stays.
+// enter confines this thread (runtime.LockOSThread), and what is started from it, for good. Its
+// user stays.
 func (c Confine) enter() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fault.New(fault.Unsupported, "processes without new privileges: %w", err)
@@ -69,7 +70,8 @@ func (c Confine) enter() error {
 	return nil
 }
 
-// mountTemp puts Temp where temps are. What is to be seen is opened first, by paths that are covered afterwards.
+// mountTemp puts Temp where temps are. What is to be seen is opened first, by paths that are
+// covered afterwards.
 func (c Confine) mountTemp() error {
 	temp, err := openPath(c.Temp)
 	if err != nil {
@@ -148,7 +150,8 @@ func bind(f *os.File, at string) error {
 	return nil
 }
 
-// hideProcesses mounts a /proc of its own. Kernels that would take the word for all of the machine's do not know it: they have numbers.
+// hideProcesses mounts a /proc of its own. Kernels that would take the word for all of the
+// machine's do not know it: they have numbers.
 func hideProcesses() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=invisible"); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)

@@ -31,7 +31,8 @@ func confined(t *testing.T, c Confine, script string) []string {
 	return e.Tail
 }
 
-// What a process starts has no more privileges than it, whoever it is: sudo and the like are of no use.
+// What a process starts has no more privileges than it, whoever it is: sudo and the like are of no
+// use.
 func TestNoNewPrivileges(t *testing.T) {
 	if got := confined(t, Confine{}, "sh -c 'grep NoNewPrivs /proc/self/status'"); len(got) != 1 || !strings.HasSuffix(got[0], "1") {
 		t.Errorf("%q", got)
@@ -44,7 +45,8 @@ func TestNoNewPrivileges(t *testing.T) {
 	g.Stop(0)
 }
 
-// Another user, with groups of his own, who sees no processes of others, and has a /tmp for himself.
+// Another user, with groups of his own, who sees no processes of others, and has a /tmp for
+// himself.
 func TestConfine(t *testing.T) {
 	if os.Geteuid() != 0 {
 		memtest.Skip(t, "only root starts processes as another user")
@@ -109,7 +111,8 @@ func TestConfine(t *testing.T) {
 	t.Logf("%v a start", time.Since(began)/10)
 }
 
-// A thread that confines processes ends with them, and with it those that it has started before for others: so it is one that has none.
+// A thread that confines processes ends with them, and with it those that it has started before for
+// others: so it is one that has none.
 func TestConfineSparesOthers(t *testing.T) {
 	var all [16]*exec.Cmd
 	var said atomic.Bool

@@ -156,7 +156,8 @@ func TestTerminalSlow(t *testing.T) {
 	}
 }
 
-// What a worker prints does nothing to a terminal but print, in what is shown and in the last lines; the file has the bytes.
+// What a worker prints does nothing to a terminal but print, in what is shown and in the last
+// lines; the file has the bytes.
 func TestOutputPrints(t *testing.T) {
 	const said = "\x1b]0;title\x07\x1b[2J\u009b2J\u202egnp \x1b[31mred\x1b[0m\xff\x1b[K\n"
 	path := filepath.Join(t.TempDir(), "log")

@@ -97,7 +97,8 @@ func (p *processes) openLogs(g *group) error {
 // keep starts the workers and stays, on one thread, until the group is over: the kernel ends the workers when the thread that started them ends.
 func (g *group) keep(ctx context.Context, started chan<- error) {
 	runtime.LockOSThread()
-	// The process's memory goes where its first thread does, and this one enters the control groups of workers. One that confines ends, and has no other children then.
+	// The process's memory goes where its first thread does, and this one enters the control groups
+	// of workers. One that confines ends, and has no other children then.
 	if firstThread() || g.confine != nil && hasChildren() {
 		defer runtime.UnlockOSThread()
 		go g.keep(ctx, started)

@@ -26,7 +26,8 @@ import (
 //	TRY-SUM.use     a shared lock on it is a lease: the download is in use
 //	tmp-HEX/        a download under way, of the one who holds the lock, or who died with it
 //
-// Other names in it are nobody's, and are left alone. All is done below the folder: no link leads out. The system drops the locks of a process that dies.
+// Other names in it are nobody's, and are left alone. All is done below the folder: no link leads
+// out. The system drops the locks of a process that dies.
 type cacheDir struct {
 	path string
 	root *os.Root
@@ -38,7 +39,9 @@ var (
 	halfRE     = regexp.MustCompile(`^tmp-[0-9a-f]{8}$`)
 )
 
-// downloadName of the files of a checkpoint. What was not forced to disk is not trusted after a boot; and what a manifest says that was read without a key is not what one says that has the same name and a seal.
+// downloadName of the files of a checkpoint. What was not forced to disk is not trusted after a
+// boot; and what a manifest says that was read without a key is not what one says that has the same
+// name and a seal.
 func downloadName(m *Manifest) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n", bootID())
@@ -51,7 +54,8 @@ func downloadName(m *Manifest) string {
 
 func halfName() string { return "tmp-" + randomHex(4) }
 
-// openCache opens, and makes, the folder of a run in a cache. It must be this user's own: what lies there is loaded by programs of this user.
+// openCache opens, and makes, the folder of a run in a cache. It must be this user's own: what lies
+// there is loaded by programs of this user.
 func openCache(cache, name string) (*cacheDir, error) {
 	c := &cacheDir{path: filepath.Join(cache, name)}
 	if err := os.MkdirAll(cache, 0o700); err != nil {

@@ -9,7 +9,9 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// What a record says is checked where it is read, and where it is written, so that nothing is written that cannot be read: what comes from a record is of the form that this package gives it, within these bounds.
+// What a record says is checked where it is read, and where it is written, so that nothing is
+// written that cannot be read: what comes from a record is of the form that this package gives it,
+// within these bounds.
 const (
 	maxNumber   = 1 << 30 // of an entry, and of all that is counted by hand: more than any run has
 	maxWorkers  = 1 << 20
@@ -193,7 +195,8 @@ func (d *Data) check(name string) error {
 	return nil
 }
 
-// CheckSet is an Invalid error for what cannot be the name of a data set: it is part of the names of files.
+// CheckSet is an Invalid error for what cannot be the name of a data set: it is part of the names
+// of files.
 func CheckSet(name string) error {
 	if name == "" || len(name) > 80 || strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
 		return fault.New(fault.Invalid, "a data set cannot have the name %.80q: up to 80 bytes that print", name)

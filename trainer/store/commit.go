@@ -433,7 +433,8 @@ func (r *Run) syncFolder(rel string) error {
 	return r.b.HostError(r.prefix+rel, syncDir(root, path.Clean(rel)))
 }
 
-// root is the run's folder where its storage is one, for what is no reading or writing of objects; else nil. No link in it leads out. The caller closes it.
+// root is the run's folder where its storage is one, for what is no reading or writing of objects;
+// else nil. No link in it leads out. The caller closes it.
 func (r *Run) root() (*os.Root, error) {
 	dir, ok := r.Local()
 	if !ok {

@@ -68,7 +68,8 @@ func (forever) Done() <-chan struct{}       { return nil }
 func (forever) Err() error                  { return nil }
 func (forever) Value(any) any               { return nil }
 
-// places are what a hostile record or link may lead to: all begin at the folder in which shared, home and cache are.
+// places are what a hostile record or link may lead to: all begin at the folder in which shared,
+// home and cache are.
 var places = []string{"home", "home/text", "home/checkpoints", "home/checkpoints/000001.json", "home/run.json", "shared", "cache", "home/absent", "shared/x/checkpoints", "shared/x/run.json", ".."}
 
 // hostile changes a run's folder as data says.
@@ -236,8 +237,10 @@ func outside(t *testing.T, top string) string {
 	return b.String()
 }
 
-// FuzzRunFolder: whatever somebody else put into the folder of a run, who lists it, looks at it, fetches from it, goes on with it, prunes, sweeps and discards it reads, writes and removes
-// nothing but what is in that folder and the cache, in bounded time and memory, and every error has a code.
+// FuzzRunFolder: whatever somebody else put into the folder of a run, who lists it, looks at it,
+// fetches from it, goes on with it, prunes, sweeps and discards it reads, writes and removes
+// nothing but what is in that folder and the cache, in bounded time and memory, and every error has
+// a code.
 func FuzzRunFolder(f *testing.F) {
 	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() && os.Getenv("TMPDIR") == "" {
 		f.Setenv("TMPDIR", "/dev/shm") // every file is synced

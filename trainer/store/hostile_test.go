@@ -37,7 +37,8 @@ func symlink(t testing.TB, to, name string) {
 	}
 }
 
-// A run whose record has a path as its id is somebody's way to have a folder removed by who begins with its checkpoint: nothing is, and nothing is written there.
+// A run whose record has a path as its id is somebody's way to have a folder removed by who begins
+// with its checkpoint: nothing is, and nothing is written there.
 func TestIDIsNoPath(t *testing.T) {
 	top := t.TempDir()
 	storage, home := filepath.Join(top, "shared"), filepath.Join(top, "home")
@@ -131,7 +132,8 @@ func TestFieldsOfRecords(t *testing.T) {
 	}
 }
 
-// What others put into the folder of a run leads to nothing outside of it: not what is read, nor what is written or removed.
+// What others put into the folder of a run leads to nothing outside of it: not what is read, nor
+// what is written or removed.
 func TestLinksOfRuns(t *testing.T) {
 	const secret = "what nobody else may see"
 	for _, c := range []struct{ name, to string }{
@@ -245,7 +247,8 @@ func use(t testing.TB, storage, cache string) (seen string, met []error) {
 	return seen, met
 }
 
-// A cache in which others can put something is refused, what is not of its own form stays, and no link in it is followed.
+// A cache in which others can put something is refused, what is not of its own form stays, and no
+// link in it is followed.
 func TestForeignCache(t *testing.T) {
 	top := t.TempDir()
 	r := newRun(t, filepath.Join(top, "runs"), "x")

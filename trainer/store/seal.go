@@ -15,10 +15,12 @@ import (
 	"github.com/penstock-data/penstock/trainer/internal/wire"
 )
 
-// EnvKey is the environment variable of a person's key for runs: a secret of at least 16 bytes, or file:/path of a file that holds one. Where it is set, every record that is
-// written (run.json, statuses, the log with its manifests) has a seal, HMAC-SHA256 by the key over the record, the name and the id of its run and its place in it, and
-// every one that is read must have the right one. Files of checkpoints are then summed by SHA-256. A seal does not say that a record is the newest: who may write to the storage can
-// remove records, and bring an earlier status back.
+// EnvKey is the environment variable of a person's key for runs: a secret of at least 16 bytes, or
+// file:/path of a file that holds one. Where it is set, every record that is written (run.json,
+// statuses, the log with its manifests) has a seal, HMAC-SHA256 by the key over the record, the
+// name and the id of its run and its place in it, and every one that is read must have the right
+// one. Files of checkpoints are then summed by SHA-256. A seal does not say that a record is the
+// newest: who may write to the storage can remove records, and bring an earlier status back.
 const EnvKey = wire.EnvKey
 
 const (
@@ -94,7 +96,8 @@ func (r *Run) checkSeal(rel string, data []byte) error {
 	return nil
 }
 
-// Verified reports that the run's record was sealed by the key in EnvKey, as all records are that are read from now on: who wrote them had the key.
+// Verified reports that the run's record was sealed by the key in EnvKey, as all records are that
+// are read from now on: who wrote them had the key.
 func (r *Run) Verified() bool { return r.key != nil }
 
 // mayWrite refuses to mix records without a seal among others that have one.

@@ -12,7 +12,8 @@ import (
 
 const testKey = "sixteen bytes or more"
 
-// Records that are written with a key are read with it, and by who has none; what was altered, moved or written without the key is refused by who has it.
+// Records that are written with a key are read with it, and by who has none; what was altered,
+// moved or written without the key is refused by who has it.
 func TestSeal(t *testing.T) {
 	t.Setenv(EnvKey, testKey)
 	dir := t.TempDir()

@@ -340,7 +340,8 @@ func CheckName(name string) error {
 // Record is what the run is.
 func (r *Run) Record() Record { return r.rec }
 
-// IsText reports whether the record of a run that was opened was read from this text: what its path leads to by now may be another file.
+// IsText reports whether the record of a run that was opened was read from this text: what its path
+// leads to by now may be another file.
 func (r *Run) IsText(text []byte) bool { return sha256.Sum256(text) == r.text }
 
 // Name of the run.
@@ -423,7 +424,8 @@ func isObstacle(r *Run, rel string) bool {
 	return err != nil
 }
 
-// load reads a record or another small object. Of large ones, which only hostile runs have many of, one at a time is in memory: until done.
+// load reads a record or another small object. Of large ones, which only hostile runs have many of,
+// one at a time is in memory: until done.
 func (r *Run) load(ctx context.Context, rel string, limit int64) (data []byte, done func(), err error) {
 	info, err := r.b.Stat(ctx, r.prefix+rel)
 	if err != nil {

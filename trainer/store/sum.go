@@ -10,8 +10,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Sums of files are XXH3 of 128 bits: they find damage (torn, swapped or flipped bytes; one in 2^128 is missed) at the speed of memory, so that they cost an upload nothing. They do not hold against
-// somebody who forges a file; who may write to the storage can forge manifests as well. In a run whose records are sealed ([EnvKey]), where manifests cannot be forged, they are SHA-256.
+// Sums of files are XXH3 of 128 bits: they find damage (torn, swapped or flipped bytes; one in
+// 2^128 is missed) at the speed of memory, so that they cost an upload nothing. They do not hold
+// against somebody who forges a file; who may write to the storage can forge manifests as well. In
+// a run whose records are sealed ([EnvKey]), where manifests cannot be forged, they are SHA-256.
 const (
 	fastPrefix   = "xxh3:"
 	strongPrefix = "sha256:"

@@ -315,7 +315,8 @@ func (a *agent) hear(ctx context.Context, stream grpc.BidiStreamingClient[pb.Fro
 	}
 }
 
-// answer queues an answer to what the session of ctx has asked. It is dropped when that session is over: another one has not asked.
+// answer queues an answer to what the session of ctx has asked. It is dropped when that session is
+// over: another one has not asked.
 func (a *agent) answer(ctx context.Context, m *pb.FromAgent) {
 	a.mu.Lock()
 	if ctx.Err() == nil { // a session that follows empties the queue after this one's ctx has ended

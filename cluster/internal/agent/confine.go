@@ -33,11 +33,13 @@ const (
 const (
 	// ownJobs is where the folders of jobs are in the node's, where they are the agent's user.
 	ownJobs = "run"
-	// standardJobs is where those of another user are: the node's, by default, is below a home that is closed to others.
+	// standardJobs is where those of another user are: the node's, by default, is below a home that
+	// is closed to others.
 	standardJobs = "/var/lib/penstock/jobs"
 )
 
-// Confined is how an agent confines the processes of jobs. The zero value is no user of their own, and their folders in the agent's; all get no new privileges.
+// Confined is how an agent confines the processes of jobs. The zero value is no user of their own,
+// and their folders in the agent's; all get no new privileges.
 type Confined struct {
 	user *jobUser // nil: the agent's
 	dir  string   // of jobs; "": ownJobs
@@ -45,9 +47,12 @@ type Confined struct {
 	hide bool     // they see no processes of others
 }
 
-// Confine checks that jobs can be confined so, and makes their folder. node is the node's, binary the program that they start as "penstock". What auto leaves out is told.
+// Confine checks that jobs can be confined so, and makes their folder. node is the node's, binary
+// the program that they start as "penstock". What auto leaves out is logged.
 //
-// Errors: Invalid: there is no such user, or it is root or the agent's. Denied: the agent may not start processes as it, or it cannot reach what it needs. Unsupported: the kernel does not allow what is required.
+// Errors: Invalid: there is no such user, or it is root or the agent's. Denied: the agent may not
+// start processes as it, or it cannot reach what it needs. Unsupported: the kernel does not allow
+// what is required.
 func Confine(c Confinement, node, binary string, log *slog.Logger) (Confined, error) {
 	switch c.Isolate {
 	case "":
@@ -98,7 +103,8 @@ func Confine(c Confinement, node, binary string, log *slog.Logger) (Confined, er
 	return out, nil
 }
 
-// jobsIn makes the folder of the jobs of a node: one of its own, below dir. Its names cannot be listed by others; what is in it says itself who may enter.
+// jobsIn makes the folder of the jobs of a node: one of its own, below dir. Its names cannot be
+// listed by others; what is in it says itself who may enter.
 func jobsIn(dir, node string, user *jobUser) (string, error) {
 	if dir == "" {
 		dir = standardJobs
@@ -160,7 +166,8 @@ func (a *agent) makeFolder(id string) (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// give gives what is in the folder of a process to the user of jobs: all of it is there, and nothing runs yet.
+// give gives what is in the folder of a process to the user of jobs: all of it is there, and
+// nothing runs yet.
 func (c Confined) give(dir string) error {
 	if c.user == nil {
 		return nil
@@ -193,7 +200,8 @@ func (c Confined) launch(dir, temp, binary string) *launch.Confine {
 	return out
 }
 
-// as runs f with the rights to files that jobs have: it may touch what is theirs, where names may lead anywhere.
+// as runs f with the rights to files that jobs have: it may touch what is theirs, where names may
+// lead anywhere.
 func (c Confined) as(f func() error) error {
 	if c.user == nil {
 		return f()
@@ -201,7 +209,9 @@ func (c Confined) as(f func() error) error {
 	return c.user.as(f)
 }
 
-// inherits says whether a job has a variable of the agent's environment: all but Penstock's own, what a service manager has told the agent, and, where jobs have a user, the folders of the agent's.
+// inherits says whether a job has a variable of the agent's environment: all but Penstock's own,
+// what a service manager has told the agent, and, where jobs have a user, the folders of the
+// agent's.
 func (c Confined) inherits(name string) bool {
 	switch name {
 	case "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC":

@@ -46,7 +46,8 @@ func ownerOf(t *testing.T, path string) (uid uint32, mode fs.FileMode) {
 	return fi.Sys().(*syscall.Stat_t).Uid, fi.Mode().Perm()
 }
 
-// The folder of a process is closed until all is there, then what is in it is the user's, and links in it are not followed.
+// The folder of a process is closed until all is there, then what is in it is the user's, and links
+// in it are not followed.
 func TestGive(t *testing.T) {
 	a := &agent{Config: Config{Dir: t.TempDir(), Jobs: confine(t, isolateOff)}}
 	dir, err := a.makeFolder("j1/1/0")
@@ -77,7 +78,8 @@ func TestGive(t *testing.T) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what an agent has left that was killed: %v", err)
 	}
-	// Others may list neither what jobs there are nor, where another has the folder, put anything there.
+	// Others may list neither what jobs there are nor, where another has the folder, put anything
+	// there.
 	if uid, mode := ownerOf(t, a.jobs()); uid != 0 || mode != 0o711 {
 		t.Errorf("%d, %v", uid, mode)
 	}
@@ -100,7 +102,8 @@ func TestGive(t *testing.T) {
 	}
 }
 
-// What the agent writes where jobs may write is written with their rights, and is theirs; other threads have the agent's.
+// What the agent writes where jobs may write is written with their rights, and is theirs; other
+// threads have the agent's.
 func TestAs(t *testing.T) {
 	c := confine(t, isolateOff)
 	a := &agent{Config: Config{Dir: t.TempDir(), Jobs: c}}

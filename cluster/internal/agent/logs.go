@@ -25,7 +25,8 @@ const (
 	keepLogs = 200
 )
 
-// rotation is the size of the files of a log, of which three are kept, so that they have at most so many bytes; 0: those of any process.
+// rotation is the size of the files of a log, of which three are kept, so that they have at most so
+// many bytes; 0: those of any process.
 func rotation(file, most int64) int64 {
 	const least = 4 << 10
 	if most <= 0 {
@@ -39,7 +40,8 @@ func rotation(file, most int64) int64 {
 
 var processID = regexp.MustCompile(`^j[0-9]+/[0-9]+/[0-9]+(/[a-z0-9]+)?$`)
 
-// readLog answers a question of the session of ctx for a part of a log. Offsets count all that the process printed, of which the last three files of Config.Rotate are kept.
+// readLog answers a question of the session of ctx for a part of a log. Offsets count all that the
+// process printed, of which the last three files of Config.Rotate are kept.
 func (a *agent) readLog(ctx context.Context, q *pb.ReadLog) {
 	c := &pb.LogChunk{Request: q.GetRequest(), Process: q.GetProcess()}
 	defer func() { a.answer(ctx, &pb.FromAgent{Say: &pb.FromAgent_Log{Log: c}}) }()

@@ -127,10 +127,12 @@ func (p *process) masked(text string) string {
 	return mask.Text(text, secrets)
 }
 
-// mostWords and mostPlace are the bytes of an end's text and of a place in it that the head is told: more in one message would end the session.
+// mostWords and mostPlace are the bytes of an end's text and of a place in it in a message: more
+// would end the session.
 const mostWords, mostPlace = 16 << 10, 1 << 10
 
-// short is the begin of a text, of whole characters: programs write what is none, and no message carries it.
+// short is the begin of a text, of whole characters: programs write what is none, and no message
+// carries it.
 func short(s string, most int) string {
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }

@@ -61,8 +61,8 @@ func (a *agent) look(h *pki.Holder) {
 	}
 }
 
-// current says that a certificate goes with what the head has said last: it is of the authority that
-// issues, and believes those that are believed.
+// current says that a certificate goes with what the head has said last: it is of the authority
+// that issues, and believes those that are believed.
 func (a *agent) current(c *tls.Certificate) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,8 +82,8 @@ func (a *agent) certified() {
 	a.say(&pb.FromAgent{Say: &pb.FromAgent_Certified{Certified: x}})
 }
 
-// assemble makes a certificate of the head's answer for a process, which is of an authority that the
-// head has said, as it does in each session.
+// assemble makes a certificate of the head's answer for a process, which is of an authority that
+// the head has said, as it does in each session.
 func (a *agent) assemble(chain [][]byte, key crypto.Signer) (c *tls.Certificate, err error) {
 	a.mu.Lock()
 	pins := slices.Clone(a.trust)

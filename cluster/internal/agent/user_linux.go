@@ -12,7 +12,8 @@ import (
 	"github.com/penstock-data/penstock/trainer/launch"
 )
 
-// wanted are the capabilities that running jobs as another user takes: to start them, to give and take files, to watch and to end them.
+// wanted are the capabilities that running jobs as another user takes: to start them, to give and
+// take files, to watch and to end them.
 var wanted = []struct {
 	bit  int
 	name string

@@ -11,8 +11,8 @@ import (
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
 )
 
-// Whatever processes say at their end, and however many end while the head is away: a hello names all
-// of them, and goes into a message.
+// Whatever processes say at their end, and however many end while the head is away: a hello names
+// all of them, and goes into a message.
 func TestHelloHasRoom(t *testing.T) {
 	hello := &pb.Hello{}
 	for i := range 10_000 {

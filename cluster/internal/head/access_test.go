@@ -136,8 +136,8 @@ func (p *people) audit(q *pb.AuditRequest) (all []string) {
 }
 
 // A job is its owner's: somebody else with a token of scope submit can neither stop it, nor take
-// its id, before it is over or after, and hears whose it is. Another token of the owner, an
-// administrator and the head's user can.
+// its id, before it is over or after, and gets its owner in the error. Another token of the owner,
+// an administrator and the head's user can.
 func TestAJobIsItsOwners(t *testing.T) {
 	dir := shortDir(t)
 	p := startPeople(t, Config{Dir: dir, KeepJobs: 1})
@@ -334,8 +334,8 @@ func TestProjects(t *testing.T) {
 	p.wants(err, fault.Denied)
 }
 
-// One token fills the quota of its owner, is told so, and leaves room for others, however it goes
-// about it.
+// One token fills the quota of its owner, gets an error, and leaves room for others, however it
+// goes about it.
 func TestOneTokenLeavesRoom(t *testing.T) {
 	p := startPeople(t, Config{Dir: shortDir(t), KeepJobs: 3})
 	ctx := t.Context()
@@ -479,7 +479,7 @@ func TestJobsRunning(t *testing.T) {
 	held("j4")
 	n := attach(t, p.h, "")
 	if s := n.hear().GetStart(); !strings.HasPrefix(s.GetProcess(), "j2/1/0/") {
-		t.Errorf("it hears %v", s)
+		t.Errorf("it receives %v", s)
 	}
 	p.set(ofOwner, "ada", &pb.Quota{JobsRunning: &none})
 	held("")
@@ -527,7 +527,7 @@ func TestPacksHaveOwners(t *testing.T) {
 		t.Errorf("the list has the hash: %v, %v", l, err)
 	}
 	if has(eve, hash) {
-		t.Error("somebody else hears that it is there")
+		t.Error("somebody else learns that it is there")
 	}
 	_, err = eve.Submit(ctx, &pb.Job{Argv: []string{"x"}, Pack: hash})
 	p.wants(err, fault.NotFound)

@@ -209,7 +209,7 @@ func (h *Head) noting(ctx context.Context, action string, on what) *noting {
 }
 
 // audit puts on record that the caller of ctx does something, before it is done, where err is nil:
-// what cannot be put on record must not be done, and the error says so. Else it notes that it was
+// what cannot be put on record must not be done: that is the error. Else it notes that it was
 // refused, and returns err.
 // It may be called from anywhere.
 func (h *Head) audit(ctx context.Context, action string, on what, err error) error {

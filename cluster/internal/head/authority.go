@@ -41,8 +41,8 @@ func (h *Head) believed() *pb.FromHead {
 	return &pb.FromHead{Say: &pb.FromHead_Believed{Believed: x}}
 }
 
-// certified: a node says of which authorities its certificates are. It goes on record when all are of
-// the one that issues: once after each rotation. Part of the loop.
+// certified: a node says of which authorities its certificates are. It goes on record when all are
+// of the one that issues: once after each rotation. Part of the loop.
 func (h *Head) certified(s *session, x *pb.Certified) error {
 	pins := h.ca.Pins()
 	s.issuers, s.said = nil, true
@@ -72,8 +72,8 @@ func (s *session) moved(to pki.Pin) bool {
 	return s.said && !slices.ContainsFunc(s.issuers, func(p pki.Pin) bool { return p != to })
 }
 
-// behind are the nodes that have, or may have, a certificate of the authority that is being replaced.
-// Of a node that is away that counts until its certificate has ended.
+// behind are the nodes that have, or may have, a certificate of the authority that is being
+// replaced. Of a node that is away that counts until its certificate has ended.
 func (h *Head) behind() (ids []string) {
 	pins := h.ca.Pins()
 	if len(pins) < 2 {

@@ -23,14 +23,16 @@ func (p *peer) believes(pins ...pki.Pin) {
 	}
 }
 
-// says tells the head of which authorities the node's certificates are, and waits until that is heard.
+// says tells the head of which authorities the node's certificates are, and waits until that is
+// heard.
 func (p *peer) says(pins ...[]byte) {
 	p.t.Helper()
 	p.say(&pb.FromAgent{Say: &pb.FromAgent_Certified{Certified: &pb.Certified{Issuers: pins}}})
 	p.silent()
 }
 
-// What a node says of its certificates counts for itself alone, and odd words for nothing. It goes on record once.
+// What a node says of its certificates counts for itself alone, and odd words for nothing. It goes
+// on record once.
 func TestCertified(t *testing.T) {
 	h := startHead(t, t.TempDir())
 	one, two := attach(t, h, ""), attach(t, h, "")

@@ -92,7 +92,8 @@ const (
 	mostTokens = 10_000
 )
 
-// token makes one, and keeps what is known of it: v, and what belongs to it. Tokens that ended a day ago are dropped.
+// token makes one, and keeps what is known of it: v, and what belongs to it. Tokens that ended a
+// day ago are dropped.
 func (h *Head) token(ctx context.Context, v tokenRecord, ttl time.Duration) (pki.Token, records.Record[tokenRecord], error) {
 	var r records.Record[tokenRecord]
 	now := time.Now().UTC()

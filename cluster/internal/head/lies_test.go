@@ -131,7 +131,7 @@ func (m *member) attach(hello *pb.Hello) error {
 		return err
 	}
 	if x := m.hear(); x.GetBelieved() == nil { // follows the welcome
-		m.t.Fatalf("node %s hears %v after the welcome", m.id, x)
+		m.t.Fatalf("node %s receives %v after the welcome", m.id, x)
 	}
 	return nil
 }
@@ -358,10 +358,10 @@ func TestForeignProcesses(t *testing.T) {
 			l.liar.say(m)
 		}
 	}
-	for n := 0; ; { // it hears that its words were heard, and nothing else: no certificate above all
+	for n := 0; ; { // it receives acknowledgements and nothing else, above all no certificate
 		m := l.liar.hear()
 		if m.GetHeard() == "" {
-			t.Fatalf("the liar hears %v", m)
+			t.Fatalf("the liar receives %v", m)
 		}
 		if n++; n == 2*(len(foreign)-2) {
 			break
@@ -378,7 +378,7 @@ func TestForeignProcesses(t *testing.T) {
 	}
 	for range foreign[2:] {
 		if m := l.liar.hear(); m.GetHeard() == "" {
-			t.Fatalf("the liar hears %v", m)
+			t.Fatalf("the liar receives %v", m)
 		}
 	}
 	if after := l.state(job) + l.state(both); after != before {

@@ -77,7 +77,9 @@ func (h *Head) listening(s *session, x *pb.Listening) {
 	}
 }
 
-// checkAddress refuses what is not an address and a port that another machine could dial, and an address of another machine than the one that the node calls from: the other members would dial there.
+// checkAddress refuses what is not an address and a port that another machine could dial, and an
+// address of another machine than the one that the node calls from: the other members would dial
+// there.
 func (h *Head) checkAddress(s *session, p jobs.Process, address string) error {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || len(address) > 64 {

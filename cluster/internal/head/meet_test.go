@@ -273,11 +273,11 @@ func TestMeet(t *testing.T) {
 		t.Fatalf("the other one hears %v", m)
 	}
 	if m := b.hear(); m.GetHeard() != p1 {
-		t.Fatalf("it hears %v", m)
+		t.Fatalf("it receives %v", m)
 	}
 	a.say(&pb.FromAgent{Say: &pb.FromAgent_Exited{Exited: &pb.Exited{Process: p0, Code: -1, Class: "worker"}}})
 	if m := a.hear(); m.GetHeard() != p0 {
-		t.Fatalf("it hears %v", m)
+		t.Fatalf("it receives %v", m)
 	}
 	if err := h.do(t.Context(), func() error {
 		if len(h.meetings) > 0 {

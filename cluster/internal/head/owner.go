@@ -36,7 +36,7 @@ func administers(p rpc.Peer) bool {
 	return p.Kind == rpc.Local || p.Kind == rpc.Person && p.Scope >= rpc.Admin && p.Project == ""
 }
 
-// sees says whether p is told of jobs of a project.
+// sees reports whether p may see jobs of a project.
 func sees(p rpc.Peer, project string) bool { return p.Project == "" || p.Project == project }
 
 // changes says whether p may change what b submitted.

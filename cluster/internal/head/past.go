@@ -77,7 +77,8 @@ func (v submissionRecord) state(id string) *pb.JobState {
 		SubmittedUnixNanos: nanos(x.Submitted), StartedUnixNanos: nanos(x.Started), EndedUnixNanos: nanos(x.Ended)}
 }
 
-// trim removes the records of jobs that have been over for longest, beyond KeepJobs, of the owner who has most of them; what stays of those that were submitted with an id is how they ended.
+// trim removes the records of jobs that have been over for longest, beyond KeepJobs, of the owner
+// who has most of them; what stays of those that were submitted with an id is how they ended.
 func (h *Head) trim() {
 	for {
 		type ended struct {

@@ -323,7 +323,7 @@ func (c controlServer) RevokeToken(ctx context.Context, q *pb.RevokeTokenRequest
 	})
 }
 
-// HasPack says whether a pack of the caller's is here: of others' nothing is told.
+// HasPack says whether a pack of the caller's is here: those of others are not shown.
 func (c controlServer) HasPack(ctx context.Context, q *pb.PackRequest) (*pb.HasPackReply, error) {
 	hash, err := packs.ParseHash(q.GetSha256())
 	if err != nil {

@@ -202,8 +202,8 @@ func (h *Head) admit(r *records.Record[jobRecord]) error {
 	return h.step(core.Event{Kind: core.Submit, Spec: r.Value.spec(r.ID)})
 }
 
-// admitHeld gives the machine the jobs that are held and need not be, the oldest first, by Submit or
-// LoadJob.
+// admitHeld gives the machine the jobs that are held and need not be, the oldest first, by Submit
+// or LoadJob.
 func (h *Head) admitHeld(by core.EventKind) error {
 	if h.freed = false; len(h.held) == 0 {
 		return nil

@@ -225,8 +225,9 @@ func write[T any](h *Head, t records.Table[T], r records.Record[T]) (records.Rec
 	return next, nil
 }
 
-// commit carries out a transaction that creates records of new ids, or fails and has not. It says which revision what was
-// written has, or 0 where that may be of an earlier try, whose answer was lost: read it again.
+// commit carries out a transaction that creates records of new ids, or fails and has not. It says
+// which revision what was written has, or 0 where that may be of an earlier try, whose answer was
+// lost: read it again.
 func (h *Head) commit(ops ...records.Op) (revision int64, err error) {
 	maybe := false
 	err = h.repeat(func() (err error) {

@@ -52,7 +52,8 @@ type session struct {
 	more  chan struct{}        // room for one
 }
 
-// tell puts a message in the queue of a node; one that has no session says what it has when it attaches. Part of the loop.
+// tell puts a message in the queue of a node; one that has no session says what it has when it
+// attaches. Part of the loop.
 func (h *Head) tell(node string, m *pb.FromHead) {
 	if s := h.sessions[node]; s != nil {
 		s.tell(m)
@@ -66,7 +67,7 @@ func (s *session) tell(m *pb.FromHead) {
 	full := len(s.queue) > mostQueued
 	s.mu.Unlock()
 	if full {
-		s.end(fault.New(fault.Exhausted, "node %s does not read what it is told", s.node))
+		s.end(fault.New(fault.Exhausted, "node %s does not read its messages", s.node))
 	}
 	select {
 	case s.more <- struct{}{}:
@@ -272,7 +273,7 @@ func (h *Head) hear(ctx context.Context, s *session, stream grpc.BidiStreamingSe
 		do, err := h.take(s, m, time.Now())
 		switch {
 		case err != nil:
-			s.end(err) // before what is told to it
+			s.end(err) // before messages to it
 			return err
 		case m.GetBeat() != nil:
 			s.tell(&pb.FromHead{Say: &pb.FromHead_Beat{Beat: &pb.Empty{}}})

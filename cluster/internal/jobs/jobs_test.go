@@ -662,8 +662,8 @@ func TestGraceOfReminders(t *testing.T) {
 	}
 }
 
-// A node that says that its processes ended as it goes away, and is there again, is no place for the
-// next attempts, where there are others: else one bad node could keep a job for ever.
+// A node that says that its processes ended as it goes away, and is there again, is no place for
+// the next attempts, where there are others: else one bad node could keep a job for ever.
 func TestPreemptedAgain(t *testing.T) {
 	var m Machine
 	m.Step(submit(of(1, Budgets{})))

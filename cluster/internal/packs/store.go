@@ -40,7 +40,8 @@ type kept struct {
 	of    []string // keys of the shares that it takes room of; none: it was there when the store was opened, and nobody has asked for it since
 }
 
-// Share is whose room a pack takes. Packs of one share never push out those of another: what has to go is of whoever has most.
+// Share is whose room a pack takes. Packs of one share never push out those of another: what has to
+// go is of whoever has most.
 type Share struct {
 	Key  string
 	Most int64  // bytes of all its packs
@@ -107,7 +108,8 @@ func (s *Store) Has(h Hash) bool {
 	return s.packs[h] != nil
 }
 
-// HasOf says whether the store has a pack that who has the key has sent, or a job of his has needed since the store was opened: who only knows a hash has no part of it.
+// HasOf says whether the store has a pack that who has the key has sent, or a job of his has needed
+// since the store was opened: who only knows a hash has no part of it.
 func (s *Store) HasOf(key string, h Hash) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +322,8 @@ func (s *Store) room(h Hash, size int64) error {
 	return nil
 }
 
-// fit makes room for a pack in the shares that it is to take room of, by taking others of theirs out that nobody needs; where that is not enough it is an error.
+// fit makes room for a pack in the shares that it is to take room of, by taking others of theirs
+// out that nobody needs; where that is not enough it is an error.
 func (s *Store) fit(h Hash, size int64, shares []Share) error {
 	if p := s.packs[h]; p != nil {
 		shares = slices.DeleteFunc(slices.Clone(shares), func(x Share) bool { return slices.Contains(p.of, x.Key) })
@@ -397,7 +400,8 @@ func (s *Store) touch(h Hash, p *kept) {
 	os.Chtimes(s.path(h), now, now) // only an order of removal is lost
 }
 
-// trim removes packs until the limit is kept, but for the last used one and those that are read or held: those that nobody asked for, then those of the share that has most.
+// trim removes packs until the limit is kept, but for the last used one and those that are read or
+// held: those that nobody asked for, then those of the share that has most.
 func (s *Store) trim() {
 	for s.limit > 0 && s.bytes > s.limit {
 		free := func(p *kept) bool { return p.used != s.uses }

@@ -20,8 +20,9 @@ import (
 
 const (
 	lifetimeCA = 10 * 365 * 24 * time.Hour
-	// fileCA has the authority: its certificate and key, and the cluster's secret. While it replaces
-	// another also the cross certificate and the other's. It changes as a whole, by a rename.
+	// fileCA has the authority: its certificate and key, and the cluster's secret. While it
+	// replaces another also the cross certificate and the other's. It changes as a whole, by a
+	// rename.
 	fileCA = "ca.pem"
 	// fileGone is what fileCA was before the last Rotate, with a key that is to be destroyed.
 	fileGone = fileCA + ".gone"
@@ -70,8 +71,8 @@ func (a *authority) marshal() ([]byte, error) {
 // it at once one wins, and all have the same. A folder or file that others may read is refused, as
 // is the authority of another cluster.
 //
-// now is the clock; nil is time.Now. The cluster's id has lower case letters, digits and hyphens, at
-// most 63.
+// now is the clock; nil is time.Now. The cluster's id has lower case letters, digits and hyphens,
+// at most 63.
 func OpenCA(dir, cluster string, now func() time.Time) (*CA, error) {
 	if !name.MatchString(cluster) {
 		return nil, fault.New(fault.Invalid, "%q is no id of a cluster: lower case letters, digits and hyphens, at most 63", cluster)
@@ -166,8 +167,8 @@ func replaced(cluster string, c *x509.Certificate) []*url.URL {
 	return append(us, c.URIs[:min(len(c.URIs), mostBefore-1)]...)
 }
 
-// Replaces says that an authority's certificate names the one of pin as one that it came after. That
-// is worth as much as the certificate is.
+// Replaces says that an authority's certificate names the one of pin as one that it came after.
+// That is worth as much as the certificate is.
 func Replaces(c *x509.Certificate, pin Pin) bool {
 	for _, u := range c.URIs {
 		var p Pin
@@ -219,9 +220,9 @@ func isAuthority(c *x509.Certificate) bool {
 }
 
 // Rotate makes another authority, which issues from now on; the one before is believed until
-// [CA.Finish], and has vouched for it: who believes only that one believes both. Its key has no more
-// use: call Destroy when it is known that the new one is. After a crash the folder has the one or the
-// other, complete.
+// [CA.Finish], and has vouched for it: who believes only that one believes both. Its key has no
+// more use: call Destroy when it is known that the new one is. After a crash the folder has the one
+// or the other, complete.
 func (ca *CA) Rotate() error {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
@@ -278,7 +279,7 @@ func (ca *CA) gone() string { return filepath.Join(ca.dir, fileGone) }
 
 // Destroy overwrites and removes the keys of authorities that are none any more, and of such that
 // never were. The head that has the folder calls it, and again when it starts. (A file system that
-// writes elsewhere than it is told, and its snapshots, keep what they keep.)
+// does not overwrite in place, and snapshots, keep what they keep.)
 func (ca *CA) Destroy() error {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()

@@ -24,7 +24,8 @@ type chain struct {
 // maxCert is the most bytes of a certificate that are looked at.
 const maxCert = 16 << 10
 
-// parseChain reads a chain, and checks that its parts belong together. Whom to believe is the caller's.
+// parseChain reads a chain, and checks that its parts belong together. Whom to believe is the
+// caller's.
 func parseChain(ders [][]byte) (c chain, err error) {
 	if len(ders) != 2 && len(ders) != 4 {
 		return c, fault.New(fault.Corrupt, "there are %d certificates where two are, or four", len(ders))
@@ -65,7 +66,8 @@ func (c *chain) roots() []*x509.Certificate {
 // Issuer is the pin of the authority that issued a certificate of this cluster, by its chain.
 func Issuer(c *tls.Certificate) Pin { return PinOfDER(c.Certificate[1]) }
 
-// Believed are the pins of the authorities that the holder of a certificate of this cluster believes.
+// Believed are the pins of the authorities that the holder of a certificate of this cluster
+// believes.
 func Believed(c *tls.Certificate) []Pin {
 	if len(c.Certificate) < 4 {
 		return []Pin{Issuer(c)}
@@ -73,9 +75,9 @@ func Believed(c *tls.Certificate) []Pin {
 	return []Pin{Issuer(c), PinOfDER(c.Certificate[3])}
 }
 
-// Assemble makes of the answer to a request what TLS needs: it checks that the authority that issued
-// it is that of pin, or one that the authority of pin vouches for, and that the first certificate is
-// one of role (Node or Member), and key's.
+// Assemble makes of the answer to a request what TLS needs: it checks that the authority that
+// issued it is that of pin, or one that the authority of pin vouches for, and that the first
+// certificate is one of role (Node or Member), and key's.
 func Assemble(ders [][]byte, key crypto.Signer, pin Pin, role Role) (*tls.Certificate, error) {
 	c, err := parseChain(ders)
 	if err != nil {

@@ -120,7 +120,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Somebody with an authority of his own, who knows all certificates: nothing that he shows is believed.
+// Somebody with an authority of his own, who knows all certificates: nothing that he shows is
+// believed.
 func TestForgedRotation(t *testing.T) {
 	ca, evil := newCA(t, "c1"), newCA(t, "c1")
 	a := ca.Pin()
@@ -184,8 +185,8 @@ func TestForgedRotation(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// A head that is killed at any point of Rotate and Destroy leaves a folder with the one or the other,
-// and no key of one that is none when the next head has begun.
+// A head that is killed at any point of Rotate and Destroy leaves a folder with the one or the
+// other, and no key of one that is none when the next head has begun.
 func TestRotationIsKilled(t *testing.T) {
 	for point := 0; ; point++ {
 		dir := filepath.Join(t.TempDir(), "ca")

@@ -160,11 +160,11 @@ func PeerNode(s tls.ConnectionState) (Identity, error) {
 	return id, nil
 }
 
-// ClientTLS is the side of whoever calls the head: the other side must be the head of the cluster of
-// pin, by its certificate's role and its authority's hash, or that of the authority that vouches for
-// it. Host names are not compared: a head is known by many, and no certificate of this authority with
-// that role is anybody else's. h is the certificate to show; nil: none. pin is asked in each
-// handshake. now is the clock; nil is time.Now.
+// ClientTLS is the side of whoever calls the head: the other side must be the head of the cluster
+// of pin, by its certificate's role and its authority's hash, or that of the authority that vouches
+// for it. Host names are not compared: a head is known by many, and no certificate of this
+// authority with that role is anybody else's. h is the certificate to show; nil: none. pin is asked
+// in each handshake. now is the clock; nil is time.Now.
 func ClientTLS(h *Holder, pin func() Pin, now func() time.Time) *tls.Config {
 	now = orNow(now)
 	c := &tls.Config{
@@ -182,8 +182,8 @@ func ClientTLS(h *Holder, pin func() Pin, now func() time.Time) *tls.Config {
 // ErrPin is in the error of a handshake with another cluster's head, or with none at all.
 var ErrPin = errors.New("it is not the head of the cluster that the token or certificate here is of (the authority's hash differs)")
 
-// ErrReplaced is in the error of a handshake with a head that says that its authority came after the
-// one that was expected, which is believed no more.
+// ErrReplaced is in the error of a handshake with a head that says that its authority came after
+// the one that was expected, which is believed no more.
 var ErrReplaced = errors.New("the cluster has replaced its authority (penstock ca), and the token or certificate here is of the one before, or an earlier one: make a new token on the head's machine (penstock token create); a node joins again with one")
 
 func verifyHead(chain []*x509.Certificate, pin Pin, now time.Time) error {
@@ -252,8 +252,8 @@ func round(d time.Duration) string {
 
 // MemberTLS is either side of a connection between processes of one attempt of a job: both show
 // certificates as members of the same attempt as h, of the authorities that h's holder believes, or
-// of one that such an authority vouches for. peer is the number that the other side must have; below
-// 0: any. h's certificate is the one of this process.
+// of one that such an authority vouches for. peer is the number that the other side must have;
+// below 0: any. h's certificate is the one of this process.
 func MemberTLS(h *Holder, peer int) (*tls.Config, error) {
 	c, err := parseChain(h.cert.Load().Certificate)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Somebody who came with a certificate of the authority before, and stays connected, is thrown out when that is believed no more, and does not come back, nor by a token that names it. Others stay.
+// Somebody who came with a certificate of the authority before, and stays connected, is thrown out
+// when that is believed no more, and does not come back, nor by a token that names it. Others stay.
 func TestCut(t *testing.T) {
 	h := start(t)
 	h.attach = func(s grpc.BidiStreamingServer[pb.FromAgent, pb.FromHead]) error {

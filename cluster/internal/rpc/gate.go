@@ -193,8 +193,9 @@ func (g *gate) watch(ctx context.Context, p Peer, cancel context.CancelCauseFunc
 	}
 }
 
-// failed counts a call with a wrong token, and is what it is told: after some in a row from one network only that, and to wait. A good token is not looked at more slowly for the wrong ones beside it, nor refused with them: what
-// others do from the same address is nothing that its owner could mend.
+// failed counts a call with a wrong token, and returns its error: after some in a row from one
+// network, only to wait. A good token is not looked at more slowly for the wrong ones beside it,
+// nor refused with them: what others do from the same address is nothing that its owner could mend.
 func (g *gate) failed(p Peer, err error) error {
 	if g.hosts.over(network(p.Host), g.now()) {
 		err = fault.New(fault.Unavailable, "too many calls with wrong tokens from %s: wait a few seconds", p.Host)
@@ -203,7 +204,7 @@ func (g *gate) failed(p Peer, err error) error {
 	return err
 }
 
-// answered sees what a handler refused, a newcomer whose token is wrong, and says what that one is told.
+// answered sees what a handler refused, a newcomer whose token is wrong, and returns its error.
 func (g *gate) answered(p Peer, method string, err error) error {
 	if p.Kind != Newcomer || fault.CodeOf(err) != fault.Denied {
 		return err
@@ -254,7 +255,9 @@ type level struct {
 	at time.Time
 }
 
-// maxKeys is how many keys a meter knows: for one more, any other is forgotten. So nobody is counted with others, and whoever comes from more networks than that is counted less: what it costs is answers, not places.
+// maxKeys is how many keys a meter knows: for one more, any other is forgotten. So nobody is
+// counted with others, and whoever comes from more networks than that is counted less: what it
+// costs is answers, not places.
 const maxKeys = 1024
 
 func newMeter(most, perSecond float64) *meter {

@@ -82,7 +82,8 @@ var policies = map[string]policy{
 	pb.Control_RemoveQuota_FullMethodName: admins,
 }
 
-// audits says of every method whether what it does is on record, with who called it ([ServerConfig.Refused] has what it did not do). Calls that are denied are, of all methods.
+// audits says of every method whether what it does is on record, with who called it
+// ([ServerConfig.Refused] has what it did not do). Calls that are denied are, of all methods.
 var audits = map[string]bool{
 	pb.Join_Join_FullMethodName: true,
 

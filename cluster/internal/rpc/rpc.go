@@ -87,7 +87,8 @@ type ServerConfig struct {
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
 
-	// Refused hears of calls that were denied, and of those of audited methods that failed because of what they asked; request is nil where none was read. It must not wait. nil: nobody does.
+	// Refused gets calls that were denied, and those of audited methods that failed because of what
+	// they asked; request is nil where none was read. It must not wait. nil: nobody does.
 	Refused func(p Peer, method string, request any, err error)
 }
 

@@ -68,7 +68,7 @@ type Set struct {
 	// Eval is set where it is no part of checkpoints: once all ranks have given it up, it is opened again from its beginning. Until then a
 	// rank that was given up is Exists, and its consumer waits.
 	Eval bool
-	// Mask is applied to errors that consumers are told; it may be nil.
+	// Mask is applied to errors for consumers; it may be nil.
 	Mask func(string) string
 	// Open makes the iterators of all ranks, or those of this node (nodes, nil: one machine), which go on from at, or stand at the beginning where at is nil. What it
 	// finds out about the data it keeps for the next call. ctx ends the iterators too.

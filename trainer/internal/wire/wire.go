@@ -27,7 +27,8 @@ const (
 	EnvAttempt = "PENSTOCK_ATTEMPT" // from 1; counts the starts of the group
 )
 
-// EnvKey holds the person's key for records of runs (package store). Neither workers nor data processes have it.
+// EnvKey holds the person's key for records of runs (package store). Neither workers nor data
+// processes have it.
 const EnvKey = "PENSTOCK_RUN_KEY"
 
 // ToController is a line of a worker.
