@@ -35,7 +35,7 @@ func TestForeignRecordAsks(t *testing.T) {
 			}
 			if !asked && strings.Contains(text.String(), "[y/N] ") {
 				asked = true
-				if !strings.Contains(text.String(), `sh -c touch "$OUT"; exit 3`) || !strings.Contains(text.String(), "every user may write") {
+				if !strings.Contains(text.String(), `sh -c 'touch "$OUT"; exit 3'`) || !strings.Contains(text.String(), "every user may write") {
 					t.Errorf("it asks without saying what runs, and why it asks: %s", text.String())
 				}
 				if _, err := ptmx.WriteString(c.answer); err != nil {

@@ -350,12 +350,21 @@ func inFolder(dir string) string {
 
 // shellQuote quotes where a shell needs it.
 func shellQuote(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
 	}) {
 		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 	}
 	return s
+}
+
+// shellLine is a command as a shell takes it: where its arguments begin and end can be seen.
+func shellLine(argv []string) string {
+	var words []string
+	for _, a := range argv {
+		words = append(words, shellQuote(a))
+	}
+	return strings.Join(words, " ")
 }
 
 // reachable is the address of a head as others call it.

@@ -51,7 +51,7 @@ func recorded(rec store.Record) (*recordedRun, error) {
 		}
 	}
 	if !slices.Equal(r.argv, rec.Command) {
-		return nil, fault.New(fault.Corrupt, "the record of run %q was altered: it names the command %q, and its spec %q", rec.Name, strings.Join(rec.Command, " "), strings.Join(r.argv, " "))
+		return nil, fault.New(fault.Corrupt, "the record of run %q was altered: it names the command %s, and its spec %s", rec.Name, shellLine(rec.Command), shellLine(r.argv))
 	}
 	return r, nil
 }
@@ -108,7 +108,7 @@ func foreignRun(r *store.Run, storage, name string) error {
 // agreed says what a run is resumed with, and has the person agree to it where its record may be
 // somebody else's.
 func (t *training) agreed(cmd *cobra.Command, name string, r *recordedRun, foreign error) error {
-	out, argv, where := cmd.ErrOrStderr(), term.Line(strings.Join(r.argv, " ")), term.Line(r.dir)
+	out, argv, where := cmd.ErrOrStderr(), term.Line(shellLine(r.argv)), term.Line(r.dir)
 	if foreign == nil || t.may.given {
 		if !t.quiet {
 			fmt.Fprintf(out, "penstock: run %s runs %s in %s\n", name, argv, where)

@@ -51,7 +51,7 @@ func TestResumeRunsWhatStatusShows(t *testing.T) {
 	dir := t.TempDir()
 	run := foreignable(t, dir)
 	r := penstock(t, "resume", run)
-	if _, err := os.Stat(dir + "/ran"); err != nil || !strings.Contains(r.err, "penstock: run first runs sh -c touch \"$OUT\"; exit 3 in ") {
+	if _, err := os.Stat(dir + "/ran"); err != nil || !strings.Contains(r.err, "penstock: run first runs sh -c 'touch \"$OUT\"; exit 3' in ") {
 		t.Errorf("%+v", r)
 	}
 	if err := os.Remove(dir + "/ran"); err != nil {
@@ -60,7 +60,7 @@ func TestResumeRunsWhatStatusShows(t *testing.T) {
 	alter(t, run, func(rec map[string]any) { rec["command"] = []string{"python", "train.py"} })
 	for _, args := range [][]string{{"status", run}, {"status", run, "--json"}, {"resume", run}, {"resume", run, "--trust"}} {
 		r := penstock(t, args...)
-		if r.code != exitFailed || !strings.Contains(r.err, `was altered: it names the command "python train.py"`) {
+		if r.code != exitFailed || !strings.Contains(r.err, `was altered: it names the command python train.py, and its spec sh -c `) {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}
@@ -108,7 +108,7 @@ func TestForeignRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := penstock(t, "resume", run)
-		if r.code != exitUsage || !strings.Contains(r.err, "may be somebody else's") || !strings.Contains(r.err, "--trust") || !strings.Contains(r.err, `sh -c touch "$OUT"; exit 3`) {
+		if r.code != exitUsage || !strings.Contains(r.err, "may be somebody else's") || !strings.Contains(r.err, "--trust") || !strings.Contains(r.err, `sh -c 'touch "$OUT"; exit 3'`) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		for _, args := range [][]string{{"status", run}, {"checkpoints", run}, {"runs", "--storage", dir + "/runs"}} {

@@ -186,7 +186,7 @@ func printStatus(out io.Writer, x runJSON, storage string) error {
 	t.row("state", state)
 	t.row("folder", x.URL)
 	if len(x.Command) > 0 {
-		t.row("command", oneLine(strings.Join(x.Command, " ")))
+		t.row("command", oneLine(shellLine(x.Command)))
 	}
 	t.row("workers", number(int64(x.Workers)))
 	t.row("created", fmt.Sprintf("%s, %s ago", x.Created.Local().Format(time.DateTime), age(now.Sub(x.Created))))

@@ -115,7 +115,7 @@ func (c *checker) references(n *yaml.Node, seen map[*yaml.Node]bool) {
 	case refers && c.trust.foreign() && !c.typedBy(n):
 		c.unreplaced(n, "a reference, which is not replaced: the spec is not yours (give --trust if it may read your files and environment)")
 	case refers && !c.trust.Given && !c.typedBy(n) && (blobio.Remote(n.Value) || blobio.Remote(value)):
-		c.unreplaced(n, "a reference in a URL, whose value would be sent there: give --trust if the spec may do that")
+		c.unreplaced(n, "a reference in a URL, whose value would be sent there: give --trust if the spec may do that, or the whole value by --set KEY=VALUE")
 	default:
 		n.Value = value
 		c.referred[n] = refers

@@ -91,7 +91,7 @@ func (d *decoder) Read(p []byte) (n int, err error) {
 	d.made += float64(n) + rowCost*float64(bytes.Count(p[:n], []byte{'\n'}))
 	if most := float64(d.src.n)*float64(d.most) + freeText; d.made > most && (err == nil || err == io.EOF) {
 		err = fault.New(fault.Corrupt, "%d bytes of %s data have become more than max_growth (%d for each, and %d of a file at any rate) allows: "+
-			"the file is damaged, or was made to take time; if it is right, set the source's max_growth higher", d.src.n, d.kind, d.most, int64(freeText))
+			"the file is damaged, or was made to take time; if it is right, set max_growth of the source higher, in a spec", d.src.n, d.kind, d.most, int64(freeText))
 		d.err = err
 		return 0, err
 	}

@@ -87,7 +87,7 @@ func (g *Growth) Add(rows, bytes int64) error {
 		return nil
 	}
 	return fault.New(fault.Corrupt, "%d bytes of the file have become %d bytes of rows, more than max_growth (%d for each, and %d of a file at any rate) allows: "+
-		"the file is damaged, or was made to take time; if it is right, set the source's max_growth higher", g.bytes, g.made, g.max, g.free)
+		"the file is damaged, or was made to take time; if it is right, set max_growth of the source higher, in a spec", g.bytes, g.made, g.max, g.free)
 }
 
 // AddRecord counts the rows of a record.

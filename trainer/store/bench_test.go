@@ -117,3 +117,17 @@ func plainWrite(ctx context.Context, bucket *blob.Bucket, key, name string) erro
 	}
 	return w.Close()
 }
+
+// BenchmarkSum compares the sums of files of runs without a key and with one.
+func BenchmarkSum(b *testing.B) {
+	data := make([]byte, 4<<20)
+	for name, strong := range map[string]bool{"XXH3": false, "SHA-256": true} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				newSum(strong).of(data)
+			}
+		})
+	}
+}
