@@ -24,7 +24,7 @@ type permission struct {
 
 func (p *permission) flags(c *cobra.Command) {
 	c.Flags().BoolVar(&p.given, "trust", false, "what the SPEC or the RUN asks for may be done, whoever wrote it: it runs programs, reads files and the environment, and writes as you; see docs/trust.md")
-	c.Flags().StringArrayVar(&p.endpoints, "endpoint", nil, "a server that URLs in the spec may name, and that gets requests and credentials, such as https://minio.example.org:9000; can be repeated; also $"+envEndpoints)
+	c.Flags().StringArrayVar(&p.endpoints, "endpoint", nil, "`URL` of a server that URLs in the spec may name, and that gets requests and credentials, such as https://minio.example.org:9000; can be repeated; also $"+envEndpoints)
 }
 
 // trust is the permission for a spec that is looked at, or run. What is given by --set was typed by
