@@ -23,8 +23,13 @@ import (
 )
 
 // Clean returns a text of one or more lines as it may be printed.
-func Clean(s string) string {
-	if clean(s, true) {
+func Clean(s string) string { return printed(s, true) }
+
+// Line returns s as part of one line: a newline, a tab and a carriage return are blanks.
+func Line(s string) string { return printed(s, false) }
+
+func printed(s string, lines bool) string {
+	if clean(s, lines) {
 		return s
 	}
 	var b strings.Builder
@@ -32,33 +37,13 @@ func Clean(s string) string {
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
+		case !lines && (r == '\n' || r == '\t' || r == '\r'):
+			b.WriteByte(' ')
 		case r == '\r':
 			if i+1 >= len(s) || s[i+1] != '\n' {
 				b.WriteByte('\n')
 			}
 		case r == '\n' || r == '\t' || prints(before, r, n):
-			b.WriteString(s[i : i+n])
-		default:
-			escape(&b, s[i:i+n], r)
-		}
-		i, before = i+n, r
-	}
-	return b.String()
-}
-
-// Line returns s as part of one line: a newline, a tab and a carriage return are blanks.
-func Line(s string) string {
-	if clean(s, false) {
-		return s
-	}
-	var b strings.Builder
-	var before rune
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			b.WriteByte(' ')
-		case prints(before, r, n):
 			b.WriteString(s[i : i+n])
 		default:
 			escape(&b, s[i:i+n], r)

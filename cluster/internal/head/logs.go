@@ -127,14 +127,10 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 			if over || !q.GetFollow() {
 				return nil
 			}
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return fault.WithCode(fault.Canceled, context.Cause(ctx))
-			case <-h.ctx.Done():
-				return h.ends("")
+			if err := h.await(ctx, changed); err != nil {
+				return err
 			}
+			continue
 		}
 		given = a.Attempt
 		all, cancel := context.WithCancelCause(ctx)
@@ -161,6 +157,18 @@ func (c controlServer) Logs(q *pb.LogsRequest, stream grpc.ServerStreamingServer
 	}
 }
 
+// await waits until what the loop has changes, or returns why it does not wait for that.
+func (h *Head) await(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return fault.WithCode(fault.Canceled, context.Cause(ctx))
+	case <-h.ctx.Done():
+		return h.ends("")
+	}
+}
+
 // logOf gives the log of one process; with follow, of one that runs on a node that is away for now,
 // when it is back.
 func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset int64, follow bool, send func(*pb.LogChunk) error) error {
@@ -183,14 +191,10 @@ func (h *Head) logOf(ctx context.Context, p jobs.Process, node string, offset in
 			return err
 		}
 		if gone && runs && follow {
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return fault.WithCode(fault.Canceled, context.Cause(ctx))
-			case <-h.ctx.Done():
-				return h.ends("")
+			if err := h.await(ctx, changed); err != nil {
+				return err
 			}
+			continue
 		}
 		if gone {
 			return send(&pb.LogChunk{Process: p.Short(), Error: fmt.Sprintf("the log of attempt %d is on node %s, which is not attached", p.Attempt, node)})
