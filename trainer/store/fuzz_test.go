@@ -153,13 +153,19 @@ func (h *hostile) step() {
 			root.WriteFile(name, data, 0o600)
 		}
 	}
+	read := func(name string) ([]byte, error) {
+		if fi, err := root.Stat(name); err == nil && fi.Size() > 1<<20 {
+			return nil, fs.ErrInvalid // grown by an earlier step
+		}
+		return root.ReadFile(name)
+	}
 	replace := func() bool { return name != "." && root.RemoveAll(name) == nil }
 	if op %= 9; (op <= 1 || op == 4 || op == 7) && blocks(name) {
 		return
 	}
 	switch op {
 	case 0, 1: // a value of a record
-		data, err := root.ReadFile(name)
+		data, err := read(name)
 		var at []int
 		for i := range data {
 			if i > 1 && data[i-1] == ' ' && data[i-2] == ':' || i > 1 && data[i-1] == '"' && data[i-2] == ' ' {
@@ -182,7 +188,7 @@ func (h *hostile) step() {
 			os.Symlink(strings.Repeat("../", h.byte()%6)+h.place(), filepath.Join(h.dir, name))
 		}
 	case 4:
-		if data, err := root.ReadFile(name); err == nil {
+		if data, err := read(name); err == nil {
 			to := h.name()
 			write(to, data)
 		}
