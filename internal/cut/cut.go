@@ -130,6 +130,47 @@ func Bytes(d arrow.ArrayData, from, to int64) int64 {
 	return total + int64(d.SizeInBytes())*n/int64(d.Len())
 }
 
+// Hollow counts the elements of lists in rows [from, to) of d that Bytes counts nothing for: nulls
+// of the null type, values of no bytes.
+func Hollow(d arrow.ArrayData, from, to int64) int64 { return hollow(d, from, to, false) }
+
+func hollow(d arrow.ArrayData, from, to int64, listed bool) (total int64) {
+	if to <= from {
+		return 0
+	}
+	bufs, off := d.Buffers(), int64(d.Offset())
+	var self bool // whether d has no bytes of its own
+	switch dt := d.DataType().(type) {
+	case *arrow.NullType:
+		self = true
+	case arrow.ExtensionType:
+		s := array.NewData(dt.StorageType(), d.Len(), bufs, d.Children(), array.UnknownNullCount, d.Offset())
+		defer s.Release()
+		return hollow(s, from, to, listed)
+	case *arrow.FixedSizeBinaryType:
+		self = dt.ByteWidth == 0
+	case *arrow.ListType, *arrow.MapType:
+		a, b := offsets32(bufs[1], off+from, off+to)
+		return hollow(d.Children()[0], a, b, true)
+	case *arrow.LargeListType:
+		a, b := offsets64(bufs[1], off+from, off+to)
+		return hollow(d.Children()[0], a, b, true)
+	case *arrow.FixedSizeListType:
+		w := int64(dt.Len())
+		self = w == 0
+		total = hollow(d.Children()[0], (off+from)*w, (off+to)*w, true)
+	case *arrow.StructType:
+		self = len(d.Children()) == 0
+		for _, c := range d.Children() {
+			total += hollow(c, off+from, off+to, listed)
+		}
+	}
+	if self && listed {
+		total += to - from
+	}
+	return total
+}
+
 func offsets32(b *memory.Buffer, i, j int64) (int64, int64) {
 	o := arrow.Int32Traits.CastFromBytes(b.Bytes())
 	if j >= int64(len(o)) {

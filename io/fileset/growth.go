@@ -21,11 +21,14 @@ const (
 	// Mi numbers is no more.
 	freeGrowth = 1 << 30
 	freeText   = 64 << 20
-	// rowCost is what a row counts beside its values: rows without any cost time too.
+	// rowCost is what a row counts beside its values, and an element of a list that has no bytes:
+	// they cost time too.
 	rowCost = 8
 	// arrayCost is what each array of a record counts beside its values: thousands of columns of a
 	// few rows cost time too.
 	arrayCost = 2 << 10
+	// heldShare is which part of what bytes may become may be decompressed of them at once.
+	heldShare = 100
 )
 
 // Extent is how much of a file something is, as the file says.
@@ -94,9 +97,22 @@ func (g *Growth) Add(rows, bytes int64) error {
 func (g *Growth) AddRecord(rec arrow.RecordBatch) error {
 	var bytes int64
 	for _, c := range rec.Columns() {
-		bytes += cut.Bytes(c.Data(), 0, rec.NumRows()) + arrayCost*arrays(c.Data())
+		bytes += cut.Bytes(c.Data(), 0, rec.NumRows()) + arrayCost*arrays(c.Data()) + Hollow(c)
 	}
 	return g.Add(rec.NumRows(), bytes)
+}
+
+// Hollow is what the elements of lists of a count that take no bytes.
+func Hollow(a arrow.Array) int64 { return rowCost * cut.Hollow(a.Data(), 0, int64(a.Len())) }
+
+// Hold bounds the memory that n bytes of the file decompress to, where all of it, size bytes, is
+// held at once.
+func (g *Growth) Hold(n, size int64) error {
+	if g != nil && size > freeGrowth && float64(size-freeGrowth) > float64(n)*float64(g.max)/heldShare {
+		return fault.New(fault.Corrupt, "%d bytes of the file claim to decompress to %d bytes, which is more than a hundredth of what max_growth (%d for each byte) allows, and %d: "+
+			"the file is damaged, or was made to take memory; if it is right, set the source's max_growth higher", n, size, g.max, int64(freeGrowth))
+	}
+	return nil
 }
 
 // arrays is how many an array is of, with what is in it.

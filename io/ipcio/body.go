@@ -67,6 +67,14 @@ func (c *codecs) close() {
 	}
 }
 
+// idle lets go of the stream at hand, whatever is left of it: it has the one decoder that blobs are
+// decoded with, too.
+func (c *codecs) idle() {
+	if c.zstd != nil {
+		_ = c.zstd.Reset(nil) // fails on closed decoders only
+	}
+}
+
 func (c *codecs) reader(codec int8, src []byte) (io.Reader, error) {
 	if codec == codecLZ4 {
 		if c.lz4 == nil {
@@ -92,14 +100,11 @@ func (c *codecs) decoder() (err error) {
 const maxBuffer = 1 << 34
 
 // decompress returns a reference to a buffer with the contents of src, which
-// begins with their length. Memory grows with what really comes out, not with
+// begins with their length, of at most maxBuffer. Memory grows with what really comes out, not with
 // what is claimed.
 func (c *codecs) decompress(ctx context.Context, codec int8, src []byte, alloc memory.Allocator) (*memory.Buffer, error) {
 	size := i64(src, 0)
 	src = src[8:]
-	if size < 0 || size > maxBuffer {
-		return nil, driver.Errorf(driver.Corrupt, "a buffer of %d bytes claims to decompress to %d", len(src), size)
-	}
 	buf := memory.NewResizableBuffer(alloc)
 	first := min(size, max(64<<10, 64*int64(len(src))))
 	if codec == codecZstd && first == size && size <= 128<<20 {
@@ -118,6 +123,7 @@ func (c *codecs) decompress(ctx context.Context, codec int8, src []byte, alloc m
 		}
 		return buf, nil
 	}
+	defer c.idle()
 	r, err := c.reader(codec, src)
 	n := int64(0)
 	for err == nil && n < size {
@@ -158,7 +164,18 @@ func (l *loader) buffer() (*memory.Buffer, error) {
 		if n < 8 {
 			return nil, driver.Errorf(driver.Corrupt, "a compressed buffer has %d bytes", n)
 		}
-		if int64(binary.LittleEndian.Uint64(b)) != -1 {
+		if size := int64(binary.LittleEndian.Uint64(b)); size != -1 {
+			if size < 0 || size > maxBuffer {
+				return nil, driver.Errorf(driver.Corrupt, "a buffer of %d bytes claims to decompress to %d", n-8, size)
+			}
+			l.inflated += size
+			err := l.growth.Hold(l.body.size, l.inflated)
+			if err == nil {
+				err = l.growth.Add(0, size)
+			}
+			if err != nil {
+				return nil, err
+			}
 			return l.codecs.decompress(l.ctx, l.codec, b, l.alloc)
 		}
 		if b = b[8:]; len(b) == 0 {

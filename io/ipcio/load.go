@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // supported reports whether columns of type t are read.
@@ -114,6 +115,9 @@ type loader struct {
 	codecs *codecs
 	alloc  memory.Allocator
 	ctx    context.Context // of the call that loads; a loader does not outlive it
+
+	growth   *fileset.Growth
+	inflated int64 // bytes that buffers claim to decompress to
 }
 
 // column returns a reference to the column of type t with n rows.
@@ -279,7 +283,7 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 // width checks that b holds n values of t.
 func width(b *memory.Buffer, n int64, t arrow.DataType) error {
 	bits := int64(t.(arrow.FixedWidthDataType).BitWidth())
-	if (n*bits+7)/8 > int64(b.Len()) {
+	if have := 8 * int64(b.Len()); bits > 0 && n > have/bits {
 		return driver.Errorf(driver.Corrupt, "%d rows of %v in %d bytes", n, t, b.Len())
 	}
 	return nil

@@ -313,7 +313,7 @@ func (r *reader) loader(ctx context.Context, m *message, at int64, ls [][2]layou
 	if err != nil {
 		return nil, err
 	}
-	return &loader{batch: m.batch, body: b, dicts: r.dicts, codecs: &r.codecs, alloc: r.o.Alloc, ctx: ctx}, nil
+	return &loader{batch: m.batch, body: b, dicts: r.dicts, codecs: &r.codecs, alloc: r.o.Alloc, ctx: ctx, growth: r.growth}, nil
 }
 
 func (r *reader) loadBatch(ctx context.Context, m *message, at int64) error {

@@ -197,6 +197,91 @@ func TestSmallFileManyRows(t *testing.T) {
 	}
 }
 
+// TestSmallFileLongList: a row whose list has two thousand million nulls of the null type, which
+// take no bytes, is refused.
+func TestSmallFileLongList(t *testing.T) {
+	const n = 2_000_000_000
+	run := func(n uint64, v byte) []byte { return append(binary.AppendUvarint(nil, n<<1), v) }
+	part := func(b []byte) []byte { return append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...) }
+	body := append(part(append(run(1, 0), run(n-1, 1)...)), part(run(n, 2))...)
+	w := &thriftWriter{last: []int16{0}}
+	w.num(1, tI32, pageData)
+	w.num(2, tI32, int64(len(body)))
+	w.num(3, tI32, int64(len(body)))
+	w.field(5, tStruct)
+	w.begin()
+	for i, v := range []int64{n, encPlain, encRLE, encRLE} {
+		w.num(int16(i+1), tI32, v)
+	}
+	w.end()
+	w.end()
+	out := append(append([]byte("PAR1"), w.b...), body...)
+	size := int64(len(out)) - 4
+
+	w = &thriftWriter{last: []int16{0}}
+	w.num(1, tI32, 2)
+	w.list(2, tStruct, 4)
+	element := func(typ, repetition, children, converted int64, name string, null bool) {
+		w.begin()
+		for _, f := range []struct{ id, v int64 }{{1, typ}, {3, repetition}} {
+			if f.v >= 0 {
+				w.num(int16(f.id), tI32, f.v)
+			}
+		}
+		w.text(4, name)
+		for _, f := range []struct{ id, v int64 }{{5, children}, {6, converted}} {
+			if f.v >= 0 {
+				w.num(int16(f.id), tI32, f.v)
+			}
+		}
+		if null {
+			w.field(10, tStruct)
+			w.begin()
+			w.field(11, tStruct)
+			w.begin()
+			w.end()
+			w.end()
+		}
+		w.end()
+	}
+	element(-1, -1, 1, -1, "schema", false)
+	element(-1, 1, 1, 3, "a", false)
+	element(-1, 2, 1, -1, "list", false)
+	element(1, 1, -1, -1, "element", true)
+	w.num(3, tI64, 1)
+	w.list(4, tStruct, 1)
+	w.begin()
+	w.list(1, tStruct, 1)
+	w.begin()
+	w.num(2, tI64, 4)
+	w.field(3, tStruct)
+	w.begin()
+	w.num(1, tI32, 1)
+	w.list(2, tI32, 1)
+	w.b = binary.AppendVarint(w.b, encPlain)
+	w.list(3, tBinary, 3)
+	for _, s := range []string{"a", "list", "element"} {
+		w.b = append(append(w.b, byte(len(s))), s...)
+	}
+	w.num(4, tI32, codecNone)
+	w.num(5, tI64, n)
+	w.num(6, tI64, size)
+	w.num(7, tI64, size)
+	w.num(9, tI64, 4)
+	w.end()
+	w.end()
+	w.num(2, tI64, size)
+	w.num(3, tI64, 1)
+	w.end()
+	w.end()
+	out = append(out, w.b...)
+	out = append(binary.LittleEndian.AppendUint32(out, uint32(len(w.b))), "PAR1"...)
+	rows, err := readRows(t, out, Options{}, driver.ScanOptions{})
+	if fault.CodeOf(err) != fault.Corrupt || !bytes.Contains([]byte(err.Error()), []byte("max_growth")) {
+		t.Fatalf("%d bytes gave %d rows, then %v; want an error that names max_growth", len(out), rows, err)
+	}
+}
+
 // TestConstantColumn: what a writer makes of a constant column is read: a million rows in a hundred
 // bytes. Counting, and rows that are passed over, cost nothing.
 func TestConstantColumn(t *testing.T) {

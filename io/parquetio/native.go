@@ -218,6 +218,7 @@ func (d *decoder) readFields(ctx context.Context, which []int, row int64, n int,
 			return out, fault.Wrap(err, fault.Place{Column: d.s.arrow.Field(f.i).Name})
 		}
 		out = append(out, a)
+		d.acct.made += fileset.Hollow(a)
 	}
 	if len(d.cols) > 0 {
 		err = d.cols[0].win.f.unchanged()
