@@ -2,14 +2,17 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"golang.org/x/sys/unix"
 )
 
 // edit replaces text in a record of a run that is a folder.
@@ -245,6 +248,37 @@ func use(t testing.TB, storage, cache string) (seen string, met []error) {
 	note(nil, r.Sweep(ctx))
 	note(nil, r.Discard(ctx))
 	return seen, met
+}
+
+// What is no record and has the name of the log's next one ends Begin and Commit, which try again
+// where a record is gone.
+func TestObstacleInLog(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for what, put := range map[string]func(path string) error{
+		"a link to nowhere":     func(p string) error { return os.Symlink("nowhere", p) },
+		"a link to a record":    func(p string) error { return os.Symlink("../run.json", p) },
+		"a folder":              func(p string) error { return os.Mkdir(p, 0o700) },
+		"a pipe":                func(p string) error { return unix.Mkfifo(p, 0o600) },
+		"a link to the outside": func(p string) error { return os.Symlink("/dev/null", p) },
+	} {
+		dir := t.TempDir()
+		r := newRun(t, dir, "x")
+		begin(t, r)
+		next := filepath.Join(dir, "x", entryName(r.own.next))
+		if err := put(next); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.Commit(ctx, Commit{Report: 1, World: 1, Parts: []Part{{0, tree(t, map[string]string{"f": "new"})}}})
+		if err == nil || fault.CodeOf(err) == fault.Canceled || ctx.Err() != nil {
+			t.Errorf("%s: Commit ends with %v", what, err)
+		}
+		_, err = r.Begin(ctx, BeginOptions{TakeOver: true})
+		if err == nil || fault.CodeOf(err) == fault.Canceled || ctx.Err() != nil {
+			t.Errorf("%s: Begin ends with %v", what, err)
+		}
+		r.Close()
+	}
 }
 
 // A cache in which others can put something is refused, what is not of its own form stays, and no

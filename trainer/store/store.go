@@ -403,25 +403,27 @@ func (r *Run) at(step, rel string) {
 	}
 }
 
-// putNew writes a small object that must not exist; won is false if it does.
+// putNew writes a record that must not exist; won is false if it does. What has its name and is no
+// record, a link, a folder or a pipe, stays, and is an error.
 func (r *Run) putNew(ctx context.Context, rel string, data []byte) (won bool, err error) {
 	r.at("put", rel)
 	defer r.at("was put", rel)
 	err = r.b.Put(ctx, r.prefix+rel, data, &blobio.PutOptions{IfNotExist: true, ContentType: "application/json"})
-	if fault.CodeOf(err) == fault.Exists && !isObstacle(r, rel) {
+	if fault.CodeOf(err) != fault.Exists {
+		return err == nil, err
+	}
+	p, local := r.b.Local(r.prefix + rel)
+	if !local {
 		return false, nil
 	}
-	return err == nil, err
-}
-
-// isObstacle tells apart an object that exists from a file in the place of one of its folders, which has the same code.
-func isObstacle(r *Run, rel string) bool {
-	p, ok := r.b.Local(r.prefix + rel)
-	if !ok {
-		return false
+	fi, lerr := os.Lstat(p)
+	switch {
+	case lerr != nil:
+		return false, err // a file is in the place of one of its folders
+	case !fi.Mode().IsRegular():
+		return false, fault.New(fault.Exists, "%s has the name of the run's next record, and is none (%v): remove it", p, fi.Mode().Type())
 	}
-	_, err := os.Lstat(p)
-	return err != nil
+	return false, nil
 }
 
 // load reads a record or another small object. Of large ones, which only hostile runs have many of,
