@@ -65,7 +65,9 @@ func (d *Dataset) then(verb string, step func(in ops.Node, m ops.Meta) (ops.Node
 // fail makes a dataset whose verb is wrong by itself.
 func (d *Dataset) fail(verb string, err error) *Dataset {
 	n := d.then(verb, nil)
-	n.err = fault.Wrap(fault.WithCode(fault.Invalid, err), fault.Place{Step: n.meta.Step()})
+	n.err = fault.Each(err, func(err error) error {
+		return fault.Wrap(fault.WithCode(fault.Invalid, err), fault.Place{Step: n.meta.Step()})
+	})
 	return n
 }
 

@@ -2,7 +2,9 @@ package dataset
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/ops"
@@ -25,12 +27,12 @@ func (d *Dataset) Filter(text string) *Dataset {
 // WithColumns adds or replaces columns: "name = expression". Every entry sees the
 // columns of the input; a replaced column keeps its place, others are appended.
 func (d *Dataset) WithColumns(entries ...string) *Dataset {
-	items := make([]ops.Named, len(entries))
+	items, errs := make([]ops.Named, len(entries)), make([]error, len(entries))
 	for i, text := range entries {
-		var err error
-		if items[i], err = ops.ParseNamed(text); err != nil {
-			return d.fail("with_columns", err)
-		}
+		items[i], errs[i] = ops.ParseNamed(text)
+	}
+	if err := fault.Join(errs...); err != nil {
+		return d.fail("with_columns", err)
 	}
 	return d.then("with_columns", func(in ops.Node, m ops.Meta) (ops.Node, error) { return ops.WithItems(in, items, m) })
 }
@@ -53,11 +55,22 @@ func (d *Dataset) Rename(names map[string]string) *Dataset {
 // Cast changes the types of columns: name to type name, as in cast(x, "float32"). A value
 // that the type cannot hold is a row error.
 func (d *Dataset) Cast(types map[string]string) *Dataset {
+	var errs []error
+	for _, c := range slices.Sorted(maps.Keys(types)) {
+		_, err := expr.ParseType(types[c])
+		errs = append(errs, fault.Wrap(err, fault.Place{Column: c}))
+	}
+	if err := fault.Join(errs...); err != nil {
+		return d.fail("cast", err)
+	}
 	return d.then("cast", func(in ops.Node, m ops.Meta) (ops.Node, error) { return ops.Cast(in, types, m) })
 }
 
 // Limit keeps the first n rows in canonical order.
 func (d *Dataset) Limit(n int64) *Dataset {
+	if n < 0 {
+		return d.fail("limit", fault.New(fault.Invalid, "the limit must not be negative, have %d", n))
+	}
 	return d.then("limit", func(in ops.Node, m ops.Meta) (ops.Node, error) { return ops.NewLimit(in, n, m) })
 }
 

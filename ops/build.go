@@ -77,6 +77,7 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 	n := &Project{Meta: m, In: in, Items: items}
 	names := make([]string, len(items))
 	fields := make([]arrow.Field, len(items))
+	var errs []error
 	for i, it := range items {
 		names[i] = it.Name
 		if it.Name == "" {
@@ -85,7 +86,8 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 		if c, ok := it.Expr.IsCol(); ok {
 			f, err := column(s, c)
 			if err != nil {
-				return nil, fault.Wrap(err, m.place())
+				errs = append(errs, fault.Wrap(err, m.place()))
+				continue
 			}
 			if f.Name = it.Name; c != it.Name {
 				n.altered = append(n.altered, i)
@@ -96,11 +98,15 @@ func NewProject(in Node, items []Named, m Meta) (*Project, error) {
 		n.altered = append(n.altered, i)
 		p, err := it.Expr.Bind(s, 0)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{Step: m.Step(), Column: it.Name})
+			errs = append(errs, fault.Wrap(err, fault.Place{Step: m.Step(), Column: it.Name}))
+			continue
 		}
 		fields[i] = arrow.Field{Name: it.Name, Type: p.Type(), Nullable: true}
 		n.fails = n.fails || p.MayFail()
 		n.random = n.random || it.Expr.Random()
+	}
+	if err := fault.Join(errs...); err != nil {
+		return nil, err
 	}
 	if name, dup := duplicate(names); dup {
 		return nil, m.wrong("column %q is there twice", name)

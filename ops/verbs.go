@@ -59,18 +59,24 @@ func Rename(in Node, names map[string]string, m Meta) (*Project, error) {
 func Cast(in Node, types map[string]string, m Meta) (*Project, error) {
 	s := in.Schema()
 	items := passAll(s)
+	var errs []error
 	for _, c := range slices.Sorted(maps.Keys(types)) {
 		f, err := column(s, c)
 		if err != nil {
-			return nil, fault.Wrap(err, m.place())
+			errs = append(errs, fault.Wrap(err, fault.Place{Step: m.Step(), Column: c}))
+			continue
 		}
 		t, err := expr.ParseType(types[c])
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{Step: m.Step(), Column: c})
+			errs = append(errs, fault.Wrap(err, fault.Place{Step: m.Step(), Column: c}))
+			continue
 		}
 		if !arrow.TypeEqual(f.Type, t) {
 			items[s.FieldIndices(c)[0]].Expr = expr.Cast(expr.Col(c), t)
 		}
+	}
+	if err := fault.Join(errs...); err != nil {
+		return nil, err
 	}
 	return NewProject(in, items, m)
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // load reads a spec that is run, or only looked at. A budget that the machine does not have is
-// warned of.
+// warned of. The spec beside an error, if there is one, is for Mistakes only.
 func load(cmd *cobra.Command, path string, sets []string, p *permission, looks bool) (*spec.Spec, error) {
 	t, err := p.trust(looks)
 	if err != nil {
@@ -32,7 +32,7 @@ func load(cmd *cobra.Command, path string, sets []string, p *permission, looks b
 		return nil, usageError{fault.New(fault.Invalid, "%s is data, and no spec: penstock show prints its first rows", path)}
 	}
 	if err != nil {
-		return nil, usageError{err}
+		return s, usageError{err}
 	}
 	if have := exec.AvailableMemory(); int64(s.Run.Memory) > have {
 		fmt.Fprintf(cmd.ErrOrStderr(), "penstock: warning: run.memory is %s, but only %s are available here: the system may end the process\n",
@@ -317,6 +317,9 @@ A spec that others wrote may be looked at: nothing of it is run, no reference is
 				return err
 			}
 			s, err := load(cmd, a[0], sets, &may, true)
+			if err != nil && s != nil {
+				err = usageError{s.Mistakes(cmd.Context(), err)}
+			}
 			if err != nil {
 				return err
 			}
@@ -355,7 +358,7 @@ func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (what string,
 	}
 	ds, err := s.Dataset()
 	if err != nil {
-		return "", err
+		return "", s.Mistakes(ctx, err)
 	}
 	if s.Blind() {
 		return "as far as that is known without its data: files, columns and types are not checked", nil

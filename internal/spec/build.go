@@ -39,31 +39,27 @@ func (s *Spec) Dataset() (*dataset.Dataset, error) {
 	return ds, nil
 }
 
-// expressions are the mistakes in expressions, which stand for themselves: of a spec in which other things are wrong. What is in a mix is left out.
-func (s *Spec) expressions() error {
-	none := int64(0)
-	var only func(steps []Step) []Step
-	only = func(steps []Step) []Step {
-		out := make([]Step, len(steps))
-		for i, st := range steps {
-			switch {
-			case st.Filter != nil:
-				out[i].Filter = st.Filter
-			case st.WithColumns != nil:
-				out[i].WithColumns = st.WithColumns
-			case st.Union != nil:
-				for _, b := range st.Union {
-					out[i].Union = append(out[i].Union, Branch{Source{Range: &RangeOptions{}}, only(b.Steps)})
-				}
-			default:
-				out[i].Limit = &none // those behind it keep their numbers
-			}
-		}
-		return out
+// Mistakes is err, what is wrong with the spec as far as that is known without its columns, and
+// what is wrong with them too, up to the first step whose columns err leaves open.
+func (s *Spec) Mistakes(ctx context.Context, err error) error {
+	if s.sound == nil || s.mute || s.blind {
+		return err
 	}
-	_, err := s.build("", Source{Range: &RangeOptions{}}, only(s.Steps))
+	schema, wrong := s.sound.Schema(ctx)
+	if wrong != nil || !s.whole {
+		return inOrder(err, wrong)
+	}
+	if s.Shards != nil && !s.isBroken("shards") {
+		err = inOrder(err, s.checkShards(schema))
+	}
+	if s.Sink != nil && s.Sink.Count == nil && !s.isBroken("sink") {
+		err = inOrder(err, s.checkSink(schema))
+	}
 	return err
 }
+
+// isBroken reports whether something is wrong at a path that is written in the spec.
+func (s *Spec) isBroken(path string) bool { return s.broken != nil && s.has(path) && s.broken(path) }
 
 // checkOnError looks at the run's policy, and at whether anything can come to its dead letter.
 func (s *Spec) checkOnError() error {
@@ -102,8 +98,11 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 		errs = append(errs, err)
 		return err != nil
 	}
+	whole := !s.isBroken(path+"source") && !s.isBroken("run") // the columns are known
 	var ds *dataset.Dataset
-	if src.Mix == nil {
+	if !whole {
+		ds = dataset.Read(memio.Range(0))
+	} else if src.Mix == nil {
 		in, err := s.source(src)
 		if wrong(err) {
 			in = memio.Range(0)
@@ -117,10 +116,15 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 	}
 	ds = ds.WrapErrors(func(err error) error { return s.at(path+"source", err) })
 	if wrong(ds.Err()) {
-		ds = dataset.Read(memio.Range(0))
+		ds, whole = dataset.Read(memio.Range(0)), false
 	}
+	sound := ds
 	for i, st := range steps {
 		at := fmt.Sprintf("%ssteps.%d", path, i)
+		if s.isBroken(at) && st.Filter == nil && st.WithColumns == nil && st.Union == nil {
+			ds, whole = ds.Limit(0), false // later ones keep their numbers
+			continue
+		}
 		next, err := s.step(at, st, ds)
 		if err == nil && st.OnError != nil {
 			if st.OnError.DeadLetter != "" {
@@ -138,9 +142,16 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 			}
 			return s.ofStep(at)(fault.Wrap(err, fault.Place{Step: fmt.Sprintf("step %d", i+1)}))
 		})) {
-			next = ds.Limit(0) // later ones keep their numbers
+			next = ds.Limit(0)
+			whole = whole && st.Filter != nil
 		}
-		ds = next
+		whole = whole && (st.Filter != nil || !s.isBroken(at))
+		if ds = next; whole {
+			sound = ds
+		}
+	}
+	if path == "" {
+		s.sound, s.whole = sound, whole
 	}
 	return ds, fault.Join(errs...)
 }

@@ -82,19 +82,30 @@ func (c *checker) err() error {
 	return inOrder(errs...)
 }
 
-// errWith is err with the mistakes in the expressions of s, as far as it could be decoded. Of a value that has a problem nothing more is said.
+// errWith is err with what is wrong with the source and the steps of s, as far as they could be
+// decoded. Of a value that has a problem nothing more is said.
 func (c *checker) errWith(s *Spec) error {
 	err := c.err()
 	if err == nil {
 		return nil
 	}
 	s.doc = &c.document
-	return inOrder(err, fault.Each(s.expressions(), func(err error) error {
-		if l, ok := errors.AsType[*located](err); ok && slices.ContainsFunc(c.problems, func(p *located) bool { return p.node == l.node }) {
+	s.broken = func(path string) bool { return c.broken(find(c.root, path)) }
+	_, wrong := s.build("", s.Source, s.Steps)
+	return inOrder(err, fault.Each(wrong, func(err error) error {
+		if l, ok := errors.AsType[*located](err); ok && c.broken(l.node) {
 			return nil
 		}
 		return err
 	}))
+}
+
+// broken reports whether there is a problem in a value.
+func (c *checker) broken(n *yaml.Node) bool {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return slices.ContainsFunc(c.problems, func(p *located) bool { return p.node == n }) || slices.ContainsFunc(n.Content, c.broken)
 }
 
 var (
@@ -179,7 +190,7 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		}
 		out := make([]any, len(n.Content))
 		for i, e := range n.Content {
-			out[i] = c.decode(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i))
+			out[i] = c.decode(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i+1))
 		}
 		return out
 	case reflect.Map:

@@ -34,7 +34,8 @@ func Load(path string, sets []string, t Trust) (*Spec, error) {
 	return Parse(filepath.ToSlash(path), data, sets, t)
 }
 
-// Parse is Load for a spec in memory, of which t.Foreign is known; file names it in messages.
+// Parse is Load for a spec in memory, of which t.Foreign is known; file names it in messages. The
+// spec beside an error, if there is one, is for Mistakes only.
 func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	if err := t.runs(file); err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	case wrong != nil && err != nil:
 		return nil, wrong
 	case wrong != nil:
-		return nil, c.errWith(&s)
+		return &s, c.errWith(&s)
 	case err != nil:
 		return nil, fault.New(fault.Invalid, "%s: %w", file, err)
 	}
@@ -88,7 +89,7 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	}
 	c.rules(root, &s)
 	if err := c.errWith(&s); err != nil {
-		return nil, err
+		return &s, err
 	}
 	s.doc, s.secrets, s.withheld, s.blind, s.mute = &c.document, t.Secrets, c.withheld, c.blind, c.mute
 	if err := s.imports(&t); err != nil {
@@ -178,8 +179,8 @@ func (c *checker) set(assignment string) error {
 			n = n.Content[at]
 		case yaml.SequenceNode:
 			j, err := strconv.Atoi(k)
-			if err != nil || j < 0 || j >= len(n.Content) {
-				return fault.New(fault.Invalid, "--set %s: %q is no index of a list of %d", assignment, k, len(n.Content))
+			if j--; err != nil || j < 0 || j >= len(n.Content) {
+				return fault.New(fault.Invalid, "--set %s: %q is no item of a list of %d; they count from 1", assignment, k, len(n.Content))
 			}
 			if last {
 				n.Content[j] = val

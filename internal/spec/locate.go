@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -119,7 +120,7 @@ func (s *Spec) AtShards(err error) error {
 	return s.at("shards", err)
 }
 
-// has reports whether a path of keys is written in the spec.
+// has reports whether a path of keys and indices is written in the spec.
 func (s *Spec) has(path string) bool {
 	dir, key := "", path
 	if i := strings.LastIndexByte(path, '.'); i >= 0 {
@@ -131,6 +132,13 @@ func (s *Spec) has(path string) bool {
 	n := s.doc.root
 	if dir != "" {
 		n = find(n, dir)
+	}
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind == yaml.SequenceNode {
+		i, err := strconv.Atoi(key)
+		return err == nil && i >= 0 && i < len(n.Content)
 	}
 	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
@@ -167,13 +175,14 @@ keys:
 	return n
 }
 
-// brackets writes steps.0.union.1 as messages do: steps[0].union[1].
+// brackets writes steps.0.union.1 as messages and --set do, which count from 1: steps[1].union[2].
 func brackets(path string) string {
 	var b strings.Builder
 	for i, k := range strings.Split(path, ".") {
 		switch {
 		case k != "" && strings.Trim(k, "0123456789") == "":
-			b.WriteString("[" + k + "]")
+			n, _ := strconv.Atoi(k)
+			fmt.Fprintf(&b, "[%d]", n+1)
 		case i > 0:
 			b.WriteString("." + k)
 		default:

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/mask"
 	"github.com/penstock-data/penstock/io/binio"
 	"github.com/penstock-data/penstock/io/blobcache"
@@ -35,6 +36,13 @@ type Spec struct {
 	Run     Run     `json:"run,omitzero" doc:"how it runs"`
 
 	doc *document
+
+	// What the steps give up to the first one that is wrong and could have changed the columns; whole
+	// where there is none. Of build, for Mistakes. broken reports whether the value at a path is wrong;
+	// nil: none is.
+	sound  *dataset.Dataset
+	whole  bool
+	broken func(path string) bool
 
 	secrets  *mask.Set // of Trust; may be nil
 	withheld []error   // what was left out, as the spec is not trusted with it

@@ -160,7 +160,7 @@ func (c *checker) noReferences(n *yaml.Node, path string) {
 		case n.Kind == yaml.MappingNode && i%2 == 1:
 			c.noReferences(e, path+"."+n.Content[i-1].Value)
 		case n.Kind == yaml.SequenceNode:
-			c.noReferences(e, fmt.Sprintf("%s[%d]", path, i))
+			c.noReferences(e, fmt.Sprintf("%s[%d]", path, i+1))
 		}
 	}
 	if rest := strings.ReplaceAll(n.Value, "$${", ""); n.Kind == yaml.ScalarNode && strings.Contains(rest, "${") {
