@@ -161,7 +161,7 @@ func (d *Dataset) wrapped(err error) error {
 	if err == nil || d.wrap == nil {
 		return err
 	}
-	return d.wrap(err)
+	return fault.Each(err, d.wrap)
 }
 
 // of says which input an error comes from, where inputs have names.

@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/shard/internal/rows"
 )
 
@@ -69,7 +70,7 @@ func newColumn(f arrow.Field, index int, o Column) (*column, error) {
 			return nil, fault.New(fault.Invalid, "lists cannot be %q: have %s, %s, %s", o.Lists, ListsPad, ListsPadGlobal, ListsRagged)
 		}
 	case o.Lists != "":
-		return nil, fault.New(fault.Invalid, "lists: %s is for lists of varying length, not for type %s: leave it out", o.Lists, f.Type)
+		return nil, fault.New(fault.Invalid, "lists: %s is for lists of varying length, not for type %s: leave it out", o.Lists, typename.Name(f.Type))
 	}
 	switch padded := varying && o.Lists != ListsRagged; {
 	case !padded && (o.Length != 0 || o.Multiple != 0 || o.Fill != 0):

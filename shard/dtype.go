@@ -38,8 +38,15 @@ func (d DType) String() string { return dtypes[d] }
 // Size is the bytes of one element.
 func (d DType) Size() int { return rows.Type(d).Size() }
 
-// ParseDType reads a name as String gives it.
+// ParseDType reads a name as String gives it; float and double, as types have them, are float32
+// and float64.
 func ParseDType(s string) (DType, error) {
+	switch s {
+	case "float":
+		return Float32, nil
+	case "double":
+		return Float64, nil
+	}
 	if i := slices.Index(dtypes[:], s); i >= 0 {
 		return DType(i), nil
 	}

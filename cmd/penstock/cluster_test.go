@@ -274,7 +274,7 @@ func TestCluster(t *testing.T) {
 		}
 		// The exit code is the job's, and so is what it says.
 		dir, file := c.spec("exec cat", there)
-		r = c.call("run", file, "--working-dir", dir, "--set", "steps.0={filter: nosuch > 1}")
+		r = c.call("run", file, "--working-dir", dir, "--set", "steps.1={filter: nosuch > 1}")
 		if r.code != exitUsage || !strings.Contains(r.out, `unknown column "nosuch"`) || !strings.Contains(r.err, "failed after 1 attempt") {
 			t.Errorf("%+v", r)
 		}

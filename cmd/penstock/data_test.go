@@ -82,7 +82,7 @@ func TestData(t *testing.T) {
 	}
 	f.Close()
 	end()
-	r := penstock(t, "data", spec, "--socket", sock+"/s", "--set", "steps.0.filter=idd > 1")
+	r := penstock(t, "data", spec, "--socket", sock+"/s", "--set", "steps.1.filter=idd > 1")
 	var said struct{ Error struct{ Code, Text string } }
 	if err := json.Unmarshal([]byte(r.out), &said); err != nil || said.Error.Code != "invalid" || !strings.Contains(said.Error.Text, "idd") || r.code != exitUsage {
 		t.Errorf("%+v, %v", r, err)

@@ -120,7 +120,7 @@ func TestRunTheExample(t *testing.T) {
 	if again.code != 0 || !strings.Contains(again.out, `"status":"already_done"`) {
 		t.Errorf("again: exit %d, %s%s", again.code, again.out, again.err)
 	}
-	other := penstock(t, append([]string{"run", "examples/flights.yaml", "--set", "steps.0.filter=delay > 60"}, set...)...)
+	other := penstock(t, append([]string{"run", "examples/flights.yaml", "--set", "steps.1.filter=delay > 60"}, set...)...)
 	if other.code != 1 || !strings.Contains(other.err, " (1 file, ") || !strings.HasSuffix(other.err, "; to set it: --set sink.parquet.mode=append, or --set sink.parquet.mode=overwrite\n") {
 		t.Errorf("another job: exit %d, %s", other.code, other.err)
 	}
@@ -150,7 +150,7 @@ func TestLook(t *testing.T) {
 		}
 	}
 	// A condition on a hive column decides what is listed.
-	r = penstock(t, "explain", "examples/flights.yaml", "--set", "steps.0.filter=month > 1 && delay > 15")
+	r = penstock(t, "explain", "examples/flights.yaml", "--set", "steps.1.filter=month > 1 && delay > 15")
 	if r.code != 0 || !strings.Contains(r.out, "files month > 1") || !strings.Contains(r.out, "splits: 7 of 7") {
 		t.Errorf("explain of a hive filter: %+v", r)
 	}
@@ -266,7 +266,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"validate", window}, 2, "3:47: shuffle: one window of 1048576 rows"},
 		{[]string{"validate", letters}, 2, "4:45: dead letters of shards"},
 		{[]string{"validate", lanes, "--set", "shards.shuffle.lanes=4"}, 0, ""},
-		{[]string{"validate", "examples/flights.yaml", "--set", "steps.0.filter=nosuch > 1"}, 2, "flights.yaml: --set steps.0.filter: step 1 (filter): unknown column"},
+		{[]string{"validate", "examples/flights.yaml", "--set", "steps.1.filter=nosuch > 1"}, 2, "flights.yaml: --set steps.1.filter: step 1 (filter): unknown column"},
 		{[]string{"run", column, "--set", "run.memory=1KiB"}, 2, "run.memory: must be at least 1.0 MiB"},
 		{[]string{"validate", "examples/flights.yaml", "--set", "run.memory=1000TiB"}, 0, "warning: run.memory is 1000 TiB"},
 		{[]string{"run", misspelt}, 2, `did you mean "filter"`},

@@ -129,7 +129,7 @@ also 75: the other nodes are not reached, and another attempt may do better.`,
 		},
 	}
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrong(cmd, flagError(cmd, err)) })
-	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.0.filter='x > 1'")
+	c.Flags().StringArrayVar(&sets, "set", nil, "override a key of the spec: `key=value`, such as run.memory=1GiB or steps.1.filter='x > 1'")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a summary as one JSON object on the last line")
 	c.Flags().BoolVar(&quiet, "quiet", false, "no progress line, also on a terminal")
 	may.flags(c)

@@ -270,7 +270,7 @@ func TestTrain(t *testing.T) {
 		t.Errorf("from none: %+v", r)
 	}
 	// One that trains on other data has the files, and begins anew with the data.
-	r = penstock(t, "train", spec, "--name", "third", "--from", runs+"/first#4", "--set", "steps.0.filter=id > 100", "--set", "train.config.steps=25")
+	r = penstock(t, "train", spec, "--name", "third", "--from", runs+"/first#4", "--set", "steps.1.filter=id > 100", "--set", "train.config.steps=25")
 	if r.code != 0 || !strings.Contains(r.out, "third: finished after 1 report ") || !strings.Contains(r.err, "a data set begins anew: that of the checkpoint has another plan") {
 		t.Errorf("other data: exit %d: %s%s", r.code, r.out, r.err)
 	}
@@ -282,7 +282,7 @@ func TestTrain(t *testing.T) {
 // What the data process says, as how many rows an epoch skipped, is on the terminal, and in its log.
 func TestTrainSkips(t *testing.T) {
 	dir := t.TempDir()
-	r := penstock(t, "train", trainSpec(t, dir, ""), "--name", "skips", "--set", `steps.0.filter=cast(id % 3 * 200, "uint8") >= 0`, "--set", "run.on_error=skip", "--set", "shards.epochs=2", "--set", "train.config.steps=200")
+	r := penstock(t, "train", trainSpec(t, dir, ""), "--name", "skips", "--set", `steps.1.filter=cast(id % 3 * 200, "uint8") >= 0`, "--set", "run.on_error=skip", "--set", "shards.epochs=2", "--set", "train.config.steps=200")
 	const said = "on_error: 3000 of 9000 rows were skipped in epoch 0"
 	if r.code != 0 || strings.Count(r.out, "[data] penstock: warning: "+said+"\n") != 1 {
 		t.Errorf("%+v", r)

@@ -98,7 +98,7 @@ func (s *Spec) build(path string, src Source, steps []Step) (*dataset.Dataset, e
 		errs = append(errs, err)
 		return err != nil
 	}
-	whole := !s.isBroken(path+"source") && !s.isBroken("run") // the columns are known
+	whole := src != (Source{}) && !s.isBroken(path+"source") && !s.isBroken("run") // the columns are known
 	var ds *dataset.Dataset
 	if !whole {
 		ds = dataset.Read(memio.Range(0))

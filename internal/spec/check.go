@@ -112,6 +112,7 @@ var (
 	orderedType  = reflect.TypeFor[Ordered]()
 	sizeType     = reflect.TypeFor[Size]()
 	durationType = reflect.TypeFor[Duration]()
+	stepType     = reflect.TypeFor[Step]()
 	rawType      = reflect.TypeFor[json.RawMessage]()
 	allOrType    = reflect.TypeFor[parquetio.Dictionary]() // true, or a list of columns
 )
@@ -125,6 +126,64 @@ func listHint(n *yaml.Node) string {
 		return ": the spec has none whose items could be set, so give all of it, such as key=[...]"
 	}
 	return ""
+}
+
+// mappingHint shows how a mapping for t is written.
+func mappingHint(t reflect.Type) string {
+	if t.Kind() == reflect.Map {
+		return ": as in {name: " + example(t.Elem()) + "}"
+	}
+	fs, _ := fieldsOf(t)
+	if len(fs) == 0 {
+		return ""
+	}
+	f := fs[0]
+	for _, r := range fs {
+		if r.required {
+			f = r
+			break
+		}
+	}
+	return ": as in {" + f.name + ": " + example(f.typ) + "}"
+}
+
+// example is a value of t, as it may be written.
+func example(t reflect.Type) string {
+	switch {
+	case t == sizeType:
+		return "512MiB"
+	case t == durationType:
+		return "5m"
+	case t.Kind() == reflect.Pointer:
+		return example(t.Elem())
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Bool:
+		return "true"
+	case t.Kind() == reflect.Slice:
+		return "[...]"
+	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
+		return "{...}"
+	}
+	return "1"
+}
+
+// missing are steps that other systems have and this one has not, with what to do.
+var missing = map[string]string{
+	"group_by": noStep("aggregates"), "groupby": noStep("aggregates"), "aggregate": noStep("aggregates"), "agg": noStep("aggregates"),
+	"sort": noStep("sorts"), "order_by": noStep("sorts"), "sort_by": noStep("sorts"),
+	"join": noStep("joins"), "distinct": noStep("finds equal rows"), "unique": noStep("finds equal rows"), "dedup": noStep("finds equal rows"),
+	"drop_duplicates": noStep("finds equal rows"), "pivot": noStep("pivots"), "window": noStep("has windows over rows"),
+	"shuffle":     ": the order of rows is decided by the shards: shards: {shuffle: {...}}",
+	"batch":       ": batches are made by the shards: shards: {global_batch: 256}",
+	"repartition": ": files are cut by the sink: target_size and partition_by",
+	"take":        `: did you mean "limit"?`, "head": `: did you mean "limit"?`, "where": `: did you mean "filter"?`,
+	"flat_map": `: did you mean "python" or "exec" with flat: true?`, "map_batches": `: did you mean "python"?`,
+	"add_column": `: did you mean "with_columns"?`, "unnest": `: did you mean "explode"?`,
+}
+
+func noStep(does string) string {
+	return ": no step " + does + " yet: do so before, for instance in DuckDB or Polars, and read what comes out"
 }
 
 // typed is a scalar with the type of its value: what a reference gave is no text because it had quotes in the spec.
@@ -195,7 +254,7 @@ func (c *checker) decode(n *yaml.Node, t reflect.Type, path string) any {
 		return out
 	case reflect.Map:
 		if n.Kind != yaml.MappingNode {
-			c.add(n, path, "want a mapping, not %s", show(n))
+			c.add(n, path, "want a mapping, not %s%s", show(n), mappingHint(t))
 			return nil
 		}
 		out := map[string]any{}
@@ -306,7 +365,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 		n = &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Column: n.Column, Content: []*yaml.Node{k, n}}
 	}
 	if n.Kind != yaml.MappingNode {
-		c.add(n, path, "want a mapping, not %s", show(n))
+		c.add(n, path, "want a mapping, not %s%s", show(n), mappingHint(t))
 		return nil
 	}
 	fs, oneof := fieldsOf(t)
@@ -325,7 +384,11 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 		k, v := n.Content[i], n.Content[i+1]
 		f, ok := byName[k.Value]
 		if !ok {
-			c.add(k, path, "unknown key %q%s", k.Value, suggest(k.Value, names))
+			hint, ok := missing[k.Value]
+			if !ok || t != stepType {
+				hint = suggest(k.Value, names)
+			}
+			c.add(k, path, "unknown key %q%s", k.Value, hint)
 			continue
 		}
 		if v.Line < 0 && v.Kind == yaml.ScalarNode && v.Tag == "!!null" && (!oneof || f.name == "on_error") && !f.required && f.typ.Kind() != reflect.Interface { // --set key=null
@@ -373,7 +436,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 
 func (c *checker) ordered(n *yaml.Node, path string) any {
 	if n.Kind != yaml.MappingNode {
-		c.add(n, path, "want a mapping, not %s", show(n))
+		c.add(n, path, "want a mapping, not %s: as in {name: text}", show(n))
 		return nil
 	}
 	out := []map[string]any{}

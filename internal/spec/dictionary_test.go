@@ -23,7 +23,7 @@ func TestDictionary(t *testing.T) {
 		{"kind", false, nil, `s:2:44: source.parquet.dictionary: want true or a list of columns, not "kind": put it in brackets, such as [a]`},
 		{`"true"`, false, nil, `want true or a list of columns, not "true"`},
 		{"{a: b}", false, nil, "want true or a list of columns, not a mapping"},
-		{"[[a]]", false, nil, "source.parquet.dictionary[0]: want text, not a list"},
+		{"[[a]]", false, nil, "source.parquet.dictionary[1]: want text, not a list"},
 	} {
 		s, err := parse(t, "s", []byte("version: 1\nsource: {parquet: {paths: [x], dictionary: "+c.value+"}}\n"), nil)
 		if c.err != "" {

@@ -8,8 +8,10 @@ import (
 	"io"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
 
@@ -43,6 +45,7 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	if len(data) > maxSpec {
 		return nil, fault.New(fault.Invalid, "%s: a spec has at most %d bytes", file, maxSpec)
 	}
+	data = oneEscape(data)
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
@@ -98,22 +101,54 @@ func Parse(file string, data []byte, sets []string, t Trust) (*Spec, error) {
 	return &s, nil
 }
 
-// notYAML gives a syntax error its place as other errors have it. What is wrong is most often an expression.
+// oneEscape writes the two escapes with which JSON has a character beyond U+FFFF as the one that
+// YAML has for it, so that a spec may be JSON. YAML allows neither of the two.
+func oneEscape(data []byte) []byte {
+	if !json.Valid(data) {
+		return data
+	}
+	return escapes.ReplaceAllFunc(data, func(e []byte) []byte {
+		if len(e) < 12 { // another escape, a backslash for one
+			return e
+		}
+		high, _ := strconv.ParseUint(string(e[2:6]), 16, 16)
+		low, _ := strconv.ParseUint(string(e[8:]), 16, 16)
+		return fmt.Appendf(nil, `\U%08X`, utf16.DecodeRune(rune(high), rune(low)))
+	})
+}
+
+var escapes = regexp.MustCompile(`\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}`)
+
+// notYAML gives a syntax error its place as other errors have it, and says what is most often wrong.
 func notYAML(file string, data []byte, err error) error {
-	text, at, hint := strings.TrimPrefix(err.Error(), "yaml: "), file, ""
+	text, at, number := strings.TrimPrefix(err.Error(), "yaml: "), file, 0
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
-		if number, what, ok := strings.Cut(rest, ": "); ok {
-			line, _ := strconv.Atoi(number)
+		if n, what, ok := strings.Cut(rest, ": "); ok {
+			number, _ = strconv.Atoi(n)
 			if strings.HasPrefix(what, "did not find expected") { // by the parser, which counts from 0
-				line = min(line+1, bytes.Count(data, []byte("\n"))+1)
+				number = min(number+1, bytes.Count(data, []byte("\n"))+1)
 			}
-			at, text = fmt.Sprintf("%s:%d", file, line), what
+			at, text = fmt.Sprintf("%s:%d", file, number), what
 		}
 	}
-	if strings.Contains(text, "did not find expected") || strings.Contains(text, "mapping values are not allowed") {
-		hint = " (in YAML, an expression that holds a comma, a quote, a brace or a colon needs quotes around all of it)"
+	var line []byte
+	if lines := bytes.Split(data, []byte("\n")); number > 0 && number <= len(lines) {
+		line = lines[number-1]
 	}
-	return fault.New(fault.Invalid, "%s: %s%s", at, text, hint)
+	hint := ""
+	switch {
+	case bytes.IndexByte(line, '\t') >= 0 && strings.Contains(text, "cannot start any token"):
+		hint = ": there is a tab; YAML indents with spaces only"
+	case strings.Contains(text, "cannot start any token"):
+		hint = ": a value that begins with @, %, ` or another sign of YAML needs quotes"
+	case strings.Contains(text, "escape"):
+		hint = `: in double quotes, a backslash begins an escape such as \n or \u00e9; single quotes take text as it stands`
+	case strings.Contains(text, "did not find expected"), strings.Contains(text, "mapping values are not allowed"):
+		hint = ": an expression that holds a comma, a quote, a brace or a colon needs quotes around all of it"
+	case strings.Contains(text, "UTF-8"), strings.Contains(text, "control characters"):
+		hint = ": a spec is text in UTF-8"
+	}
+	return fault.New(fault.Invalid, "%s: this is no YAML%s (%s)", at, hint, text)
 }
 
 // bounded refuses documents that aliases or nesting blow up.

@@ -49,7 +49,7 @@ func TestPython(t *testing.T) {
 		want []string
 	}{
 		{nil, []string{"python3", "PYTHONPATH=" + here + ":/more", "python", "-m", "penstock.serve", "my.module:Tokenizer.run"}},
-		{[]string{"steps.0.python.format=arrow", "steps.0.python.python=/opt/venv/bin/python"}, []string{"/opt/venv/bin/python", "PYTHONPATH=" + here + ":/more", "python", "-m", "penstock.serve", "--format", "arrow", "my.module:Tokenizer.run"}},
+		{[]string{"steps.1.python.format=arrow", "steps.1.python.python=/opt/venv/bin/python"}, []string{"/opt/venv/bin/python", "PYTHONPATH=" + here + ":/more", "python", "-m", "penstock.serve", "--format", "arrow", "my.module:Tokenizer.run"}},
 	} {
 		if got := options("specs/s.yaml", c.sets...); !slices.Equal(got, c.want) {
 			t.Errorf("%v: %q, want %q", c.sets, got, c.want)
@@ -65,7 +65,7 @@ func TestPython(t *testing.T) {
 		{"my.module:Tokenizer.run", "'my/module.py:run'", "write module:function"},
 		{"my.module:Tokenizer.run", "'--help:x'", "write module:function"},
 		{"function: my.module:Tokenizer.run, ", "", `key "function" is missing`},
-		{"workers: 1", "format: pandas", `s.yaml:3:62: steps[0].python.format: want one of numpy, arrow, not "pandas"`},
+		{"workers: 1", "format: pandas", `s.yaml:3:62: steps[1].python.format: want one of numpy, arrow, not "pandas"`},
 		{"list<int32>", "lists", `s.yaml:3:18: step 1, column "tokens"`},
 		{"workers: 1", "workers: -1", "step 1 (python): workers, batch_rows and timeout must not be negative"},
 	} {

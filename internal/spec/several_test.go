@@ -23,8 +23,8 @@ func TestSeveralMistakes(t *testing.T) {
 	}{
 		"keys, types, ranges and expressions": {
 			head + "steps:\n  - filter: id >\n  - filtr: id > 1\n  - with_columns: {a: id +}\n  - limit: many\nrun: {memory: 1KiB}\nsink: {count: {}}\n", []string{"run.seed=-1"}, []string{
-				"s:4:13: step 1 (filter): expression: ", `s:5:5: steps[1]: unknown key "filtr"`, "s:6:23: step 3 (with_columns), column \"a\": expression: ",
-				"s:7:12: steps[3].limit: want a whole number", "s:8:15: run.memory: must be at least", "s: --set run.seed: want a whole number"}},
+				"s:4:13: step 1 (filter): expression: ", `s:5:5: steps[2]: unknown key "filtr"`, "s:6:23: step 3 (with_columns), column \"a\": expression: ",
+				"s:7:12: steps[4].limit: want a whole number", "s:8:15: run.memory: must be at least", "s: --set run.seed: want a whole number"}},
 		"keys together and expressions": {
 			head + "steps:\n  - filter: id >\n  - union: [{source: {range: {n: 1}}, steps: [{filter: id <}]}]\nrun: {cpus: -1}\nsink: {csv: {path: ''}}\n", nil, []string{
 				"s:4:13: step 1 (filter)", "s:5:56: step 1 (filter)", "s:6:13: run.cpus", "s:7:20: sink.csv.path"}},
@@ -36,6 +36,16 @@ func TestSeveralMistakes(t *testing.T) {
 		"in a mix": {
 			"version: 1\nsource:\n  mix:\n    sources:\n      - {name: a, weight: 1, source: {range: {n: 1}}, steps: [{filter: id >}]}\n      - {name: b, weight: 1, source: {range: {n: 1}}, steps: [{filter: id <}]}\nshards: {global_batch: 1}\n", nil, []string{
 				`source "a" of the mix: s:5:72: step 1 (filter)`, `source "b" of the mix: s:6:72: step 1 (filter)`}},
+		"keys, and columns up to the first step that leaves them open": {
+			head + "steps:\n  - filter: idd > 1\n  - filter: id >\n  - cast: {id: flot, ix: int}\n  - filter: nope > 1\n  - limit: -1\nsink: {csvv: {path: out/}}\n", nil, []string{
+				`s:4:13: step 1 (filter): unknown column "idd"`, "s:5:13: step 2 (filter): expression: ", `s:6:16: step 3 (cast), column "id": type "flot"`,
+				"s:8:12: step 5 (limit): the limit must not be negative", `s:9:8: sink: unknown key "csvv"`}},
+		"keys of the sink, and the columns of all steps": {
+			head + "steps:\n  - with_columns: {a: nope + 1, b: no(id), c: id}\n  - filter: d > 1\nrun: {cpus: -1}\n", nil, []string{
+				`s:4:36: step 1 (with_columns), column "b": expression: `, "s:6:13: run.cpus"}},
+		"several in a step": {
+			head + "steps:\n  - with_columns: {a: nope + 1, b: id + 1, c: nop}\n  - cast: {d: int}\n", nil, []string{
+				`s:4:23: step 1 (with_columns), column "a": unknown column "nope"`, `s:4:19: step 1 (with_columns): unknown column "nop"`}},
 		"with columns": {
 			head + "steps:\n  - filter: idd > 1\n  - filter: iddd > 1\n  - union: [{source: {range: {n: 1}}, steps: [{select: [ix]}, {filter: id > 1}]}]\n", nil, []string{
 				`s:4:13: step 1 (filter): unknown column "idd"`, `s:5:13: step 2 (filter): unknown column "iddd"`, `s:6:56: step 1 (select): unknown column "ix"`}},
@@ -49,6 +59,8 @@ func TestSeveralMistakes(t *testing.T) {
 		s, err := parse(t, "s", []byte(c.text), c.sets)
 		if err == nil {
 			err = check(t, s)
+		} else if s != nil {
+			err = s.Mistakes(t.Context(), err)
 		}
 		if err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)

@@ -43,7 +43,7 @@ type Shuffle struct {
 type TensorColumn struct {
 	_        struct{} `scalar:"dtype"`
 	Stack    []string `json:"stack,omitempty" doc:"columns of one number each: the tensor is these, side by side, and has the name of the key"`
-	DType    string   `json:"dtype,omitempty" doc:"type of the elements; auto (default): the column's own; of a stack that of its columns, or float32 or float64, what holds them all" enum:"auto|bool|int8|int16|int32|int64|uint8|uint16|uint32|uint64|float16|bfloat16|float32|float64"`
+	DType    string   `json:"dtype,omitempty" doc:"type of the elements; auto (default): the column's own; of a stack that of its columns, or float32 or float64, what holds them all; float is float32, double float64" enum:"auto|bool|int8|int16|int32|int64|uint8|uint16|uint32|uint64|float16|bfloat16|float32|float64|float|double"`
 	Scale    *float64 `json:"scale,omitempty" doc:"values are multiplied by it before the cast; default 1"`
 	Offset   float64  `json:"offset,omitempty" doc:"then this is added"`
 	Lists    string   `json:"lists,omitempty" doc:"lists of varying length: pad to the longest of the rank's batch, pad_global to the longest of the step, or ragged: values and offsets" enum:"pad|pad_global|ragged"`

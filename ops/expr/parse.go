@@ -106,6 +106,12 @@ func tidy(msg string) string {
 			return r.re.ReplaceAllString(msg, r.to)
 		}
 	}
+	switch msg {
+	case "invalid int literal":
+		return "the number is beyond int64: one of uint64 has a u behind it, as in 18446744073709551615u, and a double a point, as in 1.0e20"
+	case "invalid uint literal":
+		return "the number is beyond uint64: a double has a point, as in 1.0e20"
+	}
 	if id, ok := strings.CutPrefix(msg, "reserved identifier: "); ok {
 		return fmt.Sprintf("%s is a reserved word: write col(%q) for a column of that name", id, id)
 	}
