@@ -163,6 +163,13 @@ func TestAuditOfEveryMethod(t *testing.T) {
 	if got := p.audit(&pb.AuditRequest{Job: "once"}); !slices.Equal(got, []string{want[1], want[2], user + " stop job j1 ok"}) {
 		t.Errorf("of the job: %q", got)
 	}
+	for _, none := range []string{"j99", "none"} { // that never was
+		s, err := p.root.Audit(ctx, &pb.AuditRequest{Job: none})
+		if err == nil {
+			_, err = s.Recv()
+		}
+		p.wants(err, fault.NotFound, "no job "+none)
+	}
 	if got := p.audit(&pb.AuditRequest{Token: joinID}); len(got) != 2 || !strings.Contains(got[1], "join node n1") {
 		t.Errorf("of a token: %q", got)
 	}
