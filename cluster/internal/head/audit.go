@@ -25,9 +25,10 @@ const (
 	mostAudited    = 100_000
 	mostAuditBytes = 64 << 20
 	mostRefusals   = 10_000
-	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery; what
-	// comes beyond them is counted as one.
-	mostPending   = 16
+	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery, and
+	// mostOfOne those of one caller; what comes beyond them is counted as one.
+	mostPending   = 32
+	mostOfOne     = 16
 	refusalsEvery = time.Second
 	// mostAuditText bytes of a text that callers choose are in an entry.
 	mostAuditText = 200
@@ -225,6 +226,18 @@ func (b *auditBook) refuse(r auditRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := fmt.Sprintf("%q", []string{r.Who, r.ID, r.From, r.Action, r.On.ID, r.Result})
+	if _, ok := b.pending[key]; !ok {
+		own := 0
+		for _, x := range b.pending {
+			if x.Who == r.Who && x.ID == r.ID && x.From == r.From {
+				own++
+			}
+		}
+		if own >= mostOfOne-1 { // who calls is told, whatever he has called besides
+			key = fmt.Sprintf("%q", []string{r.Who, r.ID, r.From})
+			r.Action, r.On, r.Result = "call", what{}, fault.Denied.String()
+		}
+	}
 	if _, ok := b.pending[key]; !ok && len(b.pending) >= mostPending-1 {
 		key = "others"
 		r = auditRecord{At: r.At, Who: "others", Action: "call", Result: fault.Denied.String()}
