@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 
 	"github.com/penstock-data/penstock/cluster/internal/jobs"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
@@ -220,7 +221,7 @@ func TestAJobIsItsOwners(t *testing.T) {
 	_, err = eve.Submit(ctx, &pb.Job{Submission: "nightly", Name: "n", Argv: []string{"x"}})
 	p.wants(err, fault.Exists, "somebody else's")
 	p.wants(stop(eve, "nightly"), fault.Denied)
-	if p.h.past.named("nightly") == nil {
+	if p.h.past.id["nightly"] == nil {
 		t.Error("it is not one that was forgotten")
 	}
 }
@@ -564,5 +565,152 @@ func TestPacksHaveOwners(t *testing.T) {
 	h, b = pack(51)
 	if err := put(ada, h, b); err != nil {
 		t.Error(err)
+	}
+}
+
+// Ids of submission are of a project: another project can neither have one refused, nor learn that
+// there is one, while its job is remembered and after that.
+func TestSubmissionsOfProjects(t *testing.T) {
+	dir := shortDir(t)
+	p := startPeople(t, Config{Dir: dir, KeepJobs: 1})
+	ctx := t.Context()
+	p.set(ofProject, "team-a", &pb.Quota{})
+	p.set(ofProject, "team-b", &pb.Quota{})
+	a, _ := p.person("submit", "ada", "team-a")
+	b, _ := p.person("submit", "bob", "team-b")
+	eve, _ := p.person("submit", "eve", "")
+	var ids []string
+	for _, c := range []pb.ControlClient{a, b, eve} {
+		job := p.submit(c, "nightly", "n")
+		if slices.Contains(ids, job) || p.submit(c, "nightly", "n") != job {
+			t.Errorf("%s, beside %v, and another one again", job, ids)
+		}
+		ids = append(ids, job)
+	}
+	named := func(c pb.ControlClient, name string) string {
+		l, err := c.Jobs(ctx, &pb.JobsRequest{Jobs: []string{name}})
+		if err != nil {
+			return fault.CodeOf(err).String()
+		}
+		if s := l.GetJobs()[0].GetJob().GetSubmission(); s != "nightly" {
+			t.Errorf("%s has the id %q", name, s)
+		}
+		return l.GetJobs()[0].GetId()
+	}
+	check := func() {
+		t.Helper()
+		for i, want := range []struct {
+			c    pb.ControlClient
+			name string
+		}{{a, "nightly"}, {b, "nightly"}, {p.root, "nightly"}, {p.root, "team-a/nightly"}, {p.root, "team-b/nightly"}} {
+			if got := named(want.c, want.name); got != ids[[]int{0, 1, 2, 0, 1}[i]] {
+				t.Errorf("%d: %s is %s", i, want.name, got)
+			}
+		}
+		for _, name := range []string{"team-a/nightly", ids[0], ids[2]} {
+			if got := named(b, name); got != fault.NotFound.String() {
+				t.Errorf("team-b has %s: %s", name, got)
+			}
+		}
+		for i, name := range []string{"team-a/nightly", "team-b/nightly", "nightly"} {
+			for _, x := range p.audit(&pb.AuditRequest{Job: name}) {
+				if !strings.Contains(x, "job "+ids[i]+" ") {
+					t.Errorf("of %s: %s", name, x)
+				}
+			}
+		}
+	}
+	check()
+	for i, c := range []pb.ControlClient{a, b, eve} {
+		if _, err := c.StopJob(ctx, &pb.StopJobRequest{Job: "nightly"}); err != nil || p.state(ids[i]) != "stopped" {
+			t.Errorf("%v, %s", err, p.state(ids[i]))
+		}
+	}
+	if err := p.h.do(ctx, func() error {
+		for _, r := range p.h.jobs {
+			x := *r
+			x.Value.Ended = x.Value.Ended.Add(-keepFor)
+			p.h.jobs[x.ID] = &x
+		}
+		p.h.cfg.KeepJobs = 0
+		p.h.trim()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	p.h.Stop(0)
+	p = startPeople(t, Config{Dir: dir})
+	a, _ = p.person("submit", "ada", "team-a")
+	b, _ = p.person("submit", "bob", "team-b")
+	check()
+	if len(p.h.past.id) != 3 {
+		t.Errorf("%d are remembered", len(p.h.past.id))
+	}
+}
+
+// Names of jobs and projects do not look like those of another project.
+func TestNamesLikeProjects(t *testing.T) {
+	p := startPeople(t, Config{Dir: shortDir(t)})
+	p.set(ofProject, "pa", &pb.Quota{})
+	eve, _ := p.person("submit", "", "")
+	for _, name := range []string{"PA/x", "pa\u200b/x", "\u200bpa/x", "p\u0430/x", "pa\u2215x", "pa\uff0fx", "pa \u0338x", "p/a/x", "/pa/x", "pa/../x", "p\u00ada/x", "pa\u202e/x", "pa\u3000\u2028x", "none/x"} {
+		for _, c := range []pb.ControlClient{eve, p.root} {
+			_, err := c.Submit(t.Context(), &pb.Job{Name: name, Argv: []string{"x"}})
+			if name == "pa/../x" {
+				if c == eve {
+					p.wants(err, fault.Denied, "project pa")
+				}
+				continue
+			}
+			p.wants(err, fault.Invalid, "the name of a job has")
+		}
+	}
+	for _, name := range []string{"PA", "p\u0430", "pa\u200b", "pa/", "pa ", "", ".pa"} {
+		_, err := p.root.SetQuota(t.Context(), &pb.Quota{Name: &pb.QuotaName{Kind: ofProject, Name: name}})
+		if code := fault.CodeOf(err); code != fault.Invalid && code != fault.Exists {
+			t.Errorf("project %q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"pa", "flüge – 2026.yaml", "100 %", "日本"} {
+		p.submit(eve, "", name)
+	}
+}
+
+// A call whose message comes after its token was revoked does nothing.
+func TestMessagesAfterTheToken(t *testing.T) {
+	p := startPeople(t, Config{Dir: shortDir(t)})
+	r, err := p.root.CreateToken(t.Context(), &pb.CreateTokenRequest{Kind: "access", Scope: "submit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := pki.ParseToken(r.GetToken())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := rpc.Dial(t.Context(), p.h.Addr().String(), rpc.AsPerson(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, pb.Control_Submit_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pb.NewControlClient(conn).Jobs(t.Context(), &pb.JobsRequest{}); err != nil { // behind it on the connection: it was judged
+		t.Fatal(err)
+	}
+	if _, err := p.root.RevokeToken(t.Context(), &pb.RevokeTokenRequest{Id: token.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SendMsg(&pb.Job{Argv: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	p.wants(s.RecvMsg(&pb.SubmitReply{}), fault.Denied, "revoked")
+	if l, err := p.root.Jobs(t.Context(), &pb.JobsRequest{}); err != nil || len(l.GetJobs()) != 0 {
+		t.Errorf("%v, %v", l, err)
 	}
 }

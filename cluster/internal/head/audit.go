@@ -25,9 +25,10 @@ const (
 	mostAudited    = 100_000
 	mostAuditBytes = 64 << 20
 	mostRefusals   = 10_000
-	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery; what
-	// comes beyond them is counted as one.
-	mostPending   = 16
+	// mostPending are the kinds of refusals that wait to be written, once in refusalsEvery, and
+	// mostOfOne those of one caller; what comes beyond them is counted as one.
+	mostPending   = 32
+	mostOfOne     = 16
 	refusalsEvery = time.Second
 	// mostAuditText bytes of a text that callers choose are in an entry.
 	mostAuditText = 200
@@ -225,6 +226,18 @@ func (b *auditBook) refuse(r auditRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := fmt.Sprintf("%q", []string{r.Who, r.ID, r.From, r.Action, r.On.ID, r.Result})
+	if _, ok := b.pending[key]; !ok {
+		own := 0
+		for _, x := range b.pending {
+			if x.Who == r.Who && x.ID == r.ID && x.From == r.From {
+				own++
+			}
+		}
+		if own >= mostOfOne-1 { // who calls is told, whatever he has called besides
+			key = fmt.Sprintf("%q", []string{r.Who, r.ID, r.From})
+			r.Action, r.On, r.Result = "call", what{}, fault.Denied.String()
+		}
+	}
 	if _, ok := b.pending[key]; !ok && len(b.pending) >= mostPending-1 {
 		key = "others"
 		r = auditRecord{At: r.At, Who: "others", Action: "call", Result: fault.Denied.String()}
@@ -367,19 +380,31 @@ func (c controlServer) Audit(q *pb.AuditRequest, stream grpc.ServerStreamingServ
 		h.writeRefusals()
 	}
 	job := map[string]bool{q.GetJob(): true}
+	known := q.GetJob() == ""
 	if err := h.do(stream.Context(), func() error { // by its id, or that of its submission
-		if r, err := h.jobNamed(q.GetJob()); err == nil {
-			job[r.ID], job[cmp.Or(r.Value.Job.GetSubmission(), r.ID)] = true, true
-		} else if was := h.past.named(q.GetJob()); was != nil {
-			job[was.Value.Job], job[was.ID] = true, true
+		p := rpc.PeerOf(stream.Context())
+		if r, err := h.jobFor(p, q.GetJob()); err == nil {
+			job[r.ID], job[cmp.Or(r.Value.submission(), r.ID)], known = true, true, true
+		} else if was := h.pastFor(p, q.GetJob()); was != nil {
+			job[was.Value.Job], job[was.ID], known = true, true, true
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
+	about := func(r *auditRecord) bool {
+		id := r.On.ID
+		if !idOf.MatchString(id) {
+			id = submissionID(r.Project, id)
+		}
+		return r.On.Kind == "job" && job[id]
+	}
+	if !known && len(h.audits.list(about)) == 0 { // what is forgotten may be on record here
+		return noJob(q.GetJob())
+	}
 	for _, a := range h.audits.list(func(r *auditRecord) bool {
 		return (q.GetSinceUnixNanos() == 0 || r.At.UnixNano() >= q.GetSinceUnixNanos()) &&
-			(q.GetJob() == "" || r.On.Kind == "job" && job[r.On.ID]) &&
+			(q.GetJob() == "" || about(r)) &&
 			(q.GetToken() == "" || r.ID == q.GetToken() && r.Who != "node" && r.Who != "user" || r.On.Kind == "token" && r.On.ID == q.GetToken())
 	}) {
 		if err := stream.Send(&pb.AuditEntry{UnixNanos: nanos(a.At), Who: a.Who, Id: a.ID, Owner: a.Owner, Project: a.Project, From: a.From, Action: a.Action, Kind: a.On.Kind, Object: a.On.ID,

@@ -163,6 +163,13 @@ func TestAuditOfEveryMethod(t *testing.T) {
 	if got := p.audit(&pb.AuditRequest{Job: "once"}); !slices.Equal(got, []string{want[1], want[2], user + " stop job j1 ok"}) {
 		t.Errorf("of the job: %q", got)
 	}
+	for _, none := range []string{"j99", "none"} { // that never was
+		s, err := p.root.Audit(ctx, &pb.AuditRequest{Job: none})
+		if err == nil {
+			_, err = s.Recv()
+		}
+		p.wants(err, fault.NotFound, "no job "+none)
+	}
 	if got := p.audit(&pb.AuditRequest{Token: joinID}); len(got) != 2 || !strings.Contains(got[1], "join node n1") {
 		t.Errorf("of a token: %q", got)
 	}
@@ -256,5 +263,24 @@ func TestWhatIsNotOnRecordIsNotDone(t *testing.T) {
 	}
 	if _, err := p.root.StopJob(ctx, &pb.StopJobRequest{Job: "j1"}); err != nil || p.state("j1") != "stopped" {
 		t.Errorf("the next: %v, and it is %s", err, p.state("j1"))
+	}
+}
+
+// Who is refused in many ways at once hides nothing of what others are refused.
+func TestManyRefusals(t *testing.T) {
+	b := newAuditBook(nil, &Config{})
+	eve := rpc.Peer{Kind: rpc.Person, Token: "eve", Owner: "eve", Host: "10.0.0.66"}
+	bob := rpc.Peer{Kind: rpc.Person, Token: "bob", Owner: "bob", Host: "10.0.0.9"}
+	for i := range 1000 {
+		b.refuse(entry(eve, "stop", what{Kind: "job", ID: fmt.Sprint("j", i)}, "denied"))
+	}
+	b.refuse(entry(bob, "drain", what{Kind: "node", ID: "n1"}, "denied"))
+	var got []string
+	for _, r := range b.take() {
+		got = append(got, fmt.Sprint(r.ID, r.Action, r.On.ID, r.Count))
+	}
+	slices.Sort(got)
+	if len(got) != mostOfOne+1 || got[0] != "bobdrainn11" || got[1] != fmt.Sprint("evecall", 1000-mostOfOne+1) {
+		t.Errorf("%q", got)
 	}
 }

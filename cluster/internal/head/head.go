@@ -434,11 +434,18 @@ func (h *Head) post(f func()) {
 	}
 }
 
-// do has the loop call f, and waits for it.
+// do has the loop call f for the caller of ctx, and waits for it. A token is looked at again there:
+// what waited, for its message or for the loop, is not done with one that was revoked meanwhile.
 func (h *Head) do(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	select {
-	case h.posts <- func() { done <- f() }:
+	case h.posts <- func() {
+		err := h.mayStill(rpc.PeerOf(ctx))
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}:
 	case <-ctx.Done():
 		return fault.New(fault.Unavailable, "the head is busy: %s", h.busy())
 	case <-h.ctx.Done():
@@ -452,6 +459,18 @@ func (h *Head) do(ctx context.Context, f func() error) error {
 	case <-h.ctx.Done():
 		return h.ends("; what was asked may be done")
 	}
+}
+
+// mayStill is an error where a caller has a token that is good no more.
+func (h *Head) mayStill(p rpc.Peer) error {
+	if p.Kind != rpc.Person {
+		return nil
+	}
+	r, ok := h.tokens.get(p.Token)
+	if !ok {
+		return fault.New(fault.Denied, "there is no access token %s any more: have another made (penstock token create)", p.Token)
+	}
+	return h.tokens.record(r).Good(p.Token, time.Now())
 }
 
 // ends is the error of what is asked while the head ends.

@@ -48,7 +48,12 @@ func (b *tokenBook) Lookup(_ context.Context, id string) (rpc.Record, error) {
 	if !ok || r.Value.Kind != pki.Access {
 		return rpc.Record{}, fault.New(fault.NotFound, "no access token %s", id)
 	}
-	return rpc.Record{Hash: r.Value.Hash, Scope: r.Value.Scope, Ends: r.Value.Ends, Revoked: r.Value.Revoked, Replaced: b.replaced(r.Value), Owner: cmp.Or(r.Value.Owner, id), Project: r.Value.Project}, nil
+	return b.record(r), nil
+}
+
+func (b *tokenBook) record(r records.Record[tokenRecord]) rpc.Record {
+	v := r.Value
+	return rpc.Record{Hash: v.Hash, Scope: v.Scope, Ends: v.Ends, Revoked: v.Revoked, Replaced: b.replaced(v), Owner: cmp.Or(v.Owner, r.ID), Project: v.Project}
 }
 
 // replaced says that a token names an authority that is believed no more: who has the key of that
@@ -215,10 +220,13 @@ func (h *Head) comes(r *nodeRecord) bool {
 	return r.State == core.Gone && r.Epoch == 0 && time.Since(r.Joined) < h.cfg.Lease
 }
 
-// nameIsFree refuses a second node of a name: what people say would have two meanings. A node that is there already keeps the name that it has; node "" is a new one.
+// nameIsFree refuses a second node of a name: what people say would have two meanings. A node that is there already keeps the name that it has; node "" is a new one, which a token has let in.
+// The name of one that is lost is not another's to take who has one: it could not come back.
 func (h *Head) nameIsFree(node, name string) error {
 	flag := "--name"
+	renamed := false
 	if n := h.nodes[node]; n != nil {
+		renamed = n.Value.Inventory.GetName() != name
 		if n.Value.there() && n.Value.Inventory.GetName() == name {
 			return nil
 		}
@@ -227,7 +235,7 @@ func (h *Head) nameIsFree(node, name string) error {
 		}
 	}
 	for _, id := range sortedIDs(h.nodes) {
-		if n := h.nodes[id]; id != node && (n.Value.there() || h.comes(&n.Value)) && n.Value.Inventory.GetName() == name {
+		if n := h.nodes[id]; id != node && (n.Value.there() || h.comes(&n.Value) || renamed && n.Value.State != core.Left) && n.Value.Inventory.GetName() == name {
 			return fault.New(fault.Exists, "node %s is called %s: give this one another name with %s", id, name, flag)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/penstock-data/penstock/cluster/internal/core"
 	"github.com/penstock-data/penstock/cluster/internal/pb"
 	"github.com/penstock-data/penstock/cluster/internal/pki"
 	"github.com/penstock-data/penstock/cluster/internal/rpc"
@@ -525,4 +526,22 @@ func TestUnknownFields(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A node does not take the name of another while that one is lost: the other would be refused when
+// it is back, and what people say of it would be of the first.
+func TestNamesOfTheLost(t *testing.T) {
+	l := newLying(t)
+	if err := l.honest.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	l.h.until(20*time.Second, func() bool { return l.h.nodes[l.honest.id].Value.State == core.Gone })
+	hello := &pb.Hello{Inventory: l.inventory("honest")}
+	if err := l.liar.attach(hello); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "is called honest") {
+		t.Errorf("it takes the name: %v", err)
+	}
+	if err := l.honest.attach(&pb.Hello{Inventory: l.inventory("honest")}); err != nil {
+		t.Errorf("the other is back: %v", err)
+	}
+	l.again()
 }

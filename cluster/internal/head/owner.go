@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -63,7 +64,8 @@ func (b by) mayChange(p rpc.Peer, job string) error {
 }
 
 // projectOf says of which project a job of this name is that the caller submits, and what it is
-// called then: those of a project begin with its name and a slash. It runs in the loop.
+// called then: those of a project begin with its name and a slash, and no others have a slash. It
+// runs in the loop.
 func (h *Head) projectOf(p rpc.Peer, name string) (project, called string, err error) {
 	first, _, in := strings.Cut(name, "/")
 	if p.Project != "" {
@@ -75,28 +77,56 @@ func (h *Head) projectOf(p rpc.Peer, name string) (project, called string, err e
 		}
 		return p.Project, name, nil
 	}
-	if !in || h.quotas[quotaKey{ofProject, first}] == nil {
+	switch {
+	case !in:
 		return "", name, nil
-	}
-	if !administers(p) {
+	case h.quotas[quotaKey{ofProject, first}] == nil:
+		return "", "", fault.New(fault.Invalid, "the name of a job has a slash only behind that of its project, and there is no project %.80q: choose another name", first)
+	case !administers(p):
 		return "", "", fault.New(fault.Denied, "jobs that are called %s/... are of project %s: submit them with a token of that project, or choose another name", first, first)
 	}
 	return first, name, nil
 }
 
-// jobFor is jobNamed for a caller: what is of another project is not there for one that has one.
+// submissionID is an id of submission on record, and as people say it who see all projects: it has
+// the project before it, so that of two projects none has, or learns of, the ids of the other.
+func submissionID(project, id string) string {
+	if project == "" || id == "" {
+		return id
+	}
+	return project + "/" + id
+}
+
+// submission is the id with which a job was submitted, as it is on record; "": with none.
+func (v *jobRecord) submission() string { return submissionID(v.By.Project, v.Job.GetSubmission()) }
+
+// jobFor finds a job by its id, or that of its submission, which a caller with a project says
+// without it. What is of another project is not there for such a one.
 func (h *Head) jobFor(p rpc.Peer, name string) (*records.Record[jobRecord], error) {
-	r, err := h.jobNamed(name)
-	project := ""
-	if err == nil {
-		project = r.Value.By.Project
-	} else if was := h.past.named(name); was != nil {
-		project = was.Value.By.Project
+	r := h.jobs[name]
+	if id := submissionID(p.Project, name); r == nil && id != "" {
+		for _, x := range h.jobs {
+			if x.Value.submission() == id {
+				r = x
+				break
+			}
+		}
 	}
-	if !sees(p, project) {
-		return nil, noJob(name)
+	if r != nil && sees(p, r.Value.By.Project) {
+		return r, nil
 	}
-	return r, err
+	if was := h.pastFor(p, name); was != nil {
+		return nil, fault.New(fault.NotFound, "job %s (%s) has %s, and only that is remembered of it (start --keep-jobs)", was.Value.Job, was.ID, was.Value.Past.State)
+	}
+	return nil, noJob(name)
+}
+
+// pastFor is jobFor of those that are not remembered any more; nil: there is none.
+func (h *Head) pastFor(p rpc.Peer, name string) *records.Record[submissionRecord] {
+	if was := cmp.Or(h.past.job[name], h.past.id[submissionID(p.Project, name)]); was != nil && sees(p, was.Value.By.Project) {
+		return was
+	}
+	return nil
 }
 
 // noJob is the error where there is none.

@@ -65,14 +65,12 @@ func (p *past) drop() {
 	delete(p.id, r.ID)
 }
 
-// named finds one by its job, or its id; nil: there is none.
-func (p *past) named(name string) *records.Record[submissionRecord] {
-	return cmp.Or(p.job[name], p.id[name])
-}
-
-// state is what is known of such a job.
+// state is what is known of such a job, whose id is on record so.
 func (v submissionRecord) state(id string) *pb.JobState {
 	x := v.Past
+	if _, of, in := strings.Cut(id, "/"); in { // behind the project
+		id = of
+	}
 	return &pb.JobState{Owner: v.By.Owner, Token: v.By.Token, Project: v.By.Project, Id: v.Job, Job: &pb.Job{Submission: id, Name: x.Name}, State: string(x.State), Why: x.Why, Attempts: x.Attempt, Code: x.Code,
 		SubmittedUnixNanos: nanos(x.Submitted), StartedUnixNanos: nanos(x.Started), EndedUnixNanos: nanos(x.Ended)}
 }
@@ -109,7 +107,7 @@ func (h *Head) trim() {
 		}
 		ops := []records.Op{h.t.jobs.DeleteOp(oldest.ID, oldest.Revision)}
 		var was *records.Record[submissionRecord]
-		if s := oldest.Value.Job.GetSubmission(); s != "" {
+		if s := oldest.Value.submission(); s != "" {
 			if r, err := h.t.submissions.Get(h.ctx, s); err == nil && r.Value.Job == oldest.ID {
 				v := oldest.Value
 				why, _, _ := strings.Cut(v.Record.Why, "\n")

@@ -35,7 +35,7 @@ func (c controlServer) Watch(q *pb.WatchRequest, stream grpc.ServerStreamingServ
 			return err
 		}
 		defer func() {
-			_ = h.do(context.WithoutCancel(ctx), func() error { h.watchers--; h.change(); return nil })
+			_ = h.do(h.ctx, func() error { h.watchers--; h.change(); return nil }) // whatever became of the token
 		}()
 	}
 	for last := false; ; {

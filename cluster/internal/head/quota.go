@@ -290,6 +290,8 @@ func (c controlServer) SetQuota(ctx context.Context, q *pb.Quota) (*pb.Empty, er
 		r := records.Record[quotaRecord]{ID: k.id()}
 		if was := h.quotas[k]; was != nil {
 			r = *was
+		} else if other := h.alike(k); other != "" {
+			return fault.New(fault.Exists, "there is a project %s: another one has a name that differs by more than capital letters", other)
 		} else if len(h.quotas) >= mostQuotas {
 			return fault.New(fault.Exhausted, "there are %d quotas and projects: remove some", len(h.quotas))
 		}
@@ -305,6 +307,16 @@ func (c controlServer) SetQuota(ctx context.Context, q *pb.Quota) (*pb.Empty, er
 		h.quotas[k] = &r
 		return h.admitHeld(core.Submit)
 	})
+}
+
+// alike is the name of a project that a new one would be taken for; "": there is none.
+func (h *Head) alike(k quotaKey) string {
+	for x := range h.quotas {
+		if k.kind == ofProject && x.kind == ofProject && strings.EqualFold(x.name, k.name) {
+			return x.name
+		}
+	}
+	return ""
 }
 
 func (v quotaRecord) String() string {

@@ -122,7 +122,7 @@ func after(rs []ran, r jobs.Record) []ran {
 	return rs[first:]
 }
 
-// submissionRecord is of table submissions, by the id that the submitter gave.
+// submissionRecord is of table submissions, by submissionID.
 type submissionRecord struct {
 	Job    string
 	Digest string // of what was submitted

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/proto"
 
@@ -33,6 +34,9 @@ import (
 
 // mostJobs that are not over.
 const mostJobs = 10_000
+
+// likeSlash looks like the slash behind the name of a project.
+const likeSlash = "\u2044\u2215\u29f8\uff0f\u2571\u2afd\u0337\u0338"
 
 var (
 	nameOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
@@ -88,8 +92,8 @@ func (h *Head) checkJob(j *pb.Job, b by) error {
 		return fault.New(fault.Invalid, "an id of submission has letters, digits, dots, hyphens and underscores, up to 100: not %q", j.GetSubmission())
 	case idOf.MatchString(j.GetSubmission()):
 		return fault.New(fault.Invalid, "a submission %q would be taken for the job or node of that id: choose another id", j.GetSubmission())
-	case len(j.GetName()) > 200 || odd(j.GetName()):
-		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes without control characters")
+	case len(j.GetName()) > 200 || strings.ContainsFunc(j.GetName(), func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(likeSlash, r) }):
+		return fault.New(fault.Invalid, "the name of a job has up to 200 bytes of what prints, without control characters, and nothing that looks like a slash and is none: not %.200q", j.GetName())
 	case size > 40<<10:
 		return fault.New(fault.Invalid, "arguments, environment, labels and resources of a job take %d bytes; 40 KiB is the most: put large things into the working directory", size)
 	case needs != nil:
@@ -143,8 +147,15 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 	}
 	reply := &pb.SubmitReply{}
 	err = h.do(ctx, func() error {
-		if q.GetSubmission() != "" {
-			was, err := h.t.submissions.Get(ctx, q.GetSubmission())
+		stored := proto.CloneOf(q)
+		stored.Secrets = nil
+		var err error
+		if b.Project, stored.Name, err = h.projectOf(rpc.PeerOf(ctx), q.GetName()); err != nil {
+			return err
+		}
+		submission := submissionID(b.Project, q.GetSubmission())
+		if submission != "" {
+			was, err := h.t.submissions.Get(ctx, submission)
 			switch {
 			case fault.CodeOf(err) == fault.NotFound:
 			case err != nil:
@@ -157,12 +168,6 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 				reply.Job, reply.Existed = was.Value.Job, true
 				return nil
 			}
-		}
-		stored := proto.CloneOf(q)
-		stored.Secrets = nil
-		var err error
-		if b.Project, stored.Name, err = h.projectOf(rpc.PeerOf(ctx), q.GetName()); err != nil {
-			return err
 		}
 		if err := h.mayWait(b); err != nil {
 			return err
@@ -184,8 +189,8 @@ func (c controlServer) Submit(ctx context.Context, q *pb.Job) (*pb.SubmitReply, 
 			return err
 		}
 		ops := []records.Op{h.t.jobs.PutOp(r)}
-		if q.GetSubmission() != "" {
-			ops = append(ops, h.t.submissions.PutOp(records.Record[submissionRecord]{ID: q.GetSubmission(), Value: submissionRecord{Job: id, Digest: sum, By: b}}))
+		if submission != "" {
+			ops = append(ops, h.t.submissions.PutOp(records.Record[submissionRecord]{ID: submission, Value: submissionRecord{Job: id, Digest: sum, By: b}}))
 		}
 		if err := h.commitAudited(h.noting(ctx, "submit", what{Kind: "job", ID: id, Detail: stored.GetName()}), ops...); err != nil {
 			h.dropSecrets(id)
@@ -324,7 +329,7 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 			var s *pb.JobState
 			if r, err := h.jobFor(p, name); err == nil {
 				s = h.jobState(r, waits[r.ID])
-			} else if was := h.past.named(name); was != nil && sees(p, was.Value.By.Project) {
+			} else if was := h.pastFor(p, name); was != nil {
 				s = was.Value.state(was.ID)
 			} else {
 				return err
@@ -338,22 +343,6 @@ func (c controlServer) Jobs(ctx context.Context, q *pb.JobsRequest) (*pb.JobList
 		return nil
 	})
 	return list, err
-}
-
-// jobNamed finds a job by its id, or that of its submission.
-func (h *Head) jobNamed(name string) (*records.Record[jobRecord], error) {
-	if r := h.jobs[name]; r != nil {
-		return r, nil
-	}
-	for _, r := range h.jobs {
-		if s := r.Value.Job.GetSubmission(); s != "" && s == name {
-			return r, nil
-		}
-	}
-	if was := h.past.named(name); was != nil {
-		return nil, fault.New(fault.NotFound, "job %s (%s) has %s, and only that is remembered of it (start --keep-jobs)", was.Value.Job, was.ID, was.Value.Past.State)
-	}
-	return nil, noJob(name)
 }
 
 func (h *Head) jobState(r *records.Record[jobRecord], waits string) *pb.JobState {
@@ -391,7 +380,7 @@ func (c controlServer) StopJob(ctx context.Context, q *pb.StopJobRequest) (*pb.E
 	return &pb.Empty{}, h.do(ctx, func() error {
 		r, err := h.jobFor(p, q.GetJob())
 		if err != nil {
-			if was := h.past.named(q.GetJob()); was != nil && sees(p, was.Value.By.Project) {
+			if was := h.pastFor(p, q.GetJob()); was != nil {
 				return was.Value.By.mayChange(p, was.Value.Job)
 			}
 			return err

@@ -159,17 +159,25 @@ func (g *gate) judge(ctx context.Context, id string, h pki.Hash, secret bool) (R
 	if same := h.Equal(r.Hash); err != nil || secret && !same {
 		return Record{}, fault.New(fault.Denied, "the head does not know this access token (%s)", id)
 	}
-	switch {
-	case r.Revoked:
-		return Record{}, fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
-	case r.Replaced:
-		return Record{}, fault.New(fault.Denied, "access token %s is of an authority that the cluster has replaced (penstock ca): have another made (penstock token create)", id)
-	case !r.Ends.IsZero() && !g.now().Before(r.Ends):
-		return Record{}, fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
-	case r.Scope < Read || r.Scope > Admin:
-		return Record{}, fault.New(fault.Denied, "access token %s has no scope", id)
+	if err := r.Good(id, g.now()); err != nil {
+		return Record{}, err
 	}
 	return r, nil
+}
+
+// Good is why the access token of an id is good no more; nil: it is.
+func (r Record) Good(id string, now time.Time) error {
+	switch {
+	case r.Revoked:
+		return fault.New(fault.Denied, "access token %s was revoked: have another made (penstock token create)", id)
+	case r.Replaced:
+		return fault.New(fault.Denied, "access token %s is of an authority that the cluster has replaced (penstock ca): have another made (penstock token create)", id)
+	case !r.Ends.IsZero() && !now.Before(r.Ends):
+		return fault.New(fault.Denied, "access token %s ended at %s: have another made (penstock token create)", id, r.Ends.UTC().Format(time.RFC3339))
+	case r.Scope < Read || r.Scope > Admin:
+		return fault.New(fault.Denied, "access token %s has no scope", id)
+	}
+	return nil
 }
 
 // watch ends a call whose token ends, is revoked, or loses its scope.
