@@ -69,7 +69,7 @@ func TestUndisturbed(t *testing.T) {
 	}
 }
 
-// leftovers fails if anything but manifests is among the records.
+// leftovers fails if anything but manifests is among the records, or anything but the files that the newest lists in the output.
 func leftovers(t *testing.T, path string) {
 	t.Helper()
 	out, err := openOutput(t.Context(), path, nil)
@@ -77,6 +77,28 @@ func leftovers(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer out.b.Close()
+	st, err := out.rec.state(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.newest > 0 {
+		m, err := out.rec.manifest(t.Context(), st.newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := map[string]bool{}
+		for _, f := range m.Files {
+			listed[f.Path] = true
+		}
+		for info, err := range out.list(t.Context(), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := strings.TrimPrefix(info.Key, out.prefix); !listed[rel] {
+				t.Errorf("in the output there is %s", rel)
+			}
+		}
+	}
 	r := out.rec
 	for info, err := range r.list(t.Context(), jobsDir) {
 		if err != nil {
