@@ -156,7 +156,7 @@ func check(t *testing.T, out string, rows int) {
 		listed = append(listed, filepath.FromSlash(f.Path))
 	}
 	err = filepath.WalkDir(out, func(p string, e os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(p, ".parquet") && !strings.Contains(p, "_penstock") {
+		if err == nil && strings.HasSuffix(p, ".parquet") {
 			rel, _ := filepath.Rel(out, p)
 			there = append(there, rel)
 		}

@@ -228,7 +228,7 @@ func (j *chaosJob) saved(n int64) {
 	j.t.Helper()
 	j.before(fmt.Sprintf("checkpoint %d", n), func() bool {
 		if j.kind == scanJob {
-			parts, _ := filepath.Glob(filepath.Join(j.storage, "_penstock", "jobs", "*", "part-*.json"))
+			parts, _ := filepath.Glob(filepath.Join(filepath.Dir(j.storage), "_penstock-"+filepath.Base(j.storage), "jobs", "*", "part-*.json"))
 			return int64(len(parts)) >= n
 		}
 		r, err := store.Open(j.t.Context(), j.storage, "run")

@@ -44,7 +44,7 @@ func visible(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.Contains(p, "_penstock") {
+		if err != nil || d.IsDir() {
 			return err
 		}
 		data, err := os.ReadFile(p)

@@ -84,7 +84,7 @@ func TestSummaryOfAJob(t *testing.T) {
 		}
 	}
 	// As a version wrote it that did not note the rows read.
-	name := filepath.Join(out, "_penstock", "0001.json")
+	name := filepath.Join(filepath.Dir(out), "_penstock-"+filepath.Base(out), "0001.json")
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

@@ -17,12 +17,12 @@ func TestCommittedBetween(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Job = "b"
-	tidy := metaDir + numbered(1, "tidy")
+	tidy := numbered(1, "tidy")
 	s, others := newFiles(t, o), 0
 	s.hook = func(step, rel string) {
 		switch {
 		case step == "put" && strings.HasSuffix(rel, receiptName(0)): // what Commit does first is to tidy up after a
-			if err := os.Remove(filepath.Join(o.Path, tidy)); err != nil {
+			if err := os.Remove(filepath.Join(recordsDir(o.Path), tidy)); err != nil {
 				t.Error(err)
 			}
 		case step == "was put" && rel == tidy: // the last that it changes before it decides

@@ -17,7 +17,7 @@ import (
 // maxTries bounds the commits of other jobs that one commit waits out.
 const maxTries = 100
 
-// decision is what decides a commit: `_penstock/000N.pending`, create-only, the
+// decision is what decides a commit: `000N.pending`, create-only, the
 // first wins, never removed. It says all that is to be done, so any process can do it.
 type decision struct {
 	Version  int      `json:"version"`
@@ -49,7 +49,7 @@ func decodeDecision(data []byte) (*decision, error) {
 				return err
 			}
 			attempt, staged := strings.CutPrefix(m.From, dir+"stage/")
-			attempt, same := strings.CutSuffix(attempt, "/"+m.To)
+			attempt, same := strings.CutSuffix(attempt, "/"+m.To+stagedExt)
 			if !staged || !same || !isAttempt(attempt) || hidden(m.To) || m.Bytes < 0 {
 				return fault.New(fault.Corrupt, "bad move of %q to %q", m.From, m.To)
 			}
@@ -69,7 +69,7 @@ func decodeDecision(data []byte) (*decision, error) {
 }
 
 func (r *root) decision(ctx context.Context, n int) (*decision, error) {
-	name := metaDir + numbered(n, "pending")
+	name := numbered(n, "pending")
 	data, err := r.b.ReadAll(ctx, r.prefix+name, maxManifest)
 	if err != nil {
 		return nil, err
@@ -87,16 +87,16 @@ func (r *root) decision(ctx context.Context, n int) (*decision, error) {
 // settle carries out what is decided but not done, whoever decided it, and
 // returns the newest manifest, nil if there is none. dead is the dead letter folder that this run names, nil if it names none: what a record names
 // is not gone to. own is this process's stage folder, for removeJob.
-func settle(ctx context.Context, r, dead *root, own string) (*Manifest, error) {
-	st, err := r.state(ctx)
+func settle(ctx context.Context, out, dead *output, own string) (*Manifest, error) {
+	st, err := out.rec.state(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if st.pending {
-		if err := carryOut(ctx, r, dead, st.newest+1); err != nil {
+		if err := carryOut(ctx, out, dead, st.newest+1); err != nil {
 			return nil, err
 		}
-		if st, err = r.state(ctx); err != nil {
+		if st, err = out.rec.state(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -104,20 +104,20 @@ func settle(ctx context.Context, r, dead *root, own string) (*Manifest, error) {
 		return nil, nil
 	}
 	if !st.tidy {
-		if err := tidy(ctx, r, dead, st.newest, own); err != nil {
+		if err := tidy(ctx, out, dead, st.newest, own); err != nil {
 			return nil, err
 		}
 	}
-	return r.manifest(ctx, st.newest)
+	return out.rec.manifest(ctx, st.newest)
 }
 
 // carryOut makes decided commit n visible: first its files, then the manifest.
-func carryOut(ctx context.Context, r, dead *root, n int) error {
-	d, err := r.decision(ctx, n)
+func carryOut(ctx context.Context, out, dead *output, n int) error {
+	d, err := out.rec.decision(ctx, n)
 	if err != nil {
 		return err
 	}
-	err = r.publish(ctx, d.Moves)
+	err = out.publish(ctx, d.Moves)
 	if err == nil && d.Dead != nil && len(d.Dead.Moves) > 0 {
 		if d.Dead.is(dead) {
 			err = dead.publish(ctx, d.Dead.Moves)
@@ -125,10 +125,10 @@ func carryOut(ctx context.Context, r, dead *root, n int) error {
 			err = fault.New(fault.Exists, "the rows that it left out go to the dead letter folder %s, which a record names and this run does not: run the job with it", &d.Dead.deadRecord)
 		}
 	}
-	name := metaDir + numbered(n, "json")
+	name := numbered(n, "json")
 	if err != nil {
 		// Another process may have been faster, and have removed what we missed.
-		if done, herr := r.has(ctx, name); herr == nil && done {
+		if done, herr := out.rec.has(ctx, name); herr == nil && done {
 			return nil
 		}
 		return fmt.Errorf("commit %d of job %q is decided, but its files are not all in place yet (run a job on this output again): %w", n, d.Manifest.Job, err)
@@ -137,20 +137,20 @@ func carryOut(ctx context.Context, r, dead *root, n int) error {
 	if err != nil {
 		return fault.New(fault.Internal, "manifest: %w", err)
 	}
-	_, err = r.putNew(ctx, name, data) // existing: written by another process from the same decision
+	_, err = out.rec.putNew(ctx, name, data) // existing: written by another process from the same decision
 	return err
 }
 
 // tidy removes what commit n made superfluous: the files it replaced and the
 // job's own records. It may be repeated and run by several processes.
-func tidy(ctx context.Context, r, dead *root, n int, own string) error {
-	d, err := r.decision(ctx, n)
+func tidy(ctx context.Context, out, dead *output, n int, own string) error {
+	d, err := out.rec.decision(ctx, n)
 	if err != nil {
 		return err
 	}
 	m := &d.Manifest
 	if m.Mode == ModeOverwrite && n > 1 {
-		prev, err := r.manifest(ctx, n-1)
+		prev, err := out.rec.manifest(ctx, n-1)
 		if err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func tidy(ctx context.Context, r, dead *root, n int, own string) error {
 				gone = append(gone, f.Path)
 			}
 		}
-		if err := r.remove(ctx, gone); err != nil {
+		if err := out.remove(ctx, gone); err != nil {
 			return err
 		}
 	}
@@ -172,10 +172,10 @@ func tidy(ctx context.Context, r, dead *root, n int, own string) error {
 	if d.Dead != nil && d.Dead.is(dead) { // elsewhere it stays, out of sight
 		job.DeadLetter = &d.Dead.deadRecord
 	}
-	if err := removeJob(ctx, r, dead, job, own); err != nil {
+	if err := removeJob(ctx, out, dead, job, own); err != nil {
 		return err
 	}
-	_, err = r.putNew(ctx, metaDir+numbered(n, "tidy"), []byte("{}\n"))
+	_, err = out.rec.putNew(ctx, numbered(n, "tidy"), []byte("{}\n"))
 	return err
 }
 
@@ -215,6 +215,9 @@ func (s *Files) Commit(ctx context.Context) error {
 			}
 			return removeJob(ctx, s.out, s.dead, s.job, s.proc)
 		}
+		if m != nil && m.Number == s.vacant {
+			m = m.vacate()
+		}
 		if m != nil && m.Number != s.begun {
 			if err := s.checkMode(ctx, m); err != nil { // another job was faster
 				return err
@@ -235,7 +238,7 @@ func (s *Files) Commit(ctx context.Context) error {
 		if len(data) > maxManifest {
 			return fault.New(fault.Unsupported, "the manifest would take %d bytes: write to another folder, or fewer and larger files", len(data))
 		}
-		if _, err := s.out.putNew(ctx, metaDir+numbered(d.Manifest.Number, "pending"), data); err != nil {
+		if _, err := s.out.rec.putNew(ctx, numbered(d.Manifest.Number, "pending"), data); err != nil {
 			return err
 		}
 		// Won or lost, what is decided is carried out at the top of the loop.
@@ -250,7 +253,7 @@ func (s *Files) committed(ctx context.Context, m *Manifest) (*Manifest, error) {
 		return m, nil
 	}
 	for n := m.Number - 1; n > s.job.Base; n-- {
-		old, err := s.out.manifest(ctx, n)
+		old, err := s.out.rec.manifest(ctx, n)
 		if err != nil {
 			return nil, err
 		}
@@ -292,14 +295,13 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 		}
 	}
 	m.Jobs = append(m.Jobs, s.o.Job)
-	stage := s.job.dir() + "stage/"
 	add := func(attempt string, f partFile) error {
 		if _, ok := taken[f.Path]; ok {
 			return fault.New(fault.Exists, "another job has a file of this name: run this job under another id").At(fault.Place{File: s.out.path(f.Path)})
 		}
 		m.Files = append(m.Files, File{Path: f.Path, Job: s.o.Job, Rows: f.Rows, Bytes: f.Bytes})
 		m.Rows, m.Bytes = m.Rows+f.Rows, m.Bytes+f.Bytes
-		d.Moves = append(d.Moves, move{From: stage + attempt + "/" + f.Path, To: f.Path, Bytes: f.Bytes})
+		d.Moves = append(d.Moves, move{From: stagedPath(s.job.dir(), attempt, f.Path), To: f.Path, Bytes: f.Bytes})
 		return nil
 	}
 	var dead []move
@@ -311,7 +313,7 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 		}
 		m.RowsIn, m.Skipped = m.RowsIn+r.tally().Read, m.Skipped+r.Skipped
 		if r.Dead != nil {
-			dead = append(dead, move{From: s.job.deadDir() + "stage/" + r.Attempt + "/" + r.Dead.Path, To: r.Dead.Path, Bytes: r.Dead.Bytes})
+			dead = append(dead, move{From: stagedPath(s.job.deadDir(), r.Attempt, r.Dead.Path), To: r.Dead.Path, Bytes: r.Dead.Bytes})
 		}
 	}
 	if len(m.Files) == 0 && s.split == nil {
@@ -326,7 +328,7 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 	if len(m.Files) > maxFiles {
 		return nil, fault.New(fault.Unsupported, "%d files in one output, more than %d: write to another folder, or larger files", len(m.Files), maxFiles)
 	}
-	if err := s.out.staged(ctx, stage, d.Moves); err != nil {
+	if err := s.out.rec.staged(ctx, s.job.dir(), d.Moves); err != nil {
 		return nil, err
 	}
 	if s.job.DeadLetter != nil {
@@ -334,17 +336,20 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 			deadRecord
 			Moves []move `json:"moves"`
 		}{*s.job.DeadLetter, dead}
-		if err := s.dead.staged(ctx, s.job.deadDir()+"stage/", dead); err != nil {
+		if err := s.dead.rec.staged(ctx, s.job.deadDir(), dead); err != nil {
 			return nil, err
 		}
 	}
 	return d, nil
 }
 
-// staged checks that everything to be moved is there.
-func (r *root) staged(ctx context.Context, stage string, moves []move) error {
+// stagedPath is where an attempt stages the file that will be p, below the records; job is its job's folder there.
+func stagedPath(job, attempt, p string) string { return job + "stage/" + attempt + "/" + p + stagedExt }
+
+// staged checks that everything to be moved from r is there; job is the job's folder in it.
+func (r *root) staged(ctx context.Context, job string, moves []move) error {
 	have := make(map[string]int64)
-	for info, err := range r.list(ctx, stage) {
+	for info, err := range r.list(ctx, job+"stage/") {
 		if err != nil {
 			return err
 		}
@@ -353,7 +358,7 @@ func (r *root) staged(ctx context.Context, stage string, moves []move) error {
 	for _, m := range moves {
 		if n, ok := have[m.From]; !ok || n != m.Bytes {
 			return fault.New(fault.Corrupt, "a finished file of the job is missing or has changed: remove %s and run the job again",
-				r.path(path.Dir(path.Clean(stage)))).At(fault.Place{File: r.path(m.From)})
+				r.path(path.Clean(job))).At(fault.Place{File: r.path(m.From)})
 		}
 	}
 	return nil

@@ -236,6 +236,7 @@ func NewDeadLetter(ctx context.Context, p, job string, mask func(string) string)
 	if err != nil {
 		return nil, err
 	}
+	r.b.Within(r.prefix, true) // others may have been here
 	ctx, cancel := context.WithCancel(ctx)
 	l := &DeadLetter{r: r, name: "dead-" + tagOf(job) + ".parquet", cancel: cancel, mask: mask}
 	l.create = func() (*blobio.Writer, error) { return r.b.Create(ctx, r.prefix+l.name, nil) }

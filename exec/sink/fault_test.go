@@ -140,9 +140,9 @@ func TestInTheWay(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	os.WriteFile(filepath.Join(dir, "_penstock"), nil, 0o666)
-	if err := run.run(t.Context(), newFiles(t, Options{Path: dir})); err == nil || !strings.Contains(err.Error(), "_penstock") {
-		t.Errorf("_penstock is a file: %v", err)
+	os.WriteFile(recordsDir(dir), nil, 0o666)
+	if err := run.run(t.Context(), newFiles(t, Options{Path: dir})); err == nil || !strings.Contains(err.Error(), recordsDir(dir)) {
+		t.Errorf("the records are a file: %v", err)
 	}
 	dir = t.TempDir()
 	o := Options{Path: dir, TargetBytes: 3 << 20}

@@ -399,6 +399,11 @@ func visible(t *testing.T, path string) (names []string) {
 	return names
 }
 
+// recordsDir is where the records of the local output at path are.
+func recordsDir(path string) string {
+	return filepath.Join(filepath.Dir(path), recordsPrefix+filepath.Base(path))
+}
+
 func newFiles(t *testing.T, o Options) *Files {
 	t.Helper()
 	if o.Encoding == nil {

@@ -45,23 +45,23 @@ func put(t *testing.T, name, text string) {
 func TestLinksOfOutputs(t *testing.T) {
 	const proc = "0123456789abcdef"
 	for _, c := range []struct{ link, to string }{
-		{"_penstock", "_penstock"},
-		{"_penstock/jobs", "_penstock/jobs"},
-		{"_penstock/jobs/job", "_penstock/jobs/job"},
-		{"_penstock/jobs/job/stage", "_penstock/jobs/job/stage"},
-		{"_penstock/jobs/job/stage/" + proc, "_penstock/jobs/job/stage/" + proc},
-		{"_penstock/jobs/job/stage/" + proc + "/lock", "text"},
-		{"_penstock/jobs/job/job.json", "text"},
-		{"_penstock/0001.json", "text"},
-		{"_penstock/0001.pending", "text"},
+		{"", ""},
+		{"jobs", "jobs"},
+		{"jobs/job", "jobs/job"},
+		{"jobs/job/stage", "jobs/job/stage"},
+		{"jobs/job/stage/" + proc, "jobs/job/stage/" + proc},
+		{"jobs/job/stage/" + proc + "/lock", "text"},
+		{"jobs/job/job.json", "text"},
+		{"0001.json", "text"},
+		{"0001.pending", "text"},
 	} {
 		top := t.TempDir()
 		out, home := filepath.Join(top, "shared", "out"), filepath.Join(top, "home")
 		put(t, filepath.Join(home, "text"), "years of work")
-		put(t, filepath.Join(home, "_penstock", "jobs", "job", "stage", proc, "00000-"+proc, "text"), "years of work")
+		put(t, filepath.Join(home, "jobs", "job", "stage", proc, "00000-"+proc, "text"), "years of work")
 		before := contents(t, home)
-		link := filepath.Join(out, filepath.FromSlash(c.link))
-		put(t, filepath.Join(out, "_penstock", "jobs", "job", "stage", "x"), "")
+		link := filepath.Join(recordsDir(out), filepath.FromSlash(c.link))
+		put(t, filepath.Join(recordsDir(out), "jobs", "job", "stage", "x"), "")
 		os.RemoveAll(link)
 		if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
 			t.Fatal(err)
@@ -85,7 +85,10 @@ func TestDecisionNamesNoFolder(t *testing.T) {
 	top := t.TempDir()
 	out, home, theirs := filepath.Join(top, "shared", "out"), filepath.Join(top, "home"), filepath.Join(top, "theirs")
 	put(t, filepath.Join(home, "text"), "years of work")
-	put(t, filepath.Join(theirs, "_penstock", "jobs", "evil-"+tag, filepath.FromSlash(stage), "link", "authorized_keys"), "ours now")
+	put(t, filepath.Join(recordsDir(theirs), "jobs", "evil-"+tag, filepath.FromSlash(stage), "link", "authorized_keys"+stagedExt), "ours now")
+	if err := os.MkdirAll(theirs, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Symlink(home, filepath.Join(theirs, "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -93,12 +96,12 @@ func TestDecisionNamesNoFolder(t *testing.T) {
 	d.Dead = &struct {
 		deadRecord
 		Moves []move `json:"moves"`
-	}{deadRecord{URL: "file:///", Prefix: strings.TrimPrefix(theirs, "/") + "/", Tag: tag}, []move{{From: jobsDir + "evil-" + tag + stage + "link/authorized_keys", To: "link/authorized_keys", Bytes: 8}}}
+	}{deadRecord{URL: "file:///", Prefix: strings.TrimPrefix(theirs, "/") + "/", Tag: tag}, []move{{From: jobsDir + "evil-" + tag + stage + "link/authorized_keys" + stagedExt, To: "link/authorized_keys", Bytes: 8}}}
 	data, err := json.Marshal(&d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(out, "_penstock", "0001.pending"), string(data))
+	put(t, filepath.Join(recordsDir(out), "0001.pending"), string(data))
 	before := contents(t, home)
 	err = (runSpec{Data: small, Workers: 1, Batch: 100}).run(t.Context(), newFiles(t, Options{Path: out, TargetBytes: 2 << 20}))
 	if fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), theirs) || !strings.Contains(err.Error(), "this run does not") {
@@ -110,10 +113,11 @@ func TestDecisionNamesNoFolder(t *testing.T) {
 
 	// Nor does one move a file that its job has not staged.
 	for _, m := range []move{
-		{From: jobsDir + "other" + stage + "x", To: "x"},
+		{From: jobsDir + "other" + stage + "x" + stagedExt, To: "x"},
 		{From: jobsDir + "evil/job.json", To: "job.json"},
-		{From: jobsDir + "evil" + stage + "x", To: "y"},
-		{From: jobsDir + "evil/stage/here/x", To: "x"},
+		{From: jobsDir + "evil" + stage + "x", To: "x"},
+		{From: jobsDir + "evil" + stage + "x" + stagedExt, To: "y"},
+		{From: jobsDir + "evil/stage/here/x" + stagedExt, To: "x"},
 	} {
 		d.Dead, d.Moves = nil, []move{m}
 		data, err := json.Marshal(&d)

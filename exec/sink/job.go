@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// jobRecord is what all runs of a job must agree on: `_penstock/jobs/<job>/job.json`,
+// jobRecord is what all runs of a job must agree on: `jobs/<job>/job.json`,
 // written by the first.
 type jobRecord struct {
 	Version     int             `json:"version"`
@@ -42,7 +42,7 @@ type deadRecord struct {
 	Tag    string `json:"tag"` // in file names
 }
 
-// receipt says that a part is finished: `_penstock/jobs/<job>/part-00007.json`,
+// receipt says that a part is finished: `jobs/<job>/part-00007.json`,
 // create-only. Its files lie in stage/<Attempt>/ of the job's folder, under their later names.
 type receipt struct {
 	Version int        `json:"version"`
@@ -132,14 +132,14 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 	name := want.dir() + "job.json"
 	looked := "" // the tag with which foreign files were looked for
 	for range 3 {
-		data, err := s.out.b.ReadAll(ctx, s.out.prefix+name, maxSmall)
+		data, err := s.out.b.ReadAll(ctx, s.out.rec.prefix+name, maxSmall)
 		if fault.CodeOf(err) == fault.NotFound {
 			if err := s.checkForeign(ctx, m, want.Tag); err != nil { // before anything is written
 				return err
 			}
 			looked = want.Tag
 			if data, err = json.Marshal(want); err == nil {
-				_, err = s.out.putNew(ctx, name, data) // and read it again: another process may have been first
+				_, err = s.out.rec.putNew(ctx, name, data) // and read it again: another process may have been first
 			}
 			if err != nil {
 				return err
@@ -154,7 +154,7 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 			err = fault.New(fault.Corrupt, "it is of job %q", have.Job)
 		}
 		if err != nil {
-			return fault.Wrap(err, fault.Place{File: s.out.path(name)})
+			return fault.Wrap(err, fault.Place{File: s.out.rec.path(name)})
 		}
 		s.job = have
 		old, err := s.committed(ctx, m)
@@ -169,7 +169,7 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 			continue
 		}
 		if err := want.agrees(have); err != nil {
-			return err.(*fault.Error).At(fault.Place{File: s.out.path(want.dir())})
+			return err.(*fault.Error).At(fault.Place{File: s.out.rec.path(want.dir())})
 		}
 		if have.Tag != looked {
 			if err := s.checkForeign(ctx, m, have.Tag); err != nil {
@@ -179,11 +179,11 @@ func (s *Files) openJob(ctx context.Context, m *Manifest, splits []exec.SinkSpli
 		s.receipts = make([]*receipt, len(have.Parts))
 		return nil
 	}
-	return fault.New(fault.Unavailable, "the job's record comes and goes: is another process removing it?").At(fault.Place{File: s.out.path(name)})
+	return fault.New(fault.Unavailable, "the job's record comes and goes: is another process removing it?").At(fault.Place{File: s.out.rec.path(name)})
 }
 
 // is reports that it is the folder r, which may be nil.
-func (d *deadRecord) is(r *root) bool { return r != nil && d.URL == r.url && d.Prefix == r.prefix }
+func (d *deadRecord) is(r *output) bool { return r != nil && d.URL == r.url && d.Prefix == r.prefix }
 
 // String is how a user would write the folder.
 func (d *deadRecord) String() string {
@@ -228,7 +228,7 @@ func (j *jobRecord) agrees(have *jobRecord) error {
 func (s *Files) loadReceipts(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(inFlight)
-	for info, err := range s.out.listDir(ctx, s.job.dir()) {
+	for info, err := range s.out.rec.listDir(ctx, s.job.dir()) {
 		if err != nil {
 			g.Go(func() error { return err })
 			break
@@ -257,7 +257,7 @@ func (s *Files) loadReceipts(ctx context.Context) error {
 // replaced since, comes from a process that was late to notice: it is removed.
 func (s *Files) readReceipt(ctx context.Context, part int) (*receipt, error) {
 	name := s.job.dir() + receiptName(part)
-	data, err := s.out.b.ReadAll(ctx, s.out.prefix+name, maxSmall)
+	data, err := s.out.b.ReadAll(ctx, s.out.rec.prefix+name, maxSmall)
 	if fault.CodeOf(err) == fault.NotFound {
 		return nil, nil
 	}
@@ -266,13 +266,13 @@ func (s *Files) readReceipt(ctx context.Context, part int) (*receipt, error) {
 	}
 	r, err := decodeReceipt(data)
 	if err == nil && r.Tag != s.job.Tag {
-		return nil, s.out.b.Delete(ctx, s.out.prefix+name)
+		return nil, s.out.b.Delete(ctx, s.out.rec.prefix+name)
 	}
 	if pr := s.job.ranges()[part]; err == nil && (r.Job != s.job.Job || r.Part != part || r.Digest != s.job.Digest || r.First != pr.First || r.End != pr.End) {
 		err = fault.New(fault.Corrupt, "it is of another part (%d of job %q)", r.Part, r.Job)
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Place{File: s.out.path(name)})
+		return nil, fault.Wrap(err, fault.Place{File: s.out.rec.path(name)})
 	}
 	return r, nil
 }
@@ -281,12 +281,12 @@ func (s *Files) readReceipt(ctx context.Context, part int) (*receipt, error) {
 // that they are dead: in local folders. Elsewhere it goes at commit.
 func (s *Files) cleanStage(ctx context.Context) error {
 	stage := s.job.dir() + "stage/"
-	folder, err := s.out.folder()
+	folder, err := s.out.rec.folder()
 	if folder == nil || err != nil {
 		return err
 	}
 	defer folder.Close()
-	for info, err := range s.out.listDir(ctx, stage) {
+	for info, err := range s.out.rec.listDir(ctx, stage) {
 		if err != nil {
 			return err
 		}
@@ -296,7 +296,7 @@ func (s *Files) cleanStage(ctx context.Context) error {
 		}
 		l, _, err := tryLock(folder, stage+proc+"/lock", 0)
 		if err != nil {
-			return s.out.fail(stage+proc+"/lock", err)
+			return s.out.rec.fail(stage+proc+"/lock", err)
 		}
 		if l == nil {
 			continue // at work
@@ -346,13 +346,13 @@ func (s *Files) cleanProc(ctx context.Context, proc string) error {
 		}
 		return r.removeTree(ctx, dir+"stage/"+proc+"/")
 	}
-	if err := clean(s.out, s.job.dir()); err != nil {
+	if err := clean(s.out.rec, s.job.dir()); err != nil {
 		return err
 	}
 	if s.dead == nil {
 		return nil
 	}
-	return clean(s.dead, s.job.deadDir())
+	return clean(s.dead.rec, s.job.deadDir())
 }
 
 func decodeJob(data []byte) (*jobRecord, error) {

@@ -25,7 +25,7 @@ func (s *Files) Join(ctx context.Context, schema *arrow.Schema, splits []exec.Si
 	s.proc = randomHex()
 	want := s.record(splits)
 	name := want.dir() + "job.json"
-	data, err := s.out.b.ReadAll(ctx, s.out.prefix+name, maxSmall)
+	data, err := s.out.b.ReadAll(ctx, s.out.rec.prefix+name, maxSmall)
 	if fault.CodeOf(err) == fault.NotFound {
 		return fault.New(fault.NotFound, "the job that node 0 has begun is not here: an output that several nodes write must lie in a bucket, or on a file system that all of them have").
 			At(fault.Place{File: s.out.path("")})
@@ -41,11 +41,11 @@ func (s *Files) Join(ctx context.Context, schema *arrow.Schema, splits []exec.Si
 		err = want.agrees(have)
 	}
 	if err != nil {
-		return fault.Wrap(err, fault.Place{File: s.out.path(name)})
+		return fault.Wrap(err, fault.Place{File: s.out.rec.path(name)})
 	}
 	s.job, s.receipts = have, make([]*receipt, len(have.Parts))
 	s.plan = &exec.SinkPlan{Parts: have.ranges()}
-	s.lock, err = lockStage(ctx, s.out, have.dir()+"stage/", s.proc)
+	s.lock, err = lockStage(ctx, s.out.rec, have.dir()+"stage/", s.proc)
 	return err
 }
 
@@ -68,7 +68,7 @@ func (s *Files) Adopt(ctx context.Context, part int, report []byte) error {
 	}
 	if r == nil || r.Attempt != told.Attempt || r.Rows != told.Rows {
 		return fault.New(fault.NotFound, "another node has finished part %d, and its receipt is not here: an output that several nodes write must lie in a bucket, or on a file system that all of them have", part).
-			At(fault.Place{File: s.out.path(s.job.dir() + receiptName(part))})
+			At(fault.Place{File: s.out.rec.path(s.job.dir() + receiptName(part))})
 	}
 	s.won(r)
 	return nil

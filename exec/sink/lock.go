@@ -116,17 +116,17 @@ func atWork(ctx context.Context, r *root, dir, own string) (map[string]bool, err
 // removeJob removes the records of a job and what it staged, but not the stage
 // folders of processes still at work on it, own's excepted: they find out by
 // themselves. dead may be nil.
-func removeJob(ctx context.Context, out, dead *root, job *jobRecord, own string) error {
-	live, err := atWork(ctx, out, job.dir()+"stage/", own)
+func removeJob(ctx context.Context, out, dead *output, job *jobRecord, own string) error {
+	live, err := atWork(ctx, out.rec, job.dir()+"stage/", own)
 	if err != nil {
 		return err
 	}
 	if dead != nil && job.DeadLetter != nil {
-		if err := dead.removeStage(ctx, job.deadDir(), live); err != nil {
+		if err := dead.rec.removeStage(ctx, job.deadDir(), live); err != nil {
 			return err
 		}
 	}
-	return out.removeStage(ctx, job.dir(), live)
+	return out.rec.removeStage(ctx, job.dir(), live)
 }
 
 // abandoned is the age from which a file that was being written belongs to nobody

@@ -16,13 +16,13 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
-// Version of all that is written under _penstock/. What version 1 wrote is read: its receipts and manifests do not
+// Version of all that is written beside outputs. What version 1 wrote is read: its receipts and manifests do not
 // say how many rows were read.
 const Version = 2
 
 const (
-	metaDir = "_penstock/"
-	jobsDir = metaDir + "jobs/"
+	jobsDir   = "jobs/"
+	stagedExt = ".staged" // no reader takes a file for one of its format before it is decided
 
 	maxManifest = 512 << 20 // bytes
 	maxSmall    = 64 << 20  // bytes of a job record or receipt
@@ -60,31 +60,32 @@ func (m *Manifest) has(job string) bool { return slices.Contains(m.Jobs, job) }
 // bucket URL, and how a user would write that folder. An output without one is a NotFound error,
 // one written by a newer version Unsupported.
 func ReadManifest(ctx context.Context, p string, o *blobio.Options) (*Manifest, error) {
-	r, err := openRoot(ctx, p, o)
+	out, err := openOutput(ctx, p, o)
 	if err != nil {
 		return nil, err
 	}
-	defer r.b.Close()
-	st, err := r.state(ctx)
+	defer out.b.Close()
+	st, err := out.rec.state(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if st.newest == 0 {
-		return nil, fault.New(fault.NotFound, "no manifest: nothing was committed to this folder").At(fault.Place{File: r.path("")})
+		return nil, fault.New(fault.NotFound, "no manifest: nothing was committed to this folder").At(fault.Place{File: out.path("")})
 	}
-	return r.manifest(ctx, st.newest)
+	return out.rec.manifest(ctx, st.newest)
 }
 
-// state is what the names in _penstock/ say.
+// state is what the names of an output's records say.
 type state struct {
 	newest  int  // manifest; 0: none
 	pending bool // newest+1 is decided, but not yet visible
 	tidy    bool // nothing is left to be removed after newest
 }
 
+// state is that of the output whose records are in r.
 func (r *root) state(ctx context.Context) (st state, err error) {
 	pending, tidy := 0, 0
-	for info, err := range r.listDir(ctx, metaDir) {
+	for info, err := range r.listDir(ctx, "") {
 		if err != nil {
 			return st, err
 		}
@@ -99,7 +100,7 @@ func (r *root) state(ctx context.Context) (st state, err error) {
 	}
 	st.pending, st.tidy = pending > st.newest, tidy >= st.newest
 	if pending > st.newest+1 {
-		return st, fault.New(fault.Corrupt, "manifest %s is missing", numbered(pending-1, "json")).At(fault.Place{File: r.path(metaDir)})
+		return st, fault.New(fault.Corrupt, "manifest %s is missing", numbered(pending-1, "json")).At(fault.Place{File: r.path("")})
 	}
 	return st, nil
 }
@@ -116,7 +117,7 @@ func parseNumber(name string) (n int, kind string) {
 }
 
 func (r *root) manifest(ctx context.Context, n int) (*Manifest, error) {
-	name := metaDir + numbered(n, "json")
+	name := numbered(n, "json")
 	data, err := r.b.ReadAll(ctx, r.prefix+name, maxManifest)
 	if err != nil {
 		return nil, err

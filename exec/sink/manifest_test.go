@@ -57,9 +57,9 @@ func TestReadManifest(t *testing.T) {
 	if _, err := ReadManifest(t.Context(), filepath.Join(dir, "nope"), nil); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("no folder: %v", err)
 	}
-	os.MkdirAll(filepath.Join(dir, "_penstock"), 0o777)
+	os.MkdirAll(recordsDir(dir), 0o777)
 	put := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, "_penstock", name), []byte(text), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(recordsDir(dir), name), []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestDamagedRecords(t *testing.T) {
 	if err := fail.run(t.Context(), newFiles(t, o)); err == nil {
 		t.Fatal("no error")
 	}
-	job := filepath.Join(dir, "_penstock", "jobs", "job")
+	job := filepath.Join(recordsDir(dir), "jobs", "job")
 	for _, name := range []string{"job.json", "part-00001.json"} {
 		good, err := os.ReadFile(filepath.Join(job, name))
 		if err != nil {
@@ -109,7 +109,7 @@ func TestDamagedRecords(t *testing.T) {
 		os.WriteFile(filepath.Join(job, name), good, 0o666)
 	}
 	// A staged file that somebody removed.
-	staged, _ := filepath.Glob(filepath.Join(job, "stage", "*", "00000-*", "*.arrow"))
+	staged, _ := filepath.Glob(filepath.Join(job, "stage", "*", "00000-*", "*.arrow.staged"))
 	if len(staged) != 1 {
 		t.Fatalf("staged %v", staged)
 	}
@@ -161,6 +161,6 @@ func FuzzJob(f *testing.F) {
 }
 
 func FuzzDecision(f *testing.F) {
-	fuzzDecode(f, decodeDecision, `{"version":1,"manifest":`+goodManifest+`,"moves":[{"from":"_penstock/jobs/a/stage/0123456789abcdef/00000-0123456789abcdef/p=1/y","to":"p=1/y","bytes":1}],
+	fuzzDecode(f, decodeDecision, `{"version":1,"manifest":`+goodManifest+`,"moves":[{"from":"jobs/a/stage/0123456789abcdef/00000-0123456789abcdef/p=1/y.staged","to":"p=1/y","bytes":1}],
 "dead":{"url":"mem://x","prefix":"p/","tag":"01234567","moves":[]}}`)
 }

@@ -112,7 +112,7 @@ func (w *partWriter) Finish(ctx context.Context, t exec.Tally) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiptTimeout)
 	defer cancel()
 	for range 3 {
-		won, err := s.out.putNew(ctx, s.job.dir()+receiptName(r.Part), data)
+		won, err := s.out.rec.putNew(ctx, s.job.dir()+receiptName(r.Part), data)
 		if err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func (p *partFiles) open(dir string) (*outFile, error) {
 	if len(f.path) > maxKey {
 		return nil, fault.New(fault.Invalid, "the path %.100q... has more than %d bytes: partition by shorter values", f.path, maxKey)
 	}
-	w, err := p.create(p.s.out, p.s.job.dir()+"stage/"+p.attempt+"/"+f.path)
+	w, err := p.create(p.s.out.rec, stagedPath(p.s.job.dir(), p.attempt, f.path))
 	if err != nil {
 		return nil, p.at(f, err)
 	}
@@ -354,9 +354,9 @@ func (p *partFiles) discard(ctx context.Context) {
 	p.opened, p.done, p.held, p.outside = nil, nil, 0, 0
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	_ = p.s.out.removeTree(ctx, p.s.job.dir()+"stage/"+p.attempt+"/")
+	_ = p.s.out.rec.removeTree(ctx, p.s.job.dir()+"stage/"+p.attempt+"/")
 	if p.s.dead != nil {
-		_ = p.s.dead.removeTree(ctx, p.s.job.deadDir()+"stage/"+p.attempt+"/")
+		_ = p.s.dead.rec.removeTree(ctx, p.s.job.deadDir()+"stage/"+p.attempt+"/")
 	}
 }
 
@@ -378,7 +378,7 @@ func (p *partFiles) at(f *outFile, err error) error {
 }
 
 func (p *partFiles) createDead(name string) (*deadFile, error) {
-	w, err := p.create(p.s.dead, p.s.job.deadDir()+"stage/"+p.attempt+"/"+name)
+	w, err := p.create(p.s.dead.rec, stagedPath(p.s.job.deadDir(), p.attempt, name))
 	if err != nil {
 		return nil, err
 	}

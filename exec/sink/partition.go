@@ -1,11 +1,14 @@
 package sink
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -13,6 +16,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // hiveNull is the folder value of null. A string that looks like it is escaped.
@@ -49,6 +54,8 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 			return nil, fault.New(fault.Invalid, "partition_by: %d columns have the name %q", len(at), name).At(fault.Place{Column: name})
 		case slices.Contains(p.cols, at[0]):
 			return nil, fault.New(fault.Invalid, "partition_by: column %q is named twice", name).At(fault.Place{Column: name})
+		case !utf8.ValidString(name):
+			return nil, fault.New(fault.Invalid, "partition_by: the column's name %q is not UTF-8: rename it", name)
 		case name == "":
 			return nil, fault.New(fault.Invalid, "partition_by: a column without a name cannot name a folder")
 		}
@@ -69,7 +76,10 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 	if len(fields) == 0 {
 		return nil, fault.New(fault.Invalid, "partition_by: no column would be left for the files")
 	}
-	meta := schema.Metadata()
+	meta, err := partitionTypes(schema, p.cols)
+	if err != nil {
+		return nil, err
+	}
 	p.file = arrow.NewSchema(fields, &meta)
 	for _, f := range fields { // can rows of this type be picked?
 		b := array.NewBuilder(memory.DefaultAllocator, f.Type)
@@ -84,6 +94,25 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 		t.Release()
 	}
 	return p, nil
+}
+
+// partitionTypes is the metadata of schema and the types of its columns cols, which the source reads back from the files.
+func partitionTypes(schema *arrow.Schema, cols []int) (arrow.Metadata, error) {
+	types := make(map[string]string, len(cols))
+	for _, c := range cols {
+		f := schema.Field(c)
+		if d, ok := f.Type.(*arrow.DictionaryType); ok {
+			f.Type = d.ValueType
+		}
+		types[f.Name] = typename.Name(f.Type)
+	}
+	text, err := json.Marshal(types)
+	if err != nil {
+		return arrow.Metadata{}, fault.New(fault.Internal, "types of partitions: %w", err)
+	}
+	m := schema.Metadata().ToMap()
+	m[driver.PartitionTypes] = string(text)
+	return arrow.MetadataFrom(m), nil
 }
 
 func partitionType(t arrow.DataType) bool {
@@ -245,9 +274,8 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 				if !ok {
 					if segments[code] == "" {
 						seg := p.name[c] + values[code] + "/"
-						if len(seg) > maxSegment+1 {
-							return nil, nil, fault.New(fault.Invalid, "partition_by: the value %.50q... is too long for the name of a folder", values[code]).
-								At(fault.Place{Column: rec.ColumnName(col)})
+						if err := checkValue(values[code], len(seg)); err != nil {
+							return nil, nil, err.At(fault.Place{Column: rec.ColumnName(col)})
 						}
 						segments[code] = seg
 					}
@@ -262,6 +290,21 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 		keys = next
 	}
 	return ids, keys, nil
+}
+
+// checkValue reports what keeps a value, as a folder of size bytes spells it, from being read back. Only values that rows have are checked.
+func checkValue(v string, size int) *fault.Error {
+	if size > maxSegment+1 {
+		return fault.New(fault.Invalid, "partition_by: the value %.50q... is too long for the name of a folder", v)
+	}
+	text, err := url.PathUnescape(v)
+	if err != nil {
+		return fault.New(fault.Internal, "partition_by: the value %.50q: %w", v, err)
+	}
+	if !utf8.ValidString(text) {
+		return fault.New(fault.Corrupt, "partition_by: the value %.50q is not UTF-8", text)
+	}
+	return nil
 }
 
 // encode numbers the distinct values of a and fills codes with each row's; it
@@ -296,9 +339,13 @@ func encode(a arrow.Array, codes []int32) []string {
 		}
 		return encodeSlice(a, days, codes, func(v int64) string { return time.Unix(v*86400, 0).UTC().Format(time.DateOnly) })
 	case *array.Timestamp:
-		unit := a.DataType().(*arrow.TimestampType).Unit
+		t := a.DataType().(*arrow.TimestampType)
+		unit, layout := t.Unit, "2006-01-02T15:04:05.999999999"
+		if t.TimeZone != "" {
+			layout += "Z" // of UTC: the zone is in the type
+		}
 		return encodeSlice(a, a.TimestampValues(), codes, func(v arrow.Timestamp) string {
-			return escapeValue(v.ToTime(unit).UTC().Format(time.RFC3339Nano))
+			return escapeValue(v.ToTime(unit).UTC().Format(layout))
 		})
 	case *array.Boolean:
 		vs := make([]bool, a.Len())

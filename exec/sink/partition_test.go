@@ -57,6 +57,7 @@ func TestPartitionValues(t *testing.T) {
 		{arrow.FixedWidthTypes.Date32, func(b array.Builder) { b.(*array.Date32Builder).AppendValues([]arrow.Date32{day, 0}, nil) }, []string{"1969-12-30", "1970-01-01"}},
 		{arrow.FixedWidthTypes.Date64, func(b array.Builder) { b.(*array.Date64Builder).AppendValues([]arrow.Date64{-1, 5}, nil) }, []string{"1969-12-31", "1970-01-01"}},
 		{arrow.FixedWidthTypes.Timestamp_us, func(b array.Builder) { b.(*array.TimestampBuilder).AppendValues([]arrow.Timestamp{ts, 0}, nil) }, []string{"2021-02-03T04%3A05%3A06.000007Z", "1970-01-01T00%3A00%3A00Z"}},
+		{&arrow.TimestampType{Unit: arrow.Microsecond}, func(b array.Builder) { b.(*array.TimestampBuilder).AppendValues([]arrow.Timestamp{ts, 0}, nil) }, []string{"2021-02-03T04%3A05%3A06.000007", "1970-01-01T00%3A00%3A00"}},
 		{&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, func(b array.Builder) {
 			b.(*array.BinaryDictionaryBuilder).AppendString("u")
 			b.(*array.BinaryDictionaryBuilder).AppendString("v")

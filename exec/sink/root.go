@@ -47,28 +47,16 @@ func openRoot(ctx context.Context, p string, o *blobio.Options) (*root, error) {
 	if key != "" && !strings.HasSuffix(key, "/") {
 		key += "/"
 	}
-	return reopenRoot(ctx, url, key, o)
-}
-
-func reopenRoot(ctx context.Context, url, prefix string, o *blobio.Options) (*root, error) {
 	b, err := blobio.Open(ctx, url, o)
 	if err != nil {
 		return nil, err
 	}
-	b.Within(prefix) // others may have been here
-	return &root{b: b, url: url, prefix: prefix}, nil
+	return &root{b: b, url: url, prefix: key}, nil
 }
 
 // folder is the root where it is local, for what is no reading or writing of objects; else nil. No
 // link in it leads out. The caller closes it.
-func (r *root) folder() (*os.Root, error) {
-	p, ok := r.b.Local(r.prefix)
-	if !ok {
-		return nil, nil
-	}
-	f, err := os.OpenRoot(p)
-	return f, r.fail("", err)
-}
+func (r *root) folder() (*os.Root, error) { return r.b.Folder(r.prefix) }
 
 // openDir opens a folder. What others put in its place, such as a pipe, does not block.
 func openDir(in *os.Root, name string) (*os.File, error) {
@@ -228,8 +216,8 @@ func (r *root) remove(ctx context.Context, files []string) error {
 
 // move is one file to be made visible.
 type move struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
+	From  string `json:"from"` // below the records
+	To    string `json:"to"`   // below the output
 	Bytes int64  `json:"bytes"`
 }
 
@@ -238,63 +226,89 @@ var errMissing = errors.New("the staged file is missing")
 // publish makes staged files visible under their names. It may be repeated, and
 // run by several processes at once: what From holds never changes, and nothing else is ever
 // written to To.
-func (r *root) publish(ctx context.Context, moves []move) error {
+func (o *output) publish(ctx context.Context, moves []move) error {
+	if p, local := o.b.Local(o.prefix); local { // of a partitioned output without rows it is all there is
+		if err := os.MkdirAll(p, 0o777); err != nil {
+			return o.fail("", err)
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(inFlight)
 	for _, m := range moves {
 		g.Go(func() error {
-			r.at("publish", m.To)
-			err := r.publishOne(gctx, m)
-			return fault.Wrap(err, fault.Place{File: r.path(m.To)})
+			o.at("publish", m.To)
+			err := o.publishOne(gctx, m)
+			return fault.Wrap(err, fault.Place{File: o.path(m.To)})
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return r.syncDirs(moves)
+	return o.syncDirs(moves)
 }
 
-func (r *root) publishOne(ctx context.Context, m move) error {
-	folder, err := r.folder()
+func (o *output) publishOne(ctx context.Context, m move) error {
+	staged, err := o.rec.folder()
 	if err != nil {
 		return err
 	}
-	if folder != nil {
-		defer folder.Close()
-		err := r.rename(ctx, folder, m)
+	if staged != nil {
+		defer staged.Close()
+		err := o.rename(ctx, staged, m)
 		if !errors.Is(err, unix.EXDEV) { // a folder of the output may be another file system
-			return r.fail(m.To, err)
+			return o.fail(m.To, err)
 		}
-	} else if err := r.published(ctx, m); !errors.Is(err, errMissing) {
+	} else if err := o.published(ctx, m); !errors.Is(err, errMissing) {
 		return err
 	}
-	err = r.copy(ctx, m)
+	err = o.copy(ctx, m)
 	if fault.CodeOf(err) == fault.NotFound {
-		return r.published(ctx, m)
+		return o.published(ctx, m)
 	}
 	return err
 }
 
-func (r *root) rename(ctx context.Context, in *os.Root, m move) error {
+func (o *output) rename(ctx context.Context, staged *os.Root, m move) error {
 	for try := 0; ; try++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := in.MkdirAll(path.Dir(m.To), 0o777)
-		if err == nil {
-			err = in.Rename(m.From, m.To)
-		}
+		err := o.renameOnce(staged, m)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := r.published(ctx, m); !errors.Is(err, errMissing) {
+		if err := o.published(ctx, m); !errors.Is(err, errMissing) {
 			return err
 		}
 		// Either From is gone, or another job's clean-up took the empty folder.
-		if _, err := in.Lstat(m.From); err != nil || try == 3 {
-			return r.published(ctx, m)
+		if _, err := staged.Lstat(m.From); err != nil || try == 3 {
+			return o.published(ctx, m)
 		}
 	}
+}
+
+// renameOnce renames between folders that were opened, so that links in them lead nowhere else.
+func (o *output) renameOnce(staged *os.Root, m move) error {
+	from, err := openDir(staged, path.Dir(m.From))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	out, err := o.folder()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	dir := path.Dir(m.To)
+	if err := out.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	to, err := openDir(out, dir)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	return unix.Renameat(int(from.Fd()), path.Base(m.From), int(to.Fd()), path.Base(m.To))
 }
 
 // published reports nil if m.To is there, and errMissing if not.
@@ -314,23 +328,23 @@ func (r *root) published(ctx context.Context, m move) error {
 // maxCopy is what every service copies in one request (S3: 5 GiB).
 const maxCopy = 4 << 30
 
-func (r *root) copy(ctx context.Context, m move) error {
+func (o *output) copy(ctx context.Context, m move) error {
 	if m.Bytes <= maxCopy {
-		return r.b.Copy(ctx, r.prefix+m.To, r.prefix+m.From)
+		return o.b.Copy(ctx, o.prefix+m.To, o.rec.prefix+m.From)
 	}
-	info, err := r.b.Stat(ctx, r.prefix+m.From)
+	info, err := o.b.Stat(ctx, o.rec.prefix+m.From)
 	if err != nil {
 		return err
 	}
-	w, err := r.b.Create(ctx, r.prefix+m.To, nil)
+	w, err := o.b.Create(ctx, o.prefix+m.To, nil)
 	if err != nil {
 		return err
 	}
-	src := r.b.Object(info, nil).Stream(ctx, 0, info.Size)
+	src := o.b.Object(info, nil).Stream(ctx, 0, info.Size)
 	n, err := io.Copy(w, src)
 	src.Close()
 	if err == nil && n != m.Bytes {
-		err = fault.New(fault.Corrupt, "the staged file %s has %d bytes, not %d", r.path(m.From), n, m.Bytes)
+		err = fault.New(fault.Corrupt, "the staged file %s has %d bytes, not %d", o.rec.path(m.From), n, m.Bytes)
 	}
 	if err != nil {
 		w.Abort()
@@ -340,8 +354,8 @@ func (r *root) copy(ctx context.Context, m move) error {
 }
 
 // syncDirs makes local renames durable: the manifest must not outlive them.
-func (r *root) syncDirs(moves []move) error {
-	folder, err := r.folder()
+func (o *output) syncDirs(moves []move) error {
+	folder, err := o.folder()
 	if folder == nil || err != nil {
 		return err
 	}
@@ -361,15 +375,25 @@ func (r *root) syncDirs(moves []move) error {
 	for d := range dirs {
 		f, err := openDir(folder, d)
 		if err == nil {
-			err = f.Sync()
-			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
-				err = nil // file systems that cannot sync directories
-			}
-			f.Close()
+			err = syncDir(f)
 		}
 		if err != nil {
-			return r.fail(d, err)
+			return o.fail(d, err)
 		}
 	}
-	return nil
+	p, _ := o.b.Local(o.prefix) // the folder may be new
+	f, err := os.Open(path.Dir(p))
+	if err == nil {
+		err = syncDir(f)
+	}
+	return o.fail("", err)
+}
+
+// syncDir makes durable what a folder lists, and closes it.
+func syncDir(f *os.File) error {
+	err := f.Sync()
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		err = nil // file systems that cannot sync directories
+	}
+	return errors.Join(err, f.Close())
 }

@@ -113,7 +113,7 @@ type Files struct {
 	proc string // names this process's staged files
 	hook func(step, rel string)
 
-	out, dead *root // nil unless between Begin and Commit or Abort
+	out, dead *output // nil unless between Begin and Commit or Abort
 	lock      *stageLock
 	job       *jobRecord
 	plan      *exec.SinkPlan
@@ -121,6 +121,7 @@ type Files struct {
 	split     *partitioning // nil without PartitionBy
 	file      *arrow.Schema // of the files
 	begun     int           // newest manifest at Begin
+	vacant    int           // a manifest whose files were removed, all of them
 
 	mu       sync.Mutex
 	receipts []*receipt // by part; nil: unfinished
@@ -143,7 +144,7 @@ func New(o Options) (*Files, error) {
 	}
 	for _, path := range []string{o.Path, o.DeadLetter} {
 		if path != "" {
-			if err := blobio.Check(path); err != nil {
+			if err := errors.Join(blobio.Check(path), checkName(path)); err != nil {
 				return nil, err
 			}
 		}
@@ -194,7 +195,8 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		return nil, fault.New(fault.Internal, "a sink serves one run")
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && s.out != nil {
+			err = s.out.advise(err)
 			s.close()
 		}
 	}()
@@ -210,6 +212,19 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 		if m != nil {
 			s.begun = m.Number
 		}
+		gone, err := s.out.vacated(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if gone {
+			if again, err := s.changed(ctx, try); err != nil || again {
+				if err != nil {
+					return nil, err
+				}
+				continue
+			}
+			s.vacant, m = m.Number, m.vacate()
+		}
 		lost := error(nil)
 		if m != nil && m.has(s.o.Job) {
 			if lost, err = s.lost(ctx, m); err != nil {
@@ -217,12 +232,11 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			}
 		}
 		if lost != nil {
-			// Files go when another job replaces them, just now perhaps.
-			st, err := s.out.state(ctx)
+			again, err := s.changed(ctx, try)
 			switch {
 			case err != nil:
 				return nil, err
-			case (st.newest != s.begun || st.pending) && try < 10:
+			case again:
 				continue
 			case s.mode != ModeOverwrite:
 				return nil, lost
@@ -244,12 +258,12 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			break
 		}
 		// What is in the way may be a commit that another process makes just now.
-		st, serr := s.out.state(ctx)
+		st, serr := s.out.rec.state(ctx)
 		if serr != nil || st.newest == s.begun && !st.pending || try == 10 {
 			return nil, err
 		}
 	}
-	if s.lock, err = lockStage(ctx, s.out, s.job.dir()+"stage/", s.proc); err != nil {
+	if s.lock, err = lockStage(ctx, s.out.rec, s.job.dir()+"stage/", s.proc); err != nil {
 		return nil, err
 	}
 	if err := s.loadReceipts(ctx); err != nil {
@@ -268,6 +282,12 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	return s.plan, nil
 }
 
+// changed reports that files may be gone since another job replaces them just now; not again and again.
+func (s *Files) changed(ctx context.Context, try int) (bool, error) {
+	st, err := s.out.rec.state(ctx)
+	return (st.newest != s.begun || st.pending) && try < 10, err
+}
+
 // open finds the output and the dead letter's folder, and checks what can be checked of them.
 func (s *Files) open(ctx context.Context, schema *arrow.Schema) (err error) {
 	s.schema, s.file = schema, schema
@@ -280,17 +300,17 @@ func (s *Files) open(ctx context.Context, schema *arrow.Schema) (err error) {
 	if err := s.o.Encoding.Check(s.file); err != nil {
 		return err
 	}
-	if s.out, err = openRoot(ctx, s.o.Path, s.o.Blob); err != nil {
+	if s.out, err = openOutput(ctx, s.o.Path, s.o.Blob); err != nil {
 		return err
 	}
-	s.out.hook = s.hook
-	if err := s.out.checkDir(); err != nil || s.o.DeadLetter == "" {
+	s.out.hook, s.out.rec.hook = s.hook, s.hook
+	if err := s.out.check(); err != nil || s.o.DeadLetter == "" {
 		return err
 	}
-	if s.dead, err = openRoot(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
+	if s.dead, err = openOutput(ctx, s.o.DeadLetter, s.o.Blob); err != nil {
 		return err
 	}
-	return s.dead.checkDir()
+	return s.dead.check()
 }
 
 // lost is an error if files of the committed job are gone or have another size than
@@ -318,7 +338,7 @@ func (s *Files) lost(ctx context.Context, m *Manifest) (lost, err error) {
 	for _, f := range m.Files { // the first in order
 		if _, ok := want[f.Path]; ok && f.Job == s.o.Job {
 			return fault.New(fault.NotFound, "job %q finished before, but %d of its %d files are missing or have another size, this one first: put them back, "+
-				"or run with mode overwrite to write the output anew, or remove all of %s and run again", s.o.Job, len(want), all, s.out.path("")).
+				"or run with mode overwrite to write the output anew, or remove all files of the output and run again", s.o.Job, len(want), all).
 				At(fault.Place{File: s.out.path(f.Path)}), nil
 		}
 	}
@@ -329,7 +349,7 @@ func (s *Files) lost(ctx context.Context, m *Manifest) (lost, err error) {
 func (s *Files) sweep(ctx context.Context, m *Manifest) error {
 	job := &jobRecord{Job: s.o.Job}
 	if s.dead != nil && m.Job == s.o.Job {
-		d, err := s.out.decision(ctx, m.Number)
+		d, err := s.out.rec.decision(ctx, m.Number)
 		if err != nil {
 			return err
 		}
@@ -351,7 +371,7 @@ func (s *Files) enter(ctx context.Context, m *Manifest, splits []exec.SinkSplit)
 
 // checkMode compares what newest manifest m (nil: none) holds with the mode.
 func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
-	if m != nil {
+	if m != nil && m.Number != s.vacant {
 		if s.mode == ModeError {
 			return occupied(appendOrReplace, "%s holds the output of job %q (%s, %s): set mode append to add to it, overwrite to replace it, "+
 				"or keep mode error and write elsewhere", s.out.path(""), m.Job, units.Count(len(m.Files), "file"), units.Count(m.Rows, "row"))
@@ -368,7 +388,7 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 	if s.mode != ModeError {
 		return nil
 	}
-	for info, err := range s.out.listDir(ctx, jobsDir) {
+	for info, err := range s.out.rec.listDir(ctx, jobsDir) {
 		if err != nil {
 			return err
 		}
@@ -376,13 +396,13 @@ func (s *Files) checkMode(ctx context.Context, m *Manifest) error {
 		if !info.Dir || job == s.o.Job {
 			continue
 		}
-		if _, err := s.out.b.Stat(ctx, s.out.prefix+jobsDir+job+"/job.json"); fault.CodeOf(err) == fault.NotFound {
+		if _, err := s.out.b.Stat(ctx, s.out.rec.prefix+jobsDir+job+"/job.json"); fault.CodeOf(err) == fault.NotFound {
 			continue
 		} else if err != nil {
 			return err
 		}
 		return occupied(appendOrReplace, "%s holds unfinished output of job %q: run that job again to finish it, or remove %s, or set mode append or overwrite (mode is error)",
-			s.out.path(""), job, s.out.path(jobsDir+job))
+			s.out.path(""), job, s.out.rec.path(jobsDir+job))
 	}
 	return nil
 }
@@ -462,7 +482,7 @@ func (s *Files) Abort(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	live, err := atWork(ctx, s.out, s.job.dir()+"stage/", s.proc)
+	live, err := atWork(ctx, s.out.rec, s.job.dir()+"stage/", s.proc)
 	if err != nil || len(live) > 0 {
 		return err // another process is at the same job
 	}
@@ -477,7 +497,7 @@ func (s *Files) Result() *Result { return s.result }
 func (s *Files) committer(ctx context.Context, m *Manifest) (*Manifest, error) {
 	for m.Job != s.o.Job && m.Number > 1 {
 		var err error
-		if m, err = s.out.manifest(ctx, m.Number-1); err != nil {
+		if m, err = s.out.rec.manifest(ctx, m.Number-1); err != nil {
 			return nil, err
 		}
 	}
@@ -504,7 +524,7 @@ func (s *Files) resultOf(m, by *Manifest) *Result {
 func (s *Files) close() {
 	s.lock.unlock()
 	var errs []error
-	for _, r := range []*root{s.out, s.dead} {
+	for _, r := range []*output{s.out, s.dead} {
 		if r != nil {
 			errs = append(errs, r.b.Close())
 		}

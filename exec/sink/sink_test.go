@@ -69,14 +69,37 @@ func TestUndisturbed(t *testing.T) {
 	}
 }
 
-// leftovers fails if anything but manifests is below _penstock.
+// leftovers fails if anything but manifests is among the records, or anything but the files that the newest lists in the output.
 func leftovers(t *testing.T, path string) {
 	t.Helper()
-	r, err := openRoot(t.Context(), path, nil)
+	out, err := openOutput(t.Context(), path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.b.Close()
+	defer out.b.Close()
+	st, err := out.rec.state(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.newest > 0 {
+		m, err := out.rec.manifest(t.Context(), st.newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := map[string]bool{}
+		for _, f := range m.Files {
+			listed[f.Path] = true
+		}
+		for info, err := range out.list(t.Context(), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := strings.TrimPrefix(info.Key, out.prefix); !listed[rel] {
+				t.Errorf("in the output there is %s", rel)
+			}
+		}
+	}
+	r := out.rec
 	for info, err := range r.list(t.Context(), jobsDir) {
 		if err != nil {
 			t.Fatal(err)
@@ -106,13 +129,13 @@ func TestNames(t *testing.T) {
 	if got := visible(t, dir); !slices.Equal(got, want) {
 		t.Errorf("files %v, want %v", got, want)
 	}
-	es, _ := os.ReadDir(filepath.Join(dir, "_penstock"))
+	es, _ := os.ReadDir(recordsDir(dir))
 	var names []string
 	for _, e := range es {
 		names = append(names, e.Name())
 	}
 	if want := []string{"0001.json", "0001.pending", "0001.tidy", "jobs"}; !slices.Equal(names, want) {
-		t.Errorf("_penstock has %v, want %v", names, want)
+		t.Errorf("the records are %v, want %v", names, want)
 	}
 }
 
@@ -206,6 +229,17 @@ func TestLostFiles(t *testing.T) {
 						}
 					}
 				}
+				if damage == "all" { // somebody has removed the output
+					if res, err := run(ModeError); err != nil || res.Already || res.Manifest != 2 {
+						t.Fatalf("%+v, %v", res, err)
+					}
+					exact(t, path, small)
+					leftovers(t, path)
+					if res, err := run(ModeError); err != nil || !res.Already {
+						t.Fatalf("after it: %+v, %v", res, err)
+					}
+					return
+				}
 				for _, mode := range []string{ModeError, ModeAppend} {
 					_, err := run(mode)
 					if want := fmt.Sprintf("%d of its 3 files", len(hurt)); fault.CodeOf(err) != fault.NotFound || !strings.Contains(err.Error(), want) ||
@@ -276,7 +310,7 @@ func TestForeignFiles(t *testing.T) {
 	if err := run("b", ModeError); err != nil {
 		t.Fatal(err)
 	}
-	os.RemoveAll(filepath.Join(dir, "_penstock"))
+	os.RemoveAll(recordsDir(dir))
 	made := visible(t, dir)
 	if err := run("b", ModeAppend); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "part-") {
 		t.Fatal(err)
@@ -297,7 +331,7 @@ func TestForeignFiles(t *testing.T) {
 	if err := run("c", ModeError); fault.CodeOf(err) != fault.Exists || !strings.Contains(err.Error(), "x.ids") {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "_penstock/jobs/c", receiptName(0))); err != nil {
+	if _, err := os.Stat(filepath.Join(recordsDir(dir), "jobs/c", receiptName(0))); err != nil {
 		t.Error(err)
 	}
 }

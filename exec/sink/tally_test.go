@@ -98,7 +98,7 @@ func TestFinishedTally(t *testing.T) {
 	again("a", 3600)
 	again("b", 3600)
 	// As version 1 wrote it.
-	name := filepath.Join(out, metaDir, numbered(2, "json"))
+	name := filepath.Join(recordsDir(out), numbered(2, "json"))
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

@@ -127,8 +127,8 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 		return nil, err
 	}
 	var err error
-	if b.confined {
-		err = os.MkdirAll(b.file(b.within), 0o777)
+	if c, _, inside := b.inside(key); inside {
+		err = os.MkdirAll(b.file(c.prefix), 0o777)
 	}
 	var in files
 	var target string

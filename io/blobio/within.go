@@ -11,15 +11,54 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
+// confinement is a folder of a local bucket that links do not lead out of.
+type confinement struct {
+	prefix string
+	link   bool // the folder itself may be a link
+}
+
 // Within makes links below a folder of a local bucket lead nowhere else: what is at a key that
 // begins with prefix ("" or ending in '/') is read, listed, written and removed inside the folder
-// prefix, and a link on the way that leads out of it is a Corrupt error that names the link. The
-// folder itself is where its path leads. It is for folders that others may have written to. Call it
-// before the bucket is used; other buckets have no links.
-func (b *Bucket) Within(prefix string) {
+// prefix, and a link on the way that leads out of it is a Corrupt error that names the link. With
+// link the folder itself is where its path leads, without it is no link either. It is for folders that others may have written
+// to. Call it before the bucket is used, for each such folder, none in another; other buckets have no links.
+func (b *Bucket) Within(prefix string, link bool) {
 	if b.root != "" {
-		b.within, b.confined = prefix, true
+		b.within = append(b.within, confinement{prefix, link})
 	}
+}
+
+// Folder opens a folder that Within was called for, for what is no reading or writing of objects; nil
+// in other buckets than local ones. The caller closes it.
+func (b *Bucket) Folder(prefix string) (*os.Root, error) {
+	for _, c := range b.within {
+		if c.prefix == prefix {
+			root, err := b.enter(c)
+			return root, b.wrap(prefix, err)
+		}
+	}
+	return nil, nil
+}
+
+// enter opens the folder of c.
+func (b *Bucket) enter(c confinement) (*os.Root, error) {
+	p := b.file(c.prefix)
+	root, err := os.OpenRoot(p)
+	if err != nil || c.link {
+		return root, err
+	}
+	is, err := root.Stat(".")
+	if err == nil {
+		var named fs.FileInfo
+		if named, err = os.Lstat(p); err == nil && !os.SameFile(is, named) {
+			err = fault.New(fault.Corrupt, "this is a link that leads out of %s, and is not followed: remove it", path.Dir(p)).At(b.place(strings.TrimSuffix(c.prefix, "/")))
+		}
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
 }
 
 // HostError is err, of the operating system about the file of a key in a local bucket, with its
@@ -54,31 +93,32 @@ func (anywhere) Close() error                                 { return nil }
 
 // files is where the file of a key is, and its name there. The caller closes it.
 func (b *Bucket) files(key string) (f files, name string, err error) {
-	rel, inside := b.inside(key)
+	c, rel, inside := b.inside(key)
 	if !inside {
 		return anywhere{}, b.file(key), nil
 	}
-	root, err := os.OpenRoot(b.file(b.within))
+	root, err := b.enter(c)
 	return root, rel, err
 }
 
-// inside reports that the bucket keeps to the folder that a key is in, and the key's name below
-// that.
-func (b *Bucket) inside(key string) (rel string, ok bool) {
-	rel, ok = strings.CutPrefix(key, b.within)
-	if !ok && key+"/" == b.within {
-		rel, ok = "", true
+// inside is the folder that the bucket keeps to and a key is in, and the key's name below that.
+func (b *Bucket) inside(key string) (c confinement, rel string, ok bool) {
+	for _, c := range b.within {
+		rel, ok := strings.CutPrefix(key, c.prefix)
+		if !ok && key+"/" == c.prefix {
+			rel, ok = "", true
+		}
+		if ok {
+			return c, strings.TrimLeft(path.Clean(rel), "/"), true
+		}
 	}
-	if rel = path.Clean(rel); strings.HasPrefix(rel, "/") {
-		rel = strings.TrimLeft(rel, "/")
-	}
-	return rel, ok && b.confined
+	return confinement{}, "", false
 }
 
 // openFlag of files that are read: in a folder that others may write to, what became a pipe must
 // not block.
 func (b *Bucket) openFlag() int {
-	if b.confined {
+	if len(b.within) > 0 {
 		return os.O_RDONLY | syscall.O_NONBLOCK
 	}
 	return os.O_RDONLY
@@ -87,26 +127,26 @@ func (b *Bucket) openFlag() int {
 // leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that
 // names it; nil for other errors.
 func (b *Bucket) leadsOut(key string, err error) error {
-	rel, inside := b.inside(key)
+	c, rel, inside := b.inside(key)
 	if !inside || !isEscape(err) {
 		return nil
 	}
-	root, rerr := os.OpenRoot(b.file(b.within))
+	root, rerr := b.enter(c)
 	if rerr != nil {
 		return nil
 	}
 	defer root.Close()
-	link := b.within
+	link := c.prefix
 	for at := ""; rel != ""; {
 		first, rest, _ := strings.Cut(rel, "/")
 		at, rel = path.Join(at, first), rest
 		if fi, lerr := root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 {
-			link = b.within + at
+			link = c.prefix + at
 			break
 		}
 	}
 	return fault.New(fault.Corrupt, "this is a link that leads out of %s, and is not followed: remove it, or put in its place what it leads to",
-		strings.TrimSuffix(b.Path(b.within), "/")).At(b.place(link))
+		strings.TrimSuffix(b.Path(c.prefix), "/")).At(b.place(link))
 }
 
 // isEscape reports that an os.Root refused a name. It has no exported error for that, and one that

@@ -31,7 +31,7 @@ func TestWithin(t *testing.T) {
 	open := func() *Bucket {
 		b, err := Open(ctx, url, nil)
 		must(err)
-		b.Within(prefix + "/in/")
+		b.Within(prefix+"/in/", true)
 		t.Cleanup(func() { b.Close() })
 		return b
 	}

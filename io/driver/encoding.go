@@ -8,6 +8,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
+// PartitionTypes is the key of a schema's metadata that encoders of formats with metadata keep in their files: the
+// columns that the folders of a file give it, as a JSON object of names to names of types.
+const PartitionTypes = "penstock.partition_types"
+
 // Encoding is a file format that can be written, with its options. Immutable.
 type Encoding interface {
 	// Kind is the name of the format in specs: "parquet", "csv", "json", "ipc".

@@ -244,15 +244,17 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	for i := range fields {
 		fields[i].Type = asWritten(fields[i].Type)
 	}
-	var meta *arrow.Metadata
+	own := e.schema.Metadata()
+	keys, values := slices.Clone(own.Keys()), slices.Clone(own.Values())
 	if stored(e.schema) {
-		m, err := storedSchema(e.schema)
+		m, err := storedSchema(arrow.NewSchema(e.schema.Fields(), nil))
 		if err != nil {
 			return err
 		}
-		meta = &m
+		keys, values = append(keys, m.Keys()...), append(values, m.Values()...)
 	}
-	e.plain = arrow.NewSchema(fields, meta)
+	meta := arrow.NewMetadata(keys, values)
+	e.plain = arrow.NewSchema(fields, &meta)
 	pq, err := pqarrow.ToParquet(e.plain, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
 	if err != nil {
 		return err

@@ -134,7 +134,7 @@ func (e *Encoding) Check(schema *arrow.Schema) error {
 	return nil
 }
 
-// writable returns the schema as it is written: no dictionaries, no metadata.
+// writable returns the schema as it is written: no dictionaries, and of its metadata driver.PartitionTypes alone.
 func (e *Encoding) writable(schema *arrow.Schema) (*arrow.Schema, error) {
 	if schema.NumFields() == 0 {
 		return nil, fault.New(fault.Invalid, "a Parquet file needs at least one column")
@@ -156,7 +156,12 @@ func (e *Encoding) writable(schema *arrow.Schema) (*arrow.Schema, error) {
 			return nil, fault.New(fault.Invalid, "type %s cannot be written as Parquet: %w", typename.Name(f.Type), err).At(at)
 		}
 	}
-	return arrow.NewSchema(fields, nil), nil
+	var meta *arrow.Metadata
+	if types, ok := schema.Metadata().GetValue(driver.PartitionTypes); ok {
+		m := arrow.NewMetadata([]string{driver.PartitionTypes}, []string{types})
+		meta = &m
+	}
+	return arrow.NewSchema(fields, meta), nil
 }
 
 func convertible(s *arrow.Schema) (err error) {

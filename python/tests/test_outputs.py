@@ -1,0 +1,93 @@
+"""Outputs as others read them, by the folder's name: DuckDB, Polars and pyarrow, which know nothing of records."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+if os.environ.get("CI") != "true":
+    for peer in ("duckdb", "polars", "pyarrow"):
+        pytest.importorskip(peer, reason=f"{peer} is not installed: that it reads outputs was not tested")
+
+import duckdb
+import polars
+import pyarrow.dataset
+
+Spec = Callable[[str], Path]
+
+ROWS = 400_000
+
+
+def job(spec: Spec, out: Path, name: str, first: int, *, by: str = "") -> Path:
+    """A job of several parts whose ids begin at first."""
+    return spec(
+        f"version: 1\nsource: {{range: {{n: {ROWS}}}}}\nsteps: [{{with_columns: {{id: id + {first}, k: id % 4}}}}]\n"
+        f"sink: {{parquet: {{path: '{out}', mode: append, target_size: 256KiB{by}}}}}\nrun: {{id: {name}, cpus: 1}}\n"
+    )
+
+
+def readers(out: Path) -> dict[str, tuple[int, int]]:
+    """Rows, and the sum of their ids, as each reader sees the folder."""
+    q = duckdb.sql(f"select count(*), sum(id)::bigint from '{out}/**/*.parquet'").limit(1).fetchall()[0]
+    p = polars.scan_parquet(f"{out}/").select(n=polars.len(), s=polars.col("id").sum()).collect().row(0)
+    a = pyarrow.dataset.dataset(f"{out}/", format="parquet").to_table(columns=["id"])
+    return {"duckdb": q, "polars": p, "pyarrow": (a.num_rows, sum(a["id"].to_pylist()))}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The readers keep descriptors of their own, from the first file on."""
+    out = tmp_path_factory.mktemp("first")
+    polars.DataFrame({"id": [1]}).write_parquet(out / "a.parquet")
+    readers(out)
+
+
+def rows(*firsts: int) -> tuple[int, int]:
+    return len(firsts) * ROWS, sum(ROWS * f + ROWS * (ROWS - 1) // 2 for f in firsts)
+
+
+def run(binary: str, path: Path) -> None:
+    r = subprocess.run([binary, "run", str(path)], capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+
+
+def killed(binary: str, path: Path, when: Callable[[], bool]) -> None:
+    """Runs the job until when is true, and kills it there."""
+    p = subprocess.Popen([binary, "run", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while not when():
+            assert p.poll() is None and time.monotonic() < end, "it was not killed in time"
+            time.sleep(0.002)
+    finally:
+        p.send_signal(signal.SIGKILL)
+        p.wait()
+
+
+@pytest.mark.parametrize("by", ["", ", partition_by: [k]"])
+def test_readers(penstock_bin: str, spec: Spec, tmp_path: Path, by: str) -> None:
+    out, records = tmp_path / "out", tmp_path / "_penstock-out"
+    first, second = job(spec, out, "first", 0, by=by), job(spec, out, "second", ROWS, by=by)
+    finished = lambda name: lambda: any(records.glob(f"jobs/{name}/part-*.json"))  # noqa: E731
+
+    killed(penstock_bin, first, finished("first"))
+    assert not out.exists() and any(records.rglob("*.staged"))
+    run(penstock_bin, first)
+    assert set(readers(out).values()) == {rows(0)}, readers(out)
+
+    killed(penstock_bin, second, finished("second"))
+    assert set(readers(out).values()) == {rows(0)}, readers(out)
+    run(penstock_bin, second)
+    assert set(readers(out).values()) == {rows(0, ROWS)}, readers(out)
+    assert {p.suffix for p in out.rglob("*") if p.is_file()} == {".parquet"}
+
+    before = sorted((p, p.stat().st_mtime_ns) for p in out.rglob("*"))
+    for again in first, second:  # nothing to do
+        run(penstock_bin, again)
+    assert sorted((p, p.stat().st_mtime_ns) for p in out.rglob("*")) == before
