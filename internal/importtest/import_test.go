@@ -54,7 +54,7 @@ var allowed = []struct {
 	{"io/parquetio/internal/kernel", "internal/sift"},
 	{"io/parquetio", "internal/fault internal/typename internal/cut internal/gather internal/sift internal/strict internal/mem io/driver io/blobio io/fileset io/parquetio/internal/kernel"},
 	{"io/...", "internal/fault internal/near internal/typename internal/cut internal/gather internal/strict internal/mem io/driver io/blobio io/fileset"},
-	{"ops/expr", "internal/fault internal/near internal/typename internal/sift io/driver"},
+	{"ops/expr", "internal/fault internal/mask internal/near internal/typename internal/sift io/driver"},
 	{"ops", "internal/fault internal/gather internal/near internal/cell internal/typename internal/ipcmeta io/driver ops/expr"},
 	{"exec", "internal/fault internal/mem io/driver"},
 	{"exec/internal/sched", "internal/fault"},

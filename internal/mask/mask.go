@@ -11,8 +11,8 @@ import (
 const least = 4
 
 // Text is text with *** for what it has of secrets: of each the whole, its lines, as a text may
-// have a few of them, and the begin of the whole or of a line where a line of text ends, or "..."
-// follows: there it may have been cut.
+// have a few of them, the begin of the whole or of a line where a line of text ends, or "..."
+// follows, and the end of one behind "...": there it may have been cut.
 func Text(text string, secrets []string) string {
 	hide := make([]bool, len(text)) // where secrets overlap, or one is the begin of another, all of both
 	cover := func(from, n int) {
@@ -20,7 +20,7 @@ func Text(text string, secrets []string) string {
 			hide[from+i] = true
 		}
 	}
-	ends := cuts(text)
+	ends, begins := cuts(text)
 	for _, part := range parts(secrets) {
 		for from := 0; ; from++ {
 			i := strings.Index(text[from:], part)
@@ -29,6 +29,15 @@ func Text(text string, secrets []string) string {
 			}
 			from += i
 			cover(from, len(part))
+		}
+		for _, at := range begins {
+			body := text[at:min(len(text), at+len(part)-1)]
+			for n := len(body); n >= least; n-- {
+				if strings.HasSuffix(part, body[:n]) {
+					cover(at, n)
+					break
+				}
+			}
 		}
 		for _, end := range ends {
 			body := text[end.begin:end.at]
@@ -66,8 +75,8 @@ func parts(secrets []string) (all []string) {
 // cut is where a text may have been cut, and where its line begins.
 type cut struct{ begin, at int }
 
-// cuts are the ends of lines, and what "..." follows.
-func cuts(text string) (all []cut) {
+// cuts are the ends of lines, and what "..." follows; and what follows "...".
+func cuts(text string) (all []cut, behind []int) {
 	begin := 0
 	for line := range strings.Lines(text) {
 		body := strings.TrimRight(line, "\r\n")
@@ -78,9 +87,10 @@ func cuts(text string) (all []cut) {
 			}
 			all = append(all, cut{begin, begin + from + i})
 			from += i + 3
+			behind = append(behind, begin+from)
 		}
 		all = append(all, cut{begin, begin + len(body)})
 		begin += len(line)
 	}
-	return all
+	return all, behind
 }

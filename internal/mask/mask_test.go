@@ -25,6 +25,7 @@ func TestText(t *testing.T) {
 		"lines quoted":                   {`"MIIEvQIBADAN\n  BgkqhkiG9w0B\r\nab"`, `"***\n  ***\r\nab"`, []string{key}},
 		"cut, where a line ends":         {"says MIIEvQI\r\nsays hid\nsays hidd\nhidd is begun\nsays hiddens", "says ***\r\nsays hid\nsays ***\nhidd is begun\nsays ***s", []string{key, "hidden"}},
 		"cut, and said so":               {"not \"MIIEvQI...\", hid... hidd...", "not \"***...\", hid... ***...", []string{key, "hidden"}},
+		"cut before it":                  {"...ddens = 1 ...idden, ...den", "...***s = 1 ...***, ...den", []string{"hidden", "hiddens hidde"}},
 		"has the stars":                  {"*** stars *****", "*** stars ***", []string{"*****"}},
 		"more than one byte a character": {"ä pässwörd ä pässw", "ä *** ä ***", []string{"pässwörd"}},
 	} {

@@ -3,6 +3,7 @@ package mask
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/url"
 	"slices"
@@ -18,7 +19,7 @@ type Set struct {
 	all []string
 }
 
-// Add adds secrets, also as JSON, quotes, JSON of quotes, and URLs write them. What is shorter than
+// Add adds secrets, also as JSON, quotes, JSON of quotes, quotes of bytes, and URLs write them. What is shorter than
 // four bytes is not looked for: see [Text].
 func (s *Set) Add(secrets ...string) {
 	s.mu.Lock()
@@ -27,12 +28,29 @@ func (s *Set) Add(secrets ...string) {
 		text := strings.ToValidUTF8(secret, "\uFFFD")
 		quoted := strconv.Quote(secret)
 		quoted = quoted[1 : len(quoted)-1]
-		for _, form := range []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret)} {
+		for _, form := range []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret), asBytes(secret)} {
 			if len(form) >= least && !slices.Contains(s.all, form) {
 				s.all = append(s.all, form)
 			}
 		}
 	}
+}
+
+// asBytes is a text as a literal of bytes has it between quotes.
+func asBytes(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c >= 0x20 && c < 0x7f:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		}
+	}
+	return b.String()
 }
 
 // asJSON is text as JSON has it between quotes.
@@ -55,8 +73,8 @@ func (s *Set) Text(text string) string {
 	return Text(text, all)
 }
 
-// empty reports that there are no secrets.
-func (s *Set) empty() bool {
+// Empty reports that there are no secrets.
+func (s *Set) Empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.all) == 0
@@ -81,7 +99,7 @@ const mostHeld = 1 << 20
 // Write takes all of p, or returns an error of the writer below.
 func (m *Writer) Write(p []byte) (int, error) {
 	m.mu.Lock()
-	if len(m.held) == 0 && m.set.empty() {
+	if len(m.held) == 0 && m.set.Empty() {
 		m.mu.Unlock()
 		return m.w.Write(p)
 	}

@@ -18,7 +18,7 @@ func TestSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{secret, string(quoted), fmt.Sprintf("%q", secret), asJSON(fmt.Sprintf("%q", secret), true), "s3://b/" + url.PathEscape(secret) + "?x=" + url.QueryEscape(secret)} {
+	for _, text := range []string{secret, string(quoted), asBytes(secret), fmt.Sprintf("%q", secret), asJSON(fmt.Sprintf("%q", secret), true), "s3://b/" + url.PathEscape(secret) + "?x=" + url.QueryEscape(secret)} {
 		if got := s.Text(text + " abc"); strings.Contains(got, "rd") || !strings.Contains(got, "***") || !strings.HasSuffix(got, " abc") {
 			t.Errorf("%q is masked as %q", text, got)
 		}

@@ -214,6 +214,7 @@ func (b *binder) fold(v *bound) *bound {
 	if c.lit == nil {
 		c.lit = scalarAt(out, 0)
 	}
+	hide(v.src, c.lit)
 	return &c
 }
 

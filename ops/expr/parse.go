@@ -41,9 +41,14 @@ func parse(text string, nulls bool) (*Expr, error) {
 	if list := errs.GetErrors(); len(list) > 0 {
 		e := list[0]
 		if e.Location.Line() < 1 {
-			return nil, fault.New(fault.Invalid, "expression: %s", tidy(e.Message))
+			return nil, fault.New(fault.Invalid, "expression: %s", unquoted(tidy(e.Message)))
 		}
-		return nil, syntaxError(text, e.Location.Line(), e.Location.Column(), explain(text, e.Location.Line(), e.Location.Column(), tidy(e.Message)))
+		line, col, msg := e.Location.Line(), e.Location.Column(), tidy(e.Message)
+		said := explain(text, line, col, msg)
+		if said == msg {
+			said = unquoted(msg)
+		}
+		return nil, syntaxError(text, line, col, said)
 	}
 	c := &converter{text: text, info: tree.SourceInfo(), nulls: nulls}
 	root := c.convert(tree.Expr(), 0)
@@ -77,27 +82,45 @@ func syntaxError(text string, line, col int, msg string) error {
 	if start > 0 {
 		head = "..."
 	}
-	shown := strings.ReplaceAll(string(show[start:end]), "\t", " ")
-	return fault.New(fault.Invalid, "expression: %s\n  %s%s%s\n  %s^", msg, head, shown, tail, strings.Repeat(" ", len(head)+col-start))
+	lead := strings.Map(func(r rune) rune { // under what is shown: as wide
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}, string(show[start:col]))
+	return fault.New(fault.Invalid, "expression: %s\n  %s%s%s\n  %s%s^", msg, head, string(show[start:end]), tail, strings.Repeat(" ", len(head)), lead)
 }
 
 var (
 	reWord      = regexp.MustCompile(`^(?:mismatched|extraneous) input '(in|true|false|null)' expecting .*$`)
-	reExpecting = regexp.MustCompile(`^(?:mismatched|extraneous) input (.*) expecting .*$`)
-	reNoViable  = regexp.MustCompile(`^no viable alternative at input (.*)$`)
-	reToken     = regexp.MustCompile(`^token recognition error at: '((?s).*?)\s*'$`)
-	reMissing   = regexp.MustCompile(`^missing (.*) at (.*)$`)
+	reExpecting = regexp.MustCompile(`(?s)^(?:mismatched|extraneous) input (.*) expecting .*$`)
+	reNoViable  = regexp.MustCompile(`(?s)^no viable alternative at input (.*)$`)
+	reToken     = regexp.MustCompile(`(?s)^token recognition error at: '(.*?)\s*'$`)
+	reMissing   = regexp.MustCompile(`(?s)^missing (.*) at (.*)$`)
+	reQuoted    = regexp.MustCompile(`(?s)(unexpected|unexpected character|cannot read|at) '(.{4,})'$`)
 )
+
+// unquoted leaves out of a message what it quotes of the expression: a part of a text that is a
+// secret only as a whole would be read there. The line below the message shows it, where that
+// whole is masked.
+func unquoted(msg string) string {
+	m := reQuoted.FindStringSubmatch(msg)
+	if m == nil {
+		return msg
+	}
+	before := msg[:len(msg)-len(m[0])]
+	switch {
+	case m[1] == "at":
+		return strings.TrimRight(before, " ") + " here"
+	case m[1] == "unexpected character":
+		return before + "text that does not end, or has a \\ with nothing to stand for"
+	}
+	return before + m[1] + " text here"
+}
 
 // tidy says in plain words what the parser generator says in its own.
 func tidy(msg string) string {
 	msg = strings.ReplaceAll(strings.TrimPrefix(msg, "Syntax error: "), "'<EOF>'", "end of expression")
-	if len(msg) > 200 {
-		msg = msg[:200]
-		for !utf8.ValidString(msg) {
-			msg = msg[:len(msg)-1]
-		}
-	}
 	for _, r := range []struct {
 		re *regexp.Regexp
 		to string

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode"
 )
 
 // Precedence of operators as the grammar has it; lower binds tighter.
@@ -189,31 +188,8 @@ func literalText(v any) string {
 	return fmt.Sprint(v)
 }
 
-func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
-}
+// quote writes text as package mask knows it.
+func quote(s string) string { return strconv.Quote(strings.ToValidUTF8(s, "\uFFFD")) }
 
 func quoteBytes(s string) string {
 	var b strings.Builder
