@@ -74,6 +74,9 @@ func scan(line func(string, ...any), s *exec.Scan) {
 	if d, ok := s.Table.(describer); ok {
 		line("  read by: %s", d.ReadBy())
 	}
+	if text := Ignored(s); text != "" {
+		line("  statistics not used: %s", text)
+	}
 	if s.Predicate != nil {
 		line("  where: %s", s.Predicate)
 	}
@@ -93,6 +96,15 @@ func scan(line func(string, ...any), s *exec.Scan) {
 type describer interface {
 	// ReadBy names the decoder of the files, and why where it is not the usual one.
 	ReadBy() string
+}
+
+// Ignored says which statistics of its files a scan does not use because they cannot be right, as far as they were
+// looked at; "" for none.
+func Ignored(s *exec.Scan) string {
+	if t, ok := s.Table.(interface{ Ignored() string }); ok {
+		return t.Ignored()
+	}
+	return ""
 }
 
 func rows(c ScanCost) string {
