@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -109,6 +110,11 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
 	sc := md.Schema
+	for i := range sc.NumColumns() {
+		if name := sc.Column(i).Path(); !utf8.ValidString(name) {
+			return nil, fault.New(fault.Corrupt, "the name of column %d, %q, is not UTF-8; rename it where the file is made", i, name)
+		}
+	}
 	if nested(sc) {
 		if sc, err = ruled(raw); err != nil {
 			return nil, err
