@@ -51,7 +51,8 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 			fmt.Fprintf(&b, "  - %s: %s\n", a.Rule, a.What)
 		}
 	}
-	if err := physical(ctx, &b, n, off, o.Unordered); err != nil {
+	graphs, err := physical(ctx, &b, n, off, o.Unordered)
+	if err != nil {
 		return "", err
 	}
 	b.WriteString(o.costs())
@@ -64,6 +65,11 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 		case len(st.Ops) > 0: // it began
 			b.WriteString("measured, until it failed\n")
 			WriteStats(&b, st)
+		}
+		for _, g := range graphs {
+			if text := plan.Ignored(g); text != "" {
+				b.WriteString(indent(text))
+			}
 		}
 		return b.String(), err
 	}
@@ -84,20 +90,21 @@ func (o RunOptions) costs() string {
 }
 
 // physical describes what runs: the plan, or those of the sources of a plan for shards.
-func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[string]bool, unordered bool) error {
+func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[string]bool, unordered bool) (graphs []*exec.Graph, err error) {
 	sources, _, err := ops.Sources(n)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range sources {
 		opt, _, err := ops.Optimize(s.Plan, off)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		g, err := plan.Translate(ctx, opt, &plan.Options{NoFuse: off[ops.Fuse]})
 		if err != nil {
-			return err
+			return nil, err
 		}
+		graphs = append(graphs, g)
 		b.WriteString("physical plan")
 		if ops.Plain(n) != nil {
 			fmt.Fprintf(b, " of source %q", s.Name)
@@ -107,7 +114,7 @@ func physical(ctx context.Context, b *strings.Builder, n ops.Node, off map[strin
 			fmt.Fprintf(b, "  then in each window: %s    [%s]\n", s.Pack, s.Pack.Step())
 		}
 	}
-	return nil
+	return graphs, nil
 }
 
 func indent(s string) string {

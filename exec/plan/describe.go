@@ -74,6 +74,9 @@ func scan(line func(string, ...any), s *exec.Scan) {
 	if d, ok := s.Table.(describer); ok {
 		line("  read by: %s", d.ReadBy())
 	}
+	if text := ignored(s); text != "" {
+		line("  statistics not used: %s", text)
+	}
 	if s.Predicate != nil {
 		line("  where: %s", s.Predicate)
 	}
@@ -93,6 +96,32 @@ func scan(line func(string, ...any), s *exec.Scan) {
 type describer interface {
 	// ReadBy names the decoder of the files, and why where it is not the usual one.
 	ReadBy() string
+}
+
+// Ignored says of every scan of a graph which statistics of its files it does not use because they cannot be right, as far
+// as they were looked at: those of pages are while rows are read. A line for each, nothing for a scan that uses all.
+func Ignored(g *exec.Graph) string {
+	var b strings.Builder
+	var walk func(*exec.Stage)
+	walk = func(s *exec.Stage) {
+		if s.Scan != nil {
+			if text := ignored(s.Scan); text != "" {
+				fmt.Fprintf(&b, "statistics not used by scan %d: %s\n", s.Scan.Source, text)
+			}
+		}
+		for _, in := range s.Inputs {
+			walk(in)
+		}
+	}
+	walk(g.Root)
+	return b.String()
+}
+
+func ignored(s *exec.Scan) string {
+	if t, ok := s.Table.(interface{ Ignored() string }); ok {
+		return t.Ignored()
+	}
+	return ""
 }
 
 func rows(c ScanCost) string {

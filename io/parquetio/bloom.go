@@ -49,7 +49,7 @@ func (s *fileSchema) bloomExcludes(ctx context.Context, in *input, g *rowGroup, 
 		if !ok {
 			continue
 		}
-		bits, err := readBloom(ctx, in, &g.chunks[l])
+		bits, err := s.readBloom(ctx, in, l, &g.chunks[l])
 		if err != nil {
 			return false, err
 		}
@@ -60,8 +60,8 @@ func (s *fileSchema) bloomExcludes(ctx context.Context, in *input, g *rowGroup, 
 	return false, nil
 }
 
-// readBloom returns the blocks of a filter, nil if it is of another kind.
-func readBloom(ctx context.Context, in *input, c *chunk) ([]byte, error) {
+// readBloom returns the blocks of a filter, nil if it is of another kind or cannot be right.
+func (s *fileSchema) readBloom(ctx context.Context, in *input, leaf int, c *chunk) ([]byte, error) {
 	n := int64(c.bloomLen)
 	if n == 0 {
 		n = bloomHeader
@@ -93,15 +93,22 @@ func readBloom(ctx context.Context, in *input, c *chunk) ([]byte, error) {
 	if r.bad || known != 3 || size < bloomBlock || size%bloomBlock != 0 || size > maxBloom {
 		return nil, nil
 	}
-	if int64(len(b)-r.i) >= size {
-		return b[r.i : int64(r.i)+size], nil
-	}
 	at := c.bloom + int64(r.i)
-	if size > in.Size()-at {
+	switch {
+	case int64(len(b)-r.i) >= size:
+		b = b[r.i : int64(r.i)+size]
+	case size > in.Size()-at:
+		return nil, nil
+	default:
+		b = make([]byte, size)
+		if err := readFull(ctx, in, b, at); err != nil {
+			return nil, err
+		}
+	}
+	if !s.gate.bloom(&s.leaves[leaf], c, r.i, b) {
 		return nil, nil
 	}
-	b = make([]byte, size)
-	return b, readFull(ctx, in, b, at)
+	return b, nil
 }
 
 // mayHold is false if none of values can be in the filter.
@@ -111,19 +118,24 @@ func (l *leaf) mayHold(bits []byte, values []any) bool {
 		if !ok {
 			return true
 		}
-		h := bloomHash.Sum64(enc)
-		blocks := uint64(len(bits) / bloomBlock)
-		block := bits[(h>>32)*blocks>>32*bloomBlock:]
-		in := true
-		for i, salt := range bloomSalt {
-			word := binary.LittleEndian.Uint32(block[4*i:])
-			in = in && word&(1<<(uint32(h)*salt>>27)) != 0
-		}
-		if in {
+		if inBloom(bits, enc) {
 			return true
 		}
 	}
 	return false
+}
+
+// inBloom is false if the filter lacks an encoded value.
+func inBloom(bits, enc []byte) bool {
+	h := bloomHash.Sum64(enc)
+	blocks := uint64(len(bits) / bloomBlock)
+	block := bits[(h>>32)*blocks>>32*bloomBlock:]
+	for i, salt := range bloomSalt {
+		if binary.LittleEndian.Uint32(block[4*i:])&(1<<(uint32(h)*salt>>27)) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // encode gives a literal as the filter hashes it; false where an equal value may

@@ -173,7 +173,6 @@ var refused = map[string]struct {
 }{
 	"datapage_v1-corrupt-checksum.parquet":           {fault.Corrupt, "the checksum of a page is wrong"},
 	"rle-dict-uncompressed-corrupt-checksum.parquet": {fault.Corrupt, "the checksum of a page is wrong"},
-	"nation.dict-malformed.parquet":                  {fault.Corrupt, "a column chunk is cut short (13 bytes of a page of 28)"},
 	"incorrect_map_schema.parquet":                   {fault.Unsupported, "a map with optional keys has no Arrow type; pyarrow refuses it, too"},
 	"int96_from_spark.parquet":                       {fault.Unsupported, "a timestamp of year 9999 and more is not in the range of nanoseconds; pyarrow wraps around"},
 	"large_string_map.brotli.parquet":                {fault.Unsupported, "one page has more than 1 GiB"},

@@ -123,7 +123,7 @@ func (d *deferred) fetch(ctx context.Context, dec *decoder, places []int, need [
 		}
 	}
 	if len(missing) > 0 && indexed && float64(size)*float64(rows) >= worthIndex*float64(d.c.g.rows) {
-		more, _, err := d.c.g.indexes(ctx, d.c.in, missing, false)
+		more, _, err := d.c.g.indexes(ctx, d.c.in, d.c.s, missing, false)
 		if err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func TestDictionaryValues(t *testing.T) {
 				fields := rng.Perm(len(fs))[:1+rng.IntN(len(fs))]
 				var pages map[int][]pageLoc
 				if try == 1 {
-					if pages, _, err = g.indexes(t.Context(), &input{blob: bytesBlob(b)}, all, false); err != nil {
+					if pages, _, err = g.indexes(t.Context(), &input{blob: bytesBlob(b)}, ft.schema, all, false); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
-	"strings"
 	"unsafe"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -48,17 +46,21 @@ type chunk struct {
 	flags       chunkFlags
 }
 
-type chunkFlags uint8
+type chunkFlags uint16
 
 const (
 	hasDict chunkFlags = 1 << iota
 	hasMin
 	hasMax
-	minExact
+	minExact // the minimum is a value of the chunk
 	maxExact
 	encrypted
-	external   // pages are in another file
+	external // pages are in another file
+
+	// From here on known to the gate alone: they are not packed.
 	deprecated // min and max are of the fields without a defined order
+	minCut     // said not to be exact
+	maxCut
 )
 
 // readFooter reads and checks the metadata of a file. Errors have no place yet
@@ -180,7 +182,7 @@ func parseFooter(raw []byte, end int64, cache *schemaCache, scratch *footerScrat
 	if len(f.schema.leaves) != leaves {
 		return nil, fault.New(fault.Corrupt, "the schema has %d columns, not %d", len(f.schema.leaves), leaves)
 	}
-	return f, f.pack(scratch, k.orders != "", createdBy)
+	return f, f.pack(scratch, writerOf(createdBy))
 }
 
 // lastLogical is the last logical type that arrow-go knows: geography.
@@ -381,8 +383,12 @@ func parseStats(r *thriftReader, c *chunk) {
 			lo, current = r.bin(), true
 		case id == 7 && typ == tTrue:
 			c.flags |= maxExact
+		case id == 7 && typ == tFalse:
+			c.flags |= maxCut
 		case id == 8 && typ == tTrue:
 			c.flags |= minExact
+		case id == 8 && typ == tFalse:
+			c.flags |= minCut
 		default:
 			r.skip(typ, false)
 		}
@@ -402,52 +408,3 @@ func parseStats(r *thriftReader, c *chunk) {
 }
 
 func inside(off, n, end int64) bool { return n > 0 && off >= 4 && off <= end && n <= end-off }
-
-// tidy drops statistics whose order is not known, and shortens long ones.
-func (c *chunk) tidy(leaf *leaf, ordered bool) {
-	drop := leaf.kind == kindNone || c.flags&encrypted != 0
-	if c.flags&deprecated != 0 || !ordered {
-		// Of deprecated statistics only the signed order can be trusted.
-		drop = drop || !leaf.kind.signed()
-	}
-	if drop {
-		c.flags &^= hasMin | hasMax
-	}
-	if c.flags&hasMin == 0 {
-		c.min = ""
-	}
-	if c.flags&hasMax == 0 {
-		c.max = ""
-	}
-	if leaf.kind != kindBytes {
-		if len(c.min) > maxStat || len(c.max) > maxStat { // no value of a number
-			c.min, c.max = "", ""
-			c.flags &^= hasMin | hasMax
-		}
-		c.flags |= minExact | maxExact
-		return
-	}
-	if len(c.min) > maxStat { // a prefix is a lower bound
-		c.min = c.min[:maxStat]
-		c.flags &^= minExact
-	}
-	if len(c.max) > maxStat { // and no upper bound
-		c.max = ""
-		c.flags &^= hasMax | maxExact
-	}
-}
-
-// oldMR reports whether parquet-mr before 1.2.9 wrote the file.
-func oldMR(createdBy string) bool {
-	rest, ok := strings.CutPrefix(createdBy, "parquet-mr version 1.")
-	if !ok {
-		return false
-	}
-	var minor, patch int
-	n, _ := fmt.Sscanf(rest, "%d.%d", &minor, &patch)
-	return n == 2 && (minor < 2 || minor == 2 && patch < 9)
-}
-
-// losesNaN reports whether parquet-go wrote the file (arrow-go says the same name without a path): behind a NaN, its bounds of floats with a
-// dictionary leave out smaller and larger values (seen of 0.32.0; of earlier versions nobody knows).
-func losesNaN(createdBy string) bool { return strings.Contains(createdBy, "/parquet-go ") }

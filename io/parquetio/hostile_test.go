@@ -72,7 +72,7 @@ func TestIndexOfDictionary(t *testing.T) {
 	if ps := parseOffsetIndex(index(c.start, c.size), c, g.rows); ps != nil {
 		t.Errorf("an index that begins with the dictionary is used: %v", ps)
 	}
-	pages := map[int][]pageLoc{0: {{off: c.start, size: int32(c.size)}}}
+	pages := map[int][]pageLoc{0: {{off: c.start, size: c.size}}}
 	d, err := newDecoder(f.schema, g, []int{0}, bytesWindows(out.Bytes(), f.schema, g, []int{0}, alloc, 1<<20), pages, alloc)
 	if err != nil {
 		t.Fatal(err)

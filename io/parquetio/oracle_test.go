@@ -365,7 +365,7 @@ func TestEqualsOracle(t *testing.T) {
 					for l := range g.chunks {
 						all = append(all, l)
 					}
-					if pages, _, err = g.indexes(t.Context(), &input{blob: bytesBlob(b)}, all, false); err != nil {
+					if pages, _, err = g.indexes(t.Context(), &input{blob: bytesBlob(b)}, ft.schema, all, false); err != nil {
 						t.Fatal(err)
 					}
 				}

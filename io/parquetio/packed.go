@@ -165,10 +165,9 @@ func (s *footerScratch) free() {
 
 // pack checks the row groups against the schema and the file, drops
 // statistics that cannot be used, and packs what is left.
-func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
+func (f *footer) pack(s *footerScratch, w writer) error {
 	f.groups = make([]groupInfo, len(s.groups))
 	leaves := len(f.schema.leaves)
-	oldMR, nan := oldMR(createdBy), losesNaN(createdBy)
 	var rows int64
 	for i, pg := range s.groups {
 		g := &f.groups[i]
@@ -184,7 +183,7 @@ func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
 		chunks := s.chunks[pg.from:pg.to]
 		for l := range chunks {
 			c := &chunks[l]
-			if err := f.check(c, &f.schema.leaves[l], ordered, oldMR, nan); err != nil {
+			if err := f.check(c, &f.schema.leaves[l], pg.rows, &w); err != nil {
 				at.Column = f.schema.leaves[l].name
 				return err.At(at)
 			}
@@ -201,7 +200,7 @@ func (f *footer) pack(s *footerScratch, ordered bool, createdBy string) error {
 }
 
 // check refuses a chunk that cannot be, and drops what cannot be used.
-func (f *footer) check(c *chunk, leaf *leaf, ordered, oldMR, nan bool) *fault.Error {
+func (f *footer) check(c *chunk, leaf *leaf, rows int64, w *writer) *fault.Error {
 	if c.flags&encrypted != 0 { // an error of who reads it
 		*c = chunk{flags: encrypted, nulls: -1, text: -1, codec: -1}
 		return nil
@@ -209,19 +208,15 @@ func (f *footer) check(c *chunk, leaf *leaf, ordered, oldMR, nan bool) *fault.Er
 	if c.start < 0 || c.size < 0 || c.raw < 0 || c.values < 0 || c.start > f.end || c.size > f.end-c.start {
 		return fault.New(fault.Corrupt, "the column chunk claims %d bytes at offset %d, but the data ends at %d", c.size, c.start, f.end)
 	}
-	if oldMR { // PARQUET-816: the header of the dictionary page is not counted
+	if w.before("parquet-mr", 1, 2, 9) { // PARQUET-816: the header of the dictionary page is not counted
 		c.size = min(c.size+100, f.end-c.start)
 	}
 	if !inside(c.ci, int64(c.ciLen), f.end) || !inside(c.oi, int64(c.oiLen), f.end) {
 		c.ciLen, c.oiLen = 0, 0
 	}
-	if nan && leaf.kind == kindFloat {
-		c.flags &^= hasMin | hasMax
-		c.ciLen = 0
-	}
 	if c.bloom <= 0 || c.bloom >= f.end || c.bloomLen < 0 {
 		c.bloom, c.bloomLen = 0, 0
 	}
-	c.tidy(leaf, ordered)
+	f.schema.gate.chunk(c, leaf, rows, w)
 	return nil
 }

@@ -18,7 +18,7 @@ const (
 type pageLoc struct {
 	off  int64 // in the file
 	row  int64 // first row, in the row group
-	size int32 // with its header
+	size int64 // to the next page, or the end of the chunk
 }
 
 // parseOffsetIndex returns nil if the index cannot be right for the chunk.
@@ -37,7 +37,7 @@ func parseOffsetIndex(b []byte, c *chunk, rows int64) []pageLoc {
 				case id == 1 && typ == tI64:
 					p.off = r.int()
 				case id == 2 && typ == tI32:
-					p.size = r.i32()
+					p.size = int64(r.i32())
 				case id == 3 && typ == tI64:
 					p.row = r.int()
 				default:
@@ -50,16 +50,21 @@ func parseOffsetIndex(b []byte, c *chunk, rows int64) []pageLoc {
 	if r.bad || len(ps) == 0 || len(ps) > maxPages || ps[0].row != 0 {
 		return nil
 	}
-	if c.flags&hasDict != 0 && ps[0].off == c.start { // it counts the dictionary among the pages
+	if (c.flags&hasDict != 0) == (ps[0].off == c.start) { // it counts the dictionary among the pages, or leaves one out
 		return nil
 	}
 	end := c.start
 	for i, p := range ps {
-		if p.off < end || p.size <= 0 || int64(p.size) > c.start+c.size-p.off ||
+		if p.off < end || p.size <= 0 || p.size > c.start+c.size-p.off ||
 			p.row >= rows || i > 0 && p.row < ps[i-1].row {
 			return nil
 		}
-		end = p.off + int64(p.size)
+		end = p.off + p.size
+	}
+	// Some writers leave the headers out of the sizes: where pages begin says as much.
+	end = c.start + c.size
+	for i := range slices.Backward(ps) {
+		ps[i].size, end = end-ps[i].off, ps[i].off
 	}
 	return ps
 }
@@ -158,7 +163,7 @@ func intersect(a, b []rowRange) []rowRange {
 
 // indexes fetches the offset indexes of leaves (nil where there is none that can
 // be used) and, if columns, the column indexes of the same.
-func (g *rowGroup) indexes(ctx context.Context, f *input, leaves []int, columns bool) (ois map[int][]pageLoc, cis map[int]*columnIndex, err error) {
+func (g *rowGroup) indexes(ctx context.Context, f *input, s *fileSchema, leaves []int, columns bool) (ois map[int][]pageLoc, cis map[int]*columnIndex, err error) {
 	var rs []blobio.Range
 	for _, l := range leaves {
 		c := &g.chunks[l]
@@ -178,7 +183,11 @@ func (g *rowGroup) indexes(ctx context.Context, f *input, leaves []int, columns 
 		c := &g.chunks[l]
 		if ps := parseOffsetIndex(bufs[blobio.Range{Off: c.oi, Len: int64(c.oiLen)}], c, g.rows); ps != nil {
 			ois[l] = ps
-			if ci := parseColumnIndex(bufs[blobio.Range{Off: c.ci, Len: int64(c.ciLen)}], len(ps)); columns && ci != nil {
+			if !columns || c.ciLen <= 0 || c.ciLen > maxIndexBytes {
+				continue
+			}
+			ci := parseColumnIndex(bufs[blobio.Range{Off: c.ci, Len: int64(c.ciLen)}], len(ps))
+			if s.gate.index(&s.leaves[l], c, g.rows, ps, ci) {
 				cis[l] = ci
 			}
 		}

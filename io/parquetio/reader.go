@@ -162,7 +162,7 @@ func (r *reader) prune(ctx context.Context, c *scan) (map[int][]pageLoc, error) 
 	}
 	known := map[int][]pageLoc{}
 	if len(terms) > 0 {
-		ois, cis, err := c.g.indexes(ctx, c.in, terms, true)
+		ois, cis, err := c.g.indexes(ctx, c.in, c.s, terms, true)
 		if err != nil {
 			return nil, err
 		}
@@ -184,7 +184,7 @@ func (r *reader) prune(ctx context.Context, c *scan) (map[int][]pageLoc, error) 
 			}
 		}
 	}
-	ois, _, err := c.g.indexes(ctx, c.in, missing, false)
+	ois, _, err := c.g.indexes(ctx, c.in, c.s, missing, false)
 	for l, ps := range ois {
 		known[l] = ps
 	}
@@ -325,7 +325,7 @@ func neededRuns(f *field, l int, ranges []rowRange, pages map[int][]pageLoc) []b
 			from = commonStart(f.leaves, pages, from)
 		}
 		for i := pageOf(ps, from); i < len(ps) && ps[i].row < r.to; i++ {
-			add(ps[i].off, ps[i].off+int64(ps[i].size))
+			add(ps[i].off, ps[i].off+ps[i].size)
 		}
 	}
 	return out

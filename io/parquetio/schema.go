@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -27,6 +28,7 @@ type fileSchema struct {
 	arrow    *arrow.Schema // dictionaries replaced by their values, no metadata
 	fields   []field       // top-level columns
 	leaves   []leaf
+	gate     *gate // of the table
 }
 
 // field is a top-level column.
@@ -45,6 +47,7 @@ type leaf struct {
 	maxRep   int16
 	anc      uint8 // definition levels from here on have an element of the list around, if there is one
 	kind     kind  // how statistics compare; kindNone unless a top-level column
+	ordered  bool  // the file says that they do so
 	arrow    arrow.DataType
 }
 
@@ -60,6 +63,7 @@ type schemaCache struct {
 	m  map[[3]string]*fileSchema
 
 	tail atomic.Int64 // how much of the next file's end to read
+	gate gate         // of all files
 }
 
 func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
@@ -73,11 +77,30 @@ func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.gate = &c.gate
+	orders := ordersOf(k.orders)
+	for i := range s.leaves {
+		s.leaves[i].ordered = len(orders) == len(s.leaves) && orders[i]
+	}
 	if c.m == nil {
 		c.m = map[[3]string]*fileSchema{}
 	}
 	c.m[key] = s
 	return s, nil
+}
+
+// ordersOf reads the list of column orders: true for columns in the order of their types, which is the only one that is known here.
+func ordersOf(raw string) (orders []bool) {
+	r := &thriftReader{b: []byte(raw)}
+	r.each(tStruct, func(int) {
+		known := false
+		r.fields(func(id int16, typ byte) {
+			known = id == 1
+			r.skip(typ, false)
+		})
+		orders = append(orders, known)
+	})
+	return orders
 }
 
 func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
@@ -87,6 +110,11 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
 	}
 	sc := md.Schema
+	for i := range sc.NumColumns() {
+		if name := sc.Column(i).Path(); !utf8.ValidString(name) {
+			return nil, fault.New(fault.Corrupt, "the name of column %d, %q, is not UTF-8; rename it where the file is made", i, name)
+		}
+	}
 	if nested(sc) {
 		if sc, err = ruled(raw); err != nil {
 			return nil, err

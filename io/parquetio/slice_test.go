@@ -309,7 +309,7 @@ func TestSlicesCheckedAtJump(t *testing.T) {
 			data[c.start+c.size-1] ^= 1
 		}
 		// The page once more is the second page, of the rows behind.
-		d := sliceDecoder(t, data, f.schema, g, map[int][]pageLoc{0: {{off: c.start, size: int32(c.size)}, {off: c.start, size: int32(c.size), row: 100_000}}})
+		d := sliceDecoder(t, data, f.schema, g, map[int][]pageLoc{0: {{off: c.start, size: c.size}, {off: c.start, size: c.size, row: 100_000}}})
 		as, err := d.read(t.Context(), 0, 1000, maxRowBytes)
 		if err != nil {
 			t.Fatal(err)

@@ -116,14 +116,15 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		limit = ro.Concurrency
 	}
 	// Every worker has one buffer, and takes the next file.
-	var cache schemaCache
+	cache := new(schemaCache)
+	t.gate = &cache.gate
 	limit = min(limit, len(t.footers))
 	g, gctx := errgroup.WithContext(ctx)
 	for w := range limit {
 		g.Go(func() error {
 			buf := make([]byte, tailBytes)
 			for i := w; i < len(t.footers); i += limit {
-				f, err := readFooter(gctx, t.set.Object(i, nil), buf, &cache)
+				f, err := readFooter(gctx, t.set.Object(i, nil), buf, cache)
 				if err != nil {
 					return fault.Wrap(err, fault.Place{File: t.set.Files[i].Path})
 				}

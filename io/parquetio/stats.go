@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/big"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/parquet"
@@ -108,7 +109,7 @@ func (b *bounds) keep(t *driver.Term) bool {
 // Ne is true.
 func (b *bounds) keepOp(op driver.Op, v any) bool {
 	lo, loOK := b.cmp(b.min, b.hasMin, v) // minimum against literal
-	hi, hiOK := b.cmp(b.max, b.hasMax, v)
+	hi, hiOK := b.cmp(b.max, b.hasMax && !b.begins(v), v)
 	switch op {
 	case driver.Eq:
 		return !(loOK && lo > 0 || hiOK && hi < 0)
@@ -124,6 +125,13 @@ func (b *bounds) keepOp(op driver.Op, v any) bool {
 		return !(hiOK && hi < 0)
 	}
 	return true
+}
+
+// begins reports whether the maximum, which some writers cut short without making it the next one, may be the begin of a value
+// that is as great as the literal.
+func (b *bounds) begins(lit any) bool {
+	l, ok := lit.(string)
+	return ok && b.kind == kindBytes && !b.maxExact && strings.HasPrefix(l, b.max)
 }
 
 // cmp compares an encoded bound with a literal; false if that cannot be done.
@@ -153,11 +161,8 @@ func (b *bounds) cmp(enc string, has bool, lit any) (int, bool) {
 		if !ok || !isFloat {
 			return 0, false
 		}
-		f := math.Float64frombits(u)
-		if len(enc) == 4 {
-			f = float64(math.Float32frombits(uint32(u)))
-		}
-		if math.IsNaN(f) || math.IsNaN(l) {
+		f := floatOf(u, len(enc))
+		if math.IsNaN(l) {
 			return 0, false
 		}
 		switch { // -0 and +0 are equal

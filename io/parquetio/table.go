@@ -24,6 +24,7 @@ type table struct {
 	footers []*footer
 	full    *arrow.Schema // of the files together
 	schema  *arrow.Schema // of the columns chosen in the options
+	gate    *gate
 	splits  []driver.Split
 	at      []place // of every split
 
@@ -324,6 +325,9 @@ func (t *table) ReadBy() string {
 	}
 	return s
 }
+
+// Ignored is what explain says of statistics that cannot be right.
+func (t *table) Ignored() string { return t.gate.String() }
 
 // Seeks implements driver.Seeker: pages before a row are passed over, not decoded. Where there is no
 // offset index their bytes are read for it, which would be too much from a bucket.
