@@ -1,6 +1,7 @@
 package ipcio
 
 import (
+	"strings"
 	"testing"
 
 	flatbuffers "github.com/google/flatbuffers/go"
@@ -37,5 +38,12 @@ func TestCompressionOfArrow017(t *testing.T) {
 	}
 	if _, _, err := messageOf(early("SNAPPY")); err == nil {
 		t.Error("SNAPPY is read")
+	}
+}
+
+func TestDamagedMetadataIsNamed(t *testing.T) {
+	err := guard("record batch 3", func() error { _, _, err := messageOf([]byte{255, 0, 0, 0}); return err })
+	if err == nil || !strings.Contains(err.Error(), "record batch 3: the metadata is damaged: it points outside of itself") {
+		t.Error(err)
 	}
 }

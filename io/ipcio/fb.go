@@ -31,7 +31,7 @@ func guard(what string, f func() error) (err error) {
 				return
 			}
 			if e, ok := p.(runtime.Error); ok {
-				err = driver.Errorf(driver.Corrupt, "%s: metadata is damaged (%v)", what, e)
+				err = driver.Errorf(driver.Corrupt, "%s: the metadata is damaged: it points outside of itself; write the file again (%w)", what, e)
 				return
 			}
 			if e, ok := p.(error); ok {
@@ -160,7 +160,7 @@ func schemaOf(t table) (*arrow.Schema, []field, error) {
 	}
 	r, err := ipc.NewReaderFromMessageReader(&oneMessage{schemaMessage(t)}, ipc.WithEnsureNativeEndian(false))
 	if err != nil {
-		return nil, nil, driver.Errorf(driver.Corrupt, "%w", err)
+		return nil, nil, driver.Errorf(driver.Corrupt, "the schema is damaged, or of a kind that is not read; write the file again: %w", err)
 	}
 	defer r.Release()
 	s := r.Schema()
