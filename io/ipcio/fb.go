@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
@@ -30,7 +31,7 @@ func guard(what string, f func() error) (err error) {
 				return
 			}
 			if e, ok := p.(runtime.Error); ok {
-				err = driver.Errorf(driver.Corrupt, "%s: metadata is damaged (%v)", what, e)
+				err = driver.Errorf(driver.Corrupt, "%s: the metadata is damaged: it points outside of itself; write the file again (%w)", what, e)
 				return
 			}
 			if e, ok := p.(error); ok {
@@ -159,7 +160,7 @@ func schemaOf(t table) (*arrow.Schema, []field, error) {
 	}
 	r, err := ipc.NewReaderFromMessageReader(&oneMessage{schemaMessage(t)}, ipc.WithEnsureNativeEndian(false))
 	if err != nil {
-		return nil, nil, driver.Errorf(driver.Corrupt, "%w", err)
+		return nil, nil, driver.Errorf(driver.Corrupt, "the schema is damaged, or of a kind that is not read; write the file again: %w", err)
 	}
 	defer r.Release()
 	s := r.Schema()
@@ -284,8 +285,37 @@ func messageOf(meta []byte) (m message, t table, err error) {
 			return m, t, driver.Errorf(driver.Unsupported, "compression codec %d, method %d; lz4 and zstd per buffer are read", m.codec, c.int8(1))
 		}
 	}
+	if m.codec == codecNone && version == 3 {
+		if m.codec, err = earlyCodec(t); err != nil {
+			return m, t, err
+		}
+	}
 	if m.rows < 0 || m.rows > maxRows {
 		return m, t, driver.Errorf(driver.Corrupt, "a batch claims %d rows", m.rows)
 	}
 	return m, h, nil
 }
+
+// earlyCodec is the codec that Arrow 0.17 names in the metadata of the message t. Buffers are laid out as
+// they are today.
+func earlyCodec(t table) (int8, error) {
+	for _, kv := range t.tables(4) {
+		if string(kv.text(0)) != "ARROW:experimental_compression" {
+			continue
+		}
+		switch name := strings.ToLower(string(kv.text(1))); name {
+		case "uncompressed":
+			return codecNone, nil
+		case "lz4", "lz4_frame":
+			return codecLZ4, nil
+		case "zstd":
+			return codecZstd, nil
+		default:
+			return 0, driver.Errorf(driver.Unsupported, "buffers compressed with %q; lz4 and zstd are read", name)
+		}
+	}
+	return codecNone, nil
+}
+
+// text returns the bytes of a string.
+func (t table) text(id int) []byte { return t.vector(id, 1) }
