@@ -25,11 +25,12 @@
 //     text
 //
 // A map<string, T> takes objects of any keys. Missing fields are null. Unknown
-// fields are ignored unless Strict. Of equal keys the last counts. Invalid UTF-8
-// becomes U+FFFD. Nesting deeper than 64 is an error.
+// fields are ignored unless Strict. Nesting deeper than 64 is an error.
 //
 // A line that is not JSON, and a value that its column cannot hold (also an
-// integer out of range, or 1.5 for an int64), is a bad row. An array that is not
+// integer out of range, or 1.5 for an int64), is a bad row. So is a row with a string that is not
+// UTF-8 or has half of a surrogate pair, key or value, wanted or not, and one in which a key that
+// is read is there twice in one object. An array that is not
 // JSON is a Corrupt error, as there is no telling where the next row begins.
 package jsonio
 
@@ -170,7 +171,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		}
 		all.merge(&heads[i].seen)
 	}
-	if !all.objects && bad != nil {
+	if !all.objects && bad != nil && len(t.types) == 0 {
 		return bad
 	}
 	var err error
@@ -281,10 +282,11 @@ func (h *head) split(b []byte, whole bool) (rows [][]byte) {
 				return err
 			}
 			from := x.i
-			if err := x.skip(0); err != nil {
+			if err := x.check(0); err != nil && x.wrong == nil {
 				return err
-			}
-			if c == '{' {
+			} else if err != nil {
+				bad(err)
+			} else if c == '{' {
 				rows = append(rows, b[from:x.i])
 			}
 			return nil
@@ -308,7 +310,7 @@ func (h *head) split(b []byte, whole bool) (rows [][]byte) {
 			continue
 		}
 		from := x.i
-		if err := x.skip(0); err != nil {
+		if err := x.check(0); err != nil {
 			bad(err)
 		} else if x.b[from] == '{' {
 			rows = append(rows, x.b[from:x.i])
