@@ -279,7 +279,7 @@ func FuzzArray(f *testing.F) {
 			s := &sink{alloc: memtest.New(t)}
 			p := columnsOf(t, s)
 			p.text.more = true
-			a := &elements{p: p, in: bytes.NewReader(b), raw: io.NopCloser(strings.NewReader("")), cancel: func() {}, alloc: s.alloc, small: make([]byte, n)}
+			a := &elements{p: p, in: io.NopCloser(bytes.NewReader(b)), cancel: func() {}, alloc: s.alloc, small: make([]byte, n)}
 			a.buf = a.small
 			for {
 				err := a.row(context.Background(), false)
