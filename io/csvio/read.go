@@ -36,7 +36,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if err != nil {
 		return nil, err
 	}
-	if n := t.parts[i].Range.Len; h.data > n && n < t.set.Files[file].Info.Size && !t.set.Bytewise(t.parts[i]) {
+	if off := t.parts[i].Range.Off; off > 0 && h.data > off && !t.set.Bytewise(t.parts[i]) { // data is in bytes of the decoded text
 		return nil, fault.New(fault.Unsupported, "the header and what is before it are longer than a split, of a file in %s; set split_bytes to more than %d", t.Encoding, h.data)
 	}
 	fields := make([]arrow.Field, len(h.names))
