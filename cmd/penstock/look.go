@@ -95,9 +95,7 @@ var extensions = map[string]string{".parquet": "parquet", ".csv": "csv", ".tsv":
 	".arrow": "ipc", ".ipc": "ipc", ".feather": "ipc", ".arrows": "ipc", ".txt": "text", ".text": "text", ".log": "text"}
 
 func formatOf(name string) string {
-	for _, z := range []string{".gz", ".zst", ".zstd"} {
-		name = strings.TrimSuffix(name, z)
-	}
+	name = fileset.Uncompressed(name)
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		return extensions[strings.ToLower(name[i:])]
 	}

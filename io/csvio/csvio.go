@@ -1,5 +1,5 @@
 // Package csvio reads and writes CSV: text files of records of fields, plain or
-// compressed with gzip or zstd.
+// compressed with gzip, zstd, bzip2 or xz, whatever their names say.
 //
 // Files are split by byte range, so one large file is read by many tasks; a line
 // belongs to the range that holds its first byte. A quoted field may not hold a
@@ -42,6 +42,7 @@ import (
 // Options of a CSV source.
 type Options struct {
 	fileset.Options
+	fileset.Text
 	NoHeader     bool              `json:"no_header,omitempty" doc:"files have no header line; columns are column_1, column_2, ... or as names says"`
 	Names        []string          `json:"names,omitempty" doc:"names of the columns, instead of the header's"`
 	Delimiter    string            `json:"delimiter,omitempty" doc:"one byte between fields; default , (tab in .tsv files)"`
@@ -77,7 +78,7 @@ type source struct{ o Options }
 func (source) Kind() string                       { return "csv" }
 func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
 
-var extensions = []string{".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst", ".csv.zstd", ".tsv.zstd"}
+var extensions = fileset.Compressed(".csv", ".tsv")
 
 // rules are checked options.
 type rules struct {
@@ -98,6 +99,9 @@ func (o *Options) check() (*rules, error) {
 		if len(b.v) > 1 || b.v != "" && (b.v[0] >= 0x80 || strings.ContainsAny(b.v, "\r\n\x00")) {
 			bad("%s: %q must be one ASCII character", b.name, b.v)
 		}
+	}
+	if err := o.Text.Check(); err != nil {
+		errs = append(errs, err)
 	}
 	d := o.dialect("")
 	if len(errs) == 0 && (d.delim == d.quote || d.delim == d.comment || d.quote == d.comment && d.quote != 0) {
@@ -139,10 +143,8 @@ func (o *Options) check() (*rules, error) {
 // dialect of a file.
 func (o *Options) dialect(name string) dialect {
 	d := dialect{delim: ',', quote: '"', multiline: o.Multiline}
-	for _, c := range []string{"", ".gz", ".zst", ".zstd"} {
-		if strings.HasSuffix(strings.ToLower(name), ".tsv"+c) {
-			d.delim = '\t'
-		}
+	if strings.HasSuffix(strings.ToLower(fileset.Uncompressed(name)), ".tsv") {
+		d.delim = '\t'
 	}
 	if o.Delimiter != "" {
 		d.delim = o.Delimiter[0]

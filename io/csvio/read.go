@@ -36,6 +36,9 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if err != nil {
 		return nil, err
 	}
+	if off := t.parts[i].Range.Off; off > 0 && h.data > off && !t.set.Bytewise(t.parts[i]) { // data is in bytes of the decoded text
+		return nil, fault.New(fault.Unsupported, "the header and what is before it are longer than a split, of a file in %s; set split_bytes to more than %d", t.Encoding, h.data)
+	}
 	fields := make([]arrow.Field, len(h.names))
 	for k, n := range h.names {
 		at := t.file.FieldIndices(n)
@@ -88,8 +91,8 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 		r.tok.setWant(make([]bool, len(fields)), nil, 0)
 	}
 	r.growth = t.set.TextGrowth(t.parts[i])
-	r.chunks, err = t.set.OpenChunks(ctx, file, t.parts[i].Range, 0, o.Stats, o.Alloc)
-	return r, err
+	r.chunks = t.set.OpenChunks(ctx, t.parts[i], 0, &o)
+	return r, nil
 }
 
 // reader is one pass over a split. A chunk of lines becomes segments, each a

@@ -12,7 +12,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
-	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 	"golang.org/x/sync/errgroup"
@@ -122,7 +121,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 	if t.schema, err = t.set.Schema(slices.Repeat([]*arrow.Schema{t.file}, n)); err != nil {
 		return err
 	}
-	t.splits, t.parts, err = t.set.Parts(t.SplitBytes, t.Multiline)
+	t.splits, t.parts, err = t.set.Parts(ctx, t.Text, t.SplitBytes, func(int) bool { return t.Multiline })
 	return err
 }
 
@@ -143,16 +142,9 @@ func (b *beginning) close() {
 
 // start reads most of the lines that begin in the first limit bytes of a file, a record at least. errMore: the header does not end in them.
 func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning, err error) {
-	size := t.set.Files[file].Info.Size
-	packed := fileset.Compression(t.set.Files[file].Info.Key) != ""
-	r := blobio.Range{Len: min(size, limit)}
-	if packed {
-		r.Len = size
-	}
+	p := t.set.Begin(file, t.Text, limit)
 	b = &beginning{scratch: t.looks.Scratch()}
-	if b.chunks, err = t.set.OpenChunks(ctx, file, r, int(min(limit, 1<<30)), nil, b.scratch); err != nil {
-		return nil, err
-	}
+	b.chunks = t.set.OpenChunks(ctx, p, int(min(limit, 1<<30)), &driver.ScanOptions{Alloc: b.scratch})
 	defer func() {
 		if err != nil {
 			b.close()
@@ -164,7 +156,7 @@ func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning,
 			return b, err
 		}
 		last := err == io.EOF || b.chunks.Last()
-		b.whole = last && (packed || r.Len == size)
+		b.whole = last && (!b.chunks.Bytewise() || p.Range.Len == t.set.Files[file].Info.Size)
 		if last || int64(len(data)) >= limit/2 {
 			if err = t.parseHead(b, file, data); err != nil && (err != errMore || last) || err == nil && (last || len(b.data) > 0) {
 				return b, err
@@ -210,8 +202,6 @@ func (t *table) parseHead(b *beginning, file int, data []byte) error {
 	bom := int64(0)
 	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
 		bom, data = 3, data[3:]
-	} else if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return fault.New(fault.Unsupported, "the file is UTF-16; convert it to UTF-8")
 	}
 	d := t.dialect(t.set.Files[file].Info.Key)
 	pos := 0
@@ -275,11 +265,9 @@ func (t *table) TakeRead() int64 { return t.set.TakeRead() }
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 
-// Offsets implements driver.Offsetter: all but compressed files and those whose
-// fields may hold line breaks.
-func (t *table) Offsets(i int) bool {
-	return !t.Multiline && fileset.Compression(t.set.Files[t.parts[i].File].Info.Key) == ""
-}
+// Offsets implements driver.Offsetter: all but compressed files, those of another encoding, and those
+// whose fields may hold line breaks.
+func (t *table) Offsets(i int) bool { return !t.Multiline && t.set.Bytewise(t.parts[i]) }
 
 // Size expects the sizes of the sample's fields.
 func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
@@ -303,7 +291,7 @@ func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 		}
 	}
 	rows := float64(fetch) / max(text, 1)
-	if fileset.Compression(t.splits[i].File) != "" {
+	if t.set.Packed(t.parts[i]) {
 		rows *= 4
 	}
 	return fetch, int64(rows * mem)

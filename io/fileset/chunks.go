@@ -39,15 +39,15 @@ func Ranges(size, splitBytes int64) []blobio.Range {
 }
 
 // Chunks reads whole lines: those whose first byte lies in [r.Off, r.Off+r.Len)
-// of the (decompressed) file. A line ends with \n, which is part of it; the last may lack it.
+// of the (decompressed and decoded) file. A line ends with \n, which is part of it; the last may lack it.
 // Chunks of lines lie in one buffer of Go memory; a line that is longer than it comes alone, in memory of the allocator,
 // which the next call gives back. Not safe for concurrent use.
 type Chunks struct {
 	obj      *Object
-	size     int64 // of the file; -1 if compressed
+	size     int64 // of the file; -1 where the text is not its bytes
 	end      int64 // lines beginning at or after it are not ours
 	in       io.ReadCloser
-	raw      io.Closer // beneath in, if it is compressed
+	lazy     *Stream // in, until it is opened
 	cancel   context.CancelFunc
 	alloc    memory.Allocator
 	small    []byte         // Go memory
@@ -60,40 +60,36 @@ type Chunks struct {
 	eof      bool           // of in
 	err      error
 	maxLine  int
+	chunk    int // bytes of a chunk
 	tailOnce int // size of the next read beyond end
 }
 
 // chunkDefault is the size of chunks, and of single reads of a longer line: what is read beyond its end fits a chunk.
 const chunkDefault = 1 << 20
 
-// OpenChunks starts reading. Where the file is compressed r must be the whole
-// file. Chunks are at most chunkBytes (0: 1 MiB), never cut inside a line. Longer lines lie in memory of alloc. Nothing is read before Next.
-func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes int, st *driver.ScanStats, alloc memory.Allocator) (*Chunks, error) {
+// OpenChunks starts reading. Chunks are at most chunkBytes (0: 1 MiB), never cut inside a line. Longer lines lie in memory of o.Alloc.
+// Nothing is read before Next.
+func (s *Set) OpenChunks(ctx context.Context, p Part, chunkBytes int, o *driver.ScanOptions) *Chunks {
 	if chunkBytes <= 0 {
 		chunkBytes = chunkDefault
 	}
-	obj := s.Object(i, st)
-	kind := Compression(s.Files[i].Info.Key)
+	r := p.Range
+	obj := s.Object(p.File, o.Stats)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: alloc, maxLine: MaxLine}
+	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: o.Alloc, maxLine: MaxLine, chunk: chunkBytes}
 	if c.end > c.size {
 		c.end = c.size
 	}
-	if kind != "" {
-		if r.Off != 0 || r.Len != c.size {
-			cancel()
-			return nil, fault.New(fault.Internal, "bytes %d+%d of a compressed file of %d", r.Off, r.Len, c.size)
-		}
-		raw := obj.Stream(ctx, 0, c.size)
-		in, err := Decompress(kind, raw, s.opts.MaxGrowth)
-		if err != nil {
-			cancel()
-			raw.Close()
-			return nil, err
-		}
-		c.in, c.raw, c.size = in, raw, -1
-	} else {
-		chunkBytes = int(min(int64(chunkBytes), r.Len+1))
+	switch {
+	case p.form == nil || !p.form.lines():
+		c.lazy = s.OpenStream(ctx, p, o)
+		c.in = c.lazy
+		return c
+	case p.form.enc != "":
+		lines := p
+		lines.form = &form{}
+		c.in, c.size = newRecoder(p.form.enc, &lineReader{ctx, s.OpenChunks(ctx, lines, chunkBytes, o), nil}), -1
+	default:
 		if c.off > 0 {
 			c.off--
 			c.skip = true
@@ -104,10 +100,42 @@ func (s *Set) OpenChunks(ctx context.Context, i int, r blobio.Range, chunkBytes 
 			c.in, c.skip, c.eof = io.NopCloser(bytes.NewReader(nil)), false, true
 		}
 	}
-	c.small = make([]byte, chunkBytes)
-	c.buf = c.small
-	return c, nil
+	c.room(r.Len)
+	return c
 }
+
+// room makes the buffer for what begins in n bytes.
+func (c *Chunks) room(n int64) {
+	if c.size >= 0 {
+		c.chunk = int(min(int64(c.chunk), n+1))
+	}
+	c.small = make([]byte, c.chunk)
+	c.buf = c.small
+}
+
+// lineReader gives the lines of chunks as bytes.
+type lineReader struct {
+	ctx  context.Context
+	c    *Chunks
+	rest []byte
+}
+
+func (l *lineReader) Read(p []byte) (int, error) {
+	if len(l.rest) == 0 {
+		var err error
+		if l.rest, _, err = l.c.Next(l.ctx); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, l.rest)
+	l.rest = l.rest[n:]
+	return n, nil
+}
+
+func (l *lineReader) Close() error { return l.c.Close() }
+
+// Bytewise says that offsets are those of the file. It is known once something is read.
+func (c *Chunks) Bytewise() bool { return c.size >= 0 }
 
 // Next returns whole lines, valid until the next call, and the offset in the file (decompressed)
 // of their first byte; io.EOF at the end. A line over MaxLine is a Corrupt error.
@@ -211,6 +239,16 @@ func (c *Chunks) whole(seen int) int {
 
 // next makes buf[lo:] begin with n > 0 bytes of whole lines.
 func (c *Chunks) next(ctx context.Context) (n int, err error) {
+	if c.lazy != nil {
+		if err := c.lazy.Start(); err != nil {
+			return 0, err
+		}
+		if !c.lazy.form.bytewise() {
+			c.size = -1
+		}
+		c.lazy = nil
+		c.room(c.end)
+	}
 	if c.Done(); c.long == nil {
 		c.hi = copy(c.buf, c.buf[c.lo:c.hi])
 		c.lo = 0
@@ -290,14 +328,11 @@ func (c *Chunks) Close() error {
 		return nil
 	}
 	err := c.in.Close()
-	if c.raw != nil {
-		err = errors.Join(err, c.raw.Close())
-	}
 	c.cancel()
 	if c.long != nil {
 		c.drop()
 	}
-	c.in, c.raw, c.small, c.buf, c.lo, c.hi = nil, nil, nil, nil, 0, 0
+	c.in, c.lazy, c.small, c.buf, c.lo, c.hi = nil, nil, nil, nil, 0, 0
 	c.err = fault.New(fault.Internal, "read after close")
 	return err
 }

@@ -36,13 +36,23 @@ func fileOf(t testing.TB, name string, data []byte) *Set {
 	return s
 }
 
+// open reads lines of the first file of s: of a part of it that is known to be text, or of the whole.
+func open(ctx context.Context, s *Set, r blobio.Range, chunk int) *Chunks {
+	return openCounted(ctx, s, r, chunk, nil)
+}
+
+func openCounted(ctx context.Context, s *Set, r blobio.Range, chunk int, st *driver.ScanStats) *Chunks {
+	p := Part{Range: r, encoding: utf8Name}
+	if r.Len < s.Files[0].Info.Size {
+		p.form = &form{}
+	}
+	return s.OpenChunks(ctx, p, chunk, &driver.ScanOptions{Alloc: memory.DefaultAllocator, Stats: st})
+}
+
 // readRange returns the lines of a range, having checked offsets and wholeness.
 func readRange(s *Set, r blobio.Range, chunk, maxLine int, data []byte) ([]byte, error) {
 	ctx := context.Background()
-	c, err := s.OpenChunks(ctx, 0, r, chunk, nil, memory.DefaultAllocator)
-	if err != nil {
-		return nil, err
-	}
+	c := open(ctx, s, r, chunk)
 	defer c.Close()
 	c.maxLine = maxLine
 	var out []byte
@@ -136,10 +146,7 @@ func TestChunksCompressed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not in") { // offsets are of the text, not of the file
 			t.Fatalf("%s: %v", kind, err)
 		}
-		c, err := s.OpenChunks(t.Context(), 0, whole, 0, nil, memory.DefaultAllocator)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := open(t.Context(), s, whole, 0)
 		var got []byte
 		for {
 			lines, off, err := c.Next(t.Context())
@@ -175,10 +182,7 @@ func TestChunksCompressed(t *testing.T) {
 }
 
 func drain(t *testing.T, s *Set) error {
-	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Len: s.Files[0].Info.Size}, 0, nil, memory.DefaultAllocator)
-	if err != nil {
-		return err
-	}
+	c := open(t.Context(), s, blobio.Range{Len: s.Files[0].Info.Size}, 0)
 	defer c.Close()
 	for {
 		if _, _, err := c.Next(t.Context()); err == io.EOF {
@@ -198,10 +202,7 @@ func TestChunksErrors(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: 100}, 16, nil, memory.DefaultAllocator)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(ctx, s, blobio.Range{Len: 100}, 16)
 	defer c.Close()
 	why := errors.New("why")
 	cancel(why)
@@ -217,10 +218,7 @@ func TestChunksCount(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789\n"), 100_000)
 	s := fileOf(t, "x", data)
 	var st driver.ScanStats
-	c, err := s.OpenChunks(t.Context(), 0, blobio.Range{Off: 500_000, Len: 500_000}, 0, &st, memory.DefaultAllocator)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := openCounted(t.Context(), s, blobio.Range{Off: 500_000, Len: 500_000}, 0, &st)
 	defer c.Close()
 	for {
 		if _, _, err := c.Next(t.Context()); err != nil {
@@ -327,10 +325,8 @@ func BenchmarkChunks(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		c, err := s.OpenChunks(context.Background(), 0, blobio.Range{Len: int64(len(data))}, 0, nil, memory.DefaultAllocator)
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := open(context.Background(), s, blobio.Range{Len: int64(len(data))}, 0)
+		var err error
 		for err == nil {
 			_, _, err = c.Next(context.Background())
 		}
@@ -359,11 +355,8 @@ func TestChunksContexts(t *testing.T) {
 	s := fileOf(t, "f.txt", data)
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := s.OpenChunks(ctx, 0, blobio.Range{Len: int64(len(data))}, 256, nil, memory.DefaultAllocator)
+	c := open(ctx, s, blobio.Range{Len: int64(len(data))}, 256)
 	cancel()
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer c.Close()
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,6 +1,8 @@
 package jsonio
 
 import (
+	"bytes"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
@@ -247,6 +249,34 @@ func (c *column) offset(i int) int {
 		return int(arrow.Int32Traits.CastFromBytes(c.offs.p[:c.offs.n])[i+1])
 	}
 	return int(arrow.Int64Traits.CastFromBytes(c.offs.p[:c.offs.n])[i+1])
+}
+
+// fewKeys are compared with each other; more are looked up.
+const fewKeys = 16
+
+// twice finds a text that is there more than once among rows of a column of texts, from row from on.
+func (c *column) twice(from int) (string, bool) {
+	c.settle()
+	text := func(i int) []byte { return c.vals.p[c.offset(i-1):c.offset(i)] }
+	if c.n-from <= fewKeys {
+		for i := from + 1; i < c.n; i++ {
+			for j := from; j < i; j++ {
+				if bytes.Equal(text(i), text(j)) {
+					return string(text(i)), true
+				}
+			}
+		}
+		return "", false
+	}
+	seen := make(map[string]bool, c.n-from)
+	for i := from; i < c.n; i++ {
+		if k := text(i); !seen[string(k)] {
+			seen[string(k)] = true
+		} else {
+			return string(k), true
+		}
+	}
+	return "", false
 }
 
 // null appends a null.

@@ -23,7 +23,7 @@ import (
 // zone and without zone if not; dates YYYY-MM-DD, times hh:mm:ss.fff, durations
 // numbers of their unit; binary is base64, decimals are strings, maps objects.
 // NaN and infinities, which JSON has no numbers for, are null, or strings that
-// this package reads as floats. Invalid UTF-8 becomes U+FFFD.
+// this package reads as floats. A string that is not UTF-8 is a Corrupt error.
 type EncodingOptions struct {
 	Compression string `json:"compression,omitempty" doc:"gzip, zstd or none (default)" enum:"none|gzip|zstd"`
 	Level       int    `json:"level,omitempty" doc:"of compression: 1 to 9 (gzip) or 22 (zstd)"`
@@ -83,6 +83,31 @@ func (e *encoding) Check(schema *arrow.Schema) error {
 		if !writable(f.Type) {
 			return driver.Errorf(driver.Invalid, "JSON cannot hold %s; cast or drop the column", typename.Name(f.Type)).At(driver.Place{Column: f.Name})
 		}
+		if err := checkNames(f); err != nil {
+			return driver.Wrap(err, driver.Place{Column: f.Name})
+		}
+	}
+	return nil
+}
+
+// checkNames refuses names that are no keys of JSON, here and in structs.
+func checkNames(f arrow.Field) error {
+	if !utf8.ValidString(f.Name) {
+		return driver.Errorf(driver.Invalid, "the name %q is not valid UTF-8; rename it", f.Name)
+	}
+	n, ok := f.Type.(arrow.NestedType)
+	if !ok {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, k := range n.Fields() {
+		if seen[k.Name] {
+			return driver.Errorf(driver.Invalid, "two fields of a struct are called %q; rename one", k.Name)
+		}
+		seen[k.Name] = true
+		if err := checkNames(k); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -128,7 +153,8 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, _ memory.Alloca
 		if i == 0 {
 			lead[0] = '{'
 		}
-		enc.keys = append(enc.keys, append(quote(lead, f.Name), ':'))
+		enc.names = append(enc.names, f.Name)
+		enc.keys = append(enc.keys, append(quote(enc, lead, f.Name), ':'))
 	}
 	return enc, nil
 }
@@ -136,9 +162,11 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, _ memory.Alloca
 type encoder struct {
 	z         io.WriteCloser
 	out       counter
+	names     []string
 	keys      [][]byte // {"name": or ,"name":
 	buf       []byte
 	nonFinite bool
+	notText   bool // a string of the row is not UTF-8
 }
 
 const flushBytes = 64 << 10
@@ -154,7 +182,10 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 		}
 		for i, c := range cols {
 			e.buf = append(e.buf, e.keys[i]...)
-			e.buf = c(e.buf, row)
+			if e.buf = c(e.buf, row); e.notText {
+				return driver.Errorf(driver.Corrupt, "a string is not valid UTF-8, and JSON holds nothing else; cast the column to binary").
+					At(driver.Place{Column: e.names[i]})
+			}
 		}
 		e.buf = append(e.buf, '}', '\n')
 		if len(e.buf) >= flushBytes {
@@ -254,15 +285,15 @@ func (e *encoder) values(a arrow.Array) appender {
 			if x := int64(v.LowBits()); s >= 0 && v.HighBits() == x>>63 && x != math.MinInt64 {
 				return smallDecimal(b, x, int(s))
 			}
-			return quote(b, v.ToString(s))
+			return quote(e, b, v.ToString(s))
 		}
 	case *array.Decimal256:
 		s := a.DataType().(*arrow.Decimal256Type).Scale
-		return func(b []byte, i int) []byte { return quote(b, a.Value(i).ToString(s)) }
+		return func(b []byte, i int) []byte { return quote(e, b, a.Value(i).ToString(s)) }
 	case *array.String:
-		return func(b []byte, i int) []byte { return quote(b, a.Value(i)) }
+		return func(b []byte, i int) []byte { return quote(e, b, a.Value(i)) }
 	case *array.LargeString:
-		return func(b []byte, i int) []byte { return quote(b, a.Value(i)) }
+		return func(b []byte, i int) []byte { return quote(e, b, a.Value(i)) }
 	case *array.Binary:
 		return func(b []byte, i int) []byte { return encode64(b, a.Value(i)) }
 	case *array.LargeBinary:
@@ -324,7 +355,7 @@ func (e *encoder) values(a arrow.Array) appender {
 		fs := a.DataType().(*arrow.StructType).Fields()
 		keys, vals := make([][]byte, len(fs)), make([]appender, len(fs))
 		for k, f := range fs {
-			keys[k] = append(quote(nil, f.Name), ':')
+			keys[k] = append(quote(e, nil, f.Name), ':')
 			vals[k] = e.column(a.Field(k))
 		}
 		return func(b []byte, i int) []byte {
@@ -418,8 +449,8 @@ func stamp(b []byte, t time.Time, layout string) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// quote appends s as a JSON string.
-func quote[T string | []byte](b []byte, s T) []byte {
+// quote appends s as a JSON string, or sets notText.
+func quote[T string | []byte](e *encoder, b []byte, s T) []byte {
 	b = append(b, '"')
 	from := 0
 	for i := 0; i < len(s); {
@@ -434,10 +465,8 @@ func quote[T string | []byte](b []byte, s T) []byte {
 				i += n
 				continue
 			}
-			b = append(append(b, s[from:i]...), "\uFFFD"...)
-			i++
-			from = i
-			continue
+			e.notText = true
+			return b
 		}
 		b = append(b, s[from:i]...)
 		switch c {

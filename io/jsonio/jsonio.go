@@ -3,7 +3,7 @@
 //
 // The first byte that is no white space tells a file's layout: '[' begins an
 // array, which is one split; anything else is lines, one object each, split by
-// byte ranges. Both may be compressed (.gz, .zst), and are one split then. Blank
+// byte ranges. Both may be compressed (gzip, zstd, bzip2, xz), and are one split then. Blank
 // lines are no rows. Arrays are read as they stream: memory holds one element
 // and a buffer, never the file.
 //
@@ -25,11 +25,12 @@
 //     text
 //
 // A map<string, T> takes objects of any keys. Missing fields are null. Unknown
-// fields are ignored unless Strict. Of equal keys the last counts. Invalid UTF-8
-// becomes U+FFFD. Nesting deeper than 64 is an error.
+// fields are ignored unless Strict. Nesting deeper than 64 is an error.
 //
 // A line that is not JSON, and a value that its column cannot hold (also an
-// integer out of range, or 1.5 for an int64), is a bad row. An array that is not
+// integer out of range, or 1.5 for an int64), is a bad row. So is a row with a string that is not
+// UTF-8 or has half of a surrogate pair, key or value, wanted or not, and one in which a key that
+// is read is there twice in one object. An array that is not
 // JSON is a Corrupt error, as there is no telling where the next row begins.
 package jsonio
 
@@ -38,16 +39,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/internal/typename"
-	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 	"golang.org/x/sync/errgroup"
@@ -56,6 +56,7 @@ import (
 // Options of a source.
 type Options struct {
 	fileset.Options
+	fileset.Text
 	Types      map[string]string `json:"types,omitempty" doc:"column to type, e.g. list<struct<a: double>>; others are found from a sample: the first MiB of the first file and of up to 16 others, evenly spread. Fields that come later only must be here to be read"`
 	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
 	SplitBytes int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
@@ -72,12 +73,7 @@ func Format() driver.Format {
 	}}
 }
 
-var extensions = []string{
-	".json", ".jsonl", ".ndjson",
-	".json.gz", ".jsonl.gz", ".ndjson.gz",
-	".json.zst", ".jsonl.zst", ".ndjson.zst",
-	".json.zstd", ".jsonl.zstd", ".ndjson.zstd",
-}
+var extensions = fileset.Compressed(".json", ".jsonl", ".ndjson")
 
 // New describes files. No I/O; what is wrong with the options is an error of Resolve.
 func New(o Options) driver.Source { return &source{o: o} }
@@ -98,6 +94,9 @@ func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver
 			return nil, driver.Wrap(err, driver.Place{Column: n})
 		}
 		types[n] = t
+	}
+	if err := s.o.Check(); err != nil {
+		return nil, err
 	}
 	if s.o.SplitBytes < 0 {
 		return nil, driver.Errorf(driver.Invalid, "split_bytes is %d", s.o.SplitBytes)
@@ -126,8 +125,7 @@ type table struct {
 
 // place of a split.
 type place struct {
-	file  int
-	r     blobio.Range
+	fileset.Part
 	array bool
 }
 
@@ -170,7 +168,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		}
 		all.merge(&heads[i].seen)
 	}
-	if !all.objects && bad != nil {
+	if !all.objects && bad != nil && len(t.types) == 0 {
 		return bad
 	}
 	var err error
@@ -178,19 +176,16 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		return err
 	}
 	schemas := make([]*arrow.Schema, n)
-	for i, f := range t.set.Files {
+	for i := range schemas {
 		schemas[i] = t.rows
-		rs := []blobio.Range{{Len: f.Info.Size}}
-		if !heads[i].array && fileset.Compression(f.Info.Key) == "" {
-			rs = fileset.Ranges(f.Info.Size, t.o.SplitBytes)
-		}
-		if err := t.set.CheckRows(i, len(rs)); err != nil {
-			return err
-		}
-		for k, r := range rs {
-			t.at = append(t.at, place{i, r, heads[i].array})
-			t.splits = append(t.splits, driver.Split{ID: fmt.Sprintf("%s#%d", f.Rel, k), File: f.Path, Index: int64(k), Rows: -1, Bytes: r.Len})
-		}
+	}
+	splits, parts, err := t.set.Parts(ctx, t.o.Text, t.o.SplitBytes, func(i int) bool { return heads[i].array })
+	if err != nil {
+		return err
+	}
+	t.splits = splits
+	for _, p := range parts {
+		t.at = append(t.at, place{p, heads[p.File].array})
 	}
 	t.schema, err = t.set.Schema(schemas)
 	return err
@@ -213,18 +208,8 @@ var bom = []byte("\xEF\xBB\xBF")
 // head reads the beginning of file i: until its layout is known, or whole rows of
 // the first MiB, at least one.
 func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks) (h head, err error) {
-	obj := t.set.Object(i, nil)
-	raw := obj.Stream(ctx, 0, obj.Size())
-	defer raw.Close()
-	in := io.Reader(raw)
-	if kind := fileset.Compression(t.set.Files[i].Info.Key); kind != "" {
-		d, err := fileset.Decompress(kind, raw, t.o.MaxGrowth)
-		if err != nil {
-			return h, err
-		}
-		defer d.Close()
-		in = d
-	}
+	in := t.set.OpenStream(ctx, t.set.Begin(i, t.o.Text, math.MaxInt64), &driver.ScanOptions{})
+	defer in.Close()
 	size := layoutBytes
 	if rows {
 		size = sampleBytes
@@ -281,10 +266,11 @@ func (h *head) split(b []byte, whole bool) (rows [][]byte) {
 				return err
 			}
 			from := x.i
-			if err := x.skip(0); err != nil {
+			if err := x.check(0); err != nil && x.wrong == nil {
 				return err
-			}
-			if c == '{' {
+			} else if err != nil {
+				bad(err)
+			} else if c == '{' {
 				rows = append(rows, b[from:x.i])
 			}
 			return nil
@@ -308,7 +294,7 @@ func (h *head) split(b []byte, whole bool) (rows [][]byte) {
 			continue
 		}
 		from := x.i
-		if err := x.skip(0); err != nil {
+		if err := x.check(0); err != nil {
 			bad(err)
 		} else if x.b[from] == '{' {
 			rows = append(rows, x.b[from:x.i])
@@ -336,16 +322,17 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		Strict     bool
 		SplitBytes int64
 		Columns    []string `json:",omitempty"`
-	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns})
+		Encoding   string   `json:",omitempty"`
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns, t.o.Encoding})
 	if err != nil {
 		return "", fault.New(fault.Internal, "%w", err)
 	}
 	return t.set.Fingerprint(ctx, "json", config, t.set.EdgeHash)
 }
 
-// Offsets implements driver.Offsetter: lines that are not compressed.
+// Offsets implements driver.Offsetter: lines that are neither compressed nor of another encoding.
 func (t *table) Offsets(i int) bool {
-	return !t.at[i].array && fileset.Compression(t.set.Files[t.at[i].file].Info.Key) == ""
+	return !t.at[i].array && t.set.Bytewise(t.at[i].Part)
 }
 
 // Size implements driver.Sizer: text is read whole, whatever the columns.

@@ -318,7 +318,8 @@ func TestValues(t *testing.T) {
 		{"double", `"x"`, "are numbers in quotes"},
 		{"float", "1e39", "beyond the range"},
 		{"bool", "1", "a number where bool is needed"},
-		{"string", `"\u00e9\ud83d\ude42\ud83d\n"`, `"é🙂�\n"`},
+		{"string", `"\u00e9\ud83d\ude42\n"`, `"é🙂\n"`},
+		{"map<string, int>", `{"a": 1, "\u0061": 2}`, `the key "a" is there twice`},
 		{"binary", `"aGk="`, `"aGk="`},
 		{"binary", `"aGk"`, "is no binary"},
 		{"fixed_size_binary(2)", `"aGk="`, `"aGk="`},
@@ -346,7 +347,8 @@ func TestValues(t *testing.T) {
 		{"fixed_size_list<bool>(2)", "[true, false]", "[true,false]"},
 		{"fixed_size_list<bool>(2)", "[true]", "a list of 1 where 2"},
 		{"map<string, list<int>>", `{"a": [1], "b": []}`, `{"a":[1],"b":[]}`},
-		{"struct<a: int, b: string>", `{"b": "x", "c": 1, "b": "y"}`, `{"a":null,"b":"y"}`},
+		{"struct<a: int, b: string>", `{"b": "x", "c": 1, "c": 2}`, `{"a":null,"b":"x"}`},
+		{"struct<a: int, b: string>", `{"b": "x", "c": 1, "b": "y"}`, `the key "b" is there twice`},
 		{"struct<a: int>", `[]`, "an array where"},
 	} {
 		o := paths(save(t, "x.jsonl", []byte(`{"v": `+c.in+"}\n")))

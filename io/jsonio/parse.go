@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/big"
 	"strconv"
-	"unicode/utf8"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -36,7 +35,7 @@ type parser struct {
 // position behind the row.
 func (p *parser) row() error {
 	n, begin, bytes := p.root.n, p.i, p.root.s.bytes
-	p.bad = nil
+	p.bad, p.wrong = nil, nil
 	c, err := p.space()
 	if err == nil {
 		if c == '{' {
@@ -45,8 +44,11 @@ func (p *parser) row() error {
 			p.reject(p.root, "a row is an object, not %s", kindName(c))
 		}
 	}
-	if err == nil && p.bad == nil {
-		return nil
+	if err == nil {
+		p.judge(p.root)
+		if p.bad == nil {
+			return nil
+		}
 	}
 	p.root.truncate(n)
 	p.root.s.bytes = bytes
@@ -61,6 +63,13 @@ func (p *parser) row() error {
 func (p *parser) reject(c *column, format string, args ...any) {
 	if p.bad == nil {
 		p.bad = driver.Errorf(driver.RowError, format, args...).At(driver.Place{Column: c.path})
+	}
+}
+
+// judge rejects the row if a string in or before the value of c is no text.
+func (p *parser) judge(c *column) {
+	if p.wrong != nil {
+		p.reject(c, "%w", p.wrong)
 	}
 }
 
@@ -96,9 +105,12 @@ func (p *parser) object(c *column, depth int) error {
 		}
 		next = i + 1
 		if c.kids[i].n > at {
-			c.kids[i].truncate(at) // the last of equal keys counts
+			p.reject(c.kids[i], "the key %q is there twice in one object", key)
+			return p.skip(depth + 1)
 		}
-		return p.value(c.kids[i], depth+1)
+		err := p.value(c.kids[i], depth+1)
+		p.judge(c.kids[i])
+		return err
 	})
 	if err != nil {
 		return err
@@ -170,11 +182,7 @@ func (p *parser) value(c *column, depth int) error {
 			if err := p.skip(depth); err != nil {
 				return err
 			}
-			s := p.b[begin:p.i]
-			if !utf8.Valid(s) {
-				s = p.repair(s)
-			}
-			p.variable(c, s)
+			p.variable(c, p.b[begin:p.i])
 			return nil
 		}
 	case kBinary, kFixed, kDate, kTime, kTimestamp:
@@ -232,14 +240,19 @@ func (p *parser) list(c *column, depth int) error {
 }
 
 func (p *parser) mapping(c *column, depth int) error {
+	keys := c.kids[0]
+	from := keys.n
 	err := p.each(depth, '{', func(key []byte) error {
-		p.variable(c.kids[0], key)
+		p.variable(keys, key)
 		return p.value(c.kids[1], depth+1)
 	})
 	if err != nil {
 		return err
 	}
-	c.end(c.kids[0].n)
+	if key, twice := keys.twice(from); twice {
+		p.reject(c, "the key %q is there twice in one object", key)
+	}
+	c.end(keys.n)
 	c.added()
 	return nil
 }

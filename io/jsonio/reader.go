@@ -32,7 +32,7 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 		r.left = r.o.Limit
 	}
 	var err error
-	if r.ad, err = t.set.Adapter(at.file, t.schema, t.rows, r.o.Columns, r.o.Predicate, 0); err != nil {
+	if r.ad, err = t.set.Adapter(at.File, t.schema, t.rows, r.o.Columns, r.o.Predicate, 0); err != nil {
 		return nil, r.place(err)
 	}
 	if r.ad.Never {
@@ -44,9 +44,9 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 		r.end(err)
 		return nil, r.place(err)
 	}
-	r.schema, r.growth = schema, t.set.TextGrowth(fileset.Part{File: at.file, Range: at.r})
+	r.schema, r.growth = schema, t.set.TextGrowth(at.Part)
 	if r.p, err = t.parser(&r.sink, idx); err == nil {
-		r.in, err = t.rowsOf(ctx, at, r.p, &r.o)
+		r.in = t.rowsOf(ctx, at, r.p, &r.o)
 		r.lines, _ = r.in.(*lines)
 	}
 	if err != nil {
@@ -93,26 +93,20 @@ type rows interface {
 
 var errAlone = errors.New("the next row is long")
 
-func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanOptions) (rows, error) {
+func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanOptions) rows {
 	if !at.array {
-		c, err := t.set.OpenChunks(ctx, at.file, at.r, 0, o.Stats, o.Alloc)
-		return &lines{p: p, c: c, first: at.r.Off == 0, begin: at.r.Off, least: at.r.Off + o.FromByte}, err
+		begin := at.Range.Off
+		return &lines{p: p, c: t.set.OpenChunks(ctx, at.Part, 0, o), first: begin == 0, begin: begin, least: begin + o.FromByte}
 	}
-	obj := t.set.Object(at.file, o.Stats)
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	a := &elements{p: p, raw: obj.Stream(sctx, 0, obj.Size()), cancel: cancel, alloc: o.Alloc, small: make([]byte, min(longBytes, obj.Size()+1))}
-	a.in = a.raw
-	p.text.more = true
-	if kind := fileset.Compression(t.set.Files[at.file].Info.Key); kind != "" {
-		d, err := fileset.Decompress(kind, a.raw, t.o.MaxGrowth)
-		if err != nil {
-			a.close()
-			return nil, err
-		}
-		a.in, a.small = d, make([]byte, longBytes)
+	size := int64(longBytes)
+	if t.set.Bytewise(at.Part) {
+		size = min(size, at.Range.Len+1)
 	}
+	a := &elements{p: p, in: t.set.OpenStream(sctx, at.Part, o), cancel: cancel, alloc: o.Alloc, small: make([]byte, size)}
+	p.text.more = true
 	a.buf = a.small
-	return a, nil
+	return a
 }
 
 // reader makes batches of rows.
@@ -398,8 +392,7 @@ func (l *lines) offset() int64 { return l.off - l.begin + int64(l.last) }
 // elements are the rows of a JSON array.
 type elements struct {
 	p      *parser
-	raw    io.ReadCloser
-	in     io.Reader // raw, or the decompressor, an io.ReadCloser
+	in     io.ReadCloser
 	cancel context.CancelFunc
 	alloc  memory.Allocator
 	small  []byte         // Go memory
@@ -563,11 +556,7 @@ func (a *elements) unread() { a.p.i, a.state = a.last, a.before }
 func (a *elements) used()   {}
 
 func (a *elements) close() error {
-	var err error
-	if d, ok := a.in.(io.Closer); ok && a.in != io.Reader(a.raw) {
-		err = d.Close()
-	}
-	err = errors.Join(err, a.raw.Close())
+	err := a.in.Close()
 	a.cancel()
 	if a.long != nil {
 		a.long.Release()

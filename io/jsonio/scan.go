@@ -24,13 +24,26 @@ type syntaxError struct {
 func (e *syntaxError) Error() string { return e.msg }
 
 // text walks over JSON text. It accepts exactly what RFC 8259 does, nested up to
-// maxDepth; invalid UTF-8 becomes U+FFFD.
+// maxDepth. Strings that are no text are walked over like others, and noted in wrong.
 type text struct {
-	b    []byte
-	i    int
-	more bool   // b is not the end of the text
-	ours bool   // b may be changed: it is read once
-	buf  []byte // of unescaped strings
+	b     []byte
+	i     int
+	more  bool   // b is not the end of the text
+	ours  bool   // b may be changed: it is read once
+	buf   []byte // of unescaped strings
+	wrong error  // the first string, key or value, that is not UTF-8 or has half a surrogate pair
+}
+
+var (
+	errNotUTF8 = errors.New("a string is not valid UTF-8; set encoding of the source if the file has another (latin-1, cp1252, utf-16), or utf-8-lossy to replace such bytes")
+	errHalf    = errors.New("a string has half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+)
+
+// note keeps the first error of a string.
+func (t *text) note(err error) {
+	if t.wrong == nil {
+		t.wrong = err
+	}
 }
 
 func (t *text) fail(format string, args ...any) error {
@@ -138,7 +151,7 @@ func (t *text) pass() error {
 }
 
 // long is str of the string that begins behind its quote, whose bytes before i need no care; buf is where it is unescaped, which takes
-// no more bytes. Unless keep there is no value.
+// no more bytes. Unless keep the value is not unescaped.
 func (t *text) long(begin, i int, buf []byte, keep bool) (s, _ []byte, err error) {
 	from, utf := begin, false
 	for {
@@ -149,16 +162,16 @@ func (t *text) long(begin, i int, buf []byte, keep bool) (s, _ []byte, err error
 		switch c := t.b[i]; {
 		case c == '"':
 			t.i = i + 1
-			if !keep {
-				return nil, buf, nil
-			}
 			s := t.b[from:i]
-			if from != begin {
+			switch {
+			case !keep:
+				s = t.b[begin:i]
+			case from != begin:
 				buf = append(buf, s...)
 				s = buf
 			}
 			if utf && !utf8.Valid(s) {
-				s = t.repair(s)
+				t.note(errNotUTF8)
 			}
 			return s, buf, nil
 		case c == '\\':
@@ -179,17 +192,6 @@ func (t *text) long(begin, i int, buf []byte, keep bool) (s, _ []byte, err error
 			return nil, buf, t.fail("the control character %#x in a string; write it as an escape", c)
 		}
 	}
-}
-
-// repair replaces invalid UTF-8.
-func (t *text) repair(s []byte) []byte {
-	out := make([]byte, 0, len(s)+16)
-	for len(s) > 0 {
-		r, n := utf8.DecodeRune(s)
-		out = utf8.AppendRune(out, r)
-		s = s[n:]
-	}
-	return out
 }
 
 // escape appends what the escape at i stands for and returns the index behind it.
@@ -217,7 +219,7 @@ func (t *text) escape(buf []byte, i int) ([]byte, int, error) {
 		}
 		i += 6
 		if utf16.IsSurrogate(r) {
-			// A pair is one character; half of one is U+FFFD. Whether a pair follows must
+			// A pair is one character; half of one is none. Whether a pair follows must
 			// be known, so more text is awaited.
 			if t.more && len(t.b)-i < 6 {
 				return buf, i, errMore
@@ -231,7 +233,8 @@ func (t *text) escape(buf []byte, i int) ([]byte, int, error) {
 					return utf8.AppendRune(buf, p), i + 6, nil
 				}
 			}
-			r = utf8.RuneError
+			t.note(errHalf)
+			return buf, i, nil
 		}
 		return utf8.AppendRune(buf, r), i, nil
 	default:
@@ -365,6 +368,42 @@ func (t *text) skip(depth int) error {
 	}
 	_, err = t.num()
 	return err
+}
+
+// check is skip of a row of the sample: a string that is no text, or a key that is twice in one object, is an error too.
+func (t *text) check(depth int) error {
+	begin := t.i
+	t.wrong = nil
+	if err := t.checked(depth); err != nil {
+		return err
+	}
+	if t.wrong != nil {
+		return &syntaxError{begin, t.wrong.Error()}
+	}
+	return nil
+}
+
+func (t *text) checked(depth int) error {
+	c, err := t.space()
+	if err != nil {
+		return err
+	}
+	if c != '{' && c != '[' {
+		return t.skip(depth)
+	}
+	var keys map[string]bool
+	return t.each(depth, c, func(key []byte) error {
+		if c == '{' {
+			if keys[string(key)] {
+				t.note(fmt.Errorf("the key %q is there twice in one object", key))
+			}
+			if keys == nil {
+				keys = map[string]bool{}
+			}
+			keys[string(key)] = true
+		}
+		return t.checked(depth + 1)
+	})
 }
 
 // each consumes the object or array that open begins, calling value in front of

@@ -2,10 +2,12 @@ package textio
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -30,7 +32,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{split: t.splits[i], begin: p.Range.Off, o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
+	r := &reader{encoding: strings.ToUpper(cmp.Or(t.o.Encoding, "utf-8")), split: t.splits[i], begin: p.Range.Off, o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
 	if r.lines {
 		r.extra += 4
 	}
@@ -41,31 +43,32 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 		r.left = so.Limit
 	}
 	r.growth = t.set.TextGrowth(p)
-	r.chunks, err = t.set.OpenChunks(ctx, p.File, p.Range, 0, so.Stats, so.Alloc)
-	return r, err
+	r.chunks = t.set.OpenChunks(ctx, p, 0, &so)
+	return r, nil
 }
 
 // reader is one pass over a split. A batch is a run of good lines of one chunk.
 type reader struct {
-	split  driver.Split
-	begin  int64 // of the split in the file
-	o      driver.ScanOptions
-	keep   bool
-	ad     *fileset.Adapter
-	lines  bool  // the column of lines is wanted
-	extra  int64 // bytes of memory per row beyond the text
-	chunks *fileset.Chunks
-	growth *fileset.Growth
-	chunk  []byte // whole lines
-	off    int64  // of chunk in the file
-	line   int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
-	count  int    // offset in chunk
-	data   []byte // lines that are left of the chunk
-	valid  bool   // data is UTF-8
-	row    int64  // split position of the next line
-	left   int64  // rows that the limit still allows; -1: no limit
-	ends   []int  // scratch: for each row of a batch, where its line begins and ends in data
-	err    error
+	encoding string // for messages
+	split    driver.Split
+	begin    int64 // of the split in the file
+	o        driver.ScanOptions
+	keep     bool
+	ad       *fileset.Adapter
+	lines    bool  // the column of lines is wanted
+	extra    int64 // bytes of memory per row beyond the text
+	chunks   *fileset.Chunks
+	growth   *fileset.Growth
+	chunk    []byte // whole lines
+	off      int64  // of chunk in the file
+	line     int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
+	count    int    // offset in chunk
+	data     []byte // lines that are left of the chunk
+	valid    bool   // data is UTF-8
+	row      int64  // split position of the next line
+	left     int64  // rows that the limit still allows; -1: no limit
+	ends     []int  // scratch: for each row of a batch, where its line begins and ends in data
+	err      error
 }
 
 func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
@@ -213,7 +216,7 @@ func (r *reader) bad(pos int, line []byte) {
 	if r.countTo(len(r.chunk) - len(r.data) + pos); r.line > 0 {
 		what = fmt.Sprintf("line %d of the file", r.line)
 	}
-	var err error = fault.New(fault.RowError, "%s is not valid UTF-8; convert the file, or read it as binary: %s", what, show).
+	var err error = fault.New(fault.RowError, "%s is not valid %s; set encoding of the source if the file has another (latin-1, cp1252, utf-16, utf-8-lossy), or read it as binary: %s", what, r.encoding, show).
 		At(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(r.row), Column: Column})
 	if r.o.OnBadRow != nil {
 		err = r.o.OnBadRow(err)

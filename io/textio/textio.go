@@ -1,8 +1,8 @@
 // Package textio reads text files: one row per line, in a column "text" without
-// the line's end (\n or \r\n). Files may be compressed with gzip or zstd.
+// the line's end (\n or \r\n). Files may be compressed with gzip, zstd, bzip2 or xz, whatever their names say.
 //
 // Files are split by byte range; a line belongs to the range that holds its first
-// byte. A line that is not valid UTF-8 is a bad row. A byte order mark at the begin of a file is no
+// byte. A line that is no text in the encoding of Options is a bad row. A byte order mark at the begin of a file is no
 // part of its first line.
 package textio
 
@@ -20,6 +20,7 @@ import (
 // Options of a text source.
 type Options struct {
 	fileset.Options
+	fileset.Text
 	KeepEmpty  bool  `json:"keep_empty,omitempty" doc:"empty lines are rows, too; default: they are skipped"`
 	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
@@ -47,7 +48,7 @@ func (source) Kind() string                       { return "text" }
 func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
 
 var (
-	extensions = []string{".txt", ".text", ".log", ".md", ".txt.gz", ".text.gz", ".log.gz", ".txt.zst", ".text.zst", ".log.zst"}
+	extensions = fileset.Compressed(".txt", ".text", ".log", ".md")
 	schema     = arrow.NewSchema([]arrow.Field{{Name: Column, Type: arrow.BinaryTypes.String}}, nil)
 )
 
@@ -63,6 +64,9 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 	if s.o.SplitBytes < 0 {
 		return nil, fault.New(fault.Invalid, "split_bytes must not be negative")
 	}
+	if err := s.o.Check(); err != nil {
+		return nil, err
+	}
 	set, err := fileset.List(ctx, &s.o.Options, extensions, ro)
 	if err != nil {
 		return nil, err
@@ -73,7 +77,7 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 		all[i] = schema
 	}
 	if t.schema, err = set.Schema(all); err == nil {
-		t.splits, t.parts, err = set.Parts(s.o.SplitBytes, false)
+		t.splits, t.parts, err = set.Parts(ctx, s.o.Text, s.o.SplitBytes, func(int) bool { return false })
 	}
 	if err != nil {
 		set.Close()
@@ -94,10 +98,8 @@ func (t *table) TakeRead() int64 { return t.set.TakeRead() }
 // Remote implements driver.Remote.
 func (t *table) Remote() bool { return t.set.Remote() }
 
-// Offsets implements driver.Offsetter: all but compressed files.
-func (t *table) Offsets(i int) bool {
-	return fileset.Compression(t.set.Files[t.parts[i].File].Info.Key) == ""
-}
+// Offsets implements driver.Offsetter: all but compressed files and those of another encoding.
+func (t *table) Offsets(i int) bool { return t.set.Bytewise(t.parts[i]) }
 
 // Size takes lines to be 60 bytes long, and compressed files to hold four times
 // their size.
@@ -108,7 +110,7 @@ func (t *table) Size(i int, columns []string) (fetch, decoded int64) {
 		return fetch, 0
 	}
 	text := fetch
-	if fileset.Compression(t.splits[i].File) != "" {
+	if t.set.Packed(t.parts[i]) {
 		text *= 4
 	}
 	rows := text/60 + 1
