@@ -128,7 +128,7 @@ func guess(cmd *cobra.Command, paths []string) (string, error) {
 		}
 		text := "" // a README beside the data, unless there is nothing else
 		for _, file := range set.Files {
-			f := formatOf(file.Rel)
+			f := formatOf(file.Info.Key)
 			if f == "text" {
 				text = file.Path
 			} else if err = is(f, file.Path); err != nil {

@@ -61,7 +61,7 @@ type ResolveOptions struct {
 type Table interface {
 	// Schema of every batch, before projection.
 	Schema() *arrow.Schema
-	// Splits in canonical order: by path, then position. The list and every
+	// Splits in canonical order: by file, then position. The list and every
 	// Split depend on the data alone, not on options of the scan. The caller
 	// must not modify it.
 	Splits() []Split

@@ -28,9 +28,10 @@ import (
 // Options are common to all file formats.
 type Options struct {
 	// Paths are files, folders (read recursively) and globs (with **), local or
-	// bucket URLs. Together they are read in byte order of path, each file once.
+	// bucket URLs, read in this order; what one of them gives is read in byte order of path. What
+	// two of them give is read twice.
 	// A glob gives files only, not what is below folders that it matches.
-	Paths []string `json:"paths" doc:"files, folders (read recursively) and globs (with **), local or bucket URLs" required:"true"`
+	Paths []string `json:"paths" doc:"files, folders (read recursively) and globs (with **), local or bucket URLs; read in this order, the files of each in byte order of path. A file that two of them give is read twice" required:"true"`
 	// Extensions of the files that folders and globs give, case ignored; nil means
 	// the format's, [""] any. A file named outright is always read, and so are the
 	// files of a glob that ends in an extension of its own ("x/*.dat").
@@ -68,8 +69,9 @@ type Options struct {
 // File is one listed file.
 type File struct {
 	Path string // as a user would write it
-	// Rel is the path below the folder that all the user's paths have in common:
-	// unique in the set, the same on any machine, the identity of the data.
+	// Rel is the path below the folder that all the user's paths have in common, with a number at
+	// its end where the file is not there for the first time: unique in the set, the same on any
+	// machine, the identity of the data.
 	Rel  string
 	Info blobio.Info
 
@@ -77,7 +79,8 @@ type File struct {
 	parts  []value // per Set.parts
 }
 
-// Set is a listed set of files, in canonical order (byte order of Path).
+// Set is a listed set of files, in canonical order: that of Options.Paths, and below each of them
+// byte order of Path.
 // Immutable after List and safe for concurrent use.
 type Set struct {
 	Files []File

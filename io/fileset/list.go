@@ -66,7 +66,9 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 			opened[url] = b
 			s.buckets = append(s.buckets, b)
 		}
-		roots = append(roots, newRoot(p, url, key, b))
+		r := newRoot(p, url, key, b)
+		r.at = len(roots)
+		roots = append(roots, r)
 	}
 	found, err := l.run(ctx, roots)
 	if err != nil {
@@ -93,6 +95,7 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 
 // root is one of the user's paths.
 type root struct {
+	at      int    // which of them
 	path    string // as written
 	url     string
 	key     string // as Split gave it
@@ -199,8 +202,8 @@ func (r *root) elems(key string) []string {
 	return strings.Split(d, "/")
 }
 
-// assemble makes s.Files of what was found: deduplicated, sorted, with typed
-// partitions, without those that the predicate excludes.
+// assemble makes s.Files of what was found: in the order of the user's paths, the files of each
+// sorted, with typed partitions, without those that the predicate excludes.
 func (s *Set) assemble(l *lister, all []found) error {
 	type place struct{ group, name string } // one file, however it was named
 	where := func(f *found) place {
@@ -219,16 +222,10 @@ func (s *Set) assemble(l *lister, all []found) error {
 		root *root
 		raw  map[string]string
 	}
-	seen := map[place]bool{}
-	var es []entry
+	es := make([]entry, 0, len(all))
 	for i := range all {
 		f := &all[i]
-		p := where(f)
-		if seen[p] {
-			continue
-		}
-		seen[p] = true
-		e := entry{File: File{Path: f.root.bucket.Path(f.info.Key), Info: f.info, bucket: f.root.bucket}, place: p, root: f.root}
+		e := entry{File: File{Path: f.root.bucket.Path(f.info.Key), Info: f.info, bucket: f.root.bucket}, place: where(f), root: f.root}
 		if s.opts.Partitions != "none" {
 			for _, el := range f.root.elems(f.info.Key) {
 				k, v, null, ok := hivePart(el)
@@ -250,7 +247,7 @@ func (s *Set) assemble(l *lister, all []found) error {
 		es = append(es, e)
 	}
 	slices.SortFunc(es, func(a, b entry) int {
-		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.group, b.group), strings.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.root.at, b.root.at), strings.Compare(a.Info.Key, b.Info.Key))
 	})
 
 	// Partition columns in order of first appearance.
@@ -303,12 +300,18 @@ func (s *Set) assemble(l *lister, all []found) error {
 	}
 
 	s.Files = make([]File, 0, len(es))
+	again := map[string]int{} // by Rel: how many files have it, or had to take another
 	for _, e := range es {
 		f := e.File
 		f.Rel = e.name[len(common[e.group]):]
 		if len(keys) > 1 {
 			f.Rel = fmt.Sprintf("%d/%s", groups[e.group], f.Rel)
 		}
+		for rel := f.Rel; again[f.Rel] > 0; {
+			again[rel]++
+			f.Rel = fmt.Sprintf("%s (%d)", rel, again[rel])
+		}
+		again[f.Rel]++
 		f.parts = make([]value, len(s.parts))
 		for k, v := range e.raw {
 			if v == hiveNull {

@@ -67,8 +67,8 @@ func TestList(t *testing.T) {
 		{"slash", Options{Paths: []string{"b/"}}, "a.CSV c/deep.csv z.csv"},
 		{"hidden", Options{Paths: []string{"."}, Hidden: true}, ".h.csv [x].csv _h/x.csv a.csv b.csv b/_tmp.csv b/a.CSV b/c/deep.csv b/z.csv d-1/x.csv e/f.csv.gz"},
 		{"file", Options{Paths: []string{"b/z.csv"}}, "z.csv"},
-		{"files", Options{Paths: []string{"b/z.csv", "a.csv", "b/z.csv", "b/c/../z.csv"}}, "a.csv b/z.csv"},
-		{"outright", Options{Paths: []string{"c.txt", "_h"}}, "_h/x.csv c.txt"},
+		{"files", Options{Paths: []string{"b/z.csv", "a.csv", "b/z.csv", "b/c/../z.csv"}}, "b/z.csv a.csv b/z.csv (2) b/z.csv (3)"},
+		{"outright", Options{Paths: []string{"c.txt", "_h"}}, "c.txt _h/x.csv"},
 		{"star", Options{Paths: []string{"*.csv"}}, "[x].csv a.csv b.csv"},
 		{"starstar", Options{Paths: []string{"**/*.csv"}}, "[x].csv a.csv b.csv b/c/deep.csv b/z.csv d-1/x.csv"},
 		{"inner", Options{Paths: []string{"b/**/deep.*"}}, "c/deep.csv"},
@@ -79,7 +79,8 @@ func TestList(t *testing.T) {
 		{"extensions", Options{Paths: []string{"."}, Extensions: []string{"txt"}}, "c.txt"},
 		{"any", Options{Paths: []string{"*"}, Extensions: []string{""}}, "[x].csv a.csv b.csv c.txt"},
 		{"not a glob", Options{Paths: []string{"[x].csv"}}, "[x].csv"},
-		{"overlap", Options{Paths: []string{"b", "b/c", "b/*.csv"}}, "a.CSV c/deep.csv z.csv"},
+		{"overlap", Options{Paths: []string{"b", "b/c", "b/*.csv"}}, "a.CSV c/deep.csv z.csv c/deep.csv (2) z.csv (2)"},
+		{"order of entries", Options{Paths: []string{"e/*", "d-1", "b/[a-z].*", "a.csv"}}, "e/f.csv.gz d-1/x.csv b/a.CSV b/z.csv a.csv"},
 	} {
 		for _, abs := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/abs=%v", c.name, abs), func(t *testing.T) {
@@ -193,7 +194,7 @@ func TestHive(t *testing.T) {
 		{"absolute", Options{Paths: []string{dir + "/y=2020/m=01/a"}}, nil, "y int64; m int64; a: 2020 1; "},
 		{"none", Options{Paths: []string{"y=2020"}, Partitions: "none"}, nil, "m=01/a:; m=12/a:; "},
 		{"typed", Options{Paths: []string{"y=2020"}, PartitionTypes: map[string]string{"m": "string"}}, nil, "y int64; m string; m=01/a: 2020 01; m=12/a: 2020 12; "},
-		{"missing is null", Options{Paths: []string{"y=2020/m=12/a", "d=1969-12-31/s=7/a"}}, nil, "d date; s int64; y int64; m int64; d=1969-12-31/s=7/a: -1 7 <nil> <nil>; y=2020/m=12/a: <nil> <nil> 2020 12; "},
+		{"missing is null", Options{Paths: []string{"y=2020/m=12/a", "d=1969-12-31/s=7/a"}}, nil, "y int64; m int64; d date; s int64; y=2020/m=12/a: 2020 12 <nil> <nil>; d=1969-12-31/s=7/a: <nil> <nil> -1 7; "},
 		{"predicate", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "y", Op: driver.Gt, Values: []any{int64(2020)}}, {Column: "zz", Op: driver.Eq, Values: []any{int64(1)}}},
 			"y int64; m int64; y=2021/m=02/b: 2021 2; y=2021/m=__HIVE_DEFAULT_PARTITION__/a: 2021 <nil>; "},
 		{"predicate in", Options{Paths: []string{"y=*/**"}}, driver.Predicate{{Column: "m", Op: driver.In, Values: []any{int64(12), int64(2)}}},
@@ -415,7 +416,7 @@ func TestListBucket(t *testing.T) {
 	}
 	// Two places: the same names stay apart.
 	s, err := list(t, &Options{Paths: []string{url + "/d", tree(t, "y=1/a.csv")}}, []string{".csv"}, nil)
-	if err != nil || rels(s) != "0/y=1/a.csv 1/y=1/a.csv 1/y=2/a.csv" {
+	if err != nil || rels(s) != "1/y=1/a.csv 1/y=2/a.csv 0/y=1/a.csv" {
 		t.Errorf("%v %v", s, err)
 	}
 }
