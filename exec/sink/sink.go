@@ -144,7 +144,11 @@ func New(o Options) (*Files, error) {
 	}
 	for _, path := range []string{o.Path, o.DeadLetter} {
 		if path != "" {
-			if err := errors.Join(blobio.Check(path), checkName(path)); err != nil {
+			err := blobio.Check(path)
+			if err == nil {
+				err = checkName(path)
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
