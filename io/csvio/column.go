@@ -3,7 +3,6 @@ package csvio
 import (
 	"bytes"
 	"encoding/base64"
-	"math/bits"
 	"unicode/utf8"
 	"unsafe"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/fileset"
 )
@@ -55,19 +55,8 @@ type segment struct {
 	buf    []byte          // scratch
 }
 
-// value returns the text of a field of a column that is not text; null if there is none.
-func (s *segment) value(f field) []byte {
-	b := f.of(s.data)
-	if s.nullWord(b, f, false) {
-		return nil
-	}
-	if c, d := b[0], b[len(b)-1]; c <= ' ' || d <= ' ' {
-		if b = bytes.TrimSpace(b); len(b) == 0 || s.nullWord(b, f, false) {
-			return nil
-		}
-	}
-	return b
-}
+// value returns the text of a field of a column that is not text; nil if it is null.
+func (s *segment) value(f field) []byte { return s.rules.value(f.of(s.data), f) }
 
 // start is where the first field of a row that is there begins in data.
 func (s *segment) start(row int) int {
@@ -79,9 +68,14 @@ func (s *segment) start(row int) int {
 	return 0 // unreachable: what is missing does not fail
 }
 
-func (s *segment) fail(row int, col arrow.Field, b []byte) {
+// fail notes that b is no value of the column; why may be nil.
+func (s *segment) fail(row int, col arrow.Field, b []byte, why error) {
 	s.nulls = append(s.nulls, int32(row))
-	e := fault.New(fault.RowError, "%s is no %s; give the column another type with types", show(b), typename.Name(col.Type))
+	hint := "give the column another type with types"
+	if why != nil {
+		hint = why.Error() + ", or " + hint
+	}
+	e := fault.New(fault.RowError, "%s is no %s; %s", show(b), typename.Name(col.Type), hint)
 	e.Column = col.Name
 	s.bad = append(s.bad, badRow{row, s.start(row), e})
 }
@@ -114,8 +108,8 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = parseFloat(b, 64); !ok {
-				s.fail(r, col, b)
+			} else if v, ok = textvalue.Float(b, 64); !ok {
+				s.fail(r, col, b, nil)
 			}
 			out[r] = v
 		}
@@ -127,20 +121,24 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = parseFloat(b, 32); !ok {
-				s.fail(r, col, b)
+			} else if v, ok = textvalue.Float(b, 32); !ok {
+				s.fail(r, col, b, nil)
 			}
 			out[r] = float32(v)
 		}
 		return s.done(col, buf)
 	case *arrow.Date32Type:
-		return parsed[int32](s, c, col, parseDate)
+		return parsed[int32](s, c, col, textvalue.Date)
 	case *arrow.TimestampType:
-		return s.timestamps(c, col, t)
+		stamps, err := textvalue.NewStamps(t, s.types[col.Name] == nil)
+		if err != nil { // the zone was checked
+			panic(err)
+		}
+		return parsed[int64](s, c, col, stamps.Read)
 	case *arrow.Time32Type:
-		return parsed[int32](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
+		return parsed[int32](s, c, col, func(b []byte) (int64, error) { return textvalue.Clock(b, t.Unit) })
 	case *arrow.Time64Type:
-		return parsed[int64](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
+		return parsed[int64](s, c, col, func(b []byte) (int64, error) { return textvalue.Clock(b, t.Unit) })
 	case *arrow.BooleanType:
 		buf := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
 		clear(buf.Bytes())
@@ -148,8 +146,8 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			b := s.value(s.fields[r*s.stride+c])
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok := parseBool(b); !ok {
-				s.fail(r, col, b)
+			} else if v, ok := textvalue.Bool(b); !ok {
+				s.fail(r, col, b, nil)
 			} else if v {
 				bitutil.SetBit(buf.Bytes(), r)
 			}
@@ -207,8 +205,8 @@ func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) ar
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parseInt(b); !ok || int64(T(v)) != v {
-			s.fail(r, col, b)
+		} else if v, ok = textvalue.Int(b); !ok || int64(T(v)) != v {
+			s.fail(r, col, b, nil)
 			v = 0
 		}
 		out[r] = T(v)
@@ -223,8 +221,8 @@ func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Fiel
 		v, ok := uint64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parseUint(bytes.TrimPrefix(b, plus)); !ok || uint64(T(v)) != v {
-			s.fail(r, col, b)
+		} else if v, ok = textvalue.Uint(b); !ok || uint64(T(v)) != v {
+			s.fail(r, col, b, nil)
 			v = 0
 		}
 		out[r] = T(v)
@@ -232,40 +230,17 @@ func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Fiel
 	return s.done(col, buf)
 }
 
-var plus = []byte("+")
-
-func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arrow.Array {
-	out, buf := values[int64](s)
-	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
-		var v int64
-		if b == nil {
-			s.nulls = append(s.nulls, int32(r))
-		} else {
-			p, ok := parseTime(b)
-			if ok {
-				v, ok = p.in(t.Unit)
-			}
-			if !ok {
-				s.fail(r, col, b)
-				v = 0
-			}
-		}
-		out[r] = v
-	}
-	return s.done(col, buf)
-}
-
 // parsed is a column of numbers that parse makes of fields.
-func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]byte) (int64, bool)) arrow.Array {
+func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]byte) (int64, error)) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
 		b := s.value(s.fields[r*s.stride+c])
-		v, ok := int64(0), false
+		var v int64
+		var err error
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parse(b); !ok {
-			s.fail(r, col, b)
+		} else if v, err = parse(b); err != nil {
+			s.fail(r, col, b, err)
 			v = 0
 		}
 		out[r] = T(v)
@@ -280,63 +255,13 @@ func (s *segment) decimals(c int, col arrow.Field, t *arrow.Decimal128Type) arro
 		out[r] = decimal128.Num{}
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok := parseDecimal(b, int(t.Precision), int(t.Scale)); !ok {
-			s.fail(r, col, b)
+		} else if v, ok := textvalue.Decimal(b, int(t.Precision), int(t.Scale)); !ok {
+			s.fail(r, col, b, nil)
 		} else {
 			out[r] = v
 		}
 	}
 	return s.done(col, buf)
-}
-
-// parseDecimal reads digits with a point that fit exactly.
-func parseDecimal(b []byte, precision, scale int) (decimal128.Num, bool) {
-	neg := false
-	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
-		neg = b[0] == '-'
-		b = b[1:]
-	}
-	var hi, lo uint64
-	digits, after, seen, some := 0, 0, false, false
-	push := func(d uint64) {
-		if digits > 0 || d > 0 {
-			digits++
-		}
-		h, l := bits.Mul64(lo, 10)
-		var carry uint64
-		lo, carry = bits.Add64(l, d, 0)
-		hi = hi*10 + h + carry
-	}
-	for _, c := range b {
-		switch {
-		case c == '.' && !seen:
-			seen = true
-		case c < '0' || c > '9':
-			return decimal128.Num{}, false
-		case seen && after == scale:
-			if c != '0' {
-				return decimal128.Num{}, false
-			}
-		default:
-			some = true
-			if seen {
-				after++
-			}
-			if push(uint64(c - '0')); digits > precision {
-				return decimal128.Num{}, false
-			}
-		}
-	}
-	for ; after < scale; after++ {
-		if push(0); digits > precision {
-			return decimal128.Num{}, false
-		}
-	}
-	n := decimal128.New(int64(hi), lo)
-	if neg {
-		n = n.Negate()
-	}
-	return n, some
 }
 
 // texts makes columns of strings and binaries, with 32- or 64-bit offsets.
@@ -372,7 +297,7 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(b)); err == nil {
 				n += m
 			} else {
-				s.fail(r, col, f.of(s.data))
+				s.fail(r, col, f.of(s.data), nil)
 			}
 		case !s.utf8 && !utf8.Valid(b):
 			s.nulls = append(s.nulls, int32(r))
@@ -431,3 +356,6 @@ func unquote(dst, b []byte, f field, quote byte) []byte {
 		b = b[i+2:]
 	}
 }
+
+// bytesOf is s as bytes that must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

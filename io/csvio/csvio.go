@@ -17,11 +17,14 @@
 //     bad row. Fields of columns that a scan does not want are not looked at.
 //   - Binary columns are base64 (with padding), dates 2006-01-02, times of day 15:04:05.999999999
 //     (where types names them: they are text else), timestamps
-//     2006-01-02T15:04:05.999999999Z with T or a space. A zone in the text is applied,
-//     also in a column without one; text without a zone counts as UTC.
+//     2006-01-02T15:04:05.999999999Z with T or a space. An offset in the text is applied, also in a column
+//     that types gives no zone; text without one is on the clock of the column's zone, as in expressions.
 //
 // Columns are matched by name in every file. Where types are not given they are
-// found from a sample: the first MiB of the first file, and 64 KiB of up to 16 others.
+// found from a sample: the first MiB of the first file, and 64 KiB of up to 16 others. Digits with a
+// leading zero or + are text. A value behind the sample that would have changed the type is a bad row: also
+// such digits in a column of numbers, and a timestamp with an offset in a column of those without, or the
+// other way round.
 package csvio
 
 import (

@@ -109,7 +109,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 	for _, name := range names {
 		typ := t.types[name]
 		if typ == nil {
-			typ = t.guess[name].typ()
+			typ = t.guess[name].Type()
 		}
 		fields = append(fields, arrow.Field{Name: name, Type: typ, Nullable: true})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/decimal256"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -529,13 +530,13 @@ func (p *parser) coded(c *column, s []byte) {
 		c.added()
 		return
 	case kDate:
-		if v, err = date(s); err == nil && c.width == 8 {
+		if v, err = textvalue.Date(s); err == nil && c.width == 8 {
 			v *= 86_400_000
 		}
 	case kTime:
-		v, err = clock(s, c.unit)
+		v, err = textvalue.Clock(s, c.unit)
 	case kTimestamp:
-		v, err = timestamp(s, c.unit)
+		v, err = c.stamps.Read(s)
 	}
 	if err != nil {
 		p.reject(c, "%q is no %s: %w", clip(s), typename.Name(c.typ), err)
