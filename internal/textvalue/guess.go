@@ -26,9 +26,12 @@ type Guess struct {
 	far         bool // one that nanoseconds do not hold
 }
 
-// Add looks at a text of at least one byte.
+// Add looks at a text. An empty one is like no other type's.
 func (g *Guess) Add(b []byte) {
 	g.some = true
+	if len(b) == 0 {
+		g.not = isAny
+	}
 	if g.not == isAny {
 		return
 	}

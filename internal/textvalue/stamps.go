@@ -12,6 +12,7 @@ import (
 var (
 	ErrOffset   = errors.New("it has an offset from UTC, and those before it have none")
 	ErrNoOffset = errors.New("it has no offset from UTC, and those before it have one")
+	ErrPadded   = errors.New("it has a leading zero or +, and those before it have none")
 )
 
 // Stamps reads timestamps of one type. An offset in the text is applied, for a type without a zone

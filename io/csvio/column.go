@@ -52,6 +52,7 @@ type segment struct {
 	chunks *fileset.Chunks // where data is from
 	bad    []badRow        // in order of column, then row
 	nulls  []int32         // rows of the column being made
+	exact  bool            // its type was found from the sample: Padded digits are no numbers
 	buf    []byte          // scratch
 }
 
@@ -71,19 +72,28 @@ func (s *segment) start(row int) int {
 // fail notes that b is no value of the column; why may be nil.
 func (s *segment) fail(row int, col arrow.Field, b []byte, why error) {
 	s.nulls = append(s.nulls, int32(row))
-	hint := "give the column another type with types"
+	because := ""
 	if why != nil {
-		hint = why.Error() + ", or " + hint
+		because = ": " + why.Error()
 	}
-	e := fault.New(fault.RowError, "%s is no %s; %s", show(b), typename.Name(col.Type), hint)
+	e := fault.New(fault.RowError, "%s is no %s%s; to give the column another type: types: {%s: string}", show(b), typename.Name(col.Type), because, col.Name)
 	e.Column = col.Name
 	s.bad = append(s.bad, badRow{row, s.start(row), e})
+}
+
+// padded says why digits are no number.
+func (s *segment) padded(b []byte) error {
+	if s.exact && textvalue.Padded(b) {
+		return textvalue.ErrPadded
+	}
+	return nil
 }
 
 // column makes column c (an ordinal of the wanted ones) of all rows; those that do not
 // parse are null and noted in bad. Returns a reference.
 func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	s.nulls = s.nulls[:0]
+	s.exact = s.types[col.Name] == nil
 	switch t := col.Type.(type) {
 	case *arrow.Int64Type:
 		return ints[int64](s, c, col)
@@ -108,8 +118,9 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = textvalue.Float(b, 64); !ok {
-				s.fail(r, col, b, nil)
+			} else if v, ok = textvalue.Float(b, 64); !ok || s.exact && textvalue.Padded(b) {
+				s.fail(r, col, b, s.padded(b))
+				v = 0
 			}
 			out[r] = v
 		}
@@ -130,7 +141,7 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	case *arrow.Date32Type:
 		return parsed[int32](s, c, col, textvalue.Date)
 	case *arrow.TimestampType:
-		stamps, err := textvalue.NewStamps(t, s.types[col.Name] == nil)
+		stamps, err := textvalue.NewStamps(t, s.exact)
 		if err != nil { // the zone was checked
 			panic(err)
 		}
@@ -205,8 +216,8 @@ func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) ar
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = textvalue.Int(b); !ok || int64(T(v)) != v {
-			s.fail(r, col, b, nil)
+		} else if v, ok = textvalue.Int(b); !ok || int64(T(v)) != v || s.exact && textvalue.Padded(b) {
+			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}
 		out[r] = T(v)
@@ -221,8 +232,8 @@ func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Fiel
 		v, ok := uint64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = textvalue.Uint(b); !ok || uint64(T(v)) != v {
-			s.fail(r, col, b, nil)
+		} else if v, ok = textvalue.Uint(b); !ok || uint64(T(v)) != v || s.exact && textvalue.Padded(b) {
+			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}
 		out[r] = T(v)

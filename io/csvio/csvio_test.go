@@ -372,6 +372,33 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// A value behind the sample that would have changed the type is a bad row.
+func TestLate(t *testing.T) {
+	for _, c := range []struct{ name, early, late, typ, want string }{
+		{"offset", "2024-01-01 00:00:00", "2024-01-01 00:00:00+02:00", "timestamp", "it has an offset from UTC"},
+		{"no offset", "2024-01-01 00:00:00Z", "2024-01-01 00:00:00", "timestamp[us, UTC]", "it has no offset from UTC"},
+		{"date among offsets", "2024-01-01 00:00:00Z", "2024-01-01", "timestamp[us, UTC]", "it has no offset from UTC"},
+		{"time among dates", "2024-01-01", "2024-01-01 00:00:01", "date", "write YYYY-MM-DD"},
+		{"finer", "2024-01-01 00:00:00", "2024-01-01 00:00:00.0000001", "timestamp", "more precise than the unit"},
+		{"leading zero", "10115", "00501", "int64", "it has a leading zero or +"},
+		{"leading plus", "4930", "+4930", "int64", "it has a leading zero or +"},
+		{"leading zero, uint64", "18446744073709551615", "01", "uint64", "it has a leading zero or +"},
+		{"leading zero, double", "0.5", "007", "double", "it has a leading zero or +"},
+		{"fraction", "1", "1.5", "int64", ""},
+	} {
+		text := "a,b\n" + strings.Repeat(c.early+",x\n", 3) + c.late + ",x\n" + c.early + ",y\n"
+		for _, split := range []int64{0, 20} {
+			var bad []string
+			so := driver.ScanOptions{OnBadRow: func(err error) error { bad = append(bad, err.Error()); return nil }}
+			schema, rows, err := read(t, files(t, Options{SampleBytes: int64(len(c.early) + 7), SplitBytes: split}, "x.csv", text), so)
+			if err != nil || schema != "a "+c.typ+", b string" || strings.Count(rows, "|") != 4 || len(bad) != 1 ||
+				!strings.Contains(bad[0], `column "a": "`+c.late+`" is no `+c.typ) || !strings.Contains(bad[0], c.want) || !strings.Contains(bad[0], "types: {a: string}") {
+				t.Errorf("%s: %s: %s (%v), bad rows %q", c.name, schema, rows, err, bad)
+			}
+		}
+	}
+}
+
 // Whatever the splits, chunks and batches, the rows are the same.
 func TestSplitsAgree(t *testing.T) {
 	var b strings.Builder

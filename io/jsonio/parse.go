@@ -490,6 +490,14 @@ func scaled(s []byte, scale, precision int) (*big.Int, error) {
 	return v, nil
 }
 
+// advice says how to read what does not fit a type that was found from a sample.
+func (c *column) advice() string {
+	if c.raw {
+		return ""
+	}
+	return "; set types for the column, e.g. string"
+}
+
 // coded appends what is written as text: base64, dates and times.
 func (p *parser) coded(c *column, s []byte) {
 	var v int64
@@ -539,7 +547,7 @@ func (p *parser) coded(c *column, s []byte) {
 		v, err = c.stamps.Read(s)
 	}
 	if err != nil {
-		p.reject(c, "%q is no %s: %w", clip(s), typename.Name(c.typ), err)
+		p.reject(c, "%q is no %s: %w%s", clip(s), typename.Name(c.typ), err, c.advice())
 		c.null()
 		return
 	}
