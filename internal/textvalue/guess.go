@@ -17,6 +17,8 @@ const (
 
 // Guess is what texts have in common. The zero Guess has seen none.
 type Guess struct {
+	Format *Format // how they are written
+
 	not         kinds
 	some        bool
 	fraction    bool // a number that is not written as an integer
@@ -24,6 +26,7 @@ type Guess struct {
 	zoned, bare bool // timestamps with and without an offset
 	nano        bool // a timestamp that microseconds do not hold
 	far         bool // one that nanoseconds do not hold
+	buf         []byte
 }
 
 // Add looks at a text. An empty one is like no other type's.
@@ -35,24 +38,20 @@ func (g *Guess) Add(b []byte) {
 	if g.not == isAny {
 		return
 	}
-	var k kinds
-	switch c := b[0]; {
-	case c-'0' <= 9, c == '-', c == '+', c == '.':
-		k = g.number(b)
-	default:
-		if _, ok := Bool(b); ok {
-			k = isBool
-		} else if _, ok := Float(b, 64); ok { // nan, inf
-			k = isFloat
-		}
+	k := g.number(g.Format.Plain(b, &g.buf))
+	if k&isInt == 0 || g.Format.layouts() {
+		k |= g.time(b)
 	}
 	g.not |= isAny &^ k
 }
 
-// number is Add of a text that begins like a number.
+// number is what a text may be as a number or bool.
 func (g *Guess) number(b []byte) kinds {
 	if Padded(b) {
 		return 0
+	}
+	if _, ok := Bool(b); ok {
+		return isBool
 	}
 	if v, ok := Int(b); ok {
 		if v < 0 {
@@ -60,34 +59,36 @@ func (g *Guess) number(b []byte) kinds {
 		}
 		return isInt | isUint | isFloat
 	}
-	if _, ok := Float(b, 64); ok {
-		k := isFloat
-		switch {
-		case whole(b):
-			g.big = true
-			if _, ok := Uint(b); ok {
-				k |= isUint
-			}
-		case b[0] == '-' && whole(b[1:]):
-			g.big = true
-		default:
-			g.fraction = true
-		}
-		return k
+	if _, ok := Float(b, 64); !ok {
+		return 0
 	}
-	if t, ok := parseStamp(b); ok {
-		if _, err := t.in(arrow.Nanosecond); err != nil {
-			g.far = true
+	k := isFloat
+	switch {
+	case whole(b):
+		g.big = true
+		if _, ok := Uint(b); ok {
+			k |= isUint
 		}
+	case b[0] == '-' && whole(b[1:]):
+		g.big = true
+	case b[len(b)-1]|0x20 >= 'a' && b[len(b)-1]|0x20 <= 'z': // nan, inf
+	default:
+		g.fraction = true
+	}
+	return k
+}
+
+// time is what a text may be as a date or timestamp.
+func (g *Guess) time(b []byte) kinds {
+	k, t := g.Format.times(b)
+	if k&isStamp != 0 {
+		_, err := t.in(arrow.Nanosecond)
+		g.far = g.far || err != nil
 		g.nano = g.nano || t.nanos%1000 != 0
 		g.zoned = g.zoned || t.zoned
 		g.bare = g.bare || !t.zoned
-		if len(b) == len("2006-01-02") {
-			return isDate | isStamp
-		}
-		return isStamp
 	}
-	return 0
+	return k
 }
 
 // Merge adds what another has seen.
@@ -107,6 +108,9 @@ func (g *Guess) Merge(o *Guess) {
 // So are those that one of is Padded, and timestamps of which some have an offset and some have none.
 func (g *Guess) Type() arrow.DataType {
 	can := isAny &^ g.not
+	if g.Format.layouts() && g.TimeType() != nil { // which may be of digits alone
+		return g.TimeType()
+	}
 	switch {
 	case !g.some:
 	case can&isInt != 0:

@@ -19,16 +19,17 @@ var (
 // too. Text without one is on the clock of the type's zone (see Local), which is UTC where there is
 // none. Not safe for concurrent use.
 type Stamps struct {
-	unit  arrow.TimeUnit
-	zone  zone
-	exact bool // the texts have an offset, or have none, as the type has a zone or not
-	zoned bool
+	unit   arrow.TimeUnit
+	format *Format
+	zone   zone
+	exact  bool // the texts have an offset, or have none, as the type has a zone or not
+	zoned  bool
 }
 
 // NewStamps is Invalid for a zone that is not known. guessed says that the type is one of a Guess:
 // a text with an offset is an error then where the type has no zone, and one without where it has.
-func NewStamps(t *arrow.TimestampType, guessed bool) (*Stamps, error) {
-	s := &Stamps{unit: t.Unit, exact: guessed, zoned: t.TimeZone != ""}
+func NewStamps(t *arrow.TimestampType, f *Format, guessed bool) (*Stamps, error) {
+	s := &Stamps{unit: t.Unit, format: f, exact: guessed, zoned: t.TimeZone != ""}
 	if s.zoned && t.TimeZone != "UTC" {
 		loc, err := t.GetZone()
 		if err != nil {
@@ -41,14 +42,10 @@ func NewStamps(t *arrow.TimestampType, guessed bool) (*Stamps, error) {
 
 // Read gives units since 1970.
 func (s *Stamps) Read(b []byte) (int64, error) {
-	t, ok := parseStamp(b)
-	if !ok {
-		return 0, ErrStamp
+	t, err := s.format.parseStamp(b)
+	if err != nil {
+		return 0, err
 	}
-	return s.value(t)
-}
-
-func (s *Stamps) value(t instant) (int64, error) {
 	if s.exact && t.zoned != s.zoned {
 		if t.zoned {
 			return 0, ErrOffset

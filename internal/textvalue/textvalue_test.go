@@ -98,7 +98,7 @@ func TestStamps(t *testing.T) {
 		{arrow.Second, "", true, "1969-13-01", ErrStamp.Error()},
 		{arrow.Second, "", true, "2024-01-01T00:00:00+24:00", ErrStamp.Error()},
 	} {
-		s, err := NewStamps(&arrow.TimestampType{Unit: c.unit, TimeZone: c.zone}, c.guessed)
+		s, err := NewStamps(&arrow.TimestampType{Unit: c.unit, TimeZone: c.zone}, nil, c.guessed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestStamps(t *testing.T) {
 			}
 		}
 	}
-	if _, err := NewStamps(&arrow.TimestampType{TimeZone: "Europe/Nowhere"}, false); err == nil {
+	if _, err := NewStamps(&arrow.TimestampType{TimeZone: "Europe/Nowhere"}, nil, false); err == nil {
 		t.Error("an unknown zone is taken")
 	}
 }
@@ -197,7 +197,7 @@ func FuzzGuess(f *testing.F) {
 				t.Fatalf("%q: %d, %v, %v", b, v, err, e)
 			}
 		case *arrow.TimestampType:
-			s, err := NewStamps(x, true)
+			s, err := NewStamps(x, nil, true)
 			if err != nil {
 				t.Fatal(err)
 			}

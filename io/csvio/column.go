@@ -46,18 +46,30 @@ type segment struct {
 	fields []field
 	stride int
 	rows   int
-	quote  byte
-	utf8   bool // data is valid
-	alloc  memory.Allocator
-	chunks *fileset.Chunks // where data is from
-	bad    []badRow        // in order of column, then row
-	nulls  []int32         // rows of the column being made
-	exact  bool            // its type was found from the sample: Padded digits are no numbers
-	buf    []byte          // scratch
+	*dialect
+	utf8    bool // data is valid
+	alloc   memory.Allocator
+	chunks  *fileset.Chunks // where data is from
+	bad     []badRow        // in order of column, then row
+	nulls   []int32         // rows of the column being made
+	exact   bool            // its type was found from the sample: Padded digits are no numbers
+	buf     []byte          // scratch
+	plain   []byte          // scratch
+	written []byte          // the last number as it is in the file, if there is a format
 }
 
 // value returns the text of a field of a column that is not text; nil if it is null.
-func (s *segment) value(f field) []byte { return s.rules.value(f.of(s.data), f) }
+func (s *segment) value(f field) []byte { return s.rules.value(s.dialect, f.of(s.data), f, &s.buf) }
+
+// number is value of a number: digits with a point, however that is written.
+func (s *segment) number(f field) []byte {
+	b := s.value(f)
+	if s.format == nil || b == nil {
+		return b
+	}
+	s.written = b
+	return s.format.Plain(b, &s.plain)
+}
 
 // start is where the first field of a row that is there begins in data.
 func (s *segment) start(row int) int {
@@ -72,6 +84,9 @@ func (s *segment) start(row int) int {
 // fail notes that b is no value of the column; why may be nil.
 func (s *segment) fail(row int, col arrow.Field, b []byte, why error) {
 	s.nulls = append(s.nulls, int32(row))
+	if s.written != nil {
+		b = s.written
+	}
 	because := ""
 	if why != nil {
 		because = ": " + why.Error()
@@ -93,7 +108,7 @@ func (s *segment) padded(b []byte) error {
 // parse are null and noted in bad. Returns a reference.
 func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	s.nulls = s.nulls[:0]
-	s.exact = s.types[col.Name] == nil
+	s.exact, s.written = s.types[col.Name] == nil, nil
 	switch t := col.Type.(type) {
 	case *arrow.Int64Type:
 		return ints[int64](s, c, col)
@@ -114,7 +129,7 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	case *arrow.Float64Type:
 		out, buf := values[float64](s)
 		for r := range out {
-			b := s.value(s.fields[r*s.stride+c])
+			b := s.number(s.fields[r*s.stride+c])
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
@@ -128,7 +143,7 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	case *arrow.Float32Type:
 		out, buf := values[float32](s)
 		for r := range out {
-			b := s.value(s.fields[r*s.stride+c])
+			b := s.number(s.fields[r*s.stride+c])
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
@@ -139,9 +154,9 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 		}
 		return s.done(col, buf)
 	case *arrow.Date32Type:
-		return parsed[int32](s, c, col, textvalue.Date)
+		return parsed[int32](s, c, col, s.format.Date)
 	case *arrow.TimestampType:
-		stamps, err := textvalue.NewStamps(t, s.exact)
+		stamps, err := textvalue.NewStamps(t, s.format, s.exact)
 		if err != nil { // the zone was checked
 			panic(err)
 		}
@@ -212,7 +227,7 @@ func (s *segment) done(col arrow.Field, bufs ...*memory.Buffer) arrow.Array {
 func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
@@ -228,7 +243,7 @@ func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) ar
 func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Field) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		v, ok := uint64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
@@ -262,7 +277,7 @@ func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]by
 func (s *segment) decimals(c int, col arrow.Field, t *arrow.Decimal128Type) arrow.Array {
 	out, buf := values[decimal128.Num](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		out[r] = decimal128.Num{}
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
@@ -302,7 +317,7 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 		switch {
 		case !str:
 			if f&escaped != 0 {
-				s.buf = unquote(s.buf[:0], b, f, s.quote)
+				s.buf = s.unquote(s.buf[:0], b, f)
 				b = s.buf
 			}
 			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(b)); err == nil {
@@ -312,11 +327,11 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 			}
 		case !s.utf8 && !utf8.Valid(b):
 			s.nulls = append(s.nulls, int32(r))
-			e := fault.New(fault.RowError, "%s is not valid UTF-8; convert the file", show(b))
+			e := fault.New(fault.RowError, "%s is not valid UTF-8; say with encoding what it is, or convert the file", show(b))
 			e.Column = col.Name
 			s.bad = append(s.bad, badRow{r, s.start(r), e})
 		case f&escaped != 0:
-			n += len(unquote(mem[n:n], b, f, s.quote))
+			n += len(s.unquote(mem[n:n], b, f))
 		default:
 			n += copy(mem[n:], b)
 		}
@@ -345,28 +360,13 @@ func (s *segment) lent(c int, str bool) *memory.Buffer {
 	}
 	buf := s.chunks.Lend(b, used)
 	if buf != nil && f&escaped != 0 {
-		buf.ResizeNoShrink(len(unquote(b[:0], b, f, s.quote)))
+		buf.ResizeNoShrink(len(s.unquote(b[:0], b, f)))
 	}
 	return buf
 }
 
 // lendBytes is what a field has at least that is not copied from a long line.
 const lendBytes = 64 << 10
-
-// unquote appends the text of a field to dst.
-func unquote(dst, b []byte, f field, quote byte) []byte {
-	if f&escaped == 0 || f == missing {
-		return append(dst, b...)
-	}
-	for {
-		i := bytes.IndexByte(b, quote)
-		if i < 0 {
-			return append(dst, b...)
-		}
-		dst = append(dst, b[:i+1]...)
-		b = b[i+2:]
-	}
-}
 
 // bytesOf is s as bytes that must not be changed.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -299,7 +299,7 @@ func TestRead(t *testing.T) {
 		{"utf-8", Options{}, "a,b\n1,caf\xe9\n", "", `!column "b": "caf\xe9" is not valid UTF-8`},
 		{"utf-16", Options{}, "\xff\xfea\x00", "", "!UTF-16"},
 		{"empty", Options{}, "", "", "!no header"},
-		{"twice", Options{}, "a,a\n", "", `!two columns have the name "a"`},
+		{"twice, refused", Options{DuplicateNames: "error"}, "a,a\n", "", `!two columns have the name "a"`},
 		{"too many columns", Options{}, strings.Repeat(",", 100_000) + "\n", "", "!more than 65536 fields"},
 		{"names do not fit", Options{Names: []string{"x"}}, "a,b\n", "", "!the file has 2 columns, but names lists 1"},
 		{"type of nothing", Options{Types: map[string]string{"x": "int"}}, "a,b\n", "", `!no column "x"; have a, b`},

@@ -34,15 +34,16 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 	gs := make([]*guess, len(h.names))
 	want := make([]bool, len(gs))
 	for i := range gs {
-		gs[i] = &guess{}
+		gs[i] = &guess{Guess: textvalue.Guess{Format: t.format}}
 		want[i] = true
 	}
 	if len(data) == 0 || len(gs) == 0 {
 		return h, gs, nil
 	}
-	tok := tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: true}
+	tok := tokenizer{dialect: h.dialect, missing: true}
 	tok.setWant(want, nil, int64(len(want))*8)
 	tok.look(data)
+	var buf []byte
 	// A field that is there has a byte. Short rows of many columns would cost what is not in the
 	// sample.
 	left := 4*len(data) + 1<<20
@@ -65,7 +66,7 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 				b := f.of(data)
 				g.rows++
 				g.bytes += int64(len(b))
-				if b = t.value(b, f); b != nil { // else null in anything but text
+				if b = t.value(&h.dialect, b, f, &buf); b != nil { // else null in anything but text
 					g.Add(b)
 				}
 			}
@@ -74,8 +75,15 @@ func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*gu
 	return h, gs, nil
 }
 
-// value is the text of a field of a column that is not text; nil if it is null there.
-func (r *rules) value(b []byte, f field) []byte {
+// shortText is what a field has at most that may be something else than text.
+const shortText = 4096
+
+// value is the text b of a field of a column that is not text, in buf perhaps; nil if it is null there.
+func (r *rules) value(d *dialect, b []byte, f field, buf *[]byte) []byte {
+	if f&escaped != 0 && f != missing && len(b) <= shortText {
+		*buf = d.unquote((*buf)[:0], b, f)
+		b = *buf
+	}
 	if r.nullWord(b, f, false) {
 		return nil
 	}

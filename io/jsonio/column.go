@@ -151,7 +151,7 @@ func newColumn(s *sink, f arrow.Field, path string, raw bool) (*column, error) {
 		c.kind, c.unit = kTime, t.Unit
 	case *arrow.TimestampType:
 		c.kind = kTimestamp
-		c.stamps, err = textvalue.NewStamps(t, !raw)
+		c.stamps, err = textvalue.NewStamps(t, nil, !raw)
 	case *arrow.Decimal128Type, *arrow.Decimal256Type:
 		c.kind = kDecimal
 	case *arrow.ListType:
