@@ -206,18 +206,16 @@ func (o *Options) dialect() dialect {
 }
 
 // delimiters are those that a file may have that no option names, the likeliest first, and those that it
-// may have where it has none of them, as numbers have them too.
+// may have where it has none of them: what numbers may hold, and in .tsv files all but the tab.
 func (o *Options) delimiters(name string) (likely, perhaps []byte) {
-	all := ",\t;|"
+	tabs := false
 	for _, c := range []string{"", ".gz", ".zst", ".zstd"} {
-		if strings.HasSuffix(strings.ToLower(name), ".tsv"+c) {
-			all = "\t,;|"
-		}
+		tabs = tabs || strings.HasSuffix(strings.ToLower(name), ".tsv"+c)
 	}
-	for _, c := range []byte(all) {
+	for _, c := range []byte(",\t;|") {
 		switch {
 		case strings.IndexByte(o.Quote+o.Escape+o.Comment, c) >= 0:
-		case strings.IndexByte(o.Decimal+o.Thousands, c) >= 0:
+		case tabs && c != '\t', strings.IndexByte(o.Decimal+o.Thousands, c) >= 0:
 			perhaps = append(perhaps, c)
 		default:
 			likely = append(likely, c)

@@ -227,7 +227,7 @@ func read(t testing.TB, src driver.Source, so driver.ScanOptions) (schema, rows 
 					}
 					vs = append(vs, v)
 				}
-				out = append(out, strings.Join(vs, "|"))
+				out = append(out, strings.Clone(strings.Join(vs, "|"))) // one value is not copied by Join
 			}
 			b.Record.Release()
 		}
