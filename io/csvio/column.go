@@ -3,7 +3,6 @@ package csvio
 import (
 	"bytes"
 	"encoding/base64"
-	"math/bits"
 	"unicode/utf8"
 	"unsafe"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/fileset"
 )
@@ -46,27 +46,29 @@ type segment struct {
 	fields []field
 	stride int
 	rows   int
-	quote  byte
-	utf8   bool // data is valid
-	alloc  memory.Allocator
-	chunks *fileset.Chunks // where data is from
-	bad    []badRow        // in order of column, then row
-	nulls  []int32         // rows of the column being made
-	buf    []byte          // scratch
+	*dialect
+	utf8    bool // data is valid
+	alloc   memory.Allocator
+	chunks  *fileset.Chunks // where data is from
+	bad     []badRow        // in order of column, then row
+	nulls   []int32         // rows of the column being made
+	exact   bool            // its type was found from the sample: Padded digits are no numbers
+	buf     []byte          // scratch
+	plain   []byte          // scratch
+	written []byte          // the last number as it is in the file, if there is a format
 }
 
-// value returns the text of a field of a column that is not text; null if there is none.
-func (s *segment) value(f field) []byte {
-	b := f.of(s.data)
-	if s.nullWord(b, f, false) {
-		return nil
+// value returns the text of a field of a column that is not text; nil if it is null.
+func (s *segment) value(f field) []byte { return s.rules.value(s.dialect, f.of(s.data), f, &s.buf) }
+
+// number is value of a number: digits with a point, however that is written.
+func (s *segment) number(f field) []byte {
+	b := s.value(f)
+	if s.format == nil || b == nil {
+		return b
 	}
-	if c, d := b[0], b[len(b)-1]; c <= ' ' || d <= ' ' {
-		if b = bytes.TrimSpace(b); len(b) == 0 || s.nullWord(b, f, false) {
-			return nil
-		}
-	}
-	return b
+	s.written = b
+	return s.format.Plain(b, &s.plain)
 }
 
 // start is where the first field of a row that is there begins in data.
@@ -79,17 +81,34 @@ func (s *segment) start(row int) int {
 	return 0 // unreachable: what is missing does not fail
 }
 
-func (s *segment) fail(row int, col arrow.Field, b []byte) {
+// fail notes that b is no value of the column; why may be nil.
+func (s *segment) fail(row int, col arrow.Field, b []byte, why error) {
 	s.nulls = append(s.nulls, int32(row))
-	e := fault.New(fault.RowError, "%s is no %s; give the column another type with types", show(b), typename.Name(col.Type))
+	if s.written != nil {
+		b = s.written
+	}
+	because := ""
+	if why != nil {
+		because = ": " + why.Error()
+	}
+	e := fault.New(fault.RowError, "%s is no %s%s; to give the column another type: types: {%s: string}", show(b), typename.Name(col.Type), because, col.Name)
 	e.Column = col.Name
 	s.bad = append(s.bad, badRow{row, s.start(row), e})
+}
+
+// padded says why digits are no number.
+func (s *segment) padded(b []byte) error {
+	if s.exact && textvalue.Padded(b) {
+		return textvalue.ErrPadded
+	}
+	return nil
 }
 
 // column makes column c (an ordinal of the wanted ones) of all rows; those that do not
 // parse are null and noted in bad. Returns a reference.
 func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	s.nulls = s.nulls[:0]
+	s.exact, s.written = s.types[col.Name] == nil, nil
 	switch t := col.Type.(type) {
 	case *arrow.Int64Type:
 		return ints[int64](s, c, col)
@@ -110,12 +129,13 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	case *arrow.Float64Type:
 		out, buf := values[float64](s)
 		for r := range out {
-			b := s.value(s.fields[r*s.stride+c])
+			b := s.number(s.fields[r*s.stride+c])
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = parseFloat(b, 64); !ok {
-				s.fail(r, col, b)
+			} else if v, ok = textvalue.Float(b, 64); !ok || s.exact && textvalue.Padded(b) {
+				s.fail(r, col, b, s.padded(b))
+				v = 0
 			}
 			out[r] = v
 		}
@@ -123,24 +143,28 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	case *arrow.Float32Type:
 		out, buf := values[float32](s)
 		for r := range out {
-			b := s.value(s.fields[r*s.stride+c])
+			b := s.number(s.fields[r*s.stride+c])
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = parseFloat(b, 32); !ok {
-				s.fail(r, col, b)
+			} else if v, ok = textvalue.Float(b, 32); !ok {
+				s.fail(r, col, b, nil)
 			}
 			out[r] = float32(v)
 		}
 		return s.done(col, buf)
 	case *arrow.Date32Type:
-		return parsed[int32](s, c, col, parseDate)
+		return parsed[int32](s, c, col, s.format.Date)
 	case *arrow.TimestampType:
-		return s.timestamps(c, col, t)
+		stamps, err := textvalue.NewStamps(t, s.format, s.exact)
+		if err != nil { // the zone was checked
+			panic(err)
+		}
+		return parsed[int64](s, c, col, stamps.Read)
 	case *arrow.Time32Type:
-		return parsed[int32](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
+		return parsed[int32](s, c, col, func(b []byte) (int64, error) { return textvalue.Clock(b, t.Unit) })
 	case *arrow.Time64Type:
-		return parsed[int64](s, c, col, func(b []byte) (int64, bool) { return parseTimeOfDay(b, t.Unit) })
+		return parsed[int64](s, c, col, func(b []byte) (int64, error) { return textvalue.Clock(b, t.Unit) })
 	case *arrow.BooleanType:
 		buf := newBuffer(s.alloc, int(bitutil.BytesForBits(int64(s.rows))))
 		clear(buf.Bytes())
@@ -148,8 +172,8 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			b := s.value(s.fields[r*s.stride+c])
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok := parseBool(b); !ok {
-				s.fail(r, col, b)
+			} else if v, ok := textvalue.Bool(b); !ok {
+				s.fail(r, col, b, nil)
 			} else if v {
 				bitutil.SetBit(buf.Bytes(), r)
 			}
@@ -203,12 +227,12 @@ func (s *segment) done(col arrow.Field, bufs ...*memory.Buffer) arrow.Array {
 func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parseInt(b); !ok || int64(T(v)) != v {
-			s.fail(r, col, b)
+		} else if v, ok = textvalue.Int(b); !ok || int64(T(v)) != v || s.exact && textvalue.Padded(b) {
+			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}
 		out[r] = T(v)
@@ -219,12 +243,12 @@ func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) ar
 func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Field) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		v, ok := uint64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parseUint(bytes.TrimPrefix(b, plus)); !ok || uint64(T(v)) != v {
-			s.fail(r, col, b)
+		} else if v, ok = textvalue.Uint(b); !ok || uint64(T(v)) != v || s.exact && textvalue.Padded(b) {
+			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}
 		out[r] = T(v)
@@ -232,40 +256,17 @@ func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Fiel
 	return s.done(col, buf)
 }
 
-var plus = []byte("+")
-
-func (s *segment) timestamps(c int, col arrow.Field, t *arrow.TimestampType) arrow.Array {
-	out, buf := values[int64](s)
-	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
-		var v int64
-		if b == nil {
-			s.nulls = append(s.nulls, int32(r))
-		} else {
-			p, ok := parseTime(b)
-			if ok {
-				v, ok = p.in(t.Unit)
-			}
-			if !ok {
-				s.fail(r, col, b)
-				v = 0
-			}
-		}
-		out[r] = v
-	}
-	return s.done(col, buf)
-}
-
 // parsed is a column of numbers that parse makes of fields.
-func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]byte) (int64, bool)) arrow.Array {
+func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]byte) (int64, error)) arrow.Array {
 	out, buf := values[T](s)
 	for r := range out {
 		b := s.value(s.fields[r*s.stride+c])
-		v, ok := int64(0), false
+		var v int64
+		var err error
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = parse(b); !ok {
-			s.fail(r, col, b)
+		} else if v, err = parse(b); err != nil {
+			s.fail(r, col, b, err)
 			v = 0
 		}
 		out[r] = T(v)
@@ -276,67 +277,17 @@ func parsed[T int32 | int64](s *segment, c int, col arrow.Field, parse func([]by
 func (s *segment) decimals(c int, col arrow.Field, t *arrow.Decimal128Type) arrow.Array {
 	out, buf := values[decimal128.Num](s)
 	for r := range out {
-		b := s.value(s.fields[r*s.stride+c])
+		b := s.number(s.fields[r*s.stride+c])
 		out[r] = decimal128.Num{}
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok := parseDecimal(b, int(t.Precision), int(t.Scale)); !ok {
-			s.fail(r, col, b)
+		} else if v, ok := textvalue.Decimal(b, int(t.Precision), int(t.Scale)); !ok {
+			s.fail(r, col, b, nil)
 		} else {
 			out[r] = v
 		}
 	}
 	return s.done(col, buf)
-}
-
-// parseDecimal reads digits with a point that fit exactly.
-func parseDecimal(b []byte, precision, scale int) (decimal128.Num, bool) {
-	neg := false
-	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
-		neg = b[0] == '-'
-		b = b[1:]
-	}
-	var hi, lo uint64
-	digits, after, seen, some := 0, 0, false, false
-	push := func(d uint64) {
-		if digits > 0 || d > 0 {
-			digits++
-		}
-		h, l := bits.Mul64(lo, 10)
-		var carry uint64
-		lo, carry = bits.Add64(l, d, 0)
-		hi = hi*10 + h + carry
-	}
-	for _, c := range b {
-		switch {
-		case c == '.' && !seen:
-			seen = true
-		case c < '0' || c > '9':
-			return decimal128.Num{}, false
-		case seen && after == scale:
-			if c != '0' {
-				return decimal128.Num{}, false
-			}
-		default:
-			some = true
-			if seen {
-				after++
-			}
-			if push(uint64(c - '0')); digits > precision {
-				return decimal128.Num{}, false
-			}
-		}
-	}
-	for ; after < scale; after++ {
-		if push(0); digits > precision {
-			return decimal128.Num{}, false
-		}
-	}
-	n := decimal128.New(int64(hi), lo)
-	if neg {
-		n = n.Negate()
-	}
-	return n, some
 }
 
 // texts makes columns of strings and binaries, with 32- or 64-bit offsets.
@@ -366,21 +317,21 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 		switch {
 		case !str:
 			if f&escaped != 0 {
-				s.buf = unquote(s.buf[:0], b, f, s.quote)
+				s.buf = s.unquote(s.buf[:0], b, f)
 				b = s.buf
 			}
 			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(b)); err == nil {
 				n += m
 			} else {
-				s.fail(r, col, f.of(s.data))
+				s.fail(r, col, f.of(s.data), nil)
 			}
 		case !s.utf8 && !utf8.Valid(b):
 			s.nulls = append(s.nulls, int32(r))
-			e := fault.New(fault.RowError, "%s is not valid UTF-8; convert the file", show(b))
+			e := fault.New(fault.RowError, "%s is not valid UTF-8; say with encoding what it is, or convert the file", show(b))
 			e.Column = col.Name
 			s.bad = append(s.bad, badRow{r, s.start(r), e})
 		case f&escaped != 0:
-			n += len(unquote(mem[n:n], b, f, s.quote))
+			n += len(s.unquote(mem[n:n], b, f))
 		default:
 			n += copy(mem[n:], b)
 		}
@@ -409,7 +360,7 @@ func (s *segment) lent(c int, str bool) *memory.Buffer {
 	}
 	buf := s.chunks.Lend(b, used)
 	if buf != nil && f&escaped != 0 {
-		buf.ResizeNoShrink(len(unquote(b[:0], b, f, s.quote)))
+		buf.ResizeNoShrink(len(s.unquote(b[:0], b, f)))
 	}
 	return buf
 }
@@ -417,17 +368,5 @@ func (s *segment) lent(c int, str bool) *memory.Buffer {
 // lendBytes is what a field has at least that is not copied from a long line.
 const lendBytes = 64 << 10
 
-// unquote appends the text of a field to dst.
-func unquote(dst, b []byte, f field, quote byte) []byte {
-	if f&escaped == 0 || f == missing {
-		return append(dst, b...)
-	}
-	for {
-		i := bytes.IndexByte(b, quote)
-		if i < 0 {
-			return append(dst, b...)
-		}
-		dst = append(dst, b[:i+1]...)
-		b = b[i+2:]
-	}
-}
+// bytesOf is s as bytes that must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

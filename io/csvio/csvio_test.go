@@ -227,7 +227,7 @@ func read(t testing.TB, src driver.Source, so driver.ScanOptions) (schema, rows 
 					}
 					vs = append(vs, v)
 				}
-				out = append(out, strings.Join(vs, "|"))
+				out = append(out, strings.Clone(strings.Join(vs, "|"))) // one value is not copied by Join
 			}
 			b.Record.Release()
 		}
@@ -251,8 +251,15 @@ func TestRead(t *testing.T) {
 		{"zone in a column without one", Options{Types: map[string]string{"a": "timestamp"}}, "a\n2024-01-01T00:00:00+01:30\n2024-01-01\n",
 			"a timestamp", "2023-12-31T22:30:00 2024-01-01T00:00:00"},
 		{"date and time", Options{}, "a\n2024-01-01\n2024-01-01 00:00:01.123456789\n", "a timestamp[ns]", "2024-01-01T00:00:00 2024-01-01T00:00:01.123456789"},
-		{"numbers", Options{}, "a,b,c,d,e\n007,9223372036854775807,9223372036854775808,1e3,.5\n+1,-9223372036854775808,1,nan,-inf\n",
-			"a int64, b int64, c string, d double, e double", "7|9223372036854775807|9223372036854775808|1000|0.5 1|-9223372036854775808|1|NaN|-Inf"},
+		{"numbers", Options{}, "a,b,c,d,e\n7,9223372036854775807,9223372036854775808,1e3,.5\n1,-9223372036854775808,1,nan,-inf\n",
+			"a int64, b int64, c uint64, d double, e double", "7|9223372036854775807|9223372036854775808|1000|0.5 1|-9223372036854775808|1|NaN|-Inf"},
+		{"names of digits", Options{}, "zip,tel,id,n\n00501,+4930,18446744073709551616,1\n10115,1,1,0\n", "zip string, tel string, id string, n int64",
+			"00501|+4930|18446744073709551616|1 10115|1|1|0"},
+		{"digits of a type", Options{Types: map[string]string{"zip": "int", "tel": "uint64"}}, "zip,tel\n00501,+4930\n", "zip int64, tel uint64", "501|4930"},
+		{"zones given", Options{Types: map[string]string{"t": "timestamp[us, Europe/Berlin]"}},
+			"t\n2024-01-01 00:00:00\n2024-03-31 02:30:00\n2024-10-27 02:30:00\n2024-07-01 00:00:00Z\n2024-07-01\n", "t timestamp[us, Europe/Berlin]",
+			"2024-01-01T00:00:00+01:00 2024-03-31T03:30:00+02:00 2024-10-27T02:30:00+01:00 2024-07-01T02:00:00+02:00 2024-07-01T00:00:00+02:00"},
+		{"spaces of other kinds", Options{}, "a,b,c\n\u00a01,\u30001.5\u3000,\u2003NA\n", "a int64, b double, c string", "1|1.5|\u2003NA"},
 		{"not numbers", Options{}, "a,b,c\n1_000,0x10,1-2\n", "a string, b string, c string", "1_000|0x10|1-2"},
 		{"nulls", Options{}, "a,b,c\n1,NA,x\n,NULL,NA\nnull,NA,\"\"\n", "a int64, b string, c string", "1|NA|x -|NULL|NA -|NA|"},
 		{"nulls given", Options{Nulls: []string{"NA", "?"}}, "a,b\n1,NA\n?,\n,x\n3,\"NA\"\n", "a int64, b string", "1|- -| -|x 3|NA"},
@@ -294,7 +301,7 @@ func TestRead(t *testing.T) {
 		{"latin-1", Options{Text: fileset.Text{Encoding: "latin-1"}}, "\xe9,b\ncaf\xe9,1\ncaf\xe9,2\n", "é string, b int64", "café|1 café|2"},
 		{"no encoding", Options{Text: fileset.Text{Encoding: "x"}}, "a\n", "", "!encoding: "},
 		{"empty", Options{}, "", "", "!no header"},
-		{"twice", Options{}, "a,a\n", "", `!two columns have the name "a"`},
+		{"twice, refused", Options{DuplicateNames: "error"}, "a,a\n", "", `!two columns have the name "a"`},
 		{"too many columns", Options{}, strings.Repeat(",", 100_000) + "\n", "", "!more than 65536 fields"},
 		{"names do not fit", Options{Names: []string{"x"}}, "a,b\n", "", "!the file has 2 columns, but names lists 1"},
 		{"type of nothing", Options{Types: map[string]string{"x": "int"}}, "a,b\n", "", `!no column "x"; have a, b`},
@@ -364,6 +371,33 @@ func TestFiles(t *testing.T) {
 	o.RowColumn = "r"
 	if _, _, err := read(t, files(t, o, "x.csv", "a\n"+strings.Repeat("1\n", 50)), driver.ScanOptions{}); fault.CodeOf(err) != fault.Unsupported {
 		t.Errorf("row column over splits gives %v", err)
+	}
+}
+
+// A value behind the sample that would have changed the type is a bad row.
+func TestLate(t *testing.T) {
+	for _, c := range []struct{ name, early, late, typ, want string }{
+		{"offset", "2024-01-01 00:00:00", "2024-01-01 00:00:00+02:00", "timestamp", "it has an offset from UTC"},
+		{"no offset", "2024-01-01 00:00:00Z", "2024-01-01 00:00:00", "timestamp[us, UTC]", "it has no offset from UTC"},
+		{"date among offsets", "2024-01-01 00:00:00Z", "2024-01-01", "timestamp[us, UTC]", "it has no offset from UTC"},
+		{"time among dates", "2024-01-01", "2024-01-01 00:00:01", "date", "write YYYY-MM-DD"},
+		{"finer", "2024-01-01 00:00:00", "2024-01-01 00:00:00.0000001", "timestamp", "more precise than the unit"},
+		{"leading zero", "10115", "00501", "int64", "it has a leading zero or +"},
+		{"leading plus", "4930", "+4930", "int64", "it has a leading zero or +"},
+		{"leading zero, uint64", "18446744073709551615", "01", "uint64", "it has a leading zero or +"},
+		{"leading zero, double", "0.5", "007", "double", "it has a leading zero or +"},
+		{"fraction", "1", "1.5", "int64", ""},
+	} {
+		text := "a,b\n" + strings.Repeat(c.early+",x\n", 3) + c.late + ",x\n" + c.early + ",y\n"
+		for _, split := range []int64{0, 20} {
+			var bad []string
+			so := driver.ScanOptions{OnBadRow: func(err error) error { bad = append(bad, err.Error()); return nil }}
+			schema, rows, err := read(t, files(t, Options{SampleBytes: int64(len(c.early) + 7), SplitBytes: split}, "x.csv", text), so)
+			if err != nil || schema != "a "+c.typ+", b string" || strings.Count(rows, "|") != 4 || len(bad) != 1 ||
+				!strings.Contains(bad[0], `column "a": "`+c.late+`" is no `+c.typ) || !strings.Contains(bad[0], c.want) || !strings.Contains(bad[0], "types: {a: string}") {
+				t.Errorf("%s: %s: %s (%v), bad rows %q", c.name, schema, rows, err, bad)
+			}
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -84,13 +85,13 @@ func FuzzInfer(f *testing.F) {
 		if b = bytes.TrimSpace(b); len(b) == 0 || len(b) > 1000 {
 			return
 		}
-		g := &guess{can: isAny}
-		g.add(b)
+		var g textvalue.Guess
+		g.Add(b)
 		s := segment{rules: &rules{given: true}, data: b, fields: []field{span(0, len(b))}, stride: 1, rows: 1, alloc: memory.DefaultAllocator, utf8: true}
-		a := s.column(0, arrow.Field{Name: "x", Type: g.typ()})
+		a := s.column(0, arrow.Field{Name: "x", Type: g.Type()})
 		defer a.Release()
 		if len(s.bad) > 0 {
-			t.Fatalf("%q was taken for %v: %v", b, g.typ(), s.bad[0].err)
+			t.Fatalf("%q was taken for %v: %v", b, g.Type(), s.bad[0].err)
 		}
 	})
 }

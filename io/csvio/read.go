@@ -63,7 +63,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if o.Limit > 0 && len(o.Predicate) == 0 {
 		r.left = o.Limit
 	}
-	r.tok = tokenizer{dialect: t.dialect(t.set.Files[file].Info.Key), missing: t.AllowMissing, places: o.Offsets}
+	r.tok = tokenizer{dialect: h.dialect, missing: t.AllowMissing, places: o.Offsets}
 	r.want, r.fixed = make([]bool, len(fields)), ad.RowBytes()
 	k := 0
 	for _, c := range ad.FileColumns { // in the order of names
@@ -92,6 +92,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	}
 	r.growth = t.set.TextGrowth(t.parts[i])
 	r.chunks = t.set.OpenChunks(ctx, t.parts[i], 0, &o)
+	r.chunks.SetLineEnd(h.eol)
 	return r, nil
 }
 
@@ -223,7 +224,7 @@ func (r *reader) segment(ctx context.Context) error {
 	}
 	next, more := r.tok.scan(r.data, 0, int(rows), r.o.BatchBytes, r.last)
 	n := r.tok.rows
-	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, quote: r.tok.quote,
+	s := segment{rules: r.t.rules, data: r.data, fields: r.tok.fields, stride: len(r.cols), rows: n, dialect: &r.tok.dialect,
 		utf8: r.utf8, alloc: r.o.Alloc, chunks: r.chunks, bad: r.tok.bad}
 	line, off := r.line, r.off
 	r.advance(next)
@@ -261,10 +262,10 @@ func (r *reader) segment(ctx context.Context) error {
 	from := 0
 	for _, b := range r.bad {
 		if line > 0 {
-			line += int64(bytes.Count(s.data[from:b.pos], []byte{'\n'}))
+			line += int64(bytes.Count(s.data[from:b.pos], oneByte[r.tok.eol:int(r.tok.eol)+1]))
 			from = b.pos
 		}
-		b.tell(s.data, line)
+		r.tok.tell(b, s.data, line)
 	}
 	if len(r.data) == 0 {
 		r.chunks.Done()
@@ -283,7 +284,7 @@ func (r *reader) segment(ctx context.Context) error {
 // advance moves data on by n bytes and counts their lines.
 func (r *reader) advance(n int) {
 	if r.line > 0 {
-		r.line += int64(bytes.Count(r.data[:n], []byte{'\n'}))
+		r.line += int64(bytes.Count(r.data[:n], oneByte[r.tok.eol:int(r.tok.eol)+1]))
 	}
 	r.data, r.off = r.data[n:], r.off+int64(n)
 }
@@ -293,7 +294,7 @@ func (r *reader) advance(n int) {
 func (r *reader) skip() bool {
 	pos := 0
 	for pos < len(r.data) && (r.row < r.skipped || r.off+int64(pos) < r.least) {
-		end, after := lineEnd(r.data, pos)
+		end, after := r.tok.lineEnd(r.data, pos)
 		if !r.tok.skip(r.data[pos:end], r.fields) {
 			r.row++
 		}

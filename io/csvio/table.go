@@ -1,10 +1,8 @@
 package csvio
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -16,12 +14,6 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 	"golang.org/x/sync/errgroup"
 )
-
-// head is how a file begins.
-type head struct {
-	names []string
-	data  int64 // offset of the first record behind the header
-}
 
 type table struct {
 	*rules
@@ -108,7 +100,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 	for _, name := range names {
 		typ := t.types[name]
 		if typ == nil {
-			typ = t.guess[name].typ()
+			typ = t.guess[name].Type()
 		}
 		fields = append(fields, arrow.Field{Name: name, Type: typ, Nullable: true})
 	}
@@ -145,6 +137,7 @@ func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning,
 	p := t.set.Begin(file, t.Text, limit)
 	b = &beginning{scratch: t.looks.Scratch()}
 	b.chunks = t.set.OpenChunks(ctx, p, int(min(limit, 1<<30)), &driver.ScanOptions{Alloc: b.scratch})
+	b.chunks.DetectLineEnd()
 	defer func() {
 		if err != nil {
 			b.close()
@@ -194,63 +187,6 @@ func (t *table) begin(ctx context.Context, file int, limit int64) (*beginning, e
 			return b, err
 		}
 	}
-}
-
-// parseHead finds the header in data, the first bytes of a file, errMore if it is not
-// whole there. A file without records has no columns.
-func (t *table) parseHead(b *beginning, file int, data []byte) error {
-	bom := int64(0)
-	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
-		bom, data = 3, data[3:]
-	}
-	d := t.dialect(t.set.Files[file].Info.Key)
-	pos := 0
-	for pos < len(data) {
-		end, after := lineEnd(data, pos)
-		if !d.skip(data[pos:end], 0) {
-			break
-		}
-		pos = after
-	}
-	if pos == len(data) {
-		if !b.whole {
-			return errMore
-		}
-		b.head = &head{data: bom + int64(pos)}
-		return nil
-	}
-	fs, after, ferr := d.record(data, pos, b.whole, nil)
-	if ferr == errMore {
-		return errMore
-	}
-	if ferr != nil {
-		ferr.Code = fault.Corrupt
-		return fault.New(fault.Corrupt, "header: %w", ferr)
-	}
-	h := &head{names: make([]string, len(fs)), data: bom + int64(after)}
-	if t.NoHeader {
-		h.data = bom
-	}
-	for i, f := range fs {
-		if h.names[i] = string(unquote(nil, f.of(data), f, d.quote)); t.NoHeader || h.names[i] == "" {
-			h.names[i] = fmt.Sprintf("column_%d", i+1)
-		}
-	}
-	if t.Names != nil {
-		if len(t.Names) != len(h.names) {
-			return fault.New(fault.Invalid, "the file has %d columns, but names lists %d", len(h.names), len(t.Names))
-		}
-		h.names = t.Names
-	}
-	seen := make(map[string]bool, len(h.names))
-	for _, n := range h.names {
-		if seen[n] {
-			return fault.New(fault.Invalid, "two columns have the name %q; give them others with names", n)
-		}
-		seen[n] = true
-	}
-	b.head, b.data = h, data[h.data-bom:]
-	return nil
 }
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }

@@ -10,8 +10,10 @@ import (
 
 // dialect is how a file tells records and fields apart.
 type dialect struct {
-	delim, quote, comment byte // quote and comment 0: none
-	multiline             bool
+	delim, eol             byte // eol: \n, before which a \r does not count, or \r
+	quote, escape, comment byte // 0: none
+	multiline              bool
+	after                  bool // text behind a closing quote belongs to the field
 }
 
 // field is where the text of a field lies in the data that was tokenized: 30 bits
@@ -20,7 +22,7 @@ type field uint64
 
 const (
 	quoted  field = 1 << 62
-	escaped field = 1 << 63 // holds doubled quotes
+	escaped field = 1 << 63 // holds doubled or escaped quotes, or the closing one
 	missing       = quoted | escaped
 	lenBits       = 30
 )
@@ -60,14 +62,14 @@ type badRow struct {
 
 // tell adds to the error where the record is in the file, and its first line where the error does not
 // show that yet. line is the number of that in the file, 0 if it is not known.
-func (b badRow) tell(data []byte, line int64) {
+func (d *dialect) tell(b badRow, data []byte, line int64) {
 	where := ""
 	if line > 0 {
 		where = fmt.Sprintf("line %d of the file", line)
 	}
 	if b.err.Column != "" {
-		start := bytes.LastIndexByte(data[:b.pos], '\n') + 1
-		end, _ := lineEnd(data, b.pos)
+		start := bytes.LastIndexByte(data[:b.pos], d.eol) + 1
+		end, _ := d.lineEnd(data, b.pos)
 		if where == "" {
 			where = "the line is"
 		} else {
@@ -99,7 +101,7 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 	t.fields, t.rows, t.bad, t.at = t.fields[:0], 0, t.bad[:0], t.at[:0]
 	var size int64
 	for pos < len(data) && t.rows < maxRows {
-		end, after := lineEnd(data, pos)
+		end, after := t.lineEnd(data, pos)
 		if t.skip(data[pos:end], len(t.want)) {
 			pos = after
 			continue
@@ -147,6 +149,9 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 			if n > t.last {
 				n += bytes.Count(line[start:], t.delims())
 			}
+		}
+		if t.eol == '\r' && err == nil && bytes.IndexByte(data[pos:end], '\n') >= 0 && bytes.IndexByte(data[pos:end], t.quote) < 0 {
+			err = fault.New(fault.RowError, "lines end in CR alone at the begin of the file, and here in LF: %s", showLine(data[pos:end]))
 		}
 		if err == nil && n != len(t.want) && (n > len(t.want) || !t.missing) {
 			err = fault.New(fault.RowError, "the record has %d fields, not %d: %s", n, len(t.want), showLine(data[pos:end]))
@@ -203,15 +208,14 @@ func (d *dialect) skip(line []byte, fields int) bool {
 	return len(line) == 0 && fields != 1 || d.comment != 0 && len(line) > 0 && line[0] == d.comment
 }
 
-// lineEnd finds the end of the line at pos without its \n or \r\n, and where the next
-// one begins.
-func lineEnd(data []byte, pos int) (end, after int) {
-	if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+// lineEnd finds the end of the line at pos without what ends it, and where the next one begins.
+func (d *dialect) lineEnd(data []byte, pos int) (end, after int) {
+	if i := bytes.IndexByte(data[pos:], d.eol); i >= 0 {
 		end, after = pos+i, pos+i+1
 	} else {
 		end, after = len(data), len(data)
 	}
-	if end > pos && data[end-1] == '\r' {
+	if end > pos && data[end-1] == '\r' && d.eol == '\n' {
 		end--
 	}
 	return end, after
@@ -226,7 +230,7 @@ var errMore = fault.New(fault.Internal, "more data is needed")
 // an error after is the line behind the place where it was seen.
 func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []field, after int, _ *fault.Error) {
 	i := pos
-	end, after := lineEnd(data, pos)
+	end, after := d.lineEnd(data, pos)
 	for {
 		if len(fs) == maxColumns {
 			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", maxColumns, showLine(data[pos:end]))
@@ -245,7 +249,7 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 			lim = len(data)
 		}
 		for i = start; ; i += 2 {
-			n := bytes.IndexByte(data[i:lim], d.quote)
+			n := d.special(data[i:lim])
 			if n < 0 || i+n+1 >= lim && !final && d.multiline {
 				if d.multiline && !final {
 					return fs, pos, errMore
@@ -256,23 +260,78 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 				}
 				return fs, after, fault.New(fault.RowError, "a quoted field does not end%s: %s", why, showLine(data[start-1:end]))
 			}
-			if i += n; i+1 >= lim || data[i+1] != d.quote {
+			i += n
+			next := i+1 < lim && (data[i+1] == d.quote || data[i+1] == d.escape && d.escape != 0)
+			if data[i] == d.quote && !(next && data[i+1] == d.quote) {
 				break
 			}
-			flags |= escaped
+			if next {
+				flags |= escaped
+			} else {
+				i-- // an escape before what needs none
+			}
 		}
-		fs = append(fs, span(start, i-start)|flags)
+		stop := i
 		i++
 		if i > end {
-			end, after = lineEnd(data, i)
+			end, after = d.lineEnd(data, i)
 		}
+		if i < end && data[i] != d.delim {
+			if !d.after {
+				return fs, after, fault.New(fault.RowError, "text follows the end of a quoted field; set text_after_quote: true if it belongs to it: %s",
+					showLine(data[start-1:end]))
+			}
+			if stop = end; bytes.IndexByte(data[i:end], d.delim) >= 0 {
+				stop = i + bytes.IndexByte(data[i:end], d.delim)
+			}
+			i = stop
+			flags |= escaped
+		}
+		fs = append(fs, span(start, stop-start)|flags)
 		if i >= end {
 			return fs, after, nil
 		}
-		if data[i] != d.delim {
-			return fs, after, fault.New(fault.RowError, "text follows the end of a quoted field: %s", showLine(data[start-1:end]))
-		}
 		i++
+	}
+}
+
+// special finds the first quote or escape, -1 if there is none.
+func (d *dialect) special(b []byte) int {
+	n := bytes.IndexByte(b, d.quote)
+	if d.escape == 0 {
+		return n
+	}
+	if n >= 0 {
+		b = b[:n]
+	}
+	if e := bytes.IndexByte(b, d.escape); e >= 0 {
+		return e
+	}
+	return n
+}
+
+// unquote appends the text of a field to dst. What comes behind its closing quote is taken as it is.
+func (d *dialect) unquote(dst, b []byte, f field) []byte {
+	if f&escaped == 0 || f == missing {
+		return append(dst, b...)
+	}
+	for {
+		i := d.special(b)
+		if i < 0 {
+			return append(dst, b...)
+		}
+		dst = append(dst, b[:i]...)
+		next := i+1 < len(b) && (b[i+1] == d.quote || b[i+1] == d.escape && d.escape != 0)
+		switch {
+		case b[i] == d.quote && !(next && b[i+1] == d.quote): // the closing one
+			return append(dst, b[i+1:]...)
+		case next:
+			dst = append(dst, b[i+1])
+			b = b[i+2:]
+		default:
+			dst = append(dst, b[i])
+			b = b[i+1:]
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func Ranges(size, splitBytes int64) []blobio.Range {
 }
 
 // Chunks reads whole lines: those whose first byte lies in [r.Off, r.Off+r.Len)
-// of the (decompressed and decoded) file. A line ends with \n, which is part of it; the last may lack it.
+// of the (decompressed and decoded) file. A line ends with \n (see SetLineEnd), which is part of it; the last may lack it.
 // Chunks of lines lie in one buffer of Go memory; a line that is longer than it comes alone, in memory of the allocator,
 // which the next call gives back. Not safe for concurrent use.
 type Chunks struct {
@@ -62,6 +62,8 @@ type Chunks struct {
 	maxLine  int
 	chunk    int // bytes of a chunk
 	tailOnce int // size of the next read beyond end
+	lineEnd  byte
+	detect   bool // lineEnd is to be found
 }
 
 // chunkDefault is the size of chunks, and of single reads of a longer line: what is read beyond its end fits a chunk.
@@ -76,7 +78,7 @@ func (s *Set) OpenChunks(ctx context.Context, p Part, chunkBytes int, o *driver.
 	r := p.Range
 	obj := s.Object(p.File, o.Stats)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: o.Alloc, maxLine: MaxLine, chunk: chunkBytes}
+	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: o.Alloc, maxLine: MaxLine, chunk: chunkBytes, lineEnd: '\n'}
 	if c.end > c.size {
 		c.end = c.size
 	}
@@ -164,6 +166,26 @@ func (c *Chunks) Next(ctx context.Context) (lines []byte, off int64, err error) 
 	return lines, off, nil
 }
 
+// SetLineEnd says before the first Next with what byte lines end: \n or \r.
+func (c *Chunks) SetLineEnd(b byte) { c.lineEnd = b }
+
+// DetectLineEnd has the first Next find out with what byte lines end, where it begins the file: \r if
+// the first MiB has no \n, and a \r with more behind it.
+func (c *Chunks) DetectLineEnd() { c.detect = true }
+
+// LineEnd is what ends lines.
+func (c *Chunks) LineEnd() byte { return c.lineEnd }
+
+// findLineEnd looks at buf[:hi], the first bytes of the file.
+func (c *Chunks) findLineEnd() {
+	all := c.eof && (c.size < 0 || c.off >= c.size)
+	b := c.buf[:min(c.hi, chunkDefault)]
+	if at := bytes.IndexByte(b, '\r'); at >= 0 && (at+1 < len(b) || all) && bytes.IndexByte(b, '\n') < 0 {
+		c.lineEnd = '\r'
+	}
+	c.detect = c.lineEnd == '\n' && !all && len(b) < chunkDefault && bytes.IndexByte(b, '\n') < 0
+}
+
 // More is Next for who needs more lines in one piece: the last n bytes that the last call returned come again, and about as many
 // behind them, if there are.
 func (c *Chunks) More(ctx context.Context, n int) (lines []byte, off int64, err error) {
@@ -227,9 +249,9 @@ func (c *Chunks) grow(n int) {
 func (c *Chunks) whole(seen int) int {
 	n := 0
 	if c.long == nil {
-		n = seen + bytes.LastIndexByte(c.buf[seen:c.hi], '\n') + 1
+		n = seen + bytes.LastIndexByte(c.buf[seen:c.hi], c.lineEnd) + 1
 	} else if seen = max(seen, c.least-1); seen < c.hi {
-		n = seen + bytes.IndexByte(c.buf[seen:c.hi], '\n') + 1
+		n = seen + bytes.IndexByte(c.buf[seen:c.hi], c.lineEnd) + 1
 	}
 	if n == seen || n < c.least {
 		return 0
@@ -258,7 +280,7 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 	seen := 0 // buf[:seen] has no line's end to give out
 	for {
 		if c.skip {
-			if i := bytes.IndexByte(c.buf[:c.hi], '\n'); i >= 0 {
+			if i := bytes.IndexByte(c.buf[:c.hi], c.lineEnd); i >= 0 {
 				c.hi = copy(c.buf, c.buf[i+1:c.hi])
 				c.skip = false
 			} else {
@@ -266,6 +288,11 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 			}
 		}
 		full := c.hi == len(c.buf)
+		if c.detect && (full || c.eof) {
+			if c.findLineEnd(); c.lineEnd != '\n' {
+				seen = 0
+			}
+		}
 		if full || c.eof || c.long != nil {
 			if n := c.whole(seen); n > 0 {
 				return n, nil
@@ -274,7 +301,7 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 			switch {
 			case c.eof && (c.hi == 0 || c.skip):
 				return 0, io.EOF
-			case c.eof && (c.size < 0 || c.off >= c.size || c.buf[c.hi-1] == '\n'):
+			case c.eof && (c.size < 0 || c.off >= c.size || c.buf[c.hi-1] == c.lineEnd):
 				return c.hi, nil // the last line of the file may be without \n
 			case c.hi > c.maxLine:
 				return 0, fault.New(fault.Corrupt, "the line at byte %d is longer than %d bytes", c.off-int64(c.hi), c.maxLine)
@@ -314,7 +341,7 @@ func (c *Chunks) tail(ctx context.Context) error {
 		}
 		return err
 	}
-	if i := bytes.IndexByte(p, '\n'); i >= 0 {
+	if i := bytes.IndexByte(p, c.lineEnd); i >= 0 {
 		p = p[:i+1]
 	}
 	c.hi += len(p)

@@ -7,6 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -91,11 +92,12 @@ type column struct {
 	typ  arrow.DataType
 	kind kind
 
-	width int   // bytes of a fixed-width value; of an offset for variable ones; 0 for bits
-	min   int64 // kInt
-	max   uint64
-	unit  arrow.TimeUnit // kTime, kTimestamp
-	raw   bool           // kText: anything that is no string is kept as its JSON text
+	width  int   // bytes of a fixed-width value; of an offset for variable ones; 0 for bits
+	min    int64 // kInt
+	max    uint64
+	unit   arrow.TimeUnit    // kTime
+	stamps *textvalue.Stamps // kTimestamp
+	raw    bool              // types gave the type. kText: anything that is no string is kept as its JSON text
 
 	n, nulls int
 	valid    growing        // bitmap; empty while there are no nulls
@@ -150,7 +152,8 @@ func newColumn(s *sink, f arrow.Field, path string, raw bool) (*column, error) {
 	case *arrow.Time64Type:
 		c.kind, c.unit = kTime, t.Unit
 	case *arrow.TimestampType:
-		c.kind, c.unit = kTimestamp, t.Unit
+		c.kind = kTimestamp
+		c.stamps, err = textvalue.NewStamps(t, nil, !raw)
 	case *arrow.Decimal128Type, *arrow.Decimal256Type:
 		c.kind = kDecimal
 	case *arrow.ListType:

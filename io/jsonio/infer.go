@@ -1,18 +1,23 @@
 package jsonio
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
 // shape is what was seen of a value in the sample.
 type shape struct {
 	bools, ints, floats, strings, arrays, objects bool
+
+	neg, big, huge bool            // integers below 0, beyond int64, and beyond uint64 or below int64
+	text           textvalue.Guess // of strings
 
 	names  []string // of fields, in order of first appearance
 	fields map[string]*shape
@@ -50,16 +55,35 @@ func (s *shape) observe(t *text, depth int) error {
 		})
 	case '"':
 		s.strings = true
+		b, err := t.str()
+		if err == nil {
+			s.text.Add(b)
+		}
+		return err
 	case 't', 'f':
 		s.bools = true
 	case 'n':
 	default:
 		n, err := t.num()
-		s.ints = s.ints || n.whole
-		s.floats = s.floats || !n.whole
+		if s.floats = s.floats || !n.whole; n.whole && err == nil {
+			s.integer(n)
+		}
 		return err
 	}
 	return t.skip(depth)
+}
+
+func (s *shape) integer(n number) {
+	s.ints = true
+	v, ok := textvalue.Uint(bytes.TrimPrefix(n.text, []byte("-")))
+	switch {
+	case !ok, n.neg && v > 1<<63:
+		s.huge = true
+	case n.neg:
+		s.neg = true
+	case v >= 1<<63:
+		s.big = true
+	}
 }
 
 // merge adds what was seen in rows behind those of s.
@@ -70,6 +94,10 @@ func (s *shape) merge(o *shape) {
 	s.strings = s.strings || o.strings
 	s.arrays = s.arrays || o.arrays
 	s.objects = s.objects || o.objects
+	s.neg = s.neg || o.neg
+	s.big = s.big || o.big
+	s.huge = s.huge || o.huge
+	s.text.Merge(&o.text)
 	for _, n := range o.names {
 		if f := s.fields[n]; f != nil {
 			f.merge(o.fields[n])
@@ -100,9 +128,9 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 			seen = append(seen, k.name)
 		}
 	}
+	top, _, _ := strings.Cut(path, ".")
+	top, _, _ = strings.Cut(top, "[")
 	if len(seen) > 1 {
-		top, _, _ := strings.Cut(path, ".")
-		top, _, _ = strings.Cut(top, "[")
 		return nil, fault.New(fault.Invalid, "%s holds %s; give it a type, e.g. types: {%s: string} to keep what is not a string as JSON text",
 			path, strings.Join(seen, " and "), top).At(fault.Place{Column: path})
 	}
@@ -111,8 +139,17 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 		return arrow.FixedWidthTypes.Boolean, nil
 	case s.floats:
 		return arrow.PrimitiveTypes.Float64, nil
+	case s.huge || s.big && s.neg:
+		return nil, fault.New(fault.Invalid, "%s holds integers that neither int64 nor uint64 holds; give it a type, e.g. types: {%s: string} to keep them as they are written, or double",
+			path, top).At(fault.Place{Column: path})
+	case s.big:
+		return arrow.PrimitiveTypes.Uint64, nil
 	case s.ints:
 		return arrow.PrimitiveTypes.Int64, nil
+	case s.strings:
+		if t := s.text.TimeType(); t != nil {
+			return t, nil
+		}
 	case s.arrays:
 		e := s.elem
 		if e == nil {

@@ -10,13 +10,14 @@
 // # Types
 //
 // The schema comes from the first MiB of the first file and of up to 16 others:
-// bool, int64 (all whole numbers), double (some numbers are not whole), string,
-// struct for objects, list for arrays; string where there were only nulls. Kinds
+// bool, int64 (all whole numbers; uint64 if that is too small), double (some numbers are
+// not whole), struct for objects, list for arrays; date or timestamp where all strings are
+// such, as in CSV, else string, also where there were only nulls. Kinds
 // that do not mix are an Invalid error that names the column. Types overrides
 // columns, and adds those that the sample lacks; then text may also be
 //
-//   - a timestamp: RFC 3339; a blank for the T, a missing zone (UTC) and missing
-//     seconds are fine; the value is the instant in UTC, whatever the column's zone
+//   - a timestamp: RFC 3339; a blank for the T and missing seconds are fine, and a missing
+//     offset: it is on the clock of the column's zone then, as in expressions
 //   - a date (YYYY-MM-DD) or time (hh:mm:ss.fff)
 //   - binary: base64
 //   - a decimal, in quotes or not; digits beyond the scale must be 0
@@ -28,7 +29,8 @@
 // fields are ignored unless Strict. Nesting deeper than 64 is an error.
 //
 // A line that is not JSON, and a value that its column cannot hold (also an
-// integer out of range, or 1.5 for an int64), is a bad row. So is a row with a string that is not
+// integer out of range, 1.5 for an int64, or behind the sample an offset in a column of
+// timestamps without, or the other way round), is a bad row. So is a row with a string that is not
 // UTF-8 or has half of a surrogate pair, key or value, wanted or not, and one in which a key that
 // is read is there twice in one object. An array that is not
 // JSON is a Corrupt error, as there is no telling where the next row begins.

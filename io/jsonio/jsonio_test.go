@@ -247,6 +247,17 @@ func TestInference(t *testing.T) {
 		{"[{\"a\": [[1], [2.5]]}, {\"z\": {}}]", "a: list<list<double>>, z: struct<>", ""},
 		{"{\"a\": 1}\n{\"a\": \"x\"}", "", `a holds numbers and strings; give it a type, e.g. types: {a: string}`},
 		{"{\"a\": {\"b\": [1, true]}}", "", `a.b[] holds bools and numbers; give it a type, e.g. types: {a: string}`},
+		{"{\"a\": 9223372036854775807, \"b\": 9223372036854775808}\n{\"a\": -9223372036854775808, \"b\": 18446744073709551615}", "a: int64, b: uint64", ""},
+		{"{\"a\": 18446744073709551616}", "", "a holds integers that neither int64 nor uint64 holds; give it a type, e.g. types: {a: string}"},
+		{"{\"a\": [-9223372036854775809]}", "", "a[] holds integers that neither"},
+		{"{\"a\": -1}\n{\"a\": 9223372036854775808}", "", "a holds integers that neither"},
+		{"{\"a\": 9223372036854775808}\n{\"a\": 0.5}", "a: double", ""},
+		{`{"d": "2024-02-29", "t": "2024-01-01T00:00:00.5", "z": "2024-01-01 00:00Z", "n": "1", "f": "true", "e": ""}`,
+			"d: date, t: timestamp, z: timestamp[us, UTC], n: string, f: string, e: string", ""},
+		{`{"s": {"t": ["2024-01-01", "2024-01-01 12:00:00"]}}`, "s: struct<t: list<timestamp>>", ""},
+		{"{\"a\": \"2024-01-01T00:00:00\"}\n{\"a\": \"2024-01-01T00:00:00Z\"}", "a: string", ""},
+		{"{\"a\": \"2024-01-01\"}\n{\"a\": \"\"}", "a: string", ""},
+		{"{\"a\": \"2024-01-01\"}\n{\"a\": null}", "a: date", ""},
 		{"", "", "no columns"},
 		{"5\n{", "", "the beginning of the file is not JSON"},
 	} {
@@ -295,6 +306,24 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// A value behind the sample that would have changed the type is a bad row.
+func TestLate(t *testing.T) {
+	for _, c := range []struct{ early, late, want string }{
+		{`"2024-01-01 00:00:00"`, `"2024-01-01 00:00:00+02:00"`, "is no timestamp: it has an offset from UTC, and those before it have none; set types for the column"},
+		{`"2024-01-01 00:00:00Z"`, `"2024-01-01 00:00:00"`, "is no timestamp[us, UTC]: it has no offset from UTC, and those before it have one; set types for the column"},
+		{`"2024-01-01"`, `"soon"`, "is no date: write YYYY-MM-DD; set types for the column"},
+		{`9223372036854775807`, `9223372036854775808`, "does not fit int64; set types for the column"},
+		{`18446744073709551615`, `-1`, "does not fit uint64; set types for the column"},
+	} {
+		row := fmt.Sprintf("{\"a\": %s, \"b\": %q}\n", c.early, strings.Repeat("x", 1000))
+		text := strings.Repeat(row, 2<<20/len(row)) + fmt.Sprintf("{\"a\": %s}\n", c.late)
+		_, err := readAll(t, paths(save(t, "x.jsonl", []byte(text))), nil)
+		if fault.CodeOf(err) != fault.RowError || fault.PlaceOf(err).Column != "a" || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s and then %s: %v, want %s", c.early, c.late, err, c.want)
+		}
+	}
+}
+
 func TestValues(t *testing.T) {
 	for _, c := range []struct{ typ, in, want string }{ // want: as JSON, or an error
 		{"int64", "9223372036854775807", "9223372036854775807"},
@@ -334,6 +363,10 @@ func TestValues(t *testing.T) {
 		{"timestamp[ns, UTC]", `"2262-04-11T23:47:16.854775807Z"`, `"2262-04-11T23:47:16.854775807Z"`},
 		{"timestamp[ns]", `"2263-01-01T00:00:00Z"`, "out of range"},
 		{"timestamp[us]", `"2024-01-01T00:00:00+0130"`, `"2023-12-31T22:30:00.000000"`},
+		{"timestamp[us, Europe/Berlin]", `"2024-01-01 00:00:00"`, `"2023-12-31T23:00:00.000000Z"`},
+		{"timestamp[us, Europe/Berlin]", `"2024-03-31T02:30:00"`, `"2024-03-31T01:30:00.000000Z"`},
+		{"timestamp[us, Europe/Berlin]", `"2024-10-27T02:30:00"`, `"2024-10-27T01:30:00.000000Z"`},
+		{"timestamp[us, Europe/Berlin]", `"2024-07-01T00:00:00Z"`, `"2024-07-01T00:00:00.000000Z"`},
 		{"timestamp[us]", `"2024-01-01T00:00:00 Europe"`, "write YYYY-MM-DDThh:mm:ssZ"},
 		{"decimal(5, 2)", "123.45", `"123.45"`},
 		{"decimal(5, 2)", `"-1.5e1"`, `"-15.00"`},

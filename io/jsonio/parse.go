@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/decimal256"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -502,6 +503,14 @@ func scaled(s []byte, scale, precision int) (*big.Int, error) {
 	return v, nil
 }
 
+// advice says how to read what does not fit a type that was found from a sample.
+func (c *column) advice() string {
+	if c.raw {
+		return ""
+	}
+	return "; set types for the column, e.g. string"
+}
+
 // coded appends what is written as text: base64, dates and times.
 func (p *parser) coded(c *column, s []byte) {
 	var v int64
@@ -542,16 +551,16 @@ func (p *parser) coded(c *column, s []byte) {
 		c.added()
 		return
 	case kDate:
-		if v, err = date(s); err == nil && c.width == 8 {
+		if v, err = textvalue.Date(s); err == nil && c.width == 8 {
 			v *= 86_400_000
 		}
 	case kTime:
-		v, err = clock(s, c.unit)
+		v, err = textvalue.Clock(s, c.unit)
 	case kTimestamp:
-		v, err = timestamp(s, c.unit)
+		v, err = c.stamps.Read(s)
 	}
 	if err != nil {
-		p.reject(c, "%q is no %s: %w", clip(s), typename.Name(c.typ), err)
+		p.reject(c, "%q is no %s: %w%s", clip(s), typename.Name(c.typ), err, c.advice())
 		c.null()
 		return
 	}

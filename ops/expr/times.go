@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/textvalue"
 )
 
 // daysOf is the number of days from 1970-01-01 to a date of the proleptic
@@ -219,8 +220,7 @@ func localSeconds(sec int64, t *arrow.TimestampType) (int64, error) {
 	if err != nil {
 		return 0, invalid("time zone %q: %v", t.TimeZone, err)
 	}
-	y, m, d := civil(floorDiv(sec, 86400))
-	return time.Date(int(y), time.Month(m), d, 0, 0, int(sec-floorDiv(sec, 86400)*86400), 0, loc).Unix(), nil
+	return textvalue.Local(sec, loc), nil
 }
 
 // parseTime reads a text as a value of a time type; it must be one exactly.
