@@ -264,7 +264,7 @@ func openFolder(ctx context.Context, storage, name string, o *blobio.Options) (*
 	if err != nil {
 		return nil, err
 	}
-	b.Within(key + name + "/", true) // others may write to the storage
+	b.Within(key+name+"/", true) // others may write to the storage
 	return &Run{b: b, key: secret, prefix: key + name + "/", url: join(storage, name), log: make(semaphore, 1), stat: make(semaphore, 1), seen: make(map[int]*entry)}, nil
 }
 
