@@ -73,7 +73,8 @@ func (s *session) moved(to pki.Pin) bool {
 }
 
 // behind are the nodes that have, or may have, a certificate of the authority that is being
-// replaced. Of a node that is away that counts until its certificate has ended.
+// replaced: as they say, and until they say so as the record has it. Of a node that is away that
+// counts until its certificate has ended.
 func (h *Head) behind() (ids []string) {
 	pins := h.ca.Pins()
 	if len(pins) < 2 {
@@ -81,7 +82,7 @@ func (h *Head) behind() (ids []string) {
 	}
 	for _, id := range sortedIDs(h.nodes) {
 		n, s := h.nodes[id].Value, h.sessions[id]
-		if s != nil && !s.moved(pins[0]) ||
+		if s != nil && !s.moved(pins[0]) && (s.said || n.Authority != pins[0]) ||
 			s == nil && n.Authority == pins[1] && n.State != core.Left && time.Since(n.Seen) <= pki.Lifetime {
 			ids = append(ids, id)
 		}
