@@ -46,6 +46,7 @@ type Bucket struct {
 	cache  *blobcache.Cache // nil: none
 	url    string           // as opened: with server, the bucket's part in the names of what is cached
 	server string           // which one the URL means, by serverOf
+	sdk    sdk
 
 	within []confinement
 }
@@ -181,6 +182,7 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"
+	b.sdk = sdkOf(b.scheme, b.remote)
 	if !b.shared && b.o.Cache != nil {
 		b.cache, b.url, b.server = b.o.Cache, bucketURL, serverOf(b.scheme, b.remote)
 	}
@@ -205,9 +207,15 @@ type Info struct {
 	ModTime time.Time
 	// ETag changes when the object does; the same from List and Stat. S3: the
 	// ETag. Others: the MD5 of the contents if the service knows it, else the time
-	// of the last change. "" for local files: Size and ModTime pin them.
+	// of the last change. "" for local files.
 	ETag string
 	Dir  bool
+
+	// What else tells versions apart: of gs the generation, of azblob the ETag.
+	version string
+	// The time of the last change of a local file, its owner, mode, or links, in nanoseconds: nobody can set it back. 0
+	// where it is not known.
+	ctime int64
 }
 
 // Path is how a user would write the object: a local path (relative if it was
@@ -270,10 +278,8 @@ func (b *Bucket) Stat(ctx context.Context, key string) (Info, error) {
 	}
 	var info Info
 	err := b.try(ctx, key, func(ctx context.Context) error {
-		a, err := b.remote.Attributes(ctx, key)
-		if err == nil {
-			info = Info{Key: key, Size: a.Size, ModTime: a.ModTime, ETag: b.tag(a.ETag, a.MD5, a.ModTime)}
-		}
+		var err error
+		info, err = b.attributes(ctx, key)
 		return err
 	})
 	return info, err
@@ -320,7 +326,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	if b.root != "" {
 		return b.deleteLocal(ctx, key)
 	}
-	err := b.try(ctx, key, func(ctx context.Context) error { return b.remote.Delete(ctx, key) })
+	err := b.try(ctx, key, func(ctx context.Context) error { return b.deleteRemote(ctx, key) })
 	if fault.CodeOf(err) == fault.NotFound {
 		return nil
 	}
