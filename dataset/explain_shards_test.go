@@ -28,7 +28,7 @@ func TestExplainOfShards(t *testing.T) {
 		return text
 	}
 	text := explain(ds, &dataset.ExplainOptions{Form: form})
-	for _, want := range []string{"select a, b    [shards]", "columns a, b, e\n"} {
+	for _, want := range []string{"project a, b    [shards]\n", "columns: 3 of 6 [a, b, e]\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -53,7 +53,7 @@ func TestExplainOfShards(t *testing.T) {
 	}
 	mix := dataset.Mix(dataset.MixSource{Name: "one", Weight: 1, Data: ds}, dataset.MixSource{Name: "two", Weight: 1, Data: dataset.ReadParquet(dir)})
 	text = explain(mix, &dataset.ExplainOptions{Form: form})
-	for _, want := range []string{"columns a, b, e\n", "columns a, b\n"} {
+	for _, want := range []string{"columns: 3 of 6 [a, b, e]\n", "columns: 2 of 6 [a, b]\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("mix: no %q in\n%s", want, text)
 		}

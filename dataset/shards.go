@@ -203,7 +203,7 @@ func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions,
 	}
 	// The layout is that of the plan by all rules, whatever is left out of them, or by the form.
 	if columns != nil {
-		if n, err = ops.Select(n, columns, ops.Meta{Verb: "shards"}); err != nil {
+		if n, err = ops.Narrow(n, columns); err != nil {
 			return src, err
 		}
 	}

@@ -238,11 +238,11 @@ func Sources(root Node) (sources []Source, mix *Mix, err error) {
 func Narrow(root Node, columns []string) (Node, error) {
 	x, ok := root.(*Mix)
 	if !ok {
-		return Select(root, columns, Meta{Verb: "shards"})
+		return Select(root, columns, shards)
 	}
 	ins := make([]Node, len(x.Ins))
 	for i, in := range x.Ins {
-		n, err := Select(in, columns, Meta{Verb: "shards"})
+		n, err := Select(in, columns, shards)
 		if err != nil {
 			return nil, err
 		}

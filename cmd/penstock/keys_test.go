@@ -41,7 +41,7 @@ func TestKeysOfBuckets(t *testing.T) {
 	counts()
 	for _, out := range []string{"o//x/", "o/t\tab", "o/../up"} {
 		spec := writeSpec(t, "version: 1\nsource: {parquet: {paths: [\""+at("d/")+"\"]}}\nsink: {parquet: {path: \""+strings.ReplaceAll(at(out), "\t", `\t`)+"\"}}\n"+
-			"run: {cache: {path: "+filepath.Join(dir, "cache")+", size: 64MiB}}\n")
+			"run: {cache: {dir: "+filepath.Join(dir, "cache")+", max: 64MiB}}\n")
 		for range 2 { // the second finds nothing to do, or reads from the cache
 			ok(t, "run", spec)
 		}

@@ -310,7 +310,7 @@ def peers(path: Path) -> dict[str, pa.Table | str]:
             got[name] = f"{type(e).__name__}: {e}"
 
     if path.suffix == ".parquet":
-        attempt("duckdb", lambda: duckdb.connect(":memory:").execute(f"SELECT * FROM read_parquet('{path}')").to_arrow_table())
+        attempt("duckdb", lambda: duckdb.connect(":memory:").sql(f"SELECT * FROM read_parquet('{path}')").to_arrow_table())
         attempt("polars", lambda: pl.read_parquet(path).to_arrow())
     else:
         attempt("polars", lambda: (pl.read_ipc_stream(path) if path.read_bytes()[:6] != b"ARROW1" else pl.read_ipc(path, memory_map=False)).to_arrow())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 from pathlib import Path
@@ -17,9 +18,18 @@ import differential_files as files  # noqa: E402
 SECONDS = float(os.environ.get("PENSTOCK_DIFF_SECONDS", "30"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def threads_of_polars(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Polars keeps the descriptors of its threads, which are no test's."""
+    path = tmp_path_factory.mktemp("polars") / "f.parquet"
+    files.pl.DataFrame({"a": [1]}).write_parquet(path)
+    files.peers(path)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_random_files(penstock_bin: str, kind: str) -> None:
     """The seed of a difference repeats it: python python/tests/differential_files.py SEED."""
+    faulthandler.dump_traceback_later(SECONDS + 300, exit=True)  # instead of the limit of all tests
     first = int(os.environ.get("PENSTOCK_DIFF_SEED", random.SystemRandom().randrange(10**9)))
     read, refused, found = files.search(penstock_bin, kind, SECONDS / 2, first)
     print(f"{kind}: seeds from {first}: {read} files read, {refused} that nobody writes or reads, {len(found)} differences")
