@@ -175,12 +175,15 @@ func replace(t *testing.T, path string, b []byte) {
 			break
 		}
 	}
-	if err := os.WriteFile(path, b, 0o644); err != nil {
+	if err := os.WriteFile(path+"~", b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if was != nil {
-		if err := os.Chtimes(path, was.ModTime(), was.ModTime()); err != nil {
+		if err := os.Chtimes(path+"~", was.ModTime(), was.ModTime()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Rename(path+"~", path); err != nil {
+		t.Fatal(err)
 	}
 }

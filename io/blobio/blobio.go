@@ -213,9 +213,20 @@ type Info struct {
 
 	// What else tells versions apart: of gs the generation, of azblob the ETag.
 	version string
-	// The time of the last change of a local file, its owner, mode, or links, in nanoseconds: nobody can set it back. 0
-	// where it is not known.
-	ctime int64
+	inode   inode // of a local file
+}
+
+// inode is which file of a system a name means, and when anything about it changed last, in
+// nanoseconds, which nobody can set back; zero where it is not known.
+type inode struct {
+	number  uint64
+	changed int64
+}
+
+// replaces reports that i is another file than was there. Some systems number files anew while they stay what they are, and
+// a file that is linked, renamed or given to others is changed: so both must differ.
+func (i inode) replaces(was inode) bool {
+	return was.changed != 0 && i.number != was.number && i.changed != was.changed
 }
 
 // Path is how a user would write the object: a local path (relative if it was

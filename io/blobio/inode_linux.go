@@ -5,10 +5,9 @@ import (
 	"syscall"
 )
 
-// ctimeOf is Info.ctime.
-func ctimeOf(fi os.FileInfo) int64 {
+func inodeOf(fi os.FileInfo) inode {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return st.Ctim.Nano()
+		return inode{st.Ino, st.Ctim.Nano()}
 	}
-	return 0
+	return inode{}
 }
