@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/ops"
 )
 
@@ -97,10 +98,10 @@ func aggregable(a Agg, t arrow.DataType) error {
 	}
 	switch k := kindOf(t); {
 	case k == kindNone:
-		return fault.New(fault.Invalid, "%s: columns of type %s have no %s", a, t, a.Fn)
+		return fault.New(fault.Invalid, "%s: columns of type %s have no %s", a, typename.Name(t), a.Fn)
 	case k == kindString || k == kindBool || k == kindTime:
 		if a.Fn != "min" && a.Fn != "max" {
-			return fault.New(fault.Invalid, "%s: columns of type %s have no %s; cast it to a number first", a, t, a.Fn)
+			return fault.New(fault.Invalid, "%s: columns of type %s have no %s; cast it to a number first", a, typename.Name(t), a.Fn)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-data/penstock/exec/plan"
 	"github.com/penstock-data/penstock/internal/procs"
 	"github.com/penstock-data/penstock/ops"
+	"github.com/penstock-data/penstock/shard"
 )
 
 // ExplainOptions of Explain; nil means defaults.
@@ -19,6 +20,8 @@ type ExplainOptions struct {
 	RunOptions
 	// Analyze runs the plan, throws its rows away, and adds what was measured; where the run fails, up to there, beside the error.
 	Analyze bool
+	// Form, if not nil, has the plan be that which Shards run for batches of this form: it reads what becomes tensors.
+	Form *shard.Form
 }
 
 // Explain describes the plan: as written, as rewritten (with the rules that did
@@ -34,6 +37,11 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 	n, err := d.plan(ctx)
 	if err != nil {
 		return "", err
+	}
+	if o.Form != nil {
+		if d, n, err = d.shaped(ctx, n, o); err != nil {
+			return "", err
+		}
 	}
 	off, err := o.noRules(n)
 	if err != nil {
@@ -74,6 +82,21 @@ func (d *Dataset) Explain(ctx context.Context, o *ExplainOptions) (string, error
 		return b.String(), err
 	}
 	return b.String(), nil
+}
+
+// shaped is what shards of a form run of a dataset, whose plan is n.
+func (d *Dataset) shaped(ctx context.Context, n ops.Node, o *ExplainOptions) (*Dataset, ops.Node, error) {
+	sources, _, err := ops.Sources(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	columns := shardColumns(n, sources, *o.Form, o.OnError)
+	if columns == nil {
+		return d, n, nil
+	}
+	d = d.then("shards", func(in ops.Node, _ ops.Meta) (ops.Node, error) { return ops.Narrow(in, columns) })
+	n, err = d.plan(ctx)
+	return d, n, err
 }
 
 // costs says what a run may take.

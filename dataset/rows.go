@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/ops/expr"
 )
@@ -172,7 +173,7 @@ func (rt *rowType) check(s *arrow.Schema, m ops.Meta) error {
 			return fault.New(fault.Invalid, "unknown column %q (field %s)%s", f.name, f.goName, near.Column(f.name, s)).At(fault.Place{Step: m.Step()})
 		}
 		if t := s.Field(at[0]).Type; !arrow.TypeEqual(t, f.typ) {
-			return fault.New(fault.Invalid, "column is %s, field %s is %s: cast the column first, or change the field", t, f.goName, f.typ).
+			return fault.New(fault.Invalid, "column is %s, field %s is %s: cast the column first, or change the field", typename.Name(t), f.goName, typename.Name(f.typ)).
 				At(fault.Place{Step: m.Step(), Column: f.name})
 		}
 	}

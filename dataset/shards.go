@@ -126,20 +126,17 @@ func (d *Dataset) shardJob(ctx context.Context, ranks int, o ShardOptions) (j sh
 	if shuffle.Mode == "" {
 		shuffle.Mode = shard.ModeWindow
 	}
-	packed := slices.ContainsFunc(sources, func(s ops.Source) bool { return s.Pack != nil })
 	off, err := o.noRules(root)
 	if err != nil {
 		return j, err
 	}
-	var columns []string
-	if !packed && !parseSkips(root, o.OnError) { // a form that read fewer columns would skip fewer rows, and be another order
-		if columns = formColumns(j.Schema, o.Form); columns != nil {
-			var fields []arrow.Field
-			for _, c := range columns {
-				fields = append(fields, j.Schema.Field(j.Schema.FieldIndices(c)[0]))
-			}
-			j.Schema = arrow.NewSchema(fields, nil)
+	columns := shardColumns(root, sources, o.Form, o.OnError)
+	if columns != nil {
+		var fields []arrow.Field
+		for _, c := range columns {
+			fields = append(fields, j.Schema.Field(j.Schema.FieldIndices(c)[0]))
 		}
+		j.Schema = arrow.NewSchema(fields, nil)
 	}
 	for _, s := range sources {
 		src, err := d.shardSource(ctx, s, o, off, shuffle, len(sources), columns)
@@ -206,7 +203,7 @@ func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions,
 	}
 	// The layout is that of the plan by all rules, whatever is left out of them, or by the form.
 	if columns != nil {
-		if n, err = ops.Select(n, columns, ops.Meta{Verb: "shards"}); err != nil {
+		if n, err = ops.Narrow(n, columns); err != nil {
 			return src, err
 		}
 	}
@@ -214,6 +211,15 @@ func (d *Dataset) shardSource(ctx context.Context, s ops.Source, o ShardOptions,
 		return src, err
 	}
 	return src, src.Layout.Runs(src.Graph)
+}
+
+// shardColumns are the columns that shards of a form need of a plan with these sources; nil: all.
+func shardColumns(root ops.Node, sources []ops.Source, f shard.Form, run *ops.OnError) []string {
+	packed := slices.ContainsFunc(sources, func(s ops.Source) bool { return s.Pack != nil })
+	if packed || parseSkips(root, run) { // a form that read fewer columns would skip fewer rows, and be another order
+		return nil
+	}
+	return formColumns(root.Schema(), f)
 }
 
 // formColumns are the columns of rows that become tensors, in their order; nil: all, or there is a mistake

@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
 )
 
 type kind uint8
@@ -72,7 +73,7 @@ func (s *summary) add(col arrow.Array) error {
 		nulls = n
 	}
 	if t, ok := col.DataType().(arrow.DecimalType); ok && (t.GetScale() > maxScale || t.GetScale() < -maxScale) {
-		return fault.New(fault.Unsupported, "values of %v cannot be summed up: the scale may be -%d to %d", t, maxScale, maxScale)
+		return fault.New(fault.Unsupported, "values of %s cannot be summed up: the scale may be -%d to %d", typename.Name(t), maxScale, maxScale)
 	}
 	s.nulls += nulls
 	p := summary{kind: kindOf(col.DataType()), count: n - nulls}

@@ -234,6 +234,23 @@ func Sources(root Node) (sources []Source, mix *Mix, err error) {
 	return sources, mix, nil
 }
 
+// Narrow is what shards run of a plan where they need these columns only: of a mix, of each source. The plan packs nothing.
+func Narrow(root Node, columns []string) (Node, error) {
+	x, ok := root.(*Mix)
+	if !ok {
+		return Select(root, columns, shards)
+	}
+	ins := make([]Node, len(x.Ins))
+	for i, in := range x.Ins {
+		n, err := Select(in, columns, shards)
+		if err != nil {
+			return nil, err
+		}
+		ins[i] = n
+	}
+	return NewMix(ins, x.MixSpec, x.Meta)
+}
+
 // Plain reports, as an Unsupported error, that a plan ends with a step that only shards have: then it
 // cannot be run, counted or written as it is.
 func Plain(root Node) error {

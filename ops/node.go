@@ -45,6 +45,9 @@ type Meta struct {
 	OnError *OnError
 }
 
+// shards is the step that leaves out the columns which shards do not need.
+var shards = Meta{Verb: "shards"}
+
 // OnError mirrors exec.OnError in plans.
 type OnError struct {
 	Policy  string  `json:"policy,omitempty" yaml:"policy"` // fail, skip or retry
@@ -76,6 +79,9 @@ func (o *OnError) Check() error {
 
 // Step gives "step 3 (filter)".
 func (m Meta) Step() string {
+	if m == shards {
+		return m.Verb
+	}
 	if m.Pos == 0 {
 		return "source (" + m.Verb + ")"
 	}

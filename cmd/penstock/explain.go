@@ -54,6 +54,18 @@ func explainShards(cmd *cobra.Command, s *spec.Spec, ds *dataset.Dataset, label 
 	return explainLabel(cmd.Context(), out, ds, label, ranks, o)
 }
 
+// explainSink says what a run of the spec writes.
+func explainSink(out io.Writer, s *spec.Spec) {
+	if s.Sink == nil {
+		return
+	}
+	all := ""
+	if s.Shards != nil && s.Shards.Columns != nil {
+		all = "; written by run, with all columns"
+	}
+	fmt.Fprintf(out, "sink\n  %s%s\n", s.Sink, all)
+}
+
 // explainBounds says what the settings keep in memory, where a step takes so many bytes, and, if that is not all, its texts and
 // lists.
 func explainBounds(out io.Writer, o *dataset.ShardOptions, step int64, all bool) {

@@ -240,8 +240,8 @@ func explainCommand() *cobra.Command {
 		Use:   "explain [--analyze] SPEC | PATH...",
 		Short: "Print the plan: what goes to the source, what runs, what it costs",
 		Long: `Explain prints the plan as written, as rewritten, and as it will run: filters and columns that
-go to the source, row groups kept of total, expected bytes and memory. Of a spec with shards it also prints how they are
-dealt: lanes, windows, what they keep in memory and how well they shuffle; and the tensors of a batch, with their dtype, shape,
+go to the source, row groups kept of total, expected bytes and memory; and the sink. Of a spec with shards it is the plan
+that they run, which reads the columns that become tensors; and it prints how they are dealt: lanes, windows, what they keep in memory and how well they shuffle; and the tensors of a batch, with their dtype, shape,
 columns and bytes. Where the spec has a train section too, the ranks are its workers. With --label it reads an epoch of a column and compares how mixed its values are in a step with those of a full shuffle. With --analyze it also runs the
 plan, throws its rows away, and prints time, rows, bytes and waiting of every operator, and the bottleneck.`,
 		Example: `  penstock explain examples/flights.yaml
@@ -267,12 +267,19 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 			}
 			p := newProgress(term.Err, false)
 			o.Observe = p.start
-			text, err := ds.Explain(cmd.Context(), &dataset.ExplainOptions{RunOptions: o, Analyze: analyze})
+			x := &dataset.ExplainOptions{RunOptions: o, Analyze: analyze}
+			if t.spec != nil && t.spec.Shards != nil {
+				x.Form = t.spec.Shards.Form()
+			}
+			text, err := ds.Explain(cmd.Context(), x)
 			p.stop()
 			fmt.Fprint(cmd.OutOrStdout(), text)
 			if t.spec != nil && t.spec.Run.Cache != nil && err == nil {
 				c := t.spec.Run.Cache
 				fmt.Fprintf(cmd.OutOrStdout(), "cache\n  %s: at most %s of what buckets give\n", c.Dir, exec.Bytes(int64(c.Max)))
+			}
+			if err == nil && t.spec != nil {
+				explainSink(cmd.OutOrStdout(), t.spec)
 			}
 			if err != nil || t.spec == nil || t.spec.Shards == nil {
 				return err

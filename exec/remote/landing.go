@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-data/penstock/exec/local"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/ipcrecord"
+	"github.com/penstock-data/penstock/internal/typename"
 )
 
 // emit hands on a block that has come.
@@ -91,7 +92,7 @@ func as(rec arrow.RecordBatch, schema *arrow.Schema, n int64) (arrow.RecordBatch
 	}
 	for i, f := range schema.Fields() {
 		if !arrow.TypeEqual(f.Type, rec.Column(i).DataType()) {
-			return nil, fault.New(fault.Unsupported, "column %q of type %s comes as %s from another process: register the extension type in both", f.Name, f.Type, rec.Column(i).DataType())
+			return nil, fault.New(fault.Unsupported, "column %q of type %s comes as %s from another process: register the extension type in both", f.Name, typename.Name(f.Type), typename.Name(rec.Column(i).DataType()))
 		}
 	}
 	return array.NewRecordBatch(schema, rec.Columns(), n), nil

@@ -191,10 +191,14 @@ func (d *deadRecord) String() string {
 	if err != nil {
 		return d.URL + " " + d.Prefix
 	}
-	if u.Path = path.Join("/", u.Path, d.Prefix); u.Scheme == "file" {
-		return u.Path
+	if u.Scheme == "file" {
+		return path.Join(u.Path, d.Prefix)
 	}
-	return u.String()
+	place, query, has := strings.Cut(d.URL, "?")
+	if has {
+		query = "?" + query
+	}
+	return strings.TrimSuffix(place, "/") + "/" + d.Prefix + query
 }
 
 // agrees: other options of a run may differ, not what the output is made of.

@@ -89,7 +89,7 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 		t, err := gather.Column(memory.DefaultAllocator, []arrow.Array{a}, runsOf([]int32{0, 0}))
 		a.Release()
 		if err != nil {
-			return nil, fault.New(fault.Unsupported, "rows with a column of type %s cannot be partitioned: %w", f.Type, err).At(fault.Place{Column: f.Name})
+			return nil, fault.New(fault.Unsupported, "rows with a column of type %s cannot be partitioned: %w", typename.Name(f.Type), err).At(fault.Place{Column: f.Name})
 		}
 		t.Release()
 	}

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/dataset"
+	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/sink"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/binio"
@@ -417,6 +419,24 @@ func within(file, folder string) bool {
 		return strings.TrimSuffix(p, "/") + "/"
 	}
 	return folder != "" && strings.HasPrefix(clean(file), clean(folder))
+}
+
+// String is the sink for people: what it writes, where, and how, with what is not said as its default.
+func (s *Sink) String() string {
+	kind := s.kind()
+	o, files := s.outputs()[kind]
+	if !files {
+		return kind + ": rows are computed and not kept"
+	}
+	size := o.TargetSize
+	if size == 0 {
+		size = sink.DefaultTargetBytes
+	}
+	text := fmt.Sprintf("%s: %s, files of %s, mode %s", kind, o.Path, exec.Bytes(int64(size)), cmp.Or(o.Mode, "error"))
+	if len(o.PartitionBy) > 0 {
+		text += ", in folders by " + strings.Join(o.PartitionBy, ", ")
+	}
+	return text
 }
 
 // outputs is the place of each sink of files, by the key of the sink.

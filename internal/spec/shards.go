@@ -113,7 +113,7 @@ func (s *Spec) ShardOptions() (ranks int, o *dataset.ShardOptions, err error) {
 		return 0, nil, fault.New(fault.Invalid, "the spec has no shards: add `shards: {global_batch: 256}`, or give --set shards.global_batch=256")
 	}
 	o = &dataset.ShardOptions{RunOptions: s.Options(), Options: shard.Options{
-		GlobalBatch: h.GlobalBatch, BatchPerRank: h.BatchPerRank, Tail: shard.Tail(h.Tail), Form: h.form(), Lineage: h.WithLineage,
+		GlobalBatch: h.GlobalBatch, BatchPerRank: h.BatchPerRank, Tail: shard.Tail(h.Tail), Form: *h.Form(), Lineage: h.WithLineage,
 		Epochs: h.Epochs, StepsPerEpoch: h.StepsPerEpoch, Endless: h.Endless, ID: s.Run.ID,
 	}}
 	if h.Seed != nil {
@@ -130,11 +130,12 @@ func (s *Spec) ShardOptions() (ranks int, o *dataset.ShardOptions, err error) {
 	return max(h.Ranks, 1), o, nil
 }
 
-func (h *Shards) form() shard.Form {
+// Form is that of the batches.
+func (h *Shards) Form() *shard.Form {
 	if h.Columns == nil {
-		return shard.Form{}
+		return &shard.Form{}
 	}
-	f := shard.Form{Tensors: true, Columns: map[string]shard.Column{}}
+	f := &shard.Form{Tensors: true, Columns: map[string]shard.Column{}}
 	for name, c := range h.Columns {
 		x := shard.Column{Stack: c.Stack, Offset: c.Offset, Lists: shard.Lists(c.Lists), Length: c.Length, Multiple: c.Multiple, Fill: c.Fill}
 		if c.DType != "" {
@@ -153,7 +154,7 @@ func (s *Spec) checkShards(schema *arrow.Schema) error {
 	if s.Shards == nil {
 		return nil
 	}
-	c, err := shard.NewCollator(schema, s.Shards.form(), memory.DefaultAllocator)
+	c, err := shard.NewCollator(schema, *s.Shards.Form(), memory.DefaultAllocator)
 	if err == nil && shard.Tail(s.Shards.Tail) == shard.TailPad {
 		err = c.CheckMask()
 	}

@@ -1,6 +1,6 @@
 // Package testserver starts real object stores for tests: versitygw (S3),
-// fake-gcs-server (GCS) and Azurite (Azure), and a proxy that puts faults between
-// them and a client.
+// fake-gcs-server (GCS) and Azurite (Azure), a small S3 service that holds any key, and a
+// proxy that puts faults between them and a client.
 //
 // Servers listen on free ports of 127.0.0.1 and end with the test. Their programs
 // are built from tools/go.mod into bin/tools at first use; where that is not
@@ -51,6 +51,18 @@ func S3(t testing.TB) *Server {
 	t.Helper()
 	bin := tool(t, "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 	dir := t.TempDir()
+	awsEnvironment(t)
+	addr := start(t, func(addr string) *exec.Cmd {
+		c := exec.Command(bin, "--port", addr, "--keep-alive", "--quiet", "posix", dir)
+		c.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+awsKey, "ROOT_SECRET_KEY="+awsSecret)
+		return c
+	})
+	return &Server{t: t, kind: "s3", addr: addr, own: addr, dir: dir}
+}
+
+// awsEnvironment sets the AWS variables.
+func awsEnvironment(t testing.TB) {
+	t.Helper()
 	for k, v := range map[string]string{
 		"AWS_ACCESS_KEY_ID": awsKey, "AWS_SECRET_ACCESS_KEY": awsSecret, "AWS_REGION": "us-east-1",
 		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
@@ -58,12 +70,6 @@ func S3(t testing.TB) *Server {
 	} {
 		t.Setenv(k, v)
 	}
-	addr := start(t, func(addr string) *exec.Cmd {
-		c := exec.Command(bin, "--port", addr, "--keep-alive", "--quiet", "posix", dir)
-		c.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+awsKey, "ROOT_SECRET_KEY="+awsSecret)
-		return c
-	})
-	return &Server{t: t, kind: "s3", addr: addr, own: addr, dir: dir}
 }
 
 // GCS starts fake-gcs-server, which keeps objects in memory.

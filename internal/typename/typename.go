@@ -1,16 +1,6 @@
 // Package typename reads and writes the names that types have in expressions,
-// specs and options: "int", "double", "timestamp[ms, UTC]", "list<string>".
-//
-//	bool  int8 .. int64  uint8 .. uint64  float16  float  double
-//	string  large_string  binary  large_binary  fixed_size_binary(n)
-//	date  date64  time32[s|ms]  time64[us|ns]  timestamp  timestamp[unit]  timestamp[unit, zone]  duration[unit]
-//	decimal(p, s)  decimal256(p, s)  null
-//	list<T>  large_list<T>  fixed_size_list<T>(n)  map<K, V>  struct<name: T, ...>
-//
-// Other spellings: int is int64, float32 is float, float64 is double, boolean is
-// bool, str and utf8 are string, bytes is binary, date32 is date, decimal128 is
-// decimal. A timestamp without a unit has microseconds, as has a duration. Names
-// of struct fields that are not words are quoted as in Go.
+// specs, options and messages: "int", "double", "timestamp[ms, UTC]", "list<string>".
+// docs/types.md lists them.
 package typename
 
 import (
@@ -38,7 +28,11 @@ var simple = map[string]arrow.DataType{
 	"binary":       arrow.BinaryTypes.Binary, "bytes": arrow.BinaryTypes.Binary,
 	"large_binary": arrow.BinaryTypes.LargeBinary,
 	"date":         arrow.FixedWidthTypes.Date32, "date32": arrow.FixedWidthTypes.Date32,
-	"date64": arrow.FixedWidthTypes.Date64,
+	"date64":         arrow.FixedWidthTypes.Date64,
+	"string_view":    arrow.BinaryTypes.StringView,
+	"binary_view":    arrow.BinaryTypes.BinaryView,
+	"month_interval": arrow.FixedWidthTypes.MonthInterval, "day_time_interval": arrow.FixedWidthTypes.DayTimeInterval,
+	"month_day_nano_interval": arrow.FixedWidthTypes.MonthDayNanoInterval,
 }
 
 var units = map[string]arrow.TimeUnit{"s": arrow.Second, "ms": arrow.Millisecond, "us": arrow.Microsecond, "ns": arrow.Nanosecond}
@@ -134,7 +128,7 @@ func (p *parser) typ(depth int) (arrow.DataType, error) {
 			return nil, fmt.Errorf("width must be at least 1")
 		}
 		return &arrow.FixedSizeBinaryType{ByteWidth: ns[0]}, nil
-	case "list", "large_list", "fixed_size_list", "map":
+	case "list", "large_list", "list_view", "large_list_view", "fixed_size_list", "map", "dictionary", "run_end_encoded":
 		ts, err := p.args(w, depth)
 		if err != nil {
 			return nil, err
@@ -144,8 +138,22 @@ func (p *parser) typ(depth int) (arrow.DataType, error) {
 			return arrow.ListOf(ts[0]), nil
 		case "large_list":
 			return arrow.LargeListOf(ts[0]), nil
+		case "list_view":
+			return arrow.ListViewOf(ts[0]), nil
+		case "large_list_view":
+			return arrow.LargeListViewOf(ts[0]), nil
 		case "map":
 			return arrow.MapOf(ts[0], ts[1]), nil
+		case "dictionary":
+			if !arrow.IsInteger(ts[0].ID()) {
+				return nil, fmt.Errorf("the first type of a dictionary, of its indices, must be an integer")
+			}
+			return &arrow.DictionaryType{IndexType: ts[0], ValueType: ts[1]}, nil
+		case "run_end_encoded":
+			if id := ts[0].ID(); id != arrow.INT16 && id != arrow.INT32 && id != arrow.INT64 {
+				return nil, fmt.Errorf("the first type of run_end_encoded, of its run ends, must be int16, int32 or int64")
+			}
+			return arrow.RunEndEncodedOf(ts[0], ts[1]), nil
 		}
 		ns, err := p.numbers(1)
 		if err != nil {
@@ -247,7 +255,8 @@ func (p *parser) numbers(n int) ([]int, error) {
 
 func (p *parser) args(w string, depth int) ([]arrow.DataType, error) {
 	n := 1
-	if w == "map" {
+	switch w {
+	case "map", "dictionary", "run_end_encoded":
 		n = 2
 	}
 	if err := p.want('<'); err != nil {
@@ -303,73 +312,4 @@ func (p *parser) structure(depth int) (arrow.DataType, error) {
 		fs = append(fs, arrow.Field{Name: name, Type: t, Nullable: true})
 	}
 	return arrow.StructOf(fs...), nil
-}
-
-// Name is the inverse of Parse: the shortest name of t, or t.String() where there
-// is none (dictionaries, unions, views).
-func Name(t arrow.DataType) string {
-	switch t := t.(type) {
-	case *arrow.Float32Type:
-		return "float"
-	case *arrow.Float64Type:
-		return "double"
-	case *arrow.StringType:
-		return "string"
-	case *arrow.LargeStringType:
-		return "large_string"
-	case *arrow.Float16Type:
-		return "float16"
-	case *arrow.Date32Type:
-		return "date"
-	case *arrow.Date64Type:
-		return "date64"
-	case *arrow.TimestampType:
-		switch {
-		case t.TimeZone != "":
-			return "timestamp[" + t.Unit.String() + ", " + t.TimeZone + "]"
-		case t.Unit != arrow.Microsecond:
-			return "timestamp[" + t.Unit.String() + "]"
-		}
-		return "timestamp"
-	case *arrow.DurationType:
-		if t.Unit == arrow.Microsecond {
-			return "duration"
-		}
-		return "duration[" + t.Unit.String() + "]"
-	case *arrow.Time32Type:
-		return "time32[" + t.Unit.String() + "]"
-	case *arrow.Time64Type:
-		return "time64[" + t.Unit.String() + "]"
-	case *arrow.Decimal128Type:
-		return fmt.Sprintf("decimal(%d, %d)", t.Precision, t.Scale)
-	case *arrow.Decimal256Type:
-		return fmt.Sprintf("decimal256(%d, %d)", t.Precision, t.Scale)
-	case *arrow.FixedSizeBinaryType:
-		return fmt.Sprintf("fixed_size_binary(%d)", t.ByteWidth)
-	case *arrow.ListType:
-		return "list<" + Name(t.Elem()) + ">"
-	case *arrow.LargeListType:
-		return "large_list<" + Name(t.Elem()) + ">"
-	case *arrow.FixedSizeListType:
-		return fmt.Sprintf("fixed_size_list<%s>(%d)", Name(t.Elem()), t.Len())
-	case *arrow.MapType:
-		return "map<" + Name(t.KeyType()) + ", " + Name(t.ItemType()) + ">"
-	case *arrow.StructType:
-		var b strings.Builder
-		b.WriteString("struct<")
-		for i, f := range t.Fields() {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			n := f.Name
-			if w := (&parser{rest: n}); n == "" || w.word() != n {
-				n = strconv.Quote(n)
-			}
-			b.WriteString(n + ": " + Name(f.Type))
-		}
-		return b.String() + ">"
-	case *arrow.BooleanType:
-		return "bool"
-	}
-	return t.String()
 }

@@ -46,6 +46,7 @@ type Bucket struct {
 	cache  *blobcache.Cache // nil: none
 	url    string           // as opened: with server, the bucket's part in the names of what is cached
 	server string           // which one the URL means, by serverOf
+	sdk    sdk
 
 	within []confinement
 }
@@ -181,6 +182,7 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"
+	b.sdk = sdkOf(b.scheme, b.remote)
 	if !b.shared && b.o.Cache != nil {
 		b.cache, b.url, b.server = b.o.Cache, bucketURL, serverOf(b.scheme, b.remote)
 	}
@@ -205,9 +207,26 @@ type Info struct {
 	ModTime time.Time
 	// ETag changes when the object does; the same from List and Stat. S3: the
 	// ETag. Others: the MD5 of the contents if the service knows it, else the time
-	// of the last change. "" for local files: Size and ModTime pin them.
+	// of the last change. "" for local files.
 	ETag string
 	Dir  bool
+
+	// What else tells versions apart: of gs the generation, of azblob the ETag.
+	version string
+	inode   inode // of a local file
+}
+
+// inode is which file of a system a name means, and when anything about it changed last, in
+// nanoseconds, which nobody can set back; zero where it is not known.
+type inode struct {
+	number  uint64
+	changed int64
+}
+
+// replaces reports that i is another file than was there. Some systems number files anew while they stay what they are, and
+// a file that is linked, renamed or given to others is changed: so both must differ.
+func (i inode) replaces(was inode) bool {
+	return was.changed != 0 && i.number != was.number && i.changed != was.changed
 }
 
 // Path is how a user would write the object: a local path (relative if it was
@@ -270,10 +289,8 @@ func (b *Bucket) Stat(ctx context.Context, key string) (Info, error) {
 	}
 	var info Info
 	err := b.try(ctx, key, func(ctx context.Context) error {
-		a, err := b.remote.Attributes(ctx, key)
-		if err == nil {
-			info = Info{Key: key, Size: a.Size, ModTime: a.ModTime, ETag: b.tag(a.ETag, a.MD5, a.ModTime)}
-		}
+		var err error
+		info, err = b.attributes(ctx, key)
 		return err
 	})
 	return info, err
@@ -320,7 +337,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	if b.root != "" {
 		return b.deleteLocal(ctx, key)
 	}
-	err := b.try(ctx, key, func(ctx context.Context) error { return b.remote.Delete(ctx, key) })
+	err := b.try(ctx, key, func(ctx context.Context) error { return b.deleteRemote(ctx, key) })
 	if fault.CodeOf(err) == fault.NotFound {
 		return nil
 	}

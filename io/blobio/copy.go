@@ -15,7 +15,7 @@ func (b *Bucket) Copy(ctx context.Context, dst, src string) error {
 		}
 	}
 	if b.root == "" {
-		return b.tryFor(ctx, src, writePatience*b.o.Timeout, func(ctx context.Context) error { return b.remote.Copy(ctx, dst, src, nil) })
+		return b.tryFor(ctx, src, writePatience*b.o.Timeout, func(ctx context.Context) error { return b.copyRemote(ctx, dst, src) })
 	}
 	info, err := b.Stat(ctx, src)
 	if err != nil {

@@ -105,7 +105,7 @@ func (o *Object) attempt(ctx context.Context, dst []byte, off int64, done *atomi
 	begin := time.Now()
 	limit := o.b.o.Timeout
 	err = watched(ctx, limit, func(ctx context.Context, dog *time.Timer) error {
-		r, err := o.b.remote.NewRangeReader(ctx, o.info.Key, off, int64(len(dst)), nil)
+		r, err := o.b.remote.NewRangeReader(ctx, o.info.Key, off, int64(len(dst)), o.b.readOptions(o.info.Key))
 		if err != nil {
 			if httpStatus(err) == 416 { // the range is no longer inside the object
 				return errChanged

@@ -140,7 +140,7 @@ func (b *Bucket) describe(in files, dir string, d *dirNode, de fs.DirEntry, e *e
 		}
 		*e = entry{Info: Info{Key: key + "/", Dir: true}, dir: &dirNode{key: key + "/", up: d}}
 	case fi.Mode().IsRegular():
-		*e = entry{Info: Info{Key: key, Size: fi.Size(), ModTime: fi.ModTime()}}
+		*e = entry{Info: Info{Key: key, Size: fi.Size(), ModTime: fi.ModTime(), inode: inodeOf(fi)}}
 	default:
 		e.skip = true
 	}

@@ -38,12 +38,13 @@ func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
 	case !fi.Mode().IsRegular():
 		return Info{}, fault.New(fault.Unsupported, "not a regular file (%s): copy it to one first", fi.Mode().Type()).At(b.place(key))
 	}
-	return Info{Key: key, Size: fi.Size(), ModTime: fi.ModTime()}, nil
+	return Info{Key: key, Size: fi.Size(), ModTime: fi.ModTime(), inode: inodeOf(fi)}, nil
 }
 
-// openLocal opens the file and checks that it is the version that was listed:
-// the same size and modification time. (The clock behind the latter ticks every
-// few milliseconds: a file rewritten within one tick at the same size goes unseen.)
+// openLocal opens the file and checks that it is the version that was listed: of the same
+// size and modification time, and no other file that was put in its place with both. (The clock behind
+// them ticks every few milliseconds: a file rewritten within one tick at the same size goes unseen, as
+// does one that is rewritten in place and has its time set back.)
 func (o *Object) openLocal() (*os.File, error) {
 	in, name, err := o.b.files(o.info.Key)
 	if err != nil {
@@ -62,7 +63,9 @@ func (o *Object) openLocal() (*os.File, error) {
 
 func (o *Object) checkLocal(f *os.File) error {
 	fi, err := f.Stat()
-	if err == nil && (!fi.Mode().IsRegular() || fi.Size() != o.info.Size || !o.info.ModTime.IsZero() && !fi.ModTime().Equal(o.info.ModTime)) {
+	is := &o.info
+	if err == nil && (!fi.Mode().IsRegular() || fi.Size() != is.Size || !is.ModTime.IsZero() && !fi.ModTime().Equal(is.ModTime) ||
+		inodeOf(fi).replaces(is.inode)) {
 		err = errChanged
 	}
 	return err

@@ -2,6 +2,7 @@ package blobio_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -235,4 +236,32 @@ func TestMap(t *testing.T) {
 	if _, _, ok, err := mem.Object(put(t, mem, "f", want), nil).Map(); ok || err != nil {
 		t.Errorf("mem: %v, %v", ok, err)
 	}
+}
+
+// A file that is put in the place of another is seen, even if it has its size and time; what is only
+// linked, renamed and back, or given another mode is the same.
+func TestReplacedFile(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, "file://"+dir, nil)
+	info := put(t, b, "f", []byte("one"))
+	path := filepath.Join(dir, "f")
+	read := func() error {
+		_, err := b.Object(info, nil).ReadAt(t.Context(), make([]byte, 3), 0)
+		return err
+	}
+	waitTick(t, b, info)
+	for _, touch := range []func() error{
+		func() error { return os.Link(path, path+".link") },
+		func() error { return errors.Join(os.Rename(path, path+".away"), os.Rename(path+".away", path)) },
+		func() error { return os.Chmod(path, 0o600) },
+	} {
+		if err := errors.Join(touch(), read()); err != nil {
+			t.Error(err)
+		}
+	}
+	err := errors.Join(os.WriteFile(path+".new", []byte("two"), 0o600), os.Chtimes(path+".new", info.ModTime, info.ModTime), os.Rename(path+".new", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, read(), fault.Changed, b.Path("f"))
 }

@@ -22,16 +22,13 @@ type pin struct {
 // the size:
 //
 //	s3      ETag of every answer with the ETag listed
-//	gs      generation of every answer with that of the first; the first must
-//	        not be younger than the listing says (it may say less: a change of
-//	        metadata counts there)
-//	azblob  ETag of every answer with that of the first; time of the last change
+//	gs      generation of every answer with that listed
+//	azblob  ETag of every answer with that listed
 //	mem     time of the last change, to the nanosecond
-//	others  time of the last change
+//	others  time of the last change, to the second
 //
-// HTTP knows times to the second only, and the listings of gs and azblob do not
-// give generation and ETag; so an object there that is listed, and replaced by one
-// of the same size within the second in which it was written, goes unseen.
+// Where gs or azblob list no version, the first answer's must be that of all others, and
+// its time of the last change that of the listing (gs: not younger, a change of metadata counts there).
 func (o *Object) checkAnswer(r *blob.Reader) error {
 	if r.Size() < 0 {
 		return fault.New(fault.Unsupported, "the service decompresses this object as it is read, so its size is not known: store it without Content-Encoding")
@@ -40,8 +37,12 @@ func (o *Object) checkAnswer(r *blob.Reader) error {
 		return errChanged
 	}
 	tag := answerTag(r)
-	if o.b.scheme == "s3" && tag != "" && o.info.ETag != "" {
-		if tag != o.info.ETag {
+	listed := o.info.version
+	if o.b.scheme == "s3" {
+		listed = o.info.ETag
+	}
+	if tag != "" && listed != "" {
+		if tag != listed {
 			return errChanged
 		}
 		return nil

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
-	"gocloud.dev/blob"
 )
 
 // PutOptions may be nil.
@@ -83,9 +82,13 @@ func (b *Bucket) upload(ctx context.Context, key string, r io.Reader, o *PutOpti
 		ctx, r, stop = b.gently(ctx, r)
 		defer stop()
 	}
-	err := b.remote.Upload(ctx, key, r, &blob.WriterOptions{ContentType: o.ContentType, IfNotExist: o.IfNotExist, BufferSize: partSize(o.Size)})
+	w, err := b.writeOptions(ctx, key, o)
+	if err != nil {
+		return err
+	}
+	err = b.remote.Upload(ctx, key, r, w)
 	if err != nil && o.IfNotExist && ctx.Err() == nil && codeOf(err) == fault.Unavailable {
-		if _, aerr := b.remote.Attributes(ctx, key); aerr == nil {
+		if _, aerr := b.attributes(ctx, key); aerr == nil {
 			return fmt.Errorf("%w (%v)", errExists, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -114,7 +115,7 @@ func parseAs(t arrow.DataType, s string) (value, error) {
 		v = s
 	}
 	if err != nil {
-		return value{}, fmt.Errorf("partition value %q is no %v", s, t)
+		return value{}, fmt.Errorf("partition value %q is no %s", s, typename.Name(t))
 	}
 	return value{v}, nil
 }

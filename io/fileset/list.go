@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -111,39 +112,58 @@ const metas = "*?[{"
 
 func newRoot(p, url, key string, b *blobio.Bucket) *root {
 	r := &root{path: p, url: url, key: key, bucket: b}
-	text := filepath.ToSlash(p)
-	if strings.Contains(text, "://") {
-		text = key
+	text := key // partitions may also be in what a relative path leaves out of key
+	if _, local := b.Local(""); local && !strings.Contains(p, "://") {
+		if text = path.Clean(filepath.ToSlash(p)); text == "." {
+			text = ""
+		} else if strings.HasSuffix(key, "/") {
+			text += "/"
+		}
 	}
 	if strings.ContainsAny(r.key, metas) {
-		base, pat := doublestar.SplitPattern(r.key)
-		r.pattern, r.dir = pat, dirOf(base)
-		r.comps = strings.Split(pat, "/")
+		var base string
+		base, r.pattern = splitGlob(r.key)
+		r.dir = unescapeGlob(base)
+		r.comps = strings.Split(r.pattern, "/")
 		last := r.comps[len(r.comps)-1]
 		r.anyExt = strings.Contains(last[strings.LastIndexByte(last, '*')+1:], ".")
-		text, _ = doublestar.SplitPattern(text)
+		base, _ = splitGlob(text)
+		r.hive = unescapeGlob(base)
 	} else if r.key == "" || strings.HasSuffix(r.key, "/") {
-		r.dir = r.key
+		r.dir, r.hive = r.key, text
 	} else {
-		r.dir = dirOf(path.Dir(r.key)) // until it is known to be a folder
-		text = path.Dir(text)
+		r.dir = dirOf(r.key) // until it is known to be a folder
+		r.hive = dirOf(text)
 	}
-	r.hive = text
 	return r
 }
 
-func dirOf(d string) string {
-	if d == "" || d == "." || d == "/" {
-		return ""
+// splitGlob cuts a glob behind the last slash before its first unescaped meta character.
+func splitGlob(p string) (dir, pattern string) {
+	at := 0
+	for i := 0; i < len(p) && strings.IndexByte(metas, p[i]) < 0; i++ {
+		switch p[i] {
+		case '\\':
+			i++
+		case '/':
+			at = i + 1
+		}
 	}
-	return strings.TrimSuffix(d, "/") + "/"
+	return p[:at], p[at:]
 }
+
+var escapedMeta = regexp.MustCompile(`\\([*?[\]{}])`)
+
+func unescapeGlob(p string) string { return escapedMeta.ReplaceAllString(p, "$1") }
+
+// dirOf is the folder of a file: "" or ending in '/'.
+func dirOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
 
 // folder is r after its key turned out to be a folder.
 func (r *root) folder() {
-	if d := dirOf(r.key); d != r.dir {
-		r.hive = path.Join(r.hive, path.Base(r.key))
-		r.dir = d
+	if r.key != "" && !strings.HasSuffix(r.key, "/") {
+		r.hive += r.key[len(r.dir):] + "/"
+		r.dir = r.key + "/"
 	}
 }
 
@@ -190,12 +210,12 @@ func (r *root) named(i int, elem string) bool {
 }
 
 func hidden(elem string) bool {
-	return elem[0] == '.' || elem[0] == '_' && !strings.Contains(elem, "=")
+	return strings.HasPrefix(elem, ".") || strings.HasPrefix(elem, "_") && !strings.Contains(elem, "=")
 }
 
 // elems are the folders of a file that may be partitions.
 func (r *root) elems(key string) []string {
-	d := path.Join(r.hive, path.Dir(key[len(r.dir):]))
+	d := r.hive + dirOf(key[len(r.dir):])
 	if !strings.Contains(d, "=") {
 		return nil
 	}

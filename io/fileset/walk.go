@@ -280,7 +280,7 @@ func (l *lister) folder(ctx context.Context, q *queue, t task) error {
 		}
 		c.exists = true
 		name := strings.TrimSuffix(info.Key[min(len(t.prefix), len(info.Key)):], "/")
-		if name == "" || !info.Dir && strings.HasSuffix(info.Key, "/") {
+		if !info.Dir && (name == "" || strings.HasSuffix(info.Key, "/")) {
 			continue // the marker of a folder
 		}
 		rel := strings.TrimSuffix(info.Key[len(r.dir):], "/")

@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 )
@@ -17,7 +18,7 @@ func supported(t arrow.DataType, f field) error {
 	if f.dict >= 0 {
 		d, ok := t.(*arrow.DictionaryType)
 		if !ok {
-			return driver.Errorf(driver.Unsupported, "a dictionary of type %v", t)
+			return driver.Errorf(driver.Unsupported, "a dictionary of type %s", typename.Name(t))
 		}
 		return supported(d.ValueType, field{dict: -1, children: f.children})
 	}
@@ -55,7 +56,7 @@ func supported(t arrow.DataType, f field) error {
 	case arrow.FixedWidthDataType:
 		return nil
 	}
-	return driver.Errorf(driver.Unsupported, "the type %v is not read; cast the column before writing the file", t)
+	return driver.Errorf(driver.Unsupported, "the type %s is not read; cast the column before writing the file", typename.Name(t))
 }
 
 // layout is where a column begins in a batch's lists, and what it takes.

@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/typename"
 )
 
 // Method is a way to choose what goes together.
@@ -53,12 +54,12 @@ func (o Options) tokens(list arrow.DataType) (arrow.DataType, error) {
 	}
 	t := elem(list)
 	if t == nil || !arrow.IsInteger(t.ID()) {
-		return nil, fault.New(fault.Invalid, "tokens must be a list of integers, not %s", list)
+		return nil, fault.New(fault.Invalid, "tokens must be a list of integers, not %s", typename.Name(list))
 	}
 	lo, hi := limits(t)
 	fits := func(what string, v int64) error {
 		if v < lo || v > 0 && uint64(v) > hi {
-			return fault.New(fault.Invalid, "the %s token %d does not fit %s, the type of the tokens", what, v, t)
+			return fault.New(fault.Invalid, "the %s token %d does not fit %s, the type of the tokens", what, v, typename.Name(t))
 		}
 		return nil
 	}
