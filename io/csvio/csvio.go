@@ -63,7 +63,6 @@ type Options struct {
 	Thousands      string            `json:"thousands,omitempty" doc:"one byte between groups of three digits of a number; default: none"`
 	DateFormat     string            `json:"date_format,omitempty" doc:"how dates are written, e.g. %d.%m.%Y; in the codes %Y %y %m %b %B %d of strptime; default %Y-%m-%d"`
 	TimeFormat     string            `json:"timestamp_format,omitempty" doc:"how timestamps are written, e.g. %d/%m/%Y %I:%M %p, in these codes and %H %I %p %M %S %f %z; default: ISO 8601"`
-	Types          map[string]string `json:"types,omitempty" doc:"column to type; others are found from a sample"`
 	SampleBytes    int64             `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
 	Multiline      bool              `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
 	AllowMissing   bool              `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`

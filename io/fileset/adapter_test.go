@@ -72,7 +72,7 @@ func TestSchema(t *testing.T) {
 		{"x int, x int", "x int", "!two columns"},
 	} {
 		s := hiveSet(t, Options{})
-		got, err := s.Schema([]*arrow.Schema{schemaOf(t, c.a), schemaOf(t, c.b)})
+		got, err := s.Schema([]*arrow.Schema{schemaOf(t, c.a), schemaOf(t, c.b)}, nil)
 		if want, bad := strings.CutPrefix(c.want, "!"); bad {
 			if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), s.Files[0].Path[:10]) {
 				t.Errorf("%s with %s: %v, want %s", c.a, c.b, err, want)
@@ -85,15 +85,15 @@ func TestSchema(t *testing.T) {
 	}
 	s := hiveSet(t, Options{PathColumn: "file", RowColumn: "row"})
 	x := schemaOf(t, "x int")
-	if got, err := s.Schema([]*arrow.Schema{x, x}); err != nil || schemaText(got) != "x int64, p int64, file string, row int64" {
+	if got, err := s.Schema([]*arrow.Schema{x, x}, nil); err != nil || schemaText(got) != "x int64, p int64, file string, row int64" {
 		t.Errorf("%v %v", got, err)
 	}
 	file := schemaOf(t, "file int")
-	if _, err := s.Schema([]*arrow.Schema{x, file}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "file" is in the file already`) {
+	if _, err := s.Schema([]*arrow.Schema{x, file}, nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "file" is in the file already`) {
 		t.Errorf("%v", err)
 	}
 	s = hiveSet(t, Options{PathColumn: "p"})
-	if _, err := s.Schema([]*arrow.Schema{x, x}); fault.CodeOf(err) != fault.Invalid {
+	if _, err := s.Schema([]*arrow.Schema{x, x}, nil); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("path column named as a partition: %v", err)
 	}
 	if err := hiveSet(t, Options{RowColumn: "r"}).CheckRows(0, 2); fault.CodeOf(err) != fault.Unsupported {
@@ -124,7 +124,7 @@ func TestAdapter(t *testing.T) {
 	s := hiveSet(t, Options{PathColumn: "file", RowColumn: "row", PartitionTypes: map[string]string{"p": "string"}})
 	file := schemaOf(t, "a int32, b float, c string, n null, l list<int>")
 	other := schemaOf(t, "a int64, b double, c large_string, z list<struct<k: int>>, n date, l list<int>")
-	table, err := s.Schema([]*arrow.Schema{file, other})
+	table, err := s.Schema([]*arrow.Schema{file, other}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestNestedShape(t *testing.T) {
 		return m
 	}(), Nullable: true}), nil)
 	s := hiveSet(t, Options{Partitions: "none"})
-	table, err := s.Schema([]*arrow.Schema{a, b})
+	table, err := s.Schema([]*arrow.Schema{a, b}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestNestedShape(t *testing.T) {
 func TestPredicates(t *testing.T) {
 	s := hiveSet(t, Options{PathColumn: "file"})
 	file := schemaOf(t, "i int32, u uint8, f float, s string")
-	table, err := s.Schema([]*arrow.Schema{file, schemaOf(t, "i double, u int64, f double, s large_string, z int")})
+	table, err := s.Schema([]*arrow.Schema{file, schemaOf(t, "i double, u int64, f double, s large_string, z int")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestPredicates(t *testing.T) {
 func TestApplyIsCheap(t *testing.T) {
 	s := hiveSet(t, Options{Partitions: "none"})
 	file := schemaOf(t, "a int, b string")
-	table, err := s.Schema([]*arrow.Schema{file, file})
+	table, err := s.Schema([]*arrow.Schema{file, file}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
