@@ -21,7 +21,16 @@ import (
 func schemaOf(t testing.TB, text string) *arrow.Schema {
 	t.Helper()
 	var fs []arrow.Field
-	for _, c := range strings.Split(text, ", ") {
+	depth := 0
+	for _, c := range strings.FieldsFunc(text, func(r rune) bool {
+		if strings.ContainsRune("<([", r) {
+			depth++
+		} else if strings.ContainsRune(">)]", r) {
+			depth--
+		}
+		return r == ',' && depth == 0
+	}) {
+		c = strings.TrimSpace(c)
 		name, typ, _ := strings.Cut(c, " ")
 		dt, err := typename.Parse(typ)
 		if err != nil {
@@ -63,12 +72,31 @@ func TestSchema(t *testing.T) {
 		{"x string", "x large_string", "x large_string, p int64"},
 		{"x null", "x date", "x date, p int64"},
 		{"x list<int>", "x list<int>", "x list<int64>, p int64"},
-		{"p string, x int", "x int", "x int64, p int64"},
-		{"x uint64", "x int8", "!type is int8, but uint64"},
-		{"x int64", "x double", "!type is double, but int64"},
+		{"p string, x int", "x int", "x int64, p string"},
+		{"x int64", "x double", "x double, p int64"},
+		{"x uint64", "x float", "x double, p int64"},
+		{"x list<int>", "x list<int32>", "x list<int64>, p int64"},
+		{"x list<int>", "x large_list<int8>", "x large_list<int64>, p int64"},
+		{"x fixed_size_list<int>(2)", "x fixed_size_list<double>(2)", "x fixed_size_list<double>(2), p int64"},
+		{"x fixed_size_list<int>(2)", "x fixed_size_list<int>(3)", "x list<int64>, p int64"},
+		{"x struct<a: int, b: string>", "x struct<c: date, b: string, a: double>", "x struct<a: double, b: string, c: date>, p int64"},
+		{"x list<struct<a: int8>>", "x list<struct<b: int>>", "x list<struct<a: int8, b: int64>>, p int64"},
+		{"x map<string, int8>", "x map<large_string, int>", "x map<large_string, int64>, p int64"},
+		{"x timestamp[ms]", "x timestamp[ns]", "x timestamp[ns], p int64"},
+		{"x timestamp[s, Europe/Berlin]", "x timestamp[us, UTC]", "x timestamp[us, Europe/Berlin], p int64"},
+		{"x date64", "x date", "x date, p int64"},
+		{"x time32[ms]", "x time64[ns]", "x time64[ns], p int64"},
+		{"x duration[s]", "x duration[ms]", "x duration[ms], p int64"},
+		{"x decimal(10, 2)", "x decimal(8, 4)", "x decimal(12, 4), p int64"},
+		{"x decimal(38, 0)", "x decimal(38, 10)", "x decimal256(48, 10), p int64"},
+		{"x fixed_size_binary(4)", "x fixed_size_binary(5)", "x binary, p int64"},
+		{"x uint64", "x int8", `!type is int8, but uint64 in files before it, and no type holds both; give it one, e.g. types: {"x": "uint64"} of the source`},
 		{"x date", "x timestamp", "!type is timestamp, but date"},
+		{"x timestamp", "x timestamp[us, UTC]", `!give it one, e.g. types: {"x": "timestamp"}`},
+		{"x string", "x binary", `!give it one, e.g. types: {"x": "string"}`},
 		{"x string", "x int", `!column "x": type is int64, but string in files before it`},
-		{"x list<int>", "x list<int32>", "!type is list<int32>"},
+		{"x list<int>", "x int", "!leave the column out"},
+		{"x decimal256(76, 0)", "x decimal(10, 9)", "!type is decimal(10, 9)"},
 		{"x int, x int", "x int", "!two columns"},
 	} {
 		s := hiveSet(t, Options{})
@@ -241,7 +269,10 @@ func TestWidenValues(t *testing.T) {
 			a := b.NewArray()
 			b.Release()
 			sl := array.NewSlice(a, 3, 66)
-			w := widenArray(sl, to, alloc)
+			w, err := castTo(from, to).array(sl, alloc)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i := range w.Len() {
 				got := w.ValueStr(i)
 				if want := want[3+i]; got != want && !(want == "" && strings.HasSuffix(got, "0")) {
@@ -310,7 +341,14 @@ func TestPredicates(t *testing.T) {
 		{term("z", driver.IsNull), "", false},
 		{term("z", driver.Ne, int64(1)), "", true},
 		{term("i", driver.Gt, 3.0), "i > 3", false},
-		{term("i", driver.Gt, 3.5), "i > 3.5", false},
+		{term("i", driver.Gt, 3.5), "i > 3", false},
+		{term("i", driver.Lt, 3.5), "i <= 3", false},
+		{term("i", driver.Eq, 3.5), "", true},
+		{term("i", driver.Ne, 3.5), "i is not null", false},
+		{term("i", driver.Lt, 1e30), "i is not null", false},
+		{term("i", driver.Lt, -1e30), "", true},
+		{term("i", driver.Ne, nan()), "i is not null", false},
+		{term("i", driver.Ge, nan()), "", true},
 		{term("u", driver.Gt, int64(-1)), "u is not null", false},
 		{term("u", driver.Lt, int64(-1)), "", true},
 		{term("u", driver.Eq, int64(7)), "u == 7", false},

@@ -59,8 +59,8 @@ import (
 type Options struct {
 	fileset.Options
 	fileset.Text
-	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
-	SplitBytes int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	Strict     bool  `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
+	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 // Format rebuilds sources from their configuration.
