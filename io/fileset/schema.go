@@ -103,7 +103,7 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 		}
 		if to := u.types[f.Name]; to != nil {
 			if castTo(f.Type, to) == nil {
-				return fault.New(fault.Invalid, "types: %s cannot be read as %s; see docs/types.md for what can", typename.Name(f.Type), typename.Name(to)).
+				return fault.New(fault.Invalid, "types: %s cannot be read as %s; see docs/schemas.md for what can", typename.Name(f.Type), typename.Name(to)).
 					At(fault.Place{Column: f.Name})
 			}
 			f.Type = to

@@ -8,7 +8,7 @@ import (
 
 // widen gives the narrowest type that holds every value of both, but for two: integers of 64 bits and
 // floats, and date64 and date, meet in a type that does not hold all of the first; what it does not
-// hold is an error of the row. docs/types.md has the table.
+// hold is an error of the row. docs/schemas.md has the table.
 func widen(a, b arrow.DataType) (arrow.DataType, bool) {
 	if arrow.TypeEqual(a, b) {
 		return a, true
