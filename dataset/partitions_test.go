@@ -79,7 +79,7 @@ func TestPartitionsRoundTrip(t *testing.T) {
 	}
 	for _, kind := range kinds {
 		for _, k := range columns {
-			t.Run(kind.name+" "+k.DataType().String(), func(t *testing.T) {
+			t.Run(kind.name+" "+typename.Name(k.DataType()), func(t *testing.T) {
 				ids := array.NewInt64Builder(memory.DefaultAllocator)
 				for i := range k.Len() {
 					ids.Append(int64(i))
@@ -87,7 +87,7 @@ func TestPartitionsRoundTrip(t *testing.T) {
 				schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "k", Type: k.DataType(), Nullable: true}}, nil)
 				rec := array.NewRecordBatch(schema, []arrow.Array{ids.NewArray(), k}, int64(k.Len()))
 				dir := t.TempDir()
-				if err := kind.write(dataset.FromRecords(schema, rec), dir, &dataset.WriteOptions{PartitionBy: []string{"k"}}); err != nil {
+				if err := kind.write(dataset.FromRecords(schema, rec), dir, &dataset.WriteOptions{PartitionBy: []string{"k"}, RunID: "x"}); err != nil {
 					t.Fatal(err)
 				}
 				tab, err := kind.read(dir).Resolve(ctx, nil)

@@ -275,7 +275,7 @@ func TestRead(t *testing.T) {
 		{"empty names", Options{}, ",b,\n1,2,3\n", "column_1 int64, b int64, column_3 int64", "1|2|3"},
 		{"delimiter", Options{Delimiter: ";", Quote: "'"}, "a;b\n1,5;'x;y'\n", "a string, b string", "1,5|x;y"},
 		{"no quotes", Options{Quote: "none"}, "a,b\n\"x,y\"\n", "a string, b string", `"x|y"`},
-		{"given types", Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}},
+		{"given types", Options{Options: fileset.Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}}},
 			"a,b,c,d\n-1.5,1,aGk=,2024-01-01T00:00:00.123\n100,,,\n", "a decimal(5, 2), b float, c binary, d timestamp[ms, UTC]", "-1.5|1|aGk=|2024-01-01T00:00:00.123Z 100|-|-|-"},
 		{"times of day", Options{Options: fileset.Options{Types: map[string]string{"a": "time32[s]", "b": "time32[ms]", "c": "time64[us]", "d": "time64[ns]"}}},
 			"a,b,c,d\n00:00:00,23:59:59.999,01:02:03.000004, 12:30 \n,,NA,\n", "a time32[s], b time32[ms], c time64[us], d time64[ns]",

@@ -49,7 +49,7 @@ type Options struct {
 	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns; default: those that files which Penstock wrote say, or a column of that name in the files, else those that the values suggest: integers, bool, dates, timestamps, or string, which digits with a leading zero are, too, unless all values have two digits, as months. With those of all partitions below the folders that a filter excludes, these need not be listed"`
 	// Types gives columns of files a type, by name, in the names of expressions. Each file is converted while it is read;
 	// a value that the type does not hold is an error of the row. Text formats parse such a column as this type.
-	Types map[string]string `json:"types,omitempty" doc:"column to type, e.g. {id: int64, at: \"timestamp[us, UTC]\"}; default: the type that the files have in common, of text what a sample suggests. Each file is converted while it is read, and a value that the type does not hold is an error with its file, row and column (of text: a bad row)"`
+	Types map[string]string `json:"types,omitempty" doc:"column to type, e.g. {id: int64, at: \"timestamp[us, UTC]\"}; default: the type that the files have in common, of text what a sample suggests. Each file is converted while it is read, and a value that the type does not hold is an error with its file, row and column (of text: a bad row). Of json it adds columns that the sample lacks. docs/schemas.md says which types meet, and which are cast"`
 	// PathColumn and RowColumn, if set, name extra columns: the file's path
 	// (string) and the row's number in its file (int64; where splits of unknown
 	// rows precede it, an Unsupported error at plan time).

@@ -164,8 +164,11 @@ func (t *data) Close() error { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
 	var config []byte
-	if c := t.o.Columns; c != nil {
-		config, _ = json.Marshal(c) // strings: cannot fail
+	if t.o.Columns != nil || t.o.Types != nil {
+		config, _ = json.Marshal(struct { // strings: cannot fail
+			Columns []string
+			Types   map[string]string
+		}{t.o.Columns, t.o.Types})
 	}
 	return t.set.Fingerprint(ctx, "ipc", config, func(ctx context.Context, i int) ([]byte, error) {
 		if t.files[i].stream {
