@@ -339,7 +339,7 @@ func TestFiles(t *testing.T) {
 		schema, rows string
 	}{
 		{"by name", Options{}, []string{"1.csv", "a,b\n1,x\n", "2.csv", "b,a\ny,2.5\n", "3.tsv", "a\n3\n"}, "a double, b string", "1|x 2.5|y 3|-"},
-		{"hive", Options{}, []string{"p=1/1.csv", "a,p\n1,9\n", "p=2/1.csv", "a\n2\n"}, "a int64, p int64", "1|1 2|2"},
+		{"hive", Options{}, []string{"p=1/1.csv", "a,p\n1,1\n", "p=2/1.csv", "a\n2\n"}, "a int64, p int64", "1|1 2|2"},
 		{"path", Options{Options: fileset.Options{RowColumn: "row"}}, []string{"1.csv", "a\n1\n2\n", "2.csv", "a\n3\n"}, "a int64, row int64", "1|0 2|1 3|0"},
 		{"null in the first", Options{}, []string{"1.csv", "a,b\n1,\n", "2.csv", "a,b\n2,3\n"}, "a int64, b int64", "1|- 2|3"},
 		{"empty ones", Options{}, []string{"1.csv", "", "2.csv", "a,b\n2,3\n", "3.csv", "\n\n"}, "a int64, b int64", "2|3"},
