@@ -33,7 +33,7 @@ func badCSV(t *testing.T, bad ...int) *dataset.Dataset {
 			t.Fatal(err)
 		}
 	}
-	return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{dir}}, Types: map[string]string{"id": "int", "x": "int"}}))
+	return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{dir}, Types: map[string]string{"id": "int", "x": "int"}}}))
 }
 
 // The limits of skipped rows are the job's: to run it again does not get round them, and larger ones let it go on from what is finished.

@@ -142,7 +142,7 @@ func sometimes(t *testing.T) *dataset.Dataset {
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "x": "int"}}))
+	return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}, Types: map[string]string{"id": "int", "x": "int"}}}))
 }
 
 // Which rows are skipped depends on which columns are parsed, so rules that decide on those stay on; others may be left out.

@@ -220,10 +220,10 @@ func TestBadRowsAtTheEnd(t *testing.T) {
 		counted    bool
 		good, rows int64
 	}{{"plain", false, 630, 900}, {"packed", true, 315, 450}, {"beside", true, 322, 550}, {"nothing", false, 315, 540}, {"table", false, 630, 900}, {"table", true, 630, 900}} { // fewer than 1,000 are judged at the end
-		files := fileset.Options{Paths: []string{filepath.Join(dir, c.folder) + "/"}}
-		ds := dataset.Read(jsonio.New(jsonio.Options{Options: files, Types: ints}))
+		files := fileset.Options{Paths: []string{filepath.Join(dir, c.folder) + "/"}, Types: ints}
+		ds := dataset.Read(jsonio.New(jsonio.Options{Options: files}))
 		if c.folder == "table" {
-			ds = dataset.Read(csvio.New(csvio.Options{Options: files, Types: ints, Multiline: c.counted}))
+			ds = dataset.Read(csvio.New(csvio.Options{Options: files, Multiline: c.counted}))
 		}
 		said := fmt.Sprintf("on_error: %d of %d rows", c.rows-c.good, c.rows)
 		exact := float64(c.rows-c.good) / float64(c.rows)

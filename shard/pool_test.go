@@ -299,12 +299,15 @@ func (p *pool) leaf(rng *rand.Rand, c *chaos, used map[string]bool, kind string)
 	case "text":
 		src, l.columns = textio.New(textio.Options{Options: o, SplitBytes: split}), []string{"text"}
 	case "csv":
-		src, l.columns = csvio.New(csvio.Options{Options: o, SplitBytes: split, Types: types}), []string{"id", "s"}
+		o.Types = types
+		src, l.columns = csvio.New(csvio.Options{Options: o, SplitBytes: split}), []string{"id", "s"}
 	case "json":
 		types["l"] = "list<int>"
-		src, l.columns = jsonio.New(jsonio.Options{Options: o, SplitBytes: split, Types: types}), []string{"id", "s", "l"}
+		o.Types = types
+		src, l.columns = jsonio.New(jsonio.Options{Options: o, SplitBytes: split}), []string{"id", "s", "l"}
 	case "bad":
-		src, l.columns = jsonio.New(jsonio.Options{Options: o, SplitBytes: split, Types: types}), []string{"id", "s"}
+		o.Types = types
+		src, l.columns = jsonio.New(jsonio.Options{Options: o, SplitBytes: split}), []string{"id", "s"}
 	}
 	src = wild{src, c}
 	l.ds = dataset.Read(src)

@@ -198,7 +198,7 @@ func TestCounted(t *testing.T) {
 	}
 	o := jobOptions(7)
 	o.Tail, o.Epochs, o.OnError = shard.TailPad, 1, &ops.OnError{Policy: "skip"}
-	it := open(t, dataset.Read(jsonio.New(jsonio.Options{Options: fileset.Options{Paths: []string{gz}}, Types: map[string]string{"id": "int"}})), 1, o)[0]
+	it := open(t, dataset.Read(jsonio.New(jsonio.Options{Options: fileset.Options{Paths: []string{gz}, Types: map[string]string{"id": "int"}}})), 1, o)[0]
 	n := 0
 	for b, err := range it.All(t.Context()) {
 		if err != nil {
@@ -216,7 +216,7 @@ func TestCounted(t *testing.T) {
 func TestCountedAgain(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	file := filepath.Join(t.TempDir(), "a.csv")
-	ds := dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}}, Types: map[string]string{"id": "int", "s": "string"}}))
+	ds := dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{file}, Types: map[string]string{"id": "int", "s": "string"}}}))
 	o := jobOptions(7)
 	o.OnError, o.GlobalBatch, o.Shuffle = &ops.OnError{Policy: "skip"}, 100, &shard.Shuffle{Lanes: 1, WindowBytes: 4 << 10}
 	at := func(bad int, changed time.Time) (s shard.State, said int) {

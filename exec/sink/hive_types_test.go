@@ -95,3 +95,42 @@ func TestPartitionNotUTF8(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A date or time that has no four digits of a year names no folder that could be read back.
+func TestPartitionYears(t *testing.T) {
+	for _, c := range []struct {
+		typ  arrow.DataType
+		good []int64
+		bad  []int64
+	}{
+		{arrow.FixedWidthTypes.Date32, []int64{-719528, 2932896}, []int64{-719529, 2932897, -1 << 31, 1<<31 - 1}},
+		{arrow.FixedWidthTypes.Date64, []int64{-719528 * 86400000, 2932896 * 86400000}, []int64{-719529 * 86400000, 2932897 * 86400000, -1 << 63, 1<<63 - 1}},
+		{&arrow.TimestampType{Unit: arrow.Second}, []int64{-719528 * 86400, 2932897*86400 - 1}, []int64{-719528*86400 - 1, 2932897 * 86400, -1 << 63, 1<<63 - 1}},
+		{&arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"}, []int64{0}, []int64{2932897 * 86400000, -1 << 63, 1<<63 - 1}},
+	} {
+		schema := arrow.NewSchema([]arrow.Field{{Name: "k", Type: c.typ}, {Name: "x", Type: arrow.PrimitiveTypes.Int64}}, nil)
+		p, err := newPartitioning(schema, []string{"k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range append(c.good, c.bad...) {
+			b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+			switch b := b.Field(0).(type) {
+			case *array.Date32Builder:
+				b.Append(arrow.Date32(v))
+			case *array.Date64Builder:
+				b.Append(arrow.Date64(v))
+			case *array.TimestampBuilder:
+				b.Append(arrow.Timestamp(v))
+			}
+			b.Field(1).AppendNull()
+			rec := b.NewRecordBatch()
+			_, keys, err := p.assign(rec)
+			if bad := i >= len(c.good); bad != (err != nil) || bad && (fault.CodeOf(err) != fault.Invalid || fault.PlaceOf(err).Column != "k") {
+				t.Errorf("%v %d: %v, %v", c.typ, v, keys, err)
+			}
+			rec.Release()
+			b.Release()
+		}
+	}
+}

@@ -77,7 +77,7 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 	for i := range all {
 		all[i] = schema
 	}
-	if t.schema, err = set.Schema(all); err != nil {
+	if t.schema, err = set.Schema(all, nil); err != nil {
 		set.Close()
 		return nil, err
 	}

@@ -48,27 +48,26 @@ import (
 type Options struct {
 	fileset.Options
 	fileset.Text
-	NoHeader       bool              `json:"no_header,omitempty" doc:"files have no header line; columns are column_1, column_2, ... or as names says"`
-	HeaderRows     int               `json:"header_rows,omitempty" doc:"lines of the header; default 1. The name of a column is that of its fields in them that are not empty, with _ between"`
-	SkipRows       int               `json:"skip_rows,omitempty" doc:"lines at the begin of each file that are passed over, before the header"`
-	Names          []string          `json:"names,omitempty" doc:"names of the columns, instead of the header's"`
-	DuplicateNames string            `json:"duplicate_names,omitempty" doc:"what to do where a header has a name twice: number (default: a, a_1, a_2) or error" enum:"number|error"`
-	Delimiter      string            `json:"delimiter,omitempty" doc:"one byte between fields; default: of comma, tab, ; and | the one that splits the first 32 KiB of a file best, comma (in .tsv files tab) where more do or none does. explain shows it"`
-	Quote          string            `json:"quote,omitempty" doc:"one byte around fields; default \"; none: no quoting"`
-	Escape         string            `json:"escape,omitempty" doc:"one byte that in quotes makes a quote or itself text, beside the doubled quote, as \\ does in files of Spark; default: none"`
-	TextAfterQuote bool              `json:"text_after_quote,omitempty" doc:"text between a closing quote and the delimiter belongs to the field; default: such a record is a bad row"`
-	Comment        string            `json:"comment,omitempty" doc:"one byte; lines that begin with it are skipped"`
-	Nulls          []string          `json:"nulls,omitzero" doc:"unquoted texts that mean null in every column; default: the empty field, and in columns of neither text nor binary NULL, null, NA and N/A"`
-	Decimal        string            `json:"decimal,omitempty" doc:"one byte before the fraction of a number: . (default) or a comma"`
-	Thousands      string            `json:"thousands,omitempty" doc:"one byte between groups of three digits of a number; default: none"`
-	DateFormat     string            `json:"date_format,omitempty" doc:"how dates are written, e.g. %d.%m.%Y; in the codes %Y %y %m %b %B %d of strptime; default %Y-%m-%d"`
-	TimeFormat     string            `json:"timestamp_format,omitempty" doc:"how timestamps are written, e.g. %d/%m/%Y %I:%M %p, in these codes and %H %I %p %M %S %f %z; default: ISO 8601"`
-	Types          map[string]string `json:"types,omitempty" doc:"column to type; others are found from a sample"`
-	SampleBytes    int64             `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
-	Multiline      bool              `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
-	AllowMissing   bool              `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`
-	IgnoreExtra    bool              `json:"ignore_extra,omitempty" doc:"columns of later files that the sample does not have are left out; default: an error"`
-	SplitBytes     int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	NoHeader       bool     `json:"no_header,omitempty" doc:"files have no header line; columns are column_1, column_2, ... or as names says"`
+	HeaderRows     int      `json:"header_rows,omitempty" doc:"lines of the header; default 1. The name of a column is that of its fields in them that are not empty, with _ between"`
+	SkipRows       int      `json:"skip_rows,omitempty" doc:"lines at the begin of each file that are passed over, before the header"`
+	Names          []string `json:"names,omitempty" doc:"names of the columns, instead of the header's"`
+	DuplicateNames string   `json:"duplicate_names,omitempty" doc:"what to do where a header has a name twice: number (default: a, a_1, a_2) or error" enum:"number|error"`
+	Delimiter      string   `json:"delimiter,omitempty" doc:"one byte between fields; default: of comma, tab, ; and | the one that splits the first 32 KiB of a file best, comma (in .tsv files tab) where more do or none does. explain shows it"`
+	Quote          string   `json:"quote,omitempty" doc:"one byte around fields; default \"; none: no quoting"`
+	Escape         string   `json:"escape,omitempty" doc:"one byte that in quotes makes a quote or itself text, beside the doubled quote, as \\ does in files of Spark; default: none"`
+	TextAfterQuote bool     `json:"text_after_quote,omitempty" doc:"text between a closing quote and the delimiter belongs to the field; default: such a record is a bad row"`
+	Comment        string   `json:"comment,omitempty" doc:"one byte; lines that begin with it are skipped"`
+	Nulls          []string `json:"nulls,omitzero" doc:"unquoted texts that mean null in every column; default: the empty field, and in columns of neither text nor binary NULL, null, NA and N/A"`
+	Decimal        string   `json:"decimal,omitempty" doc:"one byte before the fraction of a number: . (default) or a comma"`
+	Thousands      string   `json:"thousands,omitempty" doc:"one byte between groups of three digits of a number; default: none"`
+	DateFormat     string   `json:"date_format,omitempty" doc:"how dates are written, e.g. %d.%m.%Y; in the codes %Y %y %m %b %B %d of strptime; default %Y-%m-%d"`
+	TimeFormat     string   `json:"timestamp_format,omitempty" doc:"how timestamps are written, e.g. %d/%m/%Y %I:%M %p, in these codes and %H %I %p %M %S %f %z; default: ISO 8601"`
+	SampleBytes    int64    `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
+	Multiline      bool     `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
+	AllowMissing   bool     `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`
+	IgnoreExtra    bool     `json:"ignore_extra,omitempty" doc:"columns of later files that the sample does not have are left out; default: an error"`
+	SplitBytes     int64    `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 const (

@@ -248,15 +248,15 @@ func TestRead(t *testing.T) {
 			"1|1.5|true|2024-02-29|2024-01-01T10:00:00|x -2|2|false|1969-12-31|2024-01-01T10:00:00.5|-"},
 		{"zones", Options{}, "a,b\n2024-01-01T00:00:00Z,2024-01-01T00:00:00\n2024-01-01T00:00:00+01:30,2024-01-01T00:00:00Z\n",
 			"a timestamp[us, UTC], b string", "2024-01-01T00:00:00Z|2024-01-01T00:00:00 2023-12-31T22:30:00Z|2024-01-01T00:00:00Z"},
-		{"zone in a column without one", Options{Types: map[string]string{"a": "timestamp"}}, "a\n2024-01-01T00:00:00+01:30\n2024-01-01\n",
+		{"zone in a column without one", Options{Options: fileset.Options{Types: map[string]string{"a": "timestamp"}}}, "a\n2024-01-01T00:00:00+01:30\n2024-01-01\n",
 			"a timestamp", "2023-12-31T22:30:00 2024-01-01T00:00:00"},
 		{"date and time", Options{}, "a\n2024-01-01\n2024-01-01 00:00:01.123456789\n", "a timestamp[ns]", "2024-01-01T00:00:00 2024-01-01T00:00:01.123456789"},
 		{"numbers", Options{}, "a,b,c,d,e\n7,9223372036854775807,9223372036854775808,1e3,.5\n1,-9223372036854775808,1,nan,-inf\n",
 			"a int64, b int64, c uint64, d double, e double", "7|9223372036854775807|9223372036854775808|1000|0.5 1|-9223372036854775808|1|NaN|-Inf"},
 		{"names of digits", Options{}, "zip,tel,id,n\n00501,+4930,18446744073709551616,1\n10115,1,1,0\n", "zip string, tel string, id string, n int64",
 			"00501|+4930|18446744073709551616|1 10115|1|1|0"},
-		{"digits of a type", Options{Types: map[string]string{"zip": "int", "tel": "uint64"}}, "zip,tel\n00501,+4930\n", "zip int64, tel uint64", "501|4930"},
-		{"zones given", Options{Types: map[string]string{"t": "timestamp[us, Europe/Berlin]"}},
+		{"digits of a type", Options{Options: fileset.Options{Types: map[string]string{"zip": "int", "tel": "uint64"}}}, "zip,tel\n00501,+4930\n", "zip int64, tel uint64", "501|4930"},
+		{"zones given", Options{Options: fileset.Options{Types: map[string]string{"t": "timestamp[us, Europe/Berlin]"}}},
 			"t\n2024-01-01 00:00:00\n2024-03-31 02:30:00\n2024-10-27 02:30:00\n2024-07-01 00:00:00Z\n2024-07-01\n", "t timestamp[us, Europe/Berlin]",
 			"2024-01-01T00:00:00+01:00 2024-03-31T03:30:00+02:00 2024-10-27T02:30:00+01:00 2024-07-01T02:00:00+02:00 2024-07-01T00:00:00+02:00"},
 		{"spaces of other kinds", Options{}, "a,b,c\n\u00a01,\u30001.5\u3000,\u2003NA\n", "a int64, b double, c string", "1|1.5|\u2003NA"},
@@ -275,9 +275,9 @@ func TestRead(t *testing.T) {
 		{"empty names", Options{}, ",b,\n1,2,3\n", "column_1 int64, b int64, column_3 int64", "1|2|3"},
 		{"delimiter", Options{Delimiter: ";", Quote: "'"}, "a;b\n1,5;'x;y'\n", "a string, b string", "1,5|x;y"},
 		{"no quotes", Options{Quote: "none"}, "a,b\n\"x,y\"\n", "a string, b string", `"x|y"`},
-		{"given types", Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}},
+		{"given types", Options{Options: fileset.Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}}},
 			"a,b,c,d\n-1.5,1,aGk=,2024-01-01T00:00:00.123\n100,,,\n", "a decimal(5, 2), b float, c binary, d timestamp[ms, UTC]", "-1.5|1|aGk=|2024-01-01T00:00:00.123Z 100|-|-|-"},
-		{"times of day", Options{Types: map[string]string{"a": "time32[s]", "b": "time32[ms]", "c": "time64[us]", "d": "time64[ns]"}},
+		{"times of day", Options{Options: fileset.Options{Types: map[string]string{"a": "time32[s]", "b": "time32[ms]", "c": "time64[us]", "d": "time64[ns]"}}},
 			"a,b,c,d\n00:00:00,23:59:59.999,01:02:03.000004, 12:30 \n,,NA,\n", "a time32[s], b time32[ms], c time64[us], d time64[ns]",
 			"00:00:00|23:59:59.999|01:02:03.000004|12:30:00.000000000 -|-|-|-"},
 		{"missing fields", Options{AllowMissing: true}, "a,b,c\n1\n1,2\n", "a int64, b int64, c string", "1|-|- 1|2|-"},
@@ -287,12 +287,12 @@ func TestRead(t *testing.T) {
 
 		{"too many", Options{}, "a,b\n1,2\n1,2,3\n", "", `!row 1: the record has 3 fields, not 2: "1,2,3"`},
 		{"too few", Options{}, "a,b\n1\n", "", "!allow_missing"},
-		{"unparsable", Options{Types: map[string]string{"b": "int"}}, "a,b\n1," + strings.Repeat("z", 120) + "\n", "", `!row 0, column "b": "` + strings.Repeat("z", 100) + `"... is no int64`},
-		{"out of range", Options{Types: map[string]string{"a": "int8"}}, "a\n128\n", "", `!"128" is no int8`},
-		{"no time of day", Options{Types: map[string]string{"a": "time32[s]"}}, "a\n24:00:00\n", "", `!"24:00:00" is no time32[s]`},
-		{"time too fine", Options{Types: map[string]string{"a": "time32[ms]"}}, "a\n00:00:00.0001\n", "", `!"00:00:00.0001" is no time32[ms]`},
-		{"time with a zone", Options{Types: map[string]string{"a": "time64[us]"}}, "a\n00:00:00Z\n", "", `!"00:00:00Z" is no time64[us]`},
-		{"not exact", Options{Types: map[string]string{"a": "decimal(5,2)"}}, "a\n1.234\n", "", `!"1.234" is no decimal(5, 2)`},
+		{"unparsable", Options{Options: fileset.Options{Types: map[string]string{"b": "int"}}}, "a,b\n1," + strings.Repeat("z", 120) + "\n", "", `!row 0, column "b": "` + strings.Repeat("z", 100) + `"... is no int64`},
+		{"out of range", Options{Options: fileset.Options{Types: map[string]string{"a": "int8"}}}, "a\n128\n", "", `!"128" is no int8`},
+		{"no time of day", Options{Options: fileset.Options{Types: map[string]string{"a": "time32[s]"}}}, "a\n24:00:00\n", "", `!"24:00:00" is no time32[s]`},
+		{"time too fine", Options{Options: fileset.Options{Types: map[string]string{"a": "time32[ms]"}}}, "a\n00:00:00.0001\n", "", `!"00:00:00.0001" is no time32[ms]`},
+		{"time with a zone", Options{Options: fileset.Options{Types: map[string]string{"a": "time64[us]"}}}, "a\n00:00:00Z\n", "", `!"00:00:00Z" is no time64[us]`},
+		{"not exact", Options{Options: fileset.Options{Types: map[string]string{"a": "decimal(5,2)"}}}, "a\n1.234\n", "", `!"1.234" is no decimal(5, 2)`},
 		{"open quote", Options{}, "a,b\n1,\"x\ny\"\n", "", "!set multiline: true"},
 		{"open quote to the end", Options{Multiline: true}, "a,b\n1,\"x\ny\n", "", "!a quoted field does not end:"},
 		{"after the quote", Options{}, "a,b\n1,\"x\"y\n", "", "!text follows the end of a quoted field"},
@@ -304,8 +304,8 @@ func TestRead(t *testing.T) {
 		{"twice, refused", Options{DuplicateNames: "error"}, "a,a\n", "", `!two columns have the name "a"`},
 		{"too many columns", Options{}, strings.Repeat(",", 100_000) + "\n", "", "!more than 65536 fields"},
 		{"names do not fit", Options{Names: []string{"x"}}, "a,b\n", "", "!the file has 2 columns, but names lists 1"},
-		{"type of nothing", Options{Types: map[string]string{"x": "int"}}, "a,b\n", "", `!no column "x"; have a, b`},
-		{"type that cannot be", Options{Types: map[string]string{"x": "list<int>"}}, "a,b\n", "", "!csv cannot hold list<int64>"},
+		{"type of nothing", Options{Options: fileset.Options{Types: map[string]string{"x": "int"}}}, "a,b\n", "", `!no column "x"; have a, b`},
+		{"type that cannot be", Options{Options: fileset.Options{Types: map[string]string{"x": "list<int>"}}}, "a,b\n", "", "!csv cannot hold list<int64>"},
 		{"delimiter too long", Options{Delimiter: "ab"}, "a,b\n", "", "!one ASCII character"},
 		{"same", Options{Delimiter: "\""}, "a,b\n", "", "!must differ"},
 	} {
@@ -339,7 +339,7 @@ func TestFiles(t *testing.T) {
 		schema, rows string
 	}{
 		{"by name", Options{}, []string{"1.csv", "a,b\n1,x\n", "2.csv", "b,a\ny,2.5\n", "3.tsv", "a\n3\n"}, "a double, b string", "1|x 2.5|y 3|-"},
-		{"hive", Options{}, []string{"p=1/1.csv", "a,p\n1,9\n", "p=2/1.csv", "a\n2\n"}, "a int64, p int64", "1|1 2|2"},
+		{"hive", Options{}, []string{"p=1/1.csv", "a,p\n1,1\n", "p=2/1.csv", "a\n2\n"}, "a int64, p int64", "1|1 2|2"},
 		{"path", Options{Options: fileset.Options{RowColumn: "row"}}, []string{"1.csv", "a\n1\n2\n", "2.csv", "a\n3\n"}, "a int64, row int64", "1|0 2|1 3|0"},
 		{"null in the first", Options{}, []string{"1.csv", "a,b\n1,\n", "2.csv", "a,b\n2,3\n"}, "a int64, b int64", "1|- 2|3"},
 		{"empty ones", Options{}, []string{"1.csv", "", "2.csv", "a,b\n2,3\n", "3.csv", "\n\n"}, "a int64, b int64", "2|3"},
@@ -455,7 +455,7 @@ func TestBadRowLine(t *testing.T) {
 	text := "\xef\xbb\xbfa,b\n1,2\n\n3,\"x\ny\"\n4,5,6\n7," + long + "\nx,8\n"
 	var got []string
 	so := driver.ScanOptions{BatchRows: 2, OnBadRow: func(err error) error { got = append(got, err.Error()); return nil }}
-	o := Options{Multiline: true, Types: map[string]string{"a": "int", "b": "int"}}
+	o := Options{Multiline: true, Options: fileset.Options{Types: map[string]string{"a": "int", "b": "int"}}}
 	if _, rows, err := read(t, files(t, o, "x.csv", text), so); err != nil || rows != "1|2" {
 		t.Fatalf("%s, %v", rows, err)
 	}
@@ -487,7 +487,7 @@ func TestBadRows(t *testing.T) {
 		}
 		return nil
 	}}
-	o := Options{Types: map[string]string{"a": "int", "b": "int"}}
+	o := Options{Options: fileset.Options{Types: map[string]string{"a": "int", "b": "int"}}}
 	_, rows, err := read(t, files(t, o, "x.csv", "a,b\nx,y\n1,2\n3\n4,5\n\"6\n7,z\n"), so)
 	if err != nil || rows != "1|2 4|5" || n != 4 {
 		t.Errorf("%s, %d bad, %v", rows, n, err)

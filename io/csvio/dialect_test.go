@@ -77,23 +77,23 @@ func TestDialect(t *testing.T) {
 		{"text after a quote at the end", "x.csv", Options{TextAfterQuote: true}, "a,b\n\"1\",\"x\" \n", "a int64, b string", `1|x `},
 
 		// Numbers and times.
-		{"decimal", "x.csv", Options{Decimal: ",", Types: map[string]string{"d": "decimal(5,2)", "f": "float"}}, "a;b;c;d;f\n1,5;2;1.5;-3,25;0,5\n-,5;+3,0e1;x;7;1\n",
+		{"decimal", "x.csv", Options{Decimal: ",", Options: fileset.Options{Types: map[string]string{"d": "decimal(5,2)", "f": "float"}}}, "a;b;c;d;f\n1,5;2;1.5;-3,25;0,5\n-,5;+3,0e1;x;7;1\n",
 			"a double, b double, c string, d decimal(5, 2), f float", "1.5|2|1.5|-3.25|0.5 -0.5|30|x|7|1"},
 		{"decimal in quotes", "x.csv", Options{Decimal: ","}, "a,b\n\"1,5\",2\n", "a double, b int64", "1.5|2"},
 		{"decimal and no header", "x.csv", Options{Decimal: ",", NoHeader: true}, "1,5;2,5;3\n", "column_1 double, column_2 double, column_3 int64", "1.5|2.5|3"},
-		{"a point for a decimal comma", "x.csv", Options{Decimal: ",", Types: map[string]string{"a": "double"}}, "a;b\n1.5;2\n", "", `!"1.5" is no double`},
+		{"a point for a decimal comma", "x.csv", Options{Decimal: ",", Options: fileset.Options{Types: map[string]string{"a": "double"}}}, "a;b\n1.5;2\n", "", `!"1.5" is no double`},
 		{"thousands", "x.csv", Options{Thousands: ","}, "a,b,c\n\"1,234,567\",\"-1,234.5\",\"12,34\"\n1234,0.5,\"1,2345\"\n", "a int64, b double, c string", "1234567|-1234.5|12,34 1234|0.5|1,2345"},
 		{"thousands and decimal", "x.csv", Options{Thousands: ".", Decimal: ","}, "a;b\n1.234,5;1.234\n", "a double, b int64", "1234.5|1234"},
-		{"thousands where they are not", "x.csv", Options{Thousands: ".", Decimal: ",", Types: map[string]string{"a": "double"}}, "a;b\n1.5;2\n", "", `!"1.5" is no double`},
+		{"thousands where they are not", "x.csv", Options{Thousands: ".", Decimal: ",", Options: fileset.Options{Types: map[string]string{"a": "double"}}}, "a;b\n1.5;2\n", "", `!"1.5" is no double`},
 		{"thousands of a padded number", "x.csv", Options{Thousands: ".", Decimal: ","}, "a;b\n01.234;2\n", "a string, b int64", "01.234|2"},
 		{"thousands like the decimal", "x.csv", Options{Thousands: "."}, "a;b\n", "", "!decimal and thousands must differ"},
 		{"a decimal that is none", "x.csv", Options{Decimal: "x"}, "a;b\n", "", "!neither . nor a comma"},
 		{"date_format", "x.csv", Options{DateFormat: "%d.%m.%y"}, "a,b\n31.12.99,1\n1.2.24,2\n", "a date, b int64", "1999-12-31|1 2024-02-01|2"},
 		{"date_format of digits", "x.csv", Options{DateFormat: "%Y%m%d"}, "a,b\n20240229,20240230\n", "a date, b int64", "2024-02-29|20240230"},
-		{"date_format late", "x.csv", Options{DateFormat: "%b %d, %Y", Types: map[string]string{"a": "date"}}, "a\n\"Feb 29, 2024\"\n2024-02-29\n", "", `!"2024-02-29" is no date: write it like date_format says: %b %d, %Y`},
+		{"date_format late", "x.csv", Options{DateFormat: "%b %d, %Y", Options: fileset.Options{Types: map[string]string{"a": "date"}}}, "a\n\"Feb 29, 2024\"\n2024-02-29\n", "", `!"2024-02-29" is no date: write it like date_format says: %b %d, %Y`},
 		{"timestamp_format", "x.csv", Options{TimeFormat: "%d/%m/%Y %I:%M:%S.%f %p"}, "a\n29/02/2024 12:00:00.5 AM\n1/3/2024 12:30:00.25 pm\n", "a timestamp", "2024-02-29T00:00:00.5 2024-03-01T12:30:00.25"},
 		{"timestamp_format with a zone", "x.csv", Options{TimeFormat: "%Y%m%dT%H%M%S%z"}, "a\n20240229T120000+0130\n20240229T120000Z\n", "a timestamp[us, UTC]", "2024-02-29T10:30:00Z 2024-02-29T12:00:00Z"},
-		{"timestamp_format in a zone", "x.csv", Options{TimeFormat: "%d.%m.%Y %H:%M", Types: map[string]string{"a": "timestamp[s, Europe/Berlin]"}}, "a\n01.07.2024 12:00\n", "a timestamp[s, Europe/Berlin]", "2024-07-01T12:00:00+02:00"},
+		{"timestamp_format in a zone", "x.csv", Options{TimeFormat: "%d.%m.%Y %H:%M", Options: fileset.Options{Types: map[string]string{"a": "timestamp[s, Europe/Berlin]"}}}, "a\n01.07.2024 12:00\n", "a timestamp[s, Europe/Berlin]", "2024-07-01T12:00:00+02:00"},
 		{"a format without a day", "x.csv", Options{DateFormat: "%m/%Y"}, "a\n", "", "!needs a year"},
 		{"a format with an unknown code", "x.csv", Options{TimeFormat: "%Y-%m-%d %X"}, "a\n", "", "!has a code that is not known"},
 		{"a date with a clock", "x.csv", Options{DateFormat: "%Y-%m-%d %H"}, "a\n", "", "!use timestamp_format"},
@@ -183,7 +183,7 @@ func TestSplitsOfCR(t *testing.T) {
 	}
 	for _, split := range []int64{37, 4096, 1 << 20} {
 		for _, sample := range []int64{3, 0} {
-			_, got, err := read(t, files(t, Options{SplitBytes: split, SampleBytes: sample, Types: map[string]string{"a": "int", "b": "string"}}, "x.csv", b.String()), driver.ScanOptions{BatchRows: 100})
+			_, got, err := read(t, files(t, Options{SplitBytes: split, SampleBytes: sample, Options: fileset.Options{Types: map[string]string{"a": "int", "b": "string"}}}, "x.csv", b.String()), driver.ScanOptions{BatchRows: 100})
 			if w := strings.ReplaceAll(want, "|-", "|"); err != nil || strings.ReplaceAll(got, "|-", "|") != w {
 				t.Errorf("split %d, sample %d: %d bytes, want %d, %v", split, sample, len(got), len(w), err)
 			}

@@ -12,7 +12,7 @@ import (
 func TestOffsets(t *testing.T) {
 	const text = "\xef\xbb\xbf# c\na,b\n1,x\n\n# 2,y\n3,\"q, q\"\r\n4\nzz,z\n5,\n6,w"
 	drivertest.Lines(t, "x.csv", text, []int64{11, 22, 39, 42}, func(path string, size int64) driver.Source {
-		return New(Options{Comment: "#", Types: map[string]string{"a": "int64"}, Options: fileset.Options{Paths: []string{path}}, SplitBytes: size})
+		return New(Options{Comment: "#", Options: fileset.Options{Paths: []string{path}, Types: map[string]string{"a": "int64"}}, SplitBytes: size})
 	})
 }
 

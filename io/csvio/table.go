@@ -110,7 +110,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 		}
 	}
 	t.file = arrow.NewSchema(fields, nil)
-	if t.schema, err = t.set.Schema(slices.Repeat([]*arrow.Schema{t.file}, n)); err != nil {
+	if t.schema, err = t.set.Schema(slices.Repeat([]*arrow.Schema{t.file}, n), nil); err != nil {
 		return err
 	}
 	t.splits, t.parts, err = t.set.Parts(ctx, t.Text, t.SplitBytes, func(int) bool { return t.Multiline })

@@ -1,10 +1,9 @@
 package fileset
 
 import (
-	"math"
-
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -22,6 +21,7 @@ type Adapter struct {
 	Predicate driver.Predicate
 	Never     bool
 
+	file     string
 	schema   *arrow.Schema
 	cols     []column
 	scratch  []arrow.Array
@@ -33,7 +33,9 @@ type column struct {
 	kind colKind
 	src  int // index in FileColumns
 	typ  arrow.DataType
-	val  value       // constant
+	cast *caster     // converted, agreed
+	said bool        // the type is one of Options.Types
+	val  value       // constant, agreed
 	made arrow.Array // constant, at least as long as any batch so far
 }
 
@@ -41,14 +43,15 @@ type colKind uint8
 
 const (
 	asIs colKind = iota
-	cast
-	constant // null, too
+	converted
+	agreed // a constant that the file has, too
+	constant
 	rowNumber
 )
 
 // Adapter prepares file i: schema is the table's (from Schema), file the file's
 // own, columns and p as in driver.ScanOptions. firstRow is the row number in the file of row 0 of the split
-// (for RowColumn). A file column that schema does not hold in a narrower or equal type is an Invalid error.
+// (for RowColumn). A file column that cannot be converted to the schema's type is an Invalid error.
 func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p driver.Predicate, firstRow int64) (*Adapter, error) {
 	at := fault.Place{File: s.Files[i].Path}
 	idx, err := Select(schema, columns)
@@ -62,7 +65,7 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 	if c := s.opts.PathColumn; c != "" {
 		consts[c] = value{s.Files[i].Path}
 	}
-	a := &Adapter{cols: make([]column, len(idx)), scratch: make([]arrow.Array, len(idx)), firstRow: firstRow}
+	a := &Adapter{file: at.File, cols: make([]column, len(idx)), scratch: make([]arrow.Array, len(idx)), firstRow: firstRow}
 	want := make([]arrow.Field, len(idx))
 	need := make([]bool, file.NumFields())
 	inFile := func(name string) int {
@@ -76,29 +79,30 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 		want[k] = f
 		c := &a.cols[k]
 		c.typ = f.Type
+		own := inFile(f.Name)
 		if v, ok := consts[f.Name]; ok {
-			c.kind, c.val = constant, v
-			continue
-		}
-		if f.Name == s.opts.RowColumn && f.Name != "" {
+			if c.kind, c.val = constant, v; own < 0 {
+				continue
+			}
+			c.kind = agreed
+		} else if f.Name == s.opts.RowColumn && f.Name != "" {
 			c.kind = rowNumber
 			continue
-		}
-		j := inFile(f.Name)
-		if j < 0 || file.Field(j).Type.ID() == arrow.NULL {
+		} else if own < 0 || file.Field(own).Type.ID() == arrow.NULL {
 			c.kind = constant
 			continue
 		}
-		from := file.Field(j).Type
-		if !arrow.TypeEqual(from, f.Type) {
-			if to, ok := widen(from, f.Type); !ok || !arrow.TypeEqual(to, f.Type) {
-				return nil, fault.New(fault.Invalid, "type is %s, but the table has %s; the file changed, or read it apart",
-					typename.Name(from), typename.Name(f.Type)).At(fault.Place{File: at.File, Column: f.Name})
+		from := file.Field(own).Type
+		if !arrow.TypeEqual(from, f.Type) || c.kind == agreed {
+			if c.cast, err = s.caster(f.Name, from, f.Type, c.kind == agreed); err != nil {
+				return nil, fault.Wrap(err, fault.Place{File: at.File, Column: f.Name})
 			}
-			c.kind = cast
+			if c.kind == asIs {
+				c.kind, c.said = converted, s.types[f.Name] != nil
+			}
 		}
-		c.src = j
-		need[j] = true
+		c.src = own
+		need[own] = true
 	}
 	pos := make([]int, len(need))
 	for j, n := range need {
@@ -108,7 +112,7 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 		}
 	}
 	for k := range a.cols {
-		if c := &a.cols[k]; c.kind <= cast {
+		if c := &a.cols[k]; c.kind <= agreed {
 			c.src = pos[c.src]
 		}
 	}
@@ -127,7 +131,7 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 			a.Never = a.Never || t.Op != driver.IsNull
 			continue
 		}
-		to, never, ok := narrow(t, file.Field(j).Type)
+		to, never, ok := narrow(t, file.Field(j).Type, schema.Field(schema.FieldIndices(t.Column)[0]).Type)
 		a.Never = a.Never || never
 		if ok && !never {
 			a.Predicate = append(a.Predicate, to)
@@ -136,53 +140,17 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 	return a, nil
 }
 
-// narrow converts the literals of a term over a widened column to the domain of
-// the file's type. never says that no row can match; ok is false where the term says nothing.
-func narrow(t driver.Term, typ arrow.DataType) (out driver.Term, never, ok bool) {
-	n := numberOf(typ)
-	if n.bits == 0 || n.float || len(t.Values) == 0 {
-		return t, t.Op == driver.In && len(t.Values) == 0, true
+// caster converts a file's column to the type of the table's; folder says that the latter is a partition's.
+func (s *Set) caster(name string, from, to arrow.DataType, folder bool) (*caster, error) {
+	c := castTo(from, to)
+	if wide, ok := widen(from, to); c != nil && (folder || s.types[name] != nil || ok && arrow.TypeEqual(wide, to)) {
+		return c, nil
 	}
-	vs := make([]any, 0, len(t.Values))
-	for _, v := range t.Values {
-		switch x := v.(type) {
-		case float64:
-			if x == math.Trunc(x) && x >= -(1<<63) && x < 1<<63 {
-				v = int64(x)
-			}
-		case uint64:
-			if n.signed && x <= math.MaxInt64 {
-				v = int64(x)
-			}
-		}
-		if x, is := v.(int64); is && !n.signed {
-			if x >= 0 {
-				v = uint64(x)
-			} else { // below every value of the column
-				switch t.Op {
-				case driver.Eq, driver.Lt, driver.Le:
-					return t, true, false
-				case driver.In:
-					continue
-				default:
-					return driver.Term{Column: t.Column, Op: driver.NotNull}, false, true
-				}
-			}
-		}
-		if x, is := v.(uint64); is && n.signed { // above every value
-			switch t.Op {
-			case driver.Eq, driver.Gt, driver.Ge:
-				return t, true, false
-			case driver.In:
-				continue
-			default:
-				_ = x
-				return driver.Term{Column: t.Column, Op: driver.NotNull}, false, true
-			}
-		}
-		vs = append(vs, v)
+	if folder {
+		return nil, fault.New(fault.Invalid, "the file has a column of type %s, and its folder one of type %s: they cannot be compared; set partitions: none, or leave the column out",
+			typename.Name(from), typename.Name(to))
 	}
-	return driver.Term{Column: t.Column, Op: t.Op, Values: vs}, len(vs) == 0, true
+	return nil, fault.New(fault.Invalid, "type is %s, but the table has %s; the file changed since it was looked at: run again", typename.Name(from), typename.Name(to))
 }
 
 // Schema of the records that Apply returns.
@@ -196,16 +164,46 @@ func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator) (arrow.RecordBat
 		return nil, fault.New(fault.Internal, "record of %d columns where %d were asked for", rec.NumCols(), len(a.FileColumns))
 	}
 	for k := range a.cols {
-		a.scratch[k] = a.cols[k].make(&b, a.firstRow, alloc)
+		var err error
+		if a.scratch[k], err = a.cols[k].make(&b, a.firstRow, alloc); err != nil {
+			a.drop(k)
+			return nil, a.place(err, k, &b)
+		}
 	}
 	out := array.NewRecordBatch(a.schema, a.scratch, int64(n))
-	for k := range a.scratch {
+	a.drop(len(a.scratch))
+	return out, nil
+}
+
+// drop gives back the first n columns that were made.
+func (a *Adapter) drop(n int) {
+	for k := range n {
 		if a.cols[k].kind != asIs {
 			a.scratch[k].Release()
 		}
 		a.scratch[k] = nil
 	}
-	return out, nil
+}
+
+// place says where column k of a batch has what cannot be converted, and what can be done.
+func (a *Adapter) place(err error, k int, b *driver.Batch) error {
+	at := fault.Place{File: a.file, Column: a.schema.Field(k).Name}
+	e, ok := err.(rowError)
+	if !ok {
+		return fault.Wrap(err, at)
+	}
+	at.Row = fault.N(b.Row + int64(e.row))
+	if b.Rows != nil {
+		at.Row = fault.N(b.Rows[e.row])
+	}
+	switch c := &a.cols[k]; {
+	case c.kind == agreed:
+		return fault.New(fault.Invalid, "%s; set partitions: none to read the file's own column, or mend the file", e.why).At(at)
+	case c.said:
+		return fault.New(fault.Invalid, "%s, which is the column's type as types says; give it another, or mend the file", e.why).At(at)
+	}
+	return fault.New(fault.Invalid, "%s, which is the type that the column has in all files together; give it another, types: {%q: ...} of the source, or mend the file",
+		e.why, at.Column).At(at)
 }
 
 // Release frees constant columns. Records handed out stay valid. Idempotent.
@@ -219,14 +217,16 @@ func (a *Adapter) Release() {
 }
 
 // make returns a reference, but for asIs, which is borrowed.
-func (c *column) make(b *driver.Batch, firstRow int64, alloc memory.Allocator) arrow.Array {
+func (c *column) make(b *driver.Batch, firstRow int64, alloc memory.Allocator) (arrow.Array, error) {
 	rec := b.Record
 	n := int(rec.NumRows())
 	switch c.kind {
 	case asIs:
-		return rec.Column(c.src)
-	case cast:
-		return widenArray(rec.Column(c.src), c.typ, alloc)
+		return rec.Column(c.src), nil
+	case converted:
+		return c.cast.array(rec.Column(c.src), alloc)
+	case agreed:
+		return c.agree(b, alloc)
 	case rowNumber:
 		buf := memory.NewResizableBuffer(alloc)
 		buf.Resize(8 * n)
@@ -237,8 +237,13 @@ func (c *column) make(b *driver.Batch, firstRow int64, alloc memory.Allocator) a
 		for i, row := range b.Rows {
 			vs[i] = firstRow + row
 		}
-		return fromBuffers(c.typ, n, 0, nil, buf)
+		return fromBuffers(c.typ, n, 0, nil, buf), nil
 	}
+	return c.constant(n, alloc), nil
+}
+
+// constant returns a reference.
+func (c *column) constant(n int, alloc memory.Allocator) arrow.Array {
 	if c.made == nil || c.made.Len() < n {
 		if c.made != nil {
 			c.made.Release()
@@ -310,6 +315,16 @@ func appendValue(b array.Builder, v value) {
 		b.Append(v.v.(bool))
 	case *array.Date32Builder:
 		b.Append(arrow.Date32(v.v.(int64)))
+	case *array.Date64Builder:
+		b.Append(arrow.Date64(v.v.(int64)))
+	case *array.Time32Builder:
+		b.Append(arrow.Time32(v.v.(int64)))
+	case *array.Time64Builder:
+		b.Append(arrow.Time64(v.v.(int64)))
+	case *array.TimestampBuilder:
+		b.Append(arrow.Timestamp(v.v.(int64)))
+	case *array.Decimal128Builder:
+		b.Append(v.v.(decimal128.Num))
 	case *array.StringBuilder:
 		b.Append(v.v.(string))
 	case *array.LargeStringBuilder:
@@ -326,7 +341,7 @@ func (a *Adapter) RowBytes() (n int64) {
 		switch c := &a.cols[k]; c.kind {
 		case rowNumber:
 			n += 8
-		case constant:
+		case constant, agreed:
 			if w, ok := c.typ.(arrow.FixedWidthDataType); ok {
 				n += int64(w.BitWidth()+7) / 8
 			} else if s, ok := c.val.v.(string); ok {

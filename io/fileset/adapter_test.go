@@ -21,7 +21,16 @@ import (
 func schemaOf(t testing.TB, text string) *arrow.Schema {
 	t.Helper()
 	var fs []arrow.Field
-	for _, c := range strings.Split(text, ", ") {
+	depth := 0
+	for _, c := range strings.FieldsFunc(text, func(r rune) bool {
+		if strings.ContainsRune("<([", r) {
+			depth++
+		} else if strings.ContainsRune(">)]", r) {
+			depth--
+		}
+		return r == ',' && depth == 0
+	}) {
+		c = strings.TrimSpace(c)
 		name, typ, _ := strings.Cut(c, " ")
 		dt, err := typename.Parse(typ)
 		if err != nil {
@@ -63,16 +72,35 @@ func TestSchema(t *testing.T) {
 		{"x string", "x large_string", "x large_string, p int64"},
 		{"x null", "x date", "x date, p int64"},
 		{"x list<int>", "x list<int>", "x list<int64>, p int64"},
-		{"p string, x int", "x int", "x int64, p int64"},
-		{"x uint64", "x int8", "!type is int8, but uint64"},
-		{"x int64", "x double", "!type is double, but int64"},
+		{"p string, x int", "x int", "x int64, p string"},
+		{"x int64", "x double", "x double, p int64"},
+		{"x uint64", "x float", "x double, p int64"},
+		{"x list<int>", "x list<int32>", "x list<int64>, p int64"},
+		{"x list<int>", "x large_list<int8>", "x large_list<int64>, p int64"},
+		{"x fixed_size_list<int>(2)", "x fixed_size_list<double>(2)", "x fixed_size_list<double>(2), p int64"},
+		{"x fixed_size_list<int>(2)", "x fixed_size_list<int>(3)", "x list<int64>, p int64"},
+		{"x struct<a: int, b: string>", "x struct<c: date, b: string, a: double>", "x struct<a: double, b: string, c: date>, p int64"},
+		{"x list<struct<a: int8>>", "x list<struct<b: int>>", "x list<struct<a: int8, b: int64>>, p int64"},
+		{"x map<string, int8>", "x map<large_string, int>", "x map<large_string, int64>, p int64"},
+		{"x timestamp[ms]", "x timestamp[ns]", "x timestamp[ns], p int64"},
+		{"x timestamp[s, Europe/Berlin]", "x timestamp[us, UTC]", "x timestamp[us, Europe/Berlin], p int64"},
+		{"x date64", "x date", "x date, p int64"},
+		{"x time32[ms]", "x time64[ns]", "x time64[ns], p int64"},
+		{"x duration[s]", "x duration[ms]", "x duration[ms], p int64"},
+		{"x decimal(10, 2)", "x decimal(8, 4)", "x decimal(12, 4), p int64"},
+		{"x decimal(38, 0)", "x decimal(38, 10)", "x decimal256(48, 10), p int64"},
+		{"x fixed_size_binary(4)", "x fixed_size_binary(5)", "x binary, p int64"},
+		{"x uint64", "x int8", `!type is int8, but uint64 in files before it, and no type holds both; give it one, e.g. types: {"x": "uint64"} of the source`},
 		{"x date", "x timestamp", "!type is timestamp, but date"},
+		{"x timestamp", "x timestamp[us, UTC]", `!give it one, e.g. types: {"x": "timestamp"}`},
+		{"x string", "x binary", `!give it one, e.g. types: {"x": "string"}`},
 		{"x string", "x int", `!column "x": type is int64, but string in files before it`},
-		{"x list<int>", "x list<int32>", "!type is list<int32>"},
+		{"x list<int>", "x int", "!leave the column out"},
+		{"x decimal256(76, 0)", "x decimal(10, 9)", "!type is decimal(10, 9)"},
 		{"x int, x int", "x int", "!two columns"},
 	} {
 		s := hiveSet(t, Options{})
-		got, err := s.Schema([]*arrow.Schema{schemaOf(t, c.a), schemaOf(t, c.b)})
+		got, err := s.Schema([]*arrow.Schema{schemaOf(t, c.a), schemaOf(t, c.b)}, nil)
 		if want, bad := strings.CutPrefix(c.want, "!"); bad {
 			if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), s.Files[0].Path[:10]) {
 				t.Errorf("%s with %s: %v, want %s", c.a, c.b, err, want)
@@ -85,15 +113,15 @@ func TestSchema(t *testing.T) {
 	}
 	s := hiveSet(t, Options{PathColumn: "file", RowColumn: "row"})
 	x := schemaOf(t, "x int")
-	if got, err := s.Schema([]*arrow.Schema{x, x}); err != nil || schemaText(got) != "x int64, p int64, file string, row int64" {
+	if got, err := s.Schema([]*arrow.Schema{x, x}, nil); err != nil || schemaText(got) != "x int64, p int64, file string, row int64" {
 		t.Errorf("%v %v", got, err)
 	}
 	file := schemaOf(t, "file int")
-	if _, err := s.Schema([]*arrow.Schema{x, file}); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "file" is in the file already`) {
+	if _, err := s.Schema([]*arrow.Schema{x, file}, nil); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), `column "file" is in the file already`) {
 		t.Errorf("%v", err)
 	}
 	s = hiveSet(t, Options{PathColumn: "p"})
-	if _, err := s.Schema([]*arrow.Schema{x, x}); fault.CodeOf(err) != fault.Invalid {
+	if _, err := s.Schema([]*arrow.Schema{x, x}, nil); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("path column named as a partition: %v", err)
 	}
 	if err := hiveSet(t, Options{RowColumn: "r"}).CheckRows(0, 2); fault.CodeOf(err) != fault.Unsupported {
@@ -124,7 +152,7 @@ func TestAdapter(t *testing.T) {
 	s := hiveSet(t, Options{PathColumn: "file", RowColumn: "row", PartitionTypes: map[string]string{"p": "string"}})
 	file := schemaOf(t, "a int32, b float, c string, n null, l list<int>")
 	other := schemaOf(t, "a int64, b double, c large_string, z list<struct<k: int>>, n date, l list<int>")
-	table, err := s.Schema([]*arrow.Schema{file, other})
+	table, err := s.Schema([]*arrow.Schema{file, other}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +269,10 @@ func TestWidenValues(t *testing.T) {
 			a := b.NewArray()
 			b.Release()
 			sl := array.NewSlice(a, 3, 66)
-			w := widenArray(sl, to, alloc)
+			w, err := castTo(from, to).array(sl, alloc)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i := range w.Len() {
 				got := w.ValueStr(i)
 				if want := want[3+i]; got != want && !(want == "" && strings.HasSuffix(got, "0")) {
@@ -266,7 +297,7 @@ func TestNestedShape(t *testing.T) {
 		return m
 	}(), Nullable: true}), nil)
 	s := hiveSet(t, Options{Partitions: "none"})
-	table, err := s.Schema([]*arrow.Schema{a, b})
+	table, err := s.Schema([]*arrow.Schema{a, b}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +320,7 @@ func TestNestedShape(t *testing.T) {
 func TestPredicates(t *testing.T) {
 	s := hiveSet(t, Options{PathColumn: "file"})
 	file := schemaOf(t, "i int32, u uint8, f float, s string")
-	table, err := s.Schema([]*arrow.Schema{file, schemaOf(t, "i double, u int64, f double, s large_string, z int")})
+	table, err := s.Schema([]*arrow.Schema{file, schemaOf(t, "i double, u int64, f double, s large_string, z int")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +341,14 @@ func TestPredicates(t *testing.T) {
 		{term("z", driver.IsNull), "", false},
 		{term("z", driver.Ne, int64(1)), "", true},
 		{term("i", driver.Gt, 3.0), "i > 3", false},
-		{term("i", driver.Gt, 3.5), "i > 3.5", false},
+		{term("i", driver.Gt, 3.5), "i > 3", false},
+		{term("i", driver.Lt, 3.5), "i <= 3", false},
+		{term("i", driver.Eq, 3.5), "", true},
+		{term("i", driver.Ne, 3.5), "i is not null", false},
+		{term("i", driver.Lt, 1e30), "i is not null", false},
+		{term("i", driver.Lt, -1e30), "", true},
+		{term("i", driver.Ne, nan()), "i is not null", false},
+		{term("i", driver.Ge, nan()), "", true},
 		{term("u", driver.Gt, int64(-1)), "u is not null", false},
 		{term("u", driver.Lt, int64(-1)), "", true},
 		{term("u", driver.Eq, int64(7)), "u == 7", false},
@@ -341,7 +379,7 @@ func TestPredicates(t *testing.T) {
 func TestApplyIsCheap(t *testing.T) {
 	s := hiveSet(t, Options{Partitions: "none"})
 	file := schemaOf(t, "a int, b string")
-	table, err := s.Schema([]*arrow.Schema{file, file})
+	table, err := s.Schema([]*arrow.Schema{file, file}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

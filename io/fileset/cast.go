@@ -1,49 +1,111 @@
 package fileset
 
 import (
+	"fmt"
+	"unsafe"
+
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"github.com/apache/arrow-go/v18/arrow/float16"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/gather"
 )
 
-// widenArray converts a to a type that widen gave for it. Values under nulls are
-// converted as they are. Returns a reference.
-func widenArray(a arrow.Array, to arrow.DataType, alloc memory.Allocator) arrow.Array {
-	d := a.Data()
-	if _, nested := to.(arrow.NestedType); nested {
-		r := retype(d, to)
-		defer r.Release()
-		return array.MakeFromData(r)
-	}
-	n := a.Len()
-	switch to.ID() {
-	case arrow.LARGE_STRING, arrow.LARGE_BINARY:
-		offs := newBuffer(alloc, 8*(n+1))
-		out := arrow.Int64Traits.CastFromBytes(offs.Bytes())
-		out[0] = 0
-		var in []int32
-		if n > 0 {
-			in = arrow.Int32Traits.CastFromBytes(d.Buffers()[1].Bytes())[d.Offset() : d.Offset()+n+1]
+// caster converts arrays of one type to another. What the other does not hold exactly is an error, but
+// for floats and what is made a float, which round as cast does; integers that do not fit a float are
+// an error, too. A null stays null, and nothing else becomes one.
+type caster struct {
+	to arrow.DataType
+	// array returns a reference. Its errors are rowErrors, or those of the whole array.
+	array func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error)
+	fails bool // whether there are rowErrors
+}
+
+// rowError says why a row of an array cannot be converted.
+type rowError struct {
+	row int
+	why string
+}
+
+func (e rowError) Error() string { return e.why }
+
+// castTo is nil where there is no way.
+func castTo(from, to arrow.DataType) *caster {
+	c := &caster{to: to}
+	switch {
+	case arrow.TypeEqual(from, to):
+		c.array = func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
+			a.Retain()
+			return a, nil
 		}
-		for i, o := range in {
-			out[i] = int64(o)
+		return c
+	case from.ID() == arrow.EXTENSION || to.ID() == arrow.EXTENSION:
+		return nil
+	case from.ID() == arrow.NULL:
+		c.array = func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+			return gather.Nulls(alloc, to, a.Len()), nil
 		}
-		data := d.Buffers()[2]
-		if data != nil {
-			data.Retain()
-		} else {
-			data = newBuffer(alloc, 0)
+		return c
+	case from.ID() == arrow.DICTIONARY:
+		return castDictionary(from.(*arrow.DictionaryType), to)
+	case sameShape(from, to):
+		c.array = func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
+			d := retype(a.Data(), to)
+			defer d.Release()
+			return array.MakeFromData(d), nil
 		}
-		return fromBuffers(to, n, a.NullN(), validity(a, alloc), offs, data)
+		return c
+	case numberOf(from).bits > 0 && numberOf(to).bits > 0:
+		return castNumber(from, to)
+	case timeOf(from).kind != noTime && timeOf(to).kind != noTime:
+		return castTime(timeOf(from), timeOf(to))
+	case isDecimal(from):
+		return castDecimal(from.(arrow.DecimalType), to)
+	case isDecimal(to) && isInteger(from):
+		return decimalOf(from, to.(arrow.DecimalType))
+	case isText(from) && !isText(to) && !isBytes(to):
+		return parsed(from, to)
+	case (isText(from) || isBytes(from)) && (isText(to) || isBytes(to)):
+		return castBytes(from, to)
+	case isText(to):
+		return formatted(from, to)
+	case isList(from) && isList(to):
+		return castList(from.(arrow.ListLikeType), to.(arrow.ListLikeType))
+	case from.ID() == arrow.STRUCT && to.ID() == arrow.STRUCT:
+		return castStruct(from.(*arrow.StructType), to.(*arrow.StructType))
+	case from.ID() == arrow.MAP && to.ID() == arrow.MAP:
+		return castMap(from.(*arrow.MapType), to.(*arrow.MapType))
 	}
-	width := to.(arrow.FixedWidthDataType).BitWidth() / 8
-	buf := newBuffer(alloc, width*n)
-	if n > 0 {
-		widenValues(a, buf.Bytes(), to)
+	return nil
+}
+
+func isDecimal(t arrow.DataType) bool {
+	_, ok := t.(arrow.DecimalType)
+	return ok
+}
+
+func isInteger(t arrow.DataType) bool { n := numberOf(t); return n.bits > 0 && !n.float }
+
+// then makes one caster of two.
+func (c *caster) then(d *caster) *caster {
+	if c == nil || d == nil {
+		return nil
 	}
-	return fromBuffers(to, n, a.NullN(), validity(a, alloc), buf)
+	return &caster{to: d.to, fails: c.fails || d.fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+		m, err := c.array(a, alloc)
+		if err != nil {
+			return nil, err
+		}
+		defer m.Release()
+		return d.array(m, alloc)
+	}}
+}
+
+func castDictionary(from *arrow.DictionaryType, to arrow.DataType) *caster {
+	values := &caster{to: from.ValueType, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+		return gather.Values(alloc, a.(*array.Dictionary))
+	}}
+	return values.then(castTo(from.ValueType, to))
 }
 
 func newBuffer(alloc memory.Allocator, n int) *memory.Buffer {
@@ -68,75 +130,6 @@ func validity(a arrow.Array, alloc memory.Allocator) *memory.Buffer {
 	return out
 }
 
-type number8 interface {
-	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
-}
-
-func widenValues(a arrow.Array, out []byte, to arrow.DataType) {
-	switch a := a.(type) {
-	case *array.Int8:
-		widenTo(a.Int8Values(), out, to)
-	case *array.Int16:
-		widenTo(a.Int16Values(), out, to)
-	case *array.Int32:
-		widenTo(a.Int32Values(), out, to)
-	case *array.Int64:
-		widenTo(a.Int64Values(), out, to)
-	case *array.Uint8:
-		widenTo(a.Uint8Values(), out, to)
-	case *array.Uint16:
-		widenTo(a.Uint16Values(), out, to)
-	case *array.Uint32:
-		widenTo(a.Uint32Values(), out, to)
-	case *array.Uint64:
-		widenTo(a.Uint64Values(), out, to)
-	case *array.Float32:
-		widenTo(a.Values(), out, to)
-	case *array.Float16:
-		vs := make([]float32, a.Len())
-		for i, v := range a.Values() {
-			vs[i] = v.Float32()
-		}
-		widenTo(vs, out, to)
-	default:
-		panic("fileset: cannot widen " + a.DataType().String())
-	}
-}
-
-func widenTo[T number8](in []T, out []byte, to arrow.DataType) {
-	switch to.ID() {
-	case arrow.INT16:
-		convert(in, arrow.Int16Traits.CastFromBytes(out))
-	case arrow.INT32:
-		convert(in, arrow.Int32Traits.CastFromBytes(out))
-	case arrow.INT64:
-		convert(in, arrow.Int64Traits.CastFromBytes(out))
-	case arrow.UINT16:
-		convert(in, arrow.Uint16Traits.CastFromBytes(out))
-	case arrow.UINT32:
-		convert(in, arrow.Uint32Traits.CastFromBytes(out))
-	case arrow.UINT64:
-		convert(in, arrow.Uint64Traits.CastFromBytes(out))
-	case arrow.FLOAT32:
-		convert(in, arrow.Float32Traits.CastFromBytes(out))
-	case arrow.FLOAT64:
-		convert(in, arrow.Float64Traits.CastFromBytes(out))
-	case arrow.FLOAT16:
-		for i, o := 0, arrow.Float16Traits.CastFromBytes(out); i < len(in); i++ {
-			o[i] = float16.New(float32(in[i]))
-		}
-	default:
-		panic("fileset: cannot widen to " + to.String())
-	}
-}
-
-func convert[T, U number8](in []T, out []U) {
-	out = out[:len(in)]
-	for i, v := range in {
-		out[i] = U(v)
-	}
-}
-
 // retype gives d a type of the same shape; buffers are shared. Returns a
 // reference.
 func retype(d arrow.ArrayData, to arrow.DataType) *array.Data {
@@ -154,3 +147,37 @@ func retype(d arrow.ArrayData, to arrow.DataType) *array.Data {
 	}
 	return array.NewData(to, d.Len(), d.Buffers(), kids, d.NullN(), d.Offset())
 }
+
+// fixed are the values of an array of a fixed width.
+func fixed[T any](a arrow.Array) []T {
+	d := a.Data()
+	if d.Len() == 0 {
+		return nil
+	}
+	return valuesIn[T](d.Buffers()[1].Bytes())[d.Offset() : d.Offset()+d.Len()]
+}
+
+func valuesIn[T any](b []byte) []T {
+	var z T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(z)))
+}
+
+// mapped makes a caster of a function of values, which reports what has no result.
+func mapped[A, B any](to arrow.DataType, fails bool, f func(A) (B, bool), why func(A) string) *caster {
+	width := to.(arrow.FixedWidthDataType).BitWidth() / 8
+	return &caster{to: to, fails: fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+		in := fixed[A](a)
+		buf := newBuffer(alloc, width*len(in))
+		out := valuesIn[B](buf.Bytes())[:len(in)]
+		for i, v := range in {
+			var ok bool
+			if out[i], ok = f(v); !ok && a.IsValid(i) {
+				buf.Release()
+				return nil, rowError{i, why(v)}
+			}
+		}
+		return fromBuffers(to, len(in), a.NullN(), validity(a, alloc), buf), nil
+	}}
+}
+
+func unfit(v any, to string) string { return fmt.Sprintf("%v does not fit %s", v, to) }

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -37,14 +38,18 @@ type Options struct {
 	// files of a glob that ends in an extension of its own ("x/*.dat").
 	Extensions []string `json:"extensions,omitzero" doc:"of the files that folders and globs give; default: the format's; [\"\"] means any"`
 	// Partitions is "hive" (default: key=value folders become columns) or "none".
-	// Folders that the user's path itself names count too. A column of the files
-	// that has the name of a partition is not read: the partition's value stands for it.
+	// Folders that the user's path itself names count too. A column of the files that has the name of a
+	// partition must have the partition's value in every row that is read.
 	// Files that a filter on partitions excludes are not opened, and have no say in the columns of files.
-	Partitions string `json:"partitions,omitempty" doc:"key=value folders: hive (default) makes columns of them, none does not. Files that a filter right behind the source excludes by such columns are not opened: columns that only they have are unknown, and types that are found in files are those of the others" enum:"hive|none"`
-	// PartitionTypes overrides what values suggest (int64, date32 or string), by
-	// column, in the names of expressions: "int", "string", "date", ... Folders that a filter
+	Partitions string `json:"partitions,omitempty" doc:"key=value folders: hive (default) makes columns of them, none does not. A column of that name in a file must have the folder's value in every row that is read. Files that a filter right behind the source excludes by such columns are not opened: columns that only they have are unknown, and types that are found in files are those of the others" enum:"hive|none"`
+	// PartitionTypes overrides, by column, in the names of expressions ("int", "string", "date", ...), the types that
+	// files say themselves (see driver.PartitionTypes; or by a column of that name), and of other files those that the
+	// values suggest: integers, bool, dates, timestamps, else string. Folders that a filter
 	// excludes are listed for what they suggest, unless the types of all partitions below them are here.
-	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns, where the values suggest another. With those of all partitions below the folders that a filter excludes, these need not be listed"`
+	PartitionTypes map[string]string `json:"partition_types,omitempty" doc:"types of partition columns; default: those that files which Penstock wrote say, or a column of that name in the files, else those that the values suggest: integers, bool, dates, timestamps, or string, which digits with a leading zero are, too, unless all values have two digits, as months. With those of all partitions below the folders that a filter excludes, these need not be listed"`
+	// Types gives columns of files a type, by name, in the names of expressions. Each file is converted while it is read;
+	// a value that the type does not hold is an error of the row. Text formats parse such a column as this type.
+	Types map[string]string `json:"types,omitempty" doc:"column to type, e.g. {id: int64, at: \"timestamp[us, UTC]\"}; default: the type that the files have in common, of text what a sample suggests. Each file is converted while it is read, and a value that the type does not hold is an error with its file, row and column (of text: a bad row). Of json it adds columns that the sample lacks. docs/schemas.md says which types meet, and which are cast"`
 	// PathColumn and RowColumn, if set, name extra columns: the file's path
 	// (string) and the row's number in its file (int64; where splits of unknown
 	// rows precede it, an Unsupported error at plan time).
@@ -76,19 +81,22 @@ type File struct {
 	Info blobio.Info
 
 	bucket *blobio.Bucket
-	parts  []value // per Set.parts
+	raw    []raw   // per Set.parts
+	parts  []value // the same, typed
 }
 
 // Set is a listed set of files, in canonical order: that of Options.Paths, and below each of them
 // byte order of Path.
-// Immutable after List and safe for concurrent use.
+// Immutable after Unify and safe for concurrent use.
 type Set struct {
 	Files []File
 
-	opts    Options
-	parts   []partition
-	buckets []*blobio.Bucket
-	meta    *driver.ScanStats
+	opts     Options
+	types    map[string]arrow.DataType // of Options.Types
+	excluded bool                      // some files are not in the set, for their partition values
+	parts    []partition
+	buckets  []*blobio.Bucket
+	meta     *driver.ScanStats
 }
 
 // Meta counts what is read of the files for no scan: footers, samples.
@@ -118,10 +126,15 @@ func (o *Options) Validate() error {
 	for c, n := range o.PartitionTypes {
 		t, err := typename.Parse(n)
 		if err == nil && !partitionType(t) {
-			err = errors.New("not a type for partitions; use an integer, double, bool, string or date")
+			err = errors.New("not a type for partitions; use an integer, double, bool, string, date or timestamp")
 		}
 		if err != nil {
 			bad("partition_types: column %q: %w", c, err)
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(o.Types)) {
+		if _, err := typename.Parse(o.Types[c]); err != nil {
+			bad("types: column %q: %w", c, err)
 		}
 	}
 	if o.Columns != nil && len(o.Columns) == 0 {
@@ -206,6 +219,7 @@ func (s *Set) Fingerprint(ctx context.Context, kind string, config []byte, hash 
 		put([]byte(f.Rel))
 		for k, p := range s.parts {
 			put([]byte(p.name))
+			put([]byte(typename.Name(p.typ)))
 			put([]byte(f.parts[k].String()))
 		}
 		put(binary.AppendUvarint(nil, uint64(f.Info.Size)))

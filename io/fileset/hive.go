@@ -7,155 +7,175 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
 // partition is a column that folders give.
 type partition struct {
-	name string
-	typ  arrow.DataType
+	name     string
+	typ      arrow.DataType
+	declared bool   // by the user
+	by       string // a file that says the type
 }
 
 // value is a partition's value in one file: null, or in the domain of predicates.
 type value struct {
-	v any // nil: null; bool, int64 (dates: days), uint64, float64 or string
+	v any // nil: null; bool, int64 (dates and timestamps: units of the type), uint64, float64 or string
 }
 
 func (v value) String() string { return fmt.Sprintf("%T:%v", v.v, v.v) }
 
-const hiveNull = "__HIVE_DEFAULT_PARTITION__"
-
-// hivePart reads one folder's name. Percent escapes are undone where they give
-// valid text.
-func hivePart(elem string) (key, val string, null, ok bool) {
-	k, v, found := strings.Cut(elem, "=")
-	if !found || k == "" {
-		return "", "", false, false
-	}
-	unescape := func(s string) string {
-		if u, err := url.PathUnescape(s); err == nil && utf8.ValidString(u) {
-			return u
-		}
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	return unescape(k), unescape(v), v == hiveNull, true
+// raw is a partition's value as a folder has it, unescaped.
+type raw struct {
+	text string
+	null bool
 }
 
-// guess is what the values of one partition have in common.
-type guess struct{ some, notInt, notDate bool }
+func (r raw) String() string {
+	if r.null {
+		return hiveNull
+	}
+	return strconv.Quote(r.text)
+}
 
-func (g *guess) add(val string, null bool) {
-	if null {
+// hiveNull is the folder value of null; a text that looks like it is escaped.
+const hiveNull = "__HIVE_DEFAULT_PARTITION__"
+
+// hivePart reads one folder's name. Percent escapes are undone; where one is no escape, none is. What
+// comes out may be no UTF-8.
+func hivePart(elem string) (key string, val raw, ok bool) {
+	k, v, found := strings.Cut(elem, "=")
+	if !found || k == "" {
+		return "", raw{}, false
+	}
+	unescape := func(s string) string {
+		if u, err := url.PathUnescape(s); err == nil {
+			return u
+		}
+		return s
+	}
+	if v == hiveNull {
+		return unescape(k), raw{null: true}, true
+	}
+	return unescape(k), raw{text: unescape(v)}, true
+}
+
+// guess is what the values of one partition have in common. More values make a type only wider:
+// what is text stays text.
+type guess struct {
+	textvalue.Guess
+	some, other bool // values, and such that are not two digits
+}
+
+func (g *guess) add(v raw) {
+	if v.null {
 		return
 	}
 	g.some = true
-	if _, err := strconv.ParseInt(val, 10, 64); err != nil {
-		g.notInt = true
-	}
-	if _, ok := parseDate(val); !ok {
-		g.notDate = true
-	}
+	g.other = g.other || len(v.text) != 2 || v.text[0]-'0' > 9 || v.text[1]-'0' > 9
+	g.Add([]byte(v.text))
 }
 
+// typ is that of the texts, but text for what is float, as 1.10 is another folder than 1.1, and a
+// number where all have two digits: months and hours.
 func (g *guess) typ() arrow.DataType {
-	switch {
-	case g.some && !g.notInt:
+	if g.some && !g.other {
 		return arrow.PrimitiveTypes.Int64
-	case g.some && !g.notDate:
-		return arrow.FixedWidthTypes.Date32
+	}
+	if t := g.Type(); t.ID() != arrow.FLOAT64 {
+		return t
 	}
 	return arrow.BinaryTypes.String
 }
 
-func parseDate(s string) (days int64, ok bool) {
-	if len(s) != len("2006-01-02") {
-		return 0, false
-	}
-	t, err := time.Parse("2006-01-02", s)
-	return t.Unix() / 86400, err == nil
-}
+// text reports that more values do not change the type.
+func (g *guess) text() bool { return g.some && g.typ().ID() == arrow.STRING }
 
 func partitionType(t arrow.DataType) bool {
 	switch t.ID() {
 	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
-		arrow.FLOAT32, arrow.FLOAT64, arrow.BOOL, arrow.STRING, arrow.LARGE_STRING, arrow.DATE32:
+		arrow.FLOAT32, arrow.FLOAT64, arrow.BOOL, arrow.STRING, arrow.LARGE_STRING, arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP, arrow.NULL:
 		return true
 	}
 	return false
 }
 
 // parseAs reads a folder's value as a type that partitionType allows.
-func parseAs(t arrow.DataType, s string) (value, error) {
-	bits := 64
-	if f, ok := t.(arrow.FixedWidthDataType); ok {
-		bits = f.BitWidth()
+func parseAs(t arrow.DataType, r raw) (value, error) {
+	if r.null {
+		return value{}, nil
 	}
-	var v any
-	var err error
-	switch t.ID() {
-	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64:
-		v, err = strconv.ParseInt(s, 10, bits)
-	case arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64:
-		v, err = strconv.ParseUint(s, 10, bits)
-	case arrow.FLOAT32, arrow.FLOAT64:
-		v, err = strconv.ParseFloat(s, bits)
-	case arrow.BOOL:
-		v, err = strconv.ParseBool(s)
-	case arrow.DATE32:
-		d, ok := parseDate(s)
-		if v = d; !ok {
-			err = fmt.Errorf("not a date")
+	parse := newParser(t)
+	if isText(t) {
+		return value{r.text}, nil
+	}
+	err := errNot
+	if parse != nil {
+		var v value
+		if v, err = parse([]byte(r.text)); err == nil {
+			return v, nil
 		}
-	default:
-		v = s
 	}
-	if err != nil {
-		return value{}, fmt.Errorf("partition value %q is no %s", s, typename.Name(t))
-	}
-	return value{v}, nil
+	return value{}, fmt.Errorf("partition value %q is no %s%w", r.text, typename.Name(t), err)
 }
 
-// excludes reports whether a folder's raw value surely makes t not true, where
-// the type of the column is not known yet (typ nil) but that of the literals is.
-func excludes(t driver.Term, raw string, null bool, typ arrow.DataType) bool {
-	if null {
+// excludes reports whether a folder's raw value surely makes t not true, where the type of the column
+// is not known yet (typ nil) but that of the literals is: a number, a date or text.
+func excludes(t driver.Term, r raw, typ arrow.DataType) bool {
+	if r.null {
 		return !holds(t, value{})
 	}
+	if t.Op == driver.IsNull || t.Op == driver.NotNull {
+		return !holds(t, value{r.text})
+	}
 	if typ != nil {
-		v, err := parseAs(typ, raw)
+		if id := typ.ID(); id == arrow.TIMESTAMP || id == arrow.DATE64 { // in another unit than literals
+			return false
+		}
+		v, err := parseAs(typ, r)
 		return err == nil && !holds(t, v)
 	}
-	if t.Op == driver.IsNull || t.Op == driver.NotNull {
-		return !holds(t, value{raw})
-	}
+	text := []byte(r.text)
 	for _, l := range t.Values {
-		switch l.(type) {
+		var v any
+		switch l := l.(type) {
 		case string:
-			if holds(driver.Term{Op: t.Op, Values: []any{l}}, value{raw}) {
+			// Times that are written in two ways may be equal.
+			if isTime(text) && isTime([]byte(l)) && !(isDate(text) && isDate([]byte(l))) {
 				return false
 			}
+			v = r.text
 		case int64, float64:
-			var v any
-			if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
+			if n, ok := textvalue.Int(text); ok {
 				v = n
-			} else if d, ok := parseDate(raw); ok {
+			} else if d, err := textvalue.Date(text); err == nil {
 				v = d
 			} else {
-				return false
-			}
-			if holds(driver.Term{Op: t.Op, Values: []any{l}}, value{v}) {
 				return false
 			}
 		default:
 			return false
 		}
+		if holds(driver.Term{Op: t.Op, Values: []any{l}}, value{v}) {
+			return false
+		}
 	}
 	return true
+}
+
+func isDate(b []byte) bool {
+	_, err := textvalue.Date(b)
+	return err == nil
+}
+
+func isTime(b []byte) bool {
+	var g textvalue.Guess
+	g.Add(b)
+	return g.TimeType() != nil
 }
 
 // holds evaluates t for a constant. Values that cannot be compared leave it

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/bmatcuk/doublestar/v4"
@@ -30,7 +31,10 @@ func List(ctx context.Context, o *Options, ext []string, ro *driver.ResolveOptio
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Set{opts: *o, meta: new(driver.ScanStats)}
+	s := &Set{opts: *o, meta: new(driver.ScanStats), types: make(map[string]arrow.DataType, len(o.Types))}
+	for c, n := range o.Types {
+		s.types[c], _ = typename.Parse(n) // checked by Validate
+	}
 	if err := s.list(ctx, ext, ro); err != nil {
 		s.Close()
 		return nil, err
@@ -75,6 +79,7 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 	if err != nil {
 		return err
 	}
+	s.excluded = len(l.skipped) > 0
 	if err := s.assemble(l, found); err != nil {
 		return err
 	}
@@ -240,7 +245,7 @@ func (s *Set) assemble(l *lister, all []found) error {
 		File
 		place
 		root *root
-		raw  map[string]string
+		raw  map[string]raw
 	}
 	es := make([]entry, 0, len(all))
 	for i := range all {
@@ -248,18 +253,20 @@ func (s *Set) assemble(l *lister, all []found) error {
 		e := entry{File: File{Path: f.root.bucket.Path(f.info.Key), Info: f.info, bucket: f.root.bucket}, place: where(f), root: f.root}
 		if s.opts.Partitions != "none" {
 			for _, el := range f.root.elems(f.info.Key) {
-				k, v, null, ok := hivePart(el)
+				k, v, ok := hivePart(el)
 				if !ok {
 					continue
 				}
-				if null {
-					v = hiveNull
+				if !utf8.ValidString(k) || !utf8.ValidString(v.text) {
+					return fault.New(fault.Corrupt, "the folder %q is not UTF-8, and would be a column; rename it, or set partitions: none", el).
+						At(fault.Place{File: e.Path})
 				}
 				if old, twice := e.raw[k]; twice && old != v {
-					return fault.New(fault.Invalid, "partition %q is in the path twice, as %q and %q", k, old, v).At(fault.Place{File: e.Path})
+					return fault.New(fault.Invalid, "partition %q is in the path twice, as %s and %s; read the files below a folder that names it once, "+
+						"or set partitions: none", k, old, v).At(fault.Place{File: e.Path})
 				}
 				if e.raw == nil {
-					e.raw = map[string]string{}
+					e.raw = map[string]raw{}
 				}
 				e.raw[k] = v
 			}
@@ -281,16 +288,17 @@ func (s *Set) assemble(l *lister, all []found) error {
 	}
 	for _, e := range es {
 		for _, el := range e.root.elems(e.Info.Key) {
-			if k, _, _, ok := hivePart(el); ok && e.raw != nil {
+			if k, _, ok := hivePart(el); ok && e.raw != nil {
 				add(k)
-				v := e.raw[k]
-				l.guess(k, v, v == hiveNull)
+				l.guess(k, e.raw[k])
 			}
 		}
 	}
 	for i := range s.parts {
 		p := &s.parts[i]
-		if p.typ = l.types[p.name]; p.typ == nil {
+		if p.typ = l.types[p.name]; p.typ != nil {
+			p.declared = true
+		} else {
 			p.typ = l.guesses[p.name].typ()
 		}
 	}
@@ -332,25 +340,26 @@ func (s *Set) assemble(l *lister, all []found) error {
 			f.Rel = fmt.Sprintf("%s (%d)", rel, again[rel])
 		}
 		again[f.Rel]++
-		f.parts = make([]value, len(s.parts))
+		f.raw = make([]raw, len(s.parts))
+		for k := range f.raw {
+			f.raw[k].null = true
+		}
 		for k, v := range e.raw {
-			if v == hiveNull {
-				continue
-			}
-			p, err := parseAs(s.parts[order[k]].typ, v)
-			if err != nil {
-				return fault.New(fault.Invalid, "column %q: %w; set partition_types", k, err).At(fault.Place{File: f.Path})
-			}
-			f.parts[order[k]] = p
+			f.raw[order[k]] = v
+		}
+		if err := s.typed(&f); err != nil {
+			return err
 		}
 		keep := true
 		for _, t := range l.pred {
-			if i, ok := order[t.Column]; ok && !holds(t, f.parts[i]) {
+			if i, ok := order[t.Column]; ok && excludes(t, f.raw[i], l.types[t.Column]) {
 				keep = false
 			}
 		}
 		if keep {
 			s.Files = append(s.Files, f)
+		} else {
+			s.excluded = true
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package fileset
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -10,8 +12,8 @@ import (
 )
 
 // Schema is what Unify gives, with the columns that the options choose.
-func (s *Set) Schema(files []*arrow.Schema) (*arrow.Schema, error) {
-	all, err := s.Unify(files)
+func (s *Set) Schema(files []*arrow.Schema, stored []string) (*arrow.Schema, error) {
+	all, err := s.Unify(files, stored)
 	if err != nil {
 		return nil, err
 	}
@@ -32,17 +34,20 @@ func (s *Set) Project(all *arrow.Schema) (*arrow.Schema, error) {
 }
 
 // Unify unifies the schemas of the files (files[i] belongs to Files[i]; equal
-// ones may share a pointer) and appends partition, path and row columns. The rules: columns in order
-// of first appearance; a column that a file lacks is filled with null; numbers widen where
-// no value is lost (int to wider int, float32 to float64, int32 to float64), 32-bit strings and
-// binaries to 64-bit ones, null to anything; everything else that differs (date32 and timestamp, too) is an
+// ones may share a pointer) and appends partition, path and row columns. stored[i] is what file i has
+// under driver.PartitionTypes, or nil for formats without metadata; it is called once, before any Adapter. The rules: columns in order
+// of first appearance, of the type that Options.Types says, else the one that those of the files have in common (see widen); a
+// column that a file lacks is filled with null; what has no type in common is an
 // Invalid error naming file, column and both types. A column with the name of a partition is left out.
 // Metadata of the schemas is dropped, that of fields is the first file's.
-func (s *Set) Unify(files []*arrow.Schema) (*arrow.Schema, error) {
-	if len(files) != len(s.Files) {
+func (s *Set) Unify(files []*arrow.Schema, stored []string) (*arrow.Schema, error) {
+	if len(files) != len(s.Files) || stored != nil && len(stored) != len(files) {
 		return nil, fault.New(fault.Internal, "%d schemas for %d files", len(files), len(s.Files))
 	}
-	u := unifier{at: map[string]int{}, part: map[string]bool{}}
+	if err := s.retype(files, stored); err != nil {
+		return nil, err
+	}
+	u := unifier{at: map[string]int{}, part: map[string]bool{}, types: s.types}
 	for _, p := range s.parts {
 		u.part[p.name] = true
 	}
@@ -54,6 +59,14 @@ func (s *Set) Unify(files []*arrow.Schema) (*arrow.Schema, error) {
 		last = f
 		if err := u.add(f, i); err != nil {
 			return nil, fault.Wrap(err, fault.Place{File: s.Files[i].Path})
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(s.types)) {
+		switch _, ok := u.at[c]; {
+		case u.part[c]:
+			return nil, fault.New(fault.Invalid, "types: the column %q is one of folders; use partition_types", c)
+		case !ok && !s.excluded:
+			return nil, fault.New(fault.Invalid, "types: no column %q%s", c, near.Column(c, arrow.NewSchema(u.fields, nil)))
 		}
 	}
 	for _, f := range s.Columns() {
@@ -74,6 +87,7 @@ type unifier struct {
 	at     map[string]int // column -> index in fields
 	from   []int          // file that gave the type
 	part   map[string]bool
+	types  map[string]arrow.DataType
 	files  int
 }
 
@@ -87,6 +101,13 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 		if u.part[f.Name] {
 			continue
 		}
+		if to := u.types[f.Name]; to != nil {
+			if castTo(f.Type, to) == nil {
+				return fault.New(fault.Invalid, "types: %s cannot be read as %s; see docs/schemas.md for what can", typename.Name(f.Type), typename.Name(to)).
+					At(fault.Place{Column: f.Name})
+			}
+			f.Type = to
+		}
 		j, ok := u.at[f.Name]
 		if !ok {
 			u.at[f.Name] = len(u.fields)
@@ -98,8 +119,8 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 		g := &u.fields[j]
 		t, ok := widen(g.Type, f.Type)
 		if !ok {
-			return fault.New(fault.Invalid, "type is %s, but %s in files before it; cast one of them, or read the files apart",
-				typename.Name(f.Type), typename.Name(g.Type)).At(fault.Place{Column: f.Name})
+			return fault.New(fault.Invalid, "type is %s, but %s in files before it, and no type holds both; %s",
+				typename.Name(f.Type), typename.Name(g.Type), advice(f.Name, g.Type, f.Type)).At(fault.Place{Column: f.Name})
 		}
 		g.Type = t
 		g.Nullable = g.Nullable || f.Nullable
@@ -113,147 +134,14 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 	return nil
 }
 
-// widen gives the narrowest type that holds every value of both.
-func widen(a, b arrow.DataType) (arrow.DataType, bool) {
-	if arrow.TypeEqual(a, b) {
-		return a, true
-	}
-	if a.ID() == arrow.NULL {
-		return b, true
-	}
-	if b.ID() == arrow.NULL {
-		return a, true
-	}
-	if na, nb := numberOf(a), numberOf(b); na.bits > 0 && nb.bits > 0 {
-		return na.join(nb)
-	}
-	switch {
-	case either(a, b, arrow.STRING, arrow.LARGE_STRING):
-		return arrow.BinaryTypes.LargeString, true
-	case either(a, b, arrow.BINARY, arrow.LARGE_BINARY):
-		return arrow.BinaryTypes.LargeBinary, true
-	case sameShape(a, b):
-		return nullable(a), true
-	}
-	return nil, false
-}
-
-func either(a, b arrow.DataType, x, y arrow.Type) bool {
-	return a.ID() == x && b.ID() == y || a.ID() == y && b.ID() == x
-}
-
-// num is a numeric type: bits of the exact integers it holds, all its bits.
-type num struct {
-	bits          int
-	signed, float bool
-}
-
-func numberOf(t arrow.DataType) num {
-	switch t.ID() {
-	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64:
-		return num{t.(arrow.FixedWidthDataType).BitWidth(), true, false}
-	case arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64:
-		return num{t.(arrow.FixedWidthDataType).BitWidth(), false, false}
-	case arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64:
-		return num{t.(arrow.FixedWidthDataType).BitWidth(), true, true}
-	}
-	return num{}
-}
-
-func (a num) join(b num) (arrow.DataType, bool) {
-	if b.float && !a.float {
-		a, b = b, a
-	}
-	if a.float {
-		bits := max(a.bits, b.bits)
-		if !b.float { // the mantissa must hold the integer
-			switch {
-			case b.bits <= 8:
-				bits = max(a.bits, 16)
-			case b.bits <= 16:
-				bits = max(a.bits, 32)
-			case b.bits <= 32:
-				bits = 64
-			default:
-				return nil, false
-			}
-		}
-		return map[int]arrow.DataType{16: arrow.FixedWidthTypes.Float16, 32: arrow.PrimitiveTypes.Float32, 64: arrow.PrimitiveTypes.Float64}[bits], true
-	}
-	if a.signed == b.signed {
-		return intType(max(a.bits, b.bits), a.signed)
-	}
-	if a.signed {
-		a, b = b, a
-	}
-	return intType(max(2*a.bits, b.bits), true) // a unsigned, b signed
-}
-
-func intType(bits int, signed bool) (arrow.DataType, bool) {
-	if bits > 64 {
-		return nil, false
-	}
-	i := map[int]int{8: 0, 16: 1, 32: 2, 64: 3}[bits]
-	if signed {
-		return []arrow.DataType{arrow.PrimitiveTypes.Int8, arrow.PrimitiveTypes.Int16, arrow.PrimitiveTypes.Int32, arrow.PrimitiveTypes.Int64}[i], true
-	}
-	return []arrow.DataType{arrow.PrimitiveTypes.Uint8, arrow.PrimitiveTypes.Uint16, arrow.PrimitiveTypes.Uint32, arrow.PrimitiveTypes.Uint64}[i], true
-}
-
-// sameShape reports whether two nested types differ in nullability, metadata or
-// the names of list elements only.
-func sameShape(a, b arrow.DataType) bool {
-	x, ok1 := a.(arrow.NestedType)
-	y, ok2 := b.(arrow.NestedType)
-	if !ok1 || !ok2 {
-		return arrow.TypeEqual(a, b)
-	}
-	if a.ID() != b.ID() || x.NumFields() != y.NumFields() {
-		return false
-	}
-	switch a := a.(type) {
-	case *arrow.FixedSizeListType:
-		if a.Len() != b.(*arrow.FixedSizeListType).Len() {
-			return false
-		}
-	case *arrow.MapType:
-		if a.KeysSorted != b.(*arrow.MapType).KeysSorted {
-			return false
-		}
-	case *arrow.ListType, *arrow.LargeListType, *arrow.StructType:
-	default:
-		return false
-	}
-	for i, f := range x.Fields() {
-		g := y.Fields()[i]
-		if a.ID() == arrow.STRUCT && f.Name != g.Name || !sameShape(f.Type, g.Type) {
-			return false
+// advice says which type to give a column that is a in one file and b in another.
+func advice(name string, a, b arrow.DataType) string {
+	for _, t := range []arrow.DataType{a, b, arrow.BinaryTypes.String} {
+		if castTo(a, t) != nil && castTo(b, t) != nil {
+			return fmt.Sprintf("give it one, e.g. types: {%q: %q} of the source, or read the files apart", name, typename.Name(t))
 		}
 	}
-	return true
-}
-
-// nullable is t with every nested field allowed to be null (but keys of maps).
-func nullable(t arrow.DataType) arrow.DataType {
-	switch t := t.(type) {
-	case *arrow.ListType:
-		return arrow.ListOf(nullable(t.Elem()))
-	case *arrow.LargeListType:
-		return arrow.LargeListOf(nullable(t.Elem()))
-	case *arrow.FixedSizeListType:
-		return arrow.FixedSizeListOf(t.Len(), nullable(t.Elem()))
-	case *arrow.MapType:
-		m := arrow.MapOf(nullable(t.KeyType()), nullable(t.ItemType()))
-		m.KeysSorted = t.KeysSorted
-		return m
-	case *arrow.StructType:
-		fs := slices.Clone(t.Fields())
-		for i := range fs {
-			fs[i].Type, fs[i].Nullable = nullable(fs[i].Type), true
-		}
-		return arrow.StructOf(fs...)
-	}
-	return t
+	return "leave the column out with columns, or read the files apart"
 }
 
 // Select resolves the columns of a scan (nil: all) in schema; an unknown one is an

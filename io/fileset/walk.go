@@ -149,8 +149,8 @@ func (l *lister) hides() bool {
 	}
 	for _, f := range l.found {
 		for _, el := range f.root.elems(f.info.Key) {
-			if k, v, null, ok := hivePart(el); ok {
-				l.guess(k, v, null)
+			if k, v, ok := hivePart(el); ok {
+				l.guess(k, v)
 			}
 		}
 	}
@@ -159,27 +159,32 @@ func (l *lister) hides() bool {
 			return true
 		}
 	}
+	more := map[string]*guess{} // with the values of skipped folders, below which there may be files
+	for k, g := range l.guesses {
+		c := *g
+		more[k] = &c
+	}
 	for _, t := range l.skipped {
 		named := map[string]bool{}
 		for _, el := range t.root.elems(t.prefix) {
-			k, v, null, ok := hivePart(el)
+			k, v, ok := hivePart(el)
 			if !ok {
 				continue
 			}
-			named[k] = true
-			g := l.guesses[k]
-			if g == nil {
+			if named[k] = true; more[k] == nil {
 				return true
 			}
-			more := *g
-			if more.add(v, null); more != *g && l.types[k] == nil {
-				return true // if there is a file
-			}
+			more[k].add(v)
 		}
 		for k, g := range l.guesses {
-			if !named[k] && l.types[k] == nil && !(g.notInt && g.notDate) {
+			if !named[k] && l.types[k] == nil && !g.text() {
 				return true
 			}
+		}
+	}
+	for k, g := range l.guesses {
+		if l.types[k] == nil && !arrow.TypeEqual(g.typ(), more[k].typ()) {
+			return true
 		}
 	}
 	return false
@@ -345,12 +350,12 @@ func (l *lister) prune(name string, t task) bool {
 	if len(l.pred) == 0 || l.whole || l.opts.Partitions == "none" {
 		return false
 	}
-	k, v, null, ok := hivePart(name)
+	k, v, ok := hivePart(name)
 	if !ok {
 		return false
 	}
 	for _, p := range l.pred {
-		if p.Column == k && excludes(p, v, null, l.types[k]) {
+		if p.Column == k && excludes(p, v, l.types[k]) {
 			l.mu.Lock()
 			l.skipped = append(l.skipped, t)
 			l.mu.Unlock()
@@ -361,13 +366,13 @@ func (l *lister) prune(name string, t task) bool {
 }
 
 // guess notes a value of a partition.
-func (l *lister) guess(key, val string, null bool) {
+func (l *lister) guess(key string, v raw) {
 	g := l.guesses[key]
 	if g == nil {
 		g = new(guess)
 		l.guesses[key] = g
 	}
-	g.add(val, null)
+	g.add(v)
 }
 
 func hasExt(name string, ext []string) bool {

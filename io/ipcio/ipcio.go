@@ -123,9 +123,11 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	schemas := make([]*arrow.Schema, len(t.files))
+	schemas, stored := make([]*arrow.Schema, len(t.files)), make([]string, len(t.files))
 	for i, f := range t.files {
 		schemas[i] = f.plain
+		meta := f.raw.Metadata()
+		stored[i], _ = meta.GetValue(driver.PartitionTypes)
 		name := t.set.Files[i]
 		if f.stream {
 			f.all.Bytes = name.Info.Size
@@ -143,7 +145,7 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		f.all.Rows = row
 	}
 	var err error
-	t.schema, err = t.set.Schema(schemas)
+	t.schema, err = t.set.Schema(schemas, stored)
 	return err
 }
 
@@ -162,8 +164,11 @@ func (t *data) Close() error { return t.set.Close() }
 
 func (t *data) Fingerprint(ctx context.Context) (string, error) {
 	var config []byte
-	if c := t.o.Columns; c != nil {
-		config, _ = json.Marshal(c) // strings: cannot fail
+	if t.o.Columns != nil || t.o.Types != nil {
+		config, _ = json.Marshal(struct { // strings: cannot fail
+			Columns []string
+			Types   map[string]string
+		}{t.o.Columns, t.o.Types})
 	}
 	return t.set.Fingerprint(ctx, "ipc", config, func(ctx context.Context, i int) ([]byte, error) {
 		if t.files[i].stream {

@@ -81,7 +81,7 @@ func BenchmarkReadTyped(b *testing.B) {
 	rec := drivertest.Records(drivertest.Schema(), 1, 0, 10_000)
 	defer rec.Release()
 	lines := encode(b, nil, rec)
-	o := jsonio.Options{Options: fileset.Options{Paths: []string{save(b, "x.jsonl", lines)}}, Types: typesOf(rec.Schema())}
+	o := jsonio.Options{Options: fileset.Options{Paths: []string{save(b, "x.jsonl", lines)}, Types: typesOf(rec.Schema())}}
 	benchmarkRead(b, o, len(lines))
 }
 

@@ -28,8 +28,7 @@ func Example() {
 		panic(err)
 	}
 	table, err := jsonio.New(jsonio.Options{
-		Options: fileset.Options{Paths: []string{path}},
-		Types:   map[string]string{"at": "timestamp[s, UTC]"},
+		Options: fileset.Options{Paths: []string{path}, Types: map[string]string{"at": "timestamp[s, UTC]"}},
 	}).Resolve(ctx, nil)
 	if err != nil {
 		panic(err)

@@ -59,9 +59,8 @@ import (
 type Options struct {
 	fileset.Options
 	fileset.Text
-	Types      map[string]string `json:"types,omitempty" doc:"column to type, e.g. list<struct<a: double>>; others are found from a sample: the first MiB of the first file and of up to 16 others, evenly spread. Fields that come later only must be here to be read"`
-	Strict     bool              `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
-	SplitBytes int64             `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	Strict     bool  `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
+	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 // Format rebuilds sources from their configuration.
@@ -189,7 +188,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	for _, p := range parts {
 		t.at = append(t.at, place{p, heads[p.File].array})
 	}
-	t.schema, err = t.set.Schema(schemas)
+	t.schema, err = t.set.Schema(schemas, nil)
 	return err
 }
 

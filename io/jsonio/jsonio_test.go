@@ -97,7 +97,7 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	source := func(paths ...string) driver.Source {
-		return jsonio.New(jsonio.Options{Options: fileset.Options{Paths: paths}, Types: typesOf(drivertest.Schema()), SplitBytes: 20_000})
+		return jsonio.New(jsonio.Options{Options: fileset.Options{Paths: paths, Types: typesOf(drivertest.Schema())}, SplitBytes: 20_000})
 	}
 	for _, h := range []struct {
 		name string

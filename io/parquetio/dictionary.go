@@ -30,6 +30,10 @@ func (t *table) asDictionaries(full *arrow.Schema) (*arrow.Schema, error) {
 			continue
 		}
 		switch can := i < of && indexable(f.Type); {
+		case can && t.converted(f) && named:
+			return nil, fault.New(fault.Invalid, "dictionary: the column is converted to %s, as files or types have different types; leave it out", typename.Name(f.Type)).
+				At(fault.Place{Column: f.Name})
+		case can && t.converted(f):
 		case can:
 			types[f.Name] = &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: f.Type}
 			f.Type = types[f.Name]
@@ -51,6 +55,34 @@ func (t *table) asDictionaries(full *arrow.Schema) (*arrow.Schema, error) {
 	}
 	meta := full.Metadata()
 	return arrow.NewSchema(fields, &meta), nil
+}
+
+// converted reports whether a file has a column of strings in another type, or one of binary.
+func (t *table) converted(f *arrow.Field) bool {
+	text := f.Type.ID() == arrow.STRING || f.Type.ID() == arrow.LARGE_STRING
+	var last *fileSchema
+	for _, of := range t.footers {
+		if of.schema == last {
+			continue
+		}
+		last = of.schema
+		for _, i := range last.arrow.FieldIndices(f.Name) {
+			switch last.arrow.Field(i).Type.ID() {
+			case arrow.NULL:
+			case arrow.STRING, arrow.LARGE_STRING:
+				if !text {
+					return true
+				}
+			case arrow.BINARY, arrow.LARGE_BINARY:
+				if text {
+					return true
+				}
+			default:
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // indexable reports whether columns of type t can be dictionaries.

@@ -60,6 +60,12 @@ func (f *filters) file(t *testing.T, path string) {
 		return
 	}
 	defer tab.Close()
+	f.table(t, tab, path)
+}
+
+// table filters all columns of a table.
+func (f *filters) table(t *testing.T, tab driver.Table, path string) {
+	t.Helper()
 	f.files++
 	for i := range tab.Splits() {
 		for _, field := range tab.Schema().Fields() {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
@@ -27,6 +28,8 @@ type footer struct {
 	all    fileset.Extent // what they are together
 	end    int64          // offset of the footer: no data lies beyond
 	hash   [16]byte       // of the footer's bytes
+
+	partitions string // what it has under driver.PartitionTypes
 }
 
 // chunk is the metadata of one column chunk, unpacked.
@@ -145,8 +148,11 @@ func parseFooter(raw []byte, end int64, cache *schemaCache, scratch *footerScrat
 						r.skip(typ, false)
 					}
 				})
-				if key == arrowSchemaKey {
+				switch key {
+				case arrowSchemaKey:
 					k.arrow = val
+				case driver.PartitionTypes:
+					f.partitions = val
 				}
 			})
 		case id == 6 && typ == tBinary:

@@ -136,11 +136,11 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	files := make([]*arrow.Schema, len(t.footers))
+	files, stored := make([]*arrow.Schema, len(t.footers)), make([]string, len(t.footers))
 	for i, f := range t.footers {
-		files[i] = f.schema.arrow
+		files[i], stored[i] = f.schema.arrow, f.partitions
 	}
-	full, err := t.set.Unify(files)
+	full, err := t.set.Unify(files, stored)
 	if err != nil {
 		return err
 	}

@@ -302,11 +302,12 @@ func (c *chunk) textBytes() int64 {
 // Fingerprint implements driver.Table: the footer stands for a local file.
 func (t *table) Fingerprint(ctx context.Context) (string, error) {
 	config, err := json.Marshal(struct {
-		Columns    []string   `json:"columns,omitempty"`
-		PathColumn string     `json:"path_column,omitempty"`
-		RowColumn  string     `json:"row_column,omitempty"`
-		Dictionary Dictionary `json:"dictionary,omitzero"`
-	}{t.o.Columns, t.o.PathColumn, t.o.RowColumn, t.o.Dictionary})
+		Columns    []string          `json:"columns,omitempty"`
+		Types      map[string]string `json:"types,omitempty"`
+		PathColumn string            `json:"path_column,omitempty"`
+		RowColumn  string            `json:"row_column,omitempty"`
+		Dictionary Dictionary        `json:"dictionary,omitzero"`
+	}{t.o.Columns, t.o.Types, t.o.PathColumn, t.o.RowColumn, t.o.Dictionary})
 	if err != nil {
 		return "", err
 	}

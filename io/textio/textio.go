@@ -76,7 +76,7 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 	for i := range all {
 		all[i] = schema
 	}
-	if t.schema, err = set.Schema(all); err == nil {
+	if t.schema, err = set.Schema(all, nil); err == nil {
 		t.splits, t.parts, err = set.Parts(ctx, s.o.Text, s.o.SplitBytes, func(int) bool { return false })
 	}
 	if err != nil {

@@ -1,0 +1,196 @@
+package fileset
+
+import (
+	"encoding/json"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
+)
+
+// typed makes values of what the folders of f say.
+func (s *Set) typed(f *File) error {
+	f.parts = make([]value, len(s.parts))
+	for k := range s.parts {
+		p := &s.parts[k]
+		v, err := parseAs(p.typ, f.raw[k])
+		if err != nil {
+			said := ""
+			if p.by != "" {
+				said = ", which is the column's type in " + p.by
+			}
+			return fault.New(fault.Invalid, "column %q: %w%s; set partition_types", p.name, err, said).At(fault.Place{File: f.Path})
+		}
+		f.parts[k] = v
+	}
+	return nil
+}
+
+// retype gives partitions that the user gave no type those that files say: stored[i] is what file i
+// has under driver.PartitionTypes ("": nothing; nil: no file has), and a column of the name in a
+// file's own schema has one, too.
+func (s *Set) retype(files []*arrow.Schema, stored []string) error {
+	if len(s.parts) == 0 {
+		return nil
+	}
+	found := make([]arrow.DataType, len(s.parts))
+	claim := func(k, file int, t arrow.DataType) error {
+		p := &s.parts[k]
+		if d, ok := t.(*arrow.DictionaryType); ok {
+			t = d.ValueType
+		}
+		switch {
+		case p.declared || !partitionType(t) || t.ID() == arrow.NULL && found[k] != nil:
+			return nil
+		case found[k] == nil || found[k].ID() == arrow.NULL:
+			found[k], p.by = t, s.Files[file].Path
+			return nil
+		}
+		both, ok := widen(found[k], t)
+		if !ok || !partitionType(both) {
+			return fault.New(fault.Invalid, "the folders' column is %s, but %s in %s; set partition_types: {%s: %s}, or string",
+				typename.Name(t), typename.Name(found[k]), p.by, p.name, typename.Name(found[k])).At(fault.Place{File: s.Files[file].Path, Column: p.name})
+		}
+		found[k] = both
+		return nil
+	}
+	var lastText string
+	var last map[string]arrow.DataType
+	for i, f := range files {
+		if stored != nil && stored[i] != "" {
+			if stored[i] != lastText {
+				types, err := storedTypes(stored[i])
+				if err != nil {
+					return fault.Wrap(err, fault.Place{File: s.Files[i].Path})
+				}
+				lastText, last = stored[i], types
+			}
+			for k := range s.parts {
+				if t := last[s.parts[k].name]; t != nil {
+					if err := claim(k, i, t); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if i > 0 && f == files[i-1] {
+			continue
+		}
+		for k := range s.parts {
+			if at := f.FieldIndices(s.parts[k].name); len(at) > 0 {
+				if err := claim(k, i, f.Field(at[0]).Type); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	changed := false
+	for k, t := range found {
+		if t != nil && !arrow.TypeEqual(t, s.parts[k].typ) && !(t.ID() == arrow.NULL && s.valued(k)) {
+			s.parts[k].typ = t
+			changed = true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	for i := range s.Files {
+		if err := s.typed(&s.Files[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// valued reports whether a folder gives column k a value.
+func (s *Set) valued(k int) bool {
+	for i := range s.Files {
+		if !s.Files[i].raw[k].null {
+			return true
+		}
+	}
+	return false
+}
+
+// storedTypes reads what a file has under driver.PartitionTypes.
+func storedTypes(text string) (map[string]arrow.DataType, error) {
+	var names map[string]string
+	err := json.Unmarshal([]byte(text), &names)
+	types := make(map[string]arrow.DataType, len(names))
+	for c, n := range names {
+		var t arrow.DataType
+		if t, err = typename.Parse(n); err == nil && !partitionType(t) {
+			err = fault.New(fault.Corrupt, "%s is no type of partitions", typename.Name(t))
+		}
+		if err != nil {
+			break
+		}
+		types[c] = t
+	}
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "what the file says of the types of its folders (%s) is damaged: %w; set partitions: none, or write the file again",
+			driver.PartitionTypes, err)
+	}
+	return types, nil
+}
+
+// same reports a row of a, which is of the type of constant c, in which it is not c; -1 if there is none.
+func same(a, c arrow.Array) int {
+	if array.Equal(a, c) {
+		return -1
+	}
+	for i := range int64(a.Len()) {
+		if !array.SliceEqual(a, i, i+1, c, i, i+1) && !(isNaN(a, int(i)) && isNaN(c, int(i))) {
+			return int(i)
+		}
+	}
+	return -1
+}
+
+func isNaN(a arrow.Array, i int) bool {
+	switch a := a.(type) {
+	case *array.Float32:
+		return a.IsValid(i) && a.Value(i) != a.Value(i)
+	case *array.Float64:
+		return a.IsValid(i) && a.Value(i) != a.Value(i)
+	}
+	return false
+}
+
+// agree makes the constant of a partition that the file has as a column, too, after it has looked
+// whether the column says the same in all rows.
+func (c *column) agree(b *driver.Batch, alloc memory.Allocator) (arrow.Array, error) {
+	n := int(b.Record.NumRows())
+	out := c.constant(n, alloc)
+	own := b.Record.Column(c.src)
+	if own.DataType().ID() == arrow.NULL && c.val.v == nil {
+		return out, nil
+	}
+	a, err := c.cast.array(own, alloc)
+	if err == nil {
+		if i := same(a, out); i >= 0 {
+			err = rowError{i, "the value is " + shown(a, i) + ", and the folder says " + shown(out, i)}
+		}
+		a.Release()
+	}
+	if err != nil {
+		out.Release()
+		return nil, err
+	}
+	return out, nil
+}
+
+// shown is a value for an error.
+func shown(a arrow.Array, i int) string {
+	if a.IsNull(i) {
+		return "null"
+	}
+	s := a.ValueStr(i)
+	if len(s) > 60 {
+		s = s[:57] + "..."
+	}
+	return s
+}
