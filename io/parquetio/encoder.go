@@ -58,10 +58,10 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 func writeError(err *error) {
 	switch p := recover().(type) {
 	case nil:
-	case error:
-		*err = fault.New(fault.Internal, "parquet: %w", p)
+	case *fault.Error: // the allocator's
+		*err = p
 	default:
-		*err = fault.New(fault.Internal, "parquet: %v", p)
+		*err = fault.New(fault.Internal, "the rows cannot be encoded as Parquet, which is a bug: please report it with the schema and this: %v", p)
 	}
 }
 

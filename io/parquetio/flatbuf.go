@@ -13,17 +13,17 @@ import (
 
 // checkArrowSchema walks a stored Arrow schema, as arrow-go allocates what a
 // damaged one claims, and returns its message, in b. What arrow-go has no type for is null in it, and the columns with such
-// types are told, by their place. Offsets that leave the buffer panic: the caller recovers.
+// types are told, by their place. Offsets that leave the buffer panic with errStored: the caller recovers.
 func checkArrowSchema(b []byte) (meta []byte, odd map[int]*driver.Unreadable, err error) {
+	all := fbTable{b, 0}
 	if len(b) >= 8 && binary.LittleEndian.Uint32(b) == 0xffffffff {
-		b = b[4:]
+		all.pos = 4
 	}
-	n := int(binary.LittleEndian.Uint32(b))
-	msg := fbTable{b[4 : 4+n], 0}
+	msg := fbTable{all.bytes(all.pos+4, all.u32(all.pos)), 0}
 	msg.pos = msg.u32(0)
 	at := msg.at(2)
 	if at == 0 {
-		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged")
+		return nil, nil, errStored
 	}
 	schema := fbTable{msg.b, at + msg.u32(at)}
 	schema.vector(2)
@@ -52,13 +52,23 @@ type fbTable struct {
 	pos int
 }
 
-func (t fbTable) u32(at int) int { return int(binary.LittleEndian.Uint32(t.b[at:])) }
+// bytes are n bytes at a place, or a panic.
+func (t fbTable) bytes(at, n int) []byte {
+	if at < 0 || n < 0 || at > len(t.b) || n > len(t.b)-at {
+		panic(errStored)
+	}
+	return t.b[at : at+n]
+}
+
+func (t fbTable) byte(at int) byte { return t.bytes(at, 1)[0] }
+func (t fbTable) u16(at int) int   { return int(binary.LittleEndian.Uint16(t.bytes(at, 2))) }
+func (t fbTable) u32(at int) int   { return int(binary.LittleEndian.Uint32(t.bytes(at, 4))) }
 
 // at is the position of field id, 0 if it is absent.
 func (t fbTable) at(id int) int {
 	vt := t.pos - int(int32(t.u32(t.pos)))
-	if o := 4 + 2*id; o < int(binary.LittleEndian.Uint16(t.b[vt:])) {
-		if v := int(binary.LittleEndian.Uint16(t.b[vt+o:])); v != 0 {
+	if o := 4 + 2*id; o < t.u16(vt) {
+		if v := t.u16(vt + o); v != 0 {
 			return t.pos + v
 		}
 	}
@@ -72,7 +82,7 @@ func (t fbTable) vector(id int) (at, n int) {
 	}
 	at += t.u32(at)
 	n = t.u32(at)
-	_ = t.b[at+4 : at+4+4*n]
+	_ = t.bytes(at+4, 4*n)
 	return at + 4, n
 }
 
@@ -120,7 +130,7 @@ func (t fbTable) text(id int) string {
 		return ""
 	}
 	at += t.u32(at)
-	return string(t.b[at+4 : at+4+t.u32(at)])
+	return string(t.bytes(at+4, t.u32(at)))
 }
 
 // Numbers of Arrow's types in its schemas.
@@ -139,10 +149,10 @@ func (t fbTable) unreadable() (what, advice string) {
 		return "", ""
 	}
 	typ := fbTable{t.b, at + t.u32(at)}
-	switch number := t.b[k]; {
+	switch number := t.byte(k); {
 	case number == fbInt:
 		sign := "uint"
-		if s := typ.at(1); s != 0 && typ.b[s] != 0 {
+		if s := typ.at(1); s != 0 && typ.byte(s) != 0 {
 			sign = "int"
 		}
 		if w := typ.at(0); w != 0 && typ.u32(w) > 64 {

@@ -254,7 +254,7 @@ func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int, 
 }
 
 func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n int, keep *chosen) (_ arrow.Array, err error) {
-	defer recovered(&err, "damaged column")
+	defer recovered(&err, "the column")
 	outs := scratch(&d.outs, len(f.cols))
 	defer func() {
 		for k, o := range outs {

@@ -3,7 +3,6 @@ package parquetio
 import (
 	"bytes"
 	"encoding/base64"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
@@ -104,10 +103,10 @@ func ordersOf(raw string) (orders []bool) {
 }
 
 func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
-	defer recovered(&err, "the schema cannot be read")
+	defer recovered(&err, "the schema")
 	md, err := metadata.NewFileMetaData(raw, nil)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+		return nil, errFooter
 	}
 	sc := md.Schema
 	for i := range sc.NumColumns() {
@@ -179,11 +178,11 @@ func nested(s *schema.Schema) bool {
 func ruled(raw []byte) (*schema.Schema, error) {
 	md, err := metadata.NewFileMetaData(raw, nil) // a copy, as its nodes get other parents
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+		return nil, errFooter
 	}
 	root, err := withFields(md.Schema.Root(), parquet.Repetitions.Required, schema.NoLogicalType{}, ruledField)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the schema is damaged: %w", err)
+		return nil, fault.New(fault.Corrupt, "the schema is damaged: a group in it is none that Parquet has; write the file anew")
 	}
 	return schema.NewSchema(root), nil
 }
@@ -299,13 +298,13 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 // it, with dictionary types replaced by their value types and timestamps in the
 // units of file, the columns as Parquet alone describes them. Of odd columns there is nothing to read.
 func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, err error) {
-	defer recovered(&err, "the stored Arrow schema is damaged")
+	defer recovered(&err, "the stored Arrow schema (key ARROW:schema)")
 	raw, err := base64.StdEncoding.DecodeString(stored)
 	if err != nil {
 		raw, err = base64.RawStdEncoding.DecodeString(stored)
 	}
 	if err != nil {
-		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, errStored
 	}
 	meta, odd, err := checkArrowSchema(raw)
 	if err != nil {
@@ -313,7 +312,7 @@ func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValu
 	}
 	rd, err := ipc.NewReaderFromMessageReader(&oneMessage{meta})
 	if err != nil {
-		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, errStored
 	}
 	defer rd.Release()
 	fields := rd.Schema().Fields()
@@ -404,21 +403,4 @@ func fileUnits(f arrow.Field, t arrow.DataType) arrow.Field {
 		f.Type = arrow.StructOf(fields...)
 	}
 	return f
-}
-
-// recovered turns a panic of arrow-go into a Corrupt error, and a memory fault into an errFault.
-func recovered(err *error, what string) {
-	switch p := recover().(type) {
-	case nil:
-	case errTooLarge:
-		*err = p
-	case *fault.Error:
-		*err = p
-	case interface{ Addr() uintptr }: // debug.SetPanicOnFault
-		*err = errFault(p.Addr())
-	case error:
-		*err = fault.New(fault.Corrupt, "%s: %w", what, p)
-	default:
-		*err = fault.New(fault.Corrupt, "%s: %v", what, fmt.Sprint(p))
-	}
 }
