@@ -174,7 +174,6 @@ var refused = map[string]struct {
 	"datapage_v1-corrupt-checksum.parquet":           {fault.Corrupt, "the checksum of a page is wrong"},
 	"rle-dict-uncompressed-corrupt-checksum.parquet": {fault.Corrupt, "the checksum of a page is wrong"},
 	"incorrect_map_schema.parquet":                   {fault.Unsupported, "a map with optional keys has no Arrow type; pyarrow refuses it, too"},
-	"int96_from_spark.parquet":                       {fault.Unsupported, "a timestamp of year 9999 and more is not in the range of nanoseconds; pyarrow wraps around"},
 	"large_string_map.brotli.parquet":                {fault.Unsupported, "one page has more than 1 GiB"},
 }
 

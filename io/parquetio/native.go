@@ -50,7 +50,7 @@ type decoder struct {
 	chosen, valued                []uint64
 	valid, keptValid              []uint64
 	offs                          []int32
-	idx                           []uint32
+	idx, codes                    []uint32
 	outs                          []*leafOut
 	lookup                        lookup
 }

@@ -61,6 +61,8 @@ type schemaCache struct {
 	mu sync.Mutex
 	m  map[[3]string]*fileSchema
 
+	int96 string // Options.Int96
+
 	tail atomic.Int64 // how much of the next file's end to read
 	gate gate         // of all files
 }
@@ -72,7 +74,7 @@ func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
 	if s := c.m[key]; s != nil {
 		return s, nil
 	}
-	s, err := newFileSchema(k.cut(), k.arrow)
+	s, err := newFileSchema(k.cut(), k.arrow, c.int96)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +104,12 @@ func ordersOf(raw string) (orders []bool) {
 	return orders
 }
 
-func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
+func newFileSchema(raw []byte, stored, int96 string) (s *fileSchema, err error) {
 	defer recovered(&err, "the schema")
+	unit, err := unitOf(int96)
+	if err != nil {
+		return nil, err
+	}
 	md, err := metadata.NewFileMetaData(raw, nil)
 	if err != nil {
 		return nil, errFooter
@@ -138,6 +144,7 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	fields := make([]arrow.Field, len(man.Fields))
 	for i := range man.Fields {
 		mf := &man.Fields[i]
+		ownTypes(mf, sc, unit)
 		fields[i] = arrow.Field{Name: mf.Field.Name, Type: plainType(mf.Field.Type), Nullable: mf.Field.Nullable}
 		if seen[mf.Field.Name] {
 			return nil, fault.New(fault.Unsupported, "two columns have the name %q", mf.Field.Name)

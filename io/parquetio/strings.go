@@ -77,6 +77,9 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 			if ok, err := tryTexts(c, o, tail[done:done+n+1], at+done); err != nil {
 				return err
 			} else if ok {
+				if err := checkBlock(c, tail[done:done+n+1], o.data); err != nil {
+					return behind(err, done)
+				}
 				done += n
 				continue
 			}
@@ -96,6 +99,9 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		if err := texts(&c.vals, tail[done:done+n+1], o.data); err != nil {
 			return err
 		}
+		if err := checkBlock(c, tail[done:done+n+1], o.data); err != nil {
+			return behind(err, done)
+		}
 		done += n
 	}
 	switch {
@@ -107,6 +113,17 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		return orDamaged(kernel.ExpandOffsets(offs[at:at+k+1], tail, o.valid, at))
 	}
 	return nil
+}
+
+// checkBlock refuses the first of some values that were just decoded and is not UTF-8, if the column is text.
+func checkBlock[O int32 | int64](c *column, offsets []O, data []byte) error {
+	switch {
+	case !c.text:
+		return nil
+	case c.vals.enc == encRLEDict:
+		return c.dict.check(c.d.idx[:len(offsets)-1])
+	}
+	return checkTexts(offsets, data)
 }
 
 // foresee makes room for strings up to end, of which those up to used are there, and for
