@@ -13,7 +13,7 @@ import (
 
 // checkArrowSchema walks a stored Arrow schema, as arrow-go allocates what a
 // damaged one claims, and returns its message, in b. What arrow-go has no type for is null in it, and the columns with such
-// types are told, by their place. Offsets that leave the buffer panic with errStored: the caller recovers.
+// types are told, by their place; lists of the fixed size 0 are lists; names of extension types are not known to it: see renamed. Offsets that leave the buffer panic with errStored: the caller recovers.
 func checkArrowSchema(b []byte) (meta []byte, odd map[int]*driver.Unreadable, err error) {
 	all := fbTable{b, 0}
 	if len(b) >= 8 && binary.LittleEndian.Uint32(b) == 0xffffffff {
@@ -27,12 +27,12 @@ func checkArrowSchema(b []byte) (meta []byte, odd map[int]*driver.Unreadable, er
 	}
 	schema := fbTable{msg.b, at + msg.u32(at)}
 	schema.vector(2)
-	c := schemaCheck{left: 4 * maxColumns, odd: map[int]*driver.Unreadable{}}
+	c := schemaCheck{left: 4 * maxColumns, odd: map[int]*driver.Unreadable{}, put: map[int]byte{}}
 	if err := c.fields(schema, 1, 0, "", -1); err != nil {
 		return nil, nil, err
 	}
-	for _, k := range c.types { // tables may be shared: not before all were seen
-		msg.b[k] = fbNull
+	for at, v := range c.put { // tables may be shared: not before all were seen
+		msg.b[at] = v
 	}
 	return msg.b, c.odd, nil
 }
@@ -88,9 +88,9 @@ func (t fbTable) vector(id int) (at, n int) {
 
 // schemaCheck is a walk over the fields of a schema.
 type schemaCheck struct {
-	left  int                        // fields that there may be
-	odd   map[int]*driver.Unreadable // top-level columns that cannot be read
-	types []int                      // where the numbers of such types are
+	left int                        // fields that there may be
+	odd  map[int]*driver.Unreadable // top-level columns that cannot be read
+	put  map[int]byte               // what becomes of bytes of the message
 }
 
 // fields walks a vector of Field tables, number id of t, which is within column top, at path. Tables may be shared, and so claim
@@ -103,7 +103,7 @@ func (c *schemaCheck) fields(t fbTable, id, depth int, path string, top int) err
 	for i := range n {
 		p := at + 4*i
 		f := fbTable{t.b, p + t.u32(p)}
-		f.vector(6) // metadata
+		c.renames(f)
 		name, top := f.text(0), top
 		if depth == 0 {
 			top = i
@@ -114,13 +114,45 @@ func (c *schemaCheck) fields(t fbTable, id, depth int, path string, top int) err
 			if c.odd[top] == nil {
 				c.odd[top] = driver.NewUnreadable("", name, what, advice)
 			}
-			c.types = append(c.types, f.at(2))
+			c.put[f.at(2)] = fbNull
+		} else if f.listOfNone() {
+			c.put[f.at(2)] = fbList
 		}
 		if err := c.fields(f, 5, depth+1, name, top); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// renamed is what keys of the names of extension types become in a checked schema, so that arrow-go takes their
+// storage for what it is.
+var renamed = "_" + ipc.ExtensionTypeKeyName[1:]
+
+// renames does that for the metadata of a Field table.
+func (c *schemaCheck) renames(f fbTable) {
+	at, n := f.vector(6)
+	if c.left -= n; c.left < 0 {
+		panic(errStored)
+	}
+	for i := range n {
+		p := at + 4*i
+		if kv := (fbTable{f.b, p + f.u32(p)}); kv.text(0) == ipc.ExtensionTypeKeyName {
+			k := kv.at(0)
+			c.put[k+kv.u32(k)+4] = renamed[0]
+		}
+	}
+}
+
+// listOfNone says that the type of a Field table is a list of the fixed size 0, which Arrow's Go types do not have.
+func (t fbTable) listOfNone() bool {
+	k, at := t.at(2), t.at(3)
+	if k == 0 || at == 0 || t.byte(k) != fbFixedSizeList {
+		return false
+	}
+	typ := fbTable{t.b, at + t.u32(at)}
+	n := typ.at(0)
+	return n == 0 || typ.u32(n) == 0
 }
 
 // text is the string of field id, "" if it is absent.
@@ -137,6 +169,7 @@ func (t fbTable) text(id int) string {
 const (
 	fbNull          = 1
 	fbInt           = 2
+	fbList          = 12
 	fbUnion         = 14
 	fbFixedSizeList = 16
 	fbLast          = 26 // large list views
@@ -160,10 +193,6 @@ func (t fbTable) unreadable() (what, advice string) {
 		}
 	case number == fbUnion:
 		return "a union", "a struct"
-	case number == fbFixedSizeList:
-		if n := typ.at(0); n == 0 || typ.u32(n) == 0 {
-			return "a fixed-size list of 0 values", "a list"
-		}
 	case number > fbLast:
 		return fmt.Sprintf("number %d of Arrow", number), "one of the older types"
 	}

@@ -72,7 +72,7 @@ func storedSeed(t testing.TB) []byte {
 }
 
 func readStored(raw []byte) error {
-	_, _, err := plainSchema(base64.StdEncoding.EncodeToString(raw), []pqarrow.SchemaField{})
+	_, _, _, err := plainSchema(base64.StdEncoding.EncodeToString(raw), []pqarrow.SchemaField{})
 	return err
 }
 
@@ -103,7 +103,7 @@ func TestDamagedStoredSchema(t *testing.T) {
 	if damaged < len(raw) {
 		t.Errorf("%d errors", damaged)
 	}
-	if _, _, err := plainSchema("no base64!", nil); fault.CodeOf(err) != fault.Corrupt || insideText(err) != "" {
+	if _, _, _, err := plainSchema("no base64!", nil); fault.CodeOf(err) != fault.Corrupt || insideText(err) != "" {
 		t.Error(err)
 	}
 }

@@ -1,12 +1,18 @@
 package parquetio
 
 import (
+	"fmt"
+
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // unitOf is the unit that Options.Int96 names.
@@ -76,4 +82,80 @@ func ownType(t arrow.DataType, c *schema.Column, int96 arrow.TimeUnit) arrow.Dat
 		}
 	}
 	return t
+}
+
+// tooWide says that mf, or what is in it, is a decimal of more digits than Arrow's have.
+func tooWide(mf *pqarrow.SchemaField, path string) *driver.Unreadable {
+	for i := range mf.Children {
+		if u := tooWide(&mf.Children[i], path+"."+mf.Children[i].Field.Name); u != nil {
+			return u
+		}
+	}
+	d, ok := mf.Field.Type.(*arrow.Decimal256Type)
+	if !ok || d.Precision <= maxDigits {
+		return nil
+	}
+	return driver.NewUnreadable("", path, fmt.Sprintf("decimal(%d, %d)", d.Precision, d.Scale), fmt.Sprintf("a decimal of at most %d digits, double or string", maxDigits))
+}
+
+const maxDigits = 76 // of a decimal256
+
+// extension is what a field says of its extension type.
+func extension(name, meta string) arrow.Metadata {
+	return arrow.NewMetadata([]string{ipc.ExtensionTypeKeyName, ipc.ExtensionMetadataKeyName}, []string{name, meta})
+}
+
+// extensionOf is that of a column by Parquet's own types, if it is one.
+func extensionOf(c *schema.Column) arrow.Metadata {
+	switch c.LogicalType().(type) {
+	case schema.JSONLogicalType:
+		return extension("arrow.json", "")
+	case schema.UUIDLogicalType:
+		return extension("arrow.uuid", "")
+	}
+	return arrow.Metadata{}
+}
+
+// extend gives a column of an extension type, whose type is that of the storage, its metadata, by which whoever knows the extension
+// finds it, where the storage is what the extension wants. Booleans of a byte each become booleans.
+func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
+	name, _ := ext.GetValue(ipc.ExtensionTypeKeyName)
+	keep := name != ""
+	switch name {
+	case "arrow.json":
+		keep = a.Type.ID() == arrow.STRING || a.Type.ID() == arrow.LARGE_STRING
+	case "arrow.uuid":
+		b, ok := a.Type.(*arrow.FixedSizeBinaryType)
+		keep = ok && b.ByteWidth == 16
+	case "arrow.bool8":
+		if keep = false; a.Type.ID() == arrow.INT8 {
+			a.Type, f.bool8 = arrow.FixedWidthTypes.Boolean, true
+			s.leaves[f.leaves[0]].kind = kindNone // what is said of its numbers is not said of booleans
+		}
+	}
+	if keep {
+		a.Metadata = ext
+	}
+}
+
+// truths are the booleans that bytes stand for: all but 0 are true.
+func truths(a *array.Int8, acct *account) (arrow.Array, error) {
+	n := a.Len()
+	bits, err := acct.get((n + 7) / 8)
+	if err != nil {
+		return nil, err
+	}
+	clear(bits)
+	for i, v := range a.Int8Values() {
+		if v != 0 {
+			bits[i/8] |= 1 << (i % 8)
+		}
+	}
+	b := acct.buffer(&bits, len(bits))
+	d := array.NewData(arrow.FixedWidthTypes.Boolean, n, []*memory.Buffer{a.Data().Buffers()[0], b}, nil, a.NullN(), 0)
+	defer d.Release()
+	if b != nil {
+		b.Release()
+	}
+	return array.MakeFromData(d), nil
 }
