@@ -185,8 +185,8 @@ type ScanOptions struct {
 	// OnBadRow is called for a row whose bytes do not parse, with an error of code
 	// RowError or Corrupt that names file, split and row. If it returns nil the row is left
 	// out and reading goes on; otherwise Next returns what it returned. nil: fail.
-	// A left-out row keeps its number. Row-oriented formats only: in columnar
-	// formats damage is an error of Next.
+	// A left-out row keeps its number. In columnar formats only a value that its type does not hold
+	// (text that is not UTF-8) is of one row; other damage is an error of Next.
 	OnBadRow func(err error) error
 	// Stats, if not nil, is added to while reading.
 	Stats *ScanStats

@@ -7,6 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	rowgather "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/sift"
 	"github.com/penstock-data/penstock/io/parquetio/internal/kernel"
@@ -150,7 +151,7 @@ func (c *column) readChosen(ctx context.Context, o *leafOut, n int, keep *chosen
 				kernel.FillBits(o.valid, at, m, true)
 			}
 			if err := c.vals.choose(dst, k, rows); err != nil {
-				return err
+				return c.inChosen(o, k, nil, err)
 			}
 			continue
 		}
@@ -163,7 +164,7 @@ func (c *column) readChosen(ctx context.Context, o *leafOut, n int, keep *chosen
 		have := sift.Count(some)
 		tail := dst[(m-have)*w:]
 		if err := c.vals.choose(tail, defined, some); err != nil {
-			return err
+			return c.inChosen(o, k, valid, err)
 		}
 		o.nulls += m - have
 		if err := orDamaged(expand(dst, tail, w, o.valid, at)); err != nil {
@@ -171,6 +172,19 @@ func (c *column) readChosen(ctx context.Context, o *leafOut, n int, keep *chosen
 		}
 	}
 	return nil
+}
+
+// inChosen makes of a refused value of the last k rows an error that has the row; valid nil: all of them have a value.
+func (c *column) inChosen(o *leafOut, k int, valid []uint64, err error) error {
+	r, ok := err.(refusal)
+	if !ok {
+		return err
+	}
+	if valid != nil {
+		r.at = nthBit(kernel.BytesOf(valid), 0, r.at)
+	}
+	e := *r.why
+	return e.At(fault.Place{Row: fault.N(o.first + int64(o.levels-k+r.at))})
 }
 
 // defined takes the definition levels of k rows: which have a value, and how many; nil if all have.
@@ -224,6 +238,9 @@ func (v *values) choose(dst []byte, k int, rows []uint64) error {
 	most := blockValues
 	switch {
 	case v.enc == encRLEDict:
+		if err := v.checkCodes(k, rows); err != nil {
+			return err
+		}
 		return orDamaged(gatherChosen(&v.codes, dst, v.c.dict.fixed, w, k, rows))
 	case v.enc == encPlain && v.at == 0 && l.form == formSame:
 		if int64(k)*int64(w) > v.left() {
@@ -236,7 +253,7 @@ func (v *values) choose(dst []byte, k int, rows []uint64) error {
 	case v.at > 0: // each block is a read of the file
 		most = k
 	}
-	for k > 0 {
+	for done := 0; k > 0; {
 		n := min(k, most, max(blockBytes/w&^63, 64))
 		words := rows[:kernel.WordsOf(n)]
 		m := sift.Count(words)
@@ -247,11 +264,11 @@ func (v *values) choose(dst []byte, k int, rows []uint64) error {
 		} else {
 			all := scratch(&v.c.d.whole, n*w)
 			if err := v.fixed(all, n); err != nil {
-				return err
+				return behind(err, done)
 			}
 			kernel.KeepBytes(dst[:m*w], all, w, words)
 		}
-		dst, rows, k = dst[m*w:], rows[len(words):], k-n
+		dst, rows, k, done = dst[m*w:], rows[len(words):], k-n, done+n
 	}
 	return nil
 }

@@ -203,7 +203,7 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 	}
 	n, err := decompress(codec, body[plain:], comp[plain:])
 	if err != nil {
-		return nil, fault.New(codeOf(err), "a page does not decompress: %w", err)
+		return nil, notDecompressed(err)
 	}
 	if n != raw-plain {
 		return nil, fault.New(fault.Corrupt, "a page of %d bytes has %d", raw-plain, n)

@@ -3,6 +3,7 @@ package parquetio
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"sync"
 
@@ -25,11 +26,12 @@ const (
 	codecLZ4Raw = 7
 )
 
-func codeOf(err error) fault.Code {
-	if c := fault.CodeOf(err); c != fault.Unknown {
-		return c
+// notDecompressed is the error of a page that decompress fails on. What a library says of its bytes is left out.
+func notDecompressed(err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		return fault.New(fault.CodeOf(err), "a page does not decompress: %w", err)
 	}
-	return fault.Corrupt
+	return fault.New(fault.Corrupt, "a page does not decompress: its compressed bytes are damaged")
 }
 
 // checkCodec reports a codec that cannot be read.
@@ -49,7 +51,7 @@ func checkCodec(codec int8) error {
 // decompress fills dst and returns the bytes written. It may write up to 16 bytes
 // behind dst, as far as its capacity reaches, and is faster if it does.
 func decompress(codec int8, dst, src []byte) (n int, err error) {
-	defer recovered(&err, "panic")
+	defer recovered(&err, "a compressed page")
 	switch codec {
 	case codecZstd:
 		out, err := zstds.decode(src, dst[:0:min(cap(dst), len(dst)+16)])

@@ -17,7 +17,7 @@ const (
 	formBool                   // bits
 	formNarrow                 // an integer of another width
 	formDate64                 // days to milliseconds
-	formInt96                  // to nanoseconds since 1970
+	formInt96                  // to units since 1970
 	formDecimal                // integers to decimals
 	formDecimalBig             // big-endian bytes of one length to decimals
 	formDecimalVar             // big-endian bytes to decimals
@@ -30,12 +30,14 @@ const (
 type layout struct {
 	form     form
 	physical parquet.Type
-	pw, ow   int // bytes of a value in the file and in the array; 0: no fixed number of bytes
+	pw, ow   int            // bytes of a value in the file and in the array; 0: no fixed number of bytes
+	text     bool           // strings, which are to be UTF-8
+	unit     arrow.TimeUnit // formInt96
 }
 
 // layoutOf refuses what no reader of Parquet makes of the physical type.
 func layoutOf(l *leaf) (layout, error) {
-	lay := layout{physical: l.physical}
+	lay := layout{physical: l.physical, text: isText(l.arrow)}
 	switch l.physical {
 	case parquet.Types.Int32, parquet.Types.Float:
 		lay.pw = 4
@@ -70,7 +72,7 @@ func layoutOf(l *leaf) (layout, error) {
 		lay.form, ok = formDate64, l.physical == parquet.Types.Int32
 	case *arrow.TimestampType:
 		if l.physical == parquet.Types.Int96 {
-			lay.form, ok = formInt96, t.Unit == arrow.Nanosecond
+			lay.form, lay.unit, ok = formInt96, t.Unit, t.Unit != arrow.Second
 		} else {
 			ok = l.physical == parquet.Types.Int64 && t.Unit != arrow.Second
 		}
@@ -121,8 +123,8 @@ func (l *layout) convert(dst, src []byte, k int) error {
 	case formDate64:
 		kernel.Date64(arrow.Int64Traits.CastFromBytes(dst), arrow.Int32Traits.CastFromBytes(src))
 	case formInt96:
-		if good := kernel.Int96(arrow.Int64Traits.CastFromBytes(dst), src); good < k {
-			return fault.New(fault.Unsupported, "an INT96 timestamp is outside the range of timestamp[ns]")
+		if good := kernel.Int96(arrow.Int64Traits.CastFromBytes(dst), src, int64(l.unit.Multiplier())); good < k {
+			return refusal{good, errInt96[l.unit]}
 		}
 	case formDecimal:
 		switch {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
@@ -80,7 +81,10 @@ func (r *reader) judgeAll(ctx context.Context, d *deferred) error {
 		row, n := x.from, r.rows(x)
 		n, err := r.judge(ctx, row, n)
 		if err != nil {
-			return err
+			if err = r.leaveOut(err, r.leave); err == nil {
+				continue
+			}
+			return fault.Wrap(err, fault.Place{Row: fault.N(row)})
 		}
 		if len(l.left) > 0 {
 			for _, a := range l.held {
@@ -102,7 +106,8 @@ func (r *reader) judgeAll(ctx context.Context, d *deferred) error {
 	if len(need) == 0 {
 		return nil
 	}
-	return d.fetch(ctx, r.dec, l.rest, need)
+	err := d.fetch(ctx, r.dec, l.rest, need)
+	return fault.Wrap(err, fault.Place{Row: fault.N(need[0].from)})
 }
 
 // fetch makes the windows of the columns, whose places in dec are given.

@@ -16,6 +16,9 @@ type dictionary struct {
 	texts kernel.StringDict // or strings
 	mem   [][]byte          // of both, in the allocator's memory
 
+	refused []uint64     // entries that must not be used; nil: none
+	why     *fault.Error // of these
+
 	values arrow.ArrayData // formDict: the strings as an array, which batches share
 	offs   *memory.Buffer  // of texts, then
 }
@@ -53,7 +56,7 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 				return nil
 			}
 			d.fixed = get(n * c.ow)
-			return c.convert(d.fixed, body, n)
+			return c.convertEntries(d, body)
 		}
 		size, _, ok := kernel.PlainBytesSize(body, n)
 		if !ok {
@@ -70,6 +73,9 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 			return c.convertTexts(d.fixed, offs, data)
 		}
 		d.texts = kernel.StringDict{Offsets: offs, Data: data[:size]}
+		if c.text {
+			d.checkTexts(offs, data)
+		}
 		if c.form == formDict {
 			buffer := func(i, n int) *memory.Buffer {
 				b := memory.NewBufferWithAllocator(d.mem[i], alloc)
@@ -93,6 +99,20 @@ func (c *column) newDictionary(body []byte, n int) (*dictionary, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// convertEntries makes the entries of a page, and notes which are refused.
+func (c *column) convertEntries(d *dictionary, body []byte) error {
+	for from := 0; ; {
+		err := c.convert(d.fixed[from*c.ow:], body[from*c.pw:], d.n-from)
+		r, ok := err.(refusal)
+		if !ok {
+			return err
+		}
+		from += r.at
+		d.refuse(from, r.why)
+		from++
+	}
 }
 
 // takePage hands over the memory of c's page.

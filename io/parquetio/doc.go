@@ -8,8 +8,9 @@
 // Types are those of the file's Arrow schema if it stores one, else those that
 // the Parquet types suggest. Dictionary types are read as their value type, so
 // that files written with and without dictionaries are alike, unless
-// Options.Dictionary asks for dictionaries, of either. INT96 is
-// timestamp[ns].
+// Options.Dictionary asks for dictionaries, of either. INT96 is a
+// timestamp without zone, in the unit of Options.Int96. A text that is not UTF-8, and an INT96 that its unit does not
+// hold, are errors that name the row, which ScanOptions.OnBadRow may leave out.
 //
 // Pages are read, checked (sizes, CRC), decompressed and decoded here, straight into
 // Arrow buffers (native.go); arrow-go gives the schema and writes. Beside its batches, a reader holds no

@@ -2,9 +2,11 @@ package parquetio
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
@@ -134,7 +136,7 @@ func (e *Encoding) Check(schema *arrow.Schema) error {
 	return nil
 }
 
-// writable returns the schema as it is written: no dictionaries, and of its metadata driver.PartitionTypes alone.
+// writable returns the schema as it is written: of its metadata driver.PartitionTypes alone, of those of fields what extension types say.
 func (e *Encoding) writable(schema *arrow.Schema) (*arrow.Schema, error) {
 	if schema.NumFields() == 0 {
 		return nil, fault.New(fault.Invalid, "a Parquet file needs at least one column")
@@ -150,7 +152,7 @@ func (e *Encoding) writable(schema *arrow.Schema) (*arrow.Schema, error) {
 		if err := writableType(f.Type, f.Nullable); err != nil {
 			return nil, fault.Wrap(err, at)
 		}
-		fields[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: f.Nullable}
+		fields[i] = arrow.Field{Name: f.Name, Type: f.Type, Nullable: f.Nullable, Metadata: extensionOnly(f.Metadata)}
 		one := arrow.NewSchema([]arrow.Field{{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}}, nil)
 		if err := convertible(one); err != nil {
 			return nil, fault.New(fault.Invalid, "type %s cannot be written as Parquet: %w", typename.Name(f.Type), err).At(at)
@@ -200,8 +202,18 @@ func writableType(t arrow.DataType, nullable bool) error {
 		return writableType(f.Type, f.Nullable)
 	case *arrow.DictionaryType:
 		return writableType(t.ValueType, nullable)
+	case *driver.Unreadable:
+		return t.Err()
 	case arrow.ExtensionType:
 		return writableType(t.StorageType(), nullable)
+	case *arrow.FixedSizeBinaryType:
+		if t.ByteWidth <= 0 {
+			return bad(": its values have no bytes")
+		}
+	case *arrow.Decimal128Type:
+		return decimalDigits(bad, t, 38)
+	case *arrow.Decimal256Type:
+		return decimalDigits(bad, t, maxDigits)
 	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.ListViewType, *arrow.LargeListViewType,
 		*arrow.RunEndEncodedType, *arrow.SparseUnionType, *arrow.DenseUnionType,
 		*arrow.MonthIntervalType, *arrow.DayTimeIntervalType, *arrow.MonthDayNanoIntervalType,
@@ -209,6 +221,23 @@ func writableType(t arrow.DataType, nullable bool) error {
 		return bad("; cast it first")
 	}
 	return nil
+}
+
+func decimalDigits(bad func(string) error, t arrow.DecimalType, most int32) error {
+	if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > most || s < 0 || s > p {
+		return bad(fmt.Sprintf(": it must have 1 to %d digits, and 0 to as many of them behind the point; cast it to such a decimal, double or string", most))
+	}
+	return nil
+}
+
+// extensionOnly are the keys of a field's metadata that say of which extension type it is.
+func extensionOnly(m arrow.Metadata) arrow.Metadata {
+	name, ok := m.GetValue(ipc.ExtensionTypeKeyName)
+	if !ok {
+		return arrow.Metadata{}
+	}
+	meta, _ := m.GetValue(ipc.ExtensionMetadataKeyName)
+	return extension(name, meta)
 }
 
 // stored reports whether the Arrow schema must be kept beside Parquet's.
@@ -222,7 +251,7 @@ func stored(s *arrow.Schema) bool {
 		return true
 	}
 	for i, f := range s.Fields() {
-		if !arrow.TypeEqual(plainType(f.Type), back.Field(i).Type) {
+		if f.HasMetadata() || !arrow.TypeEqual(plainType(f.Type), back.Field(i).Type) {
 			return true
 		}
 	}

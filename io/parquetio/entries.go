@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -62,8 +63,11 @@ func (c *column) entry(o *leafOut, v []byte) (uint32, error) {
 	return e, err
 }
 
-// addEntry appends v to o's own dictionary.
+// addEntry appends v to o's own dictionary, or refuses it.
 func (c *column) addEntry(o *leafOut, v []byte) (uint32, error) {
+	if c.text && !utf8.Valid(v) {
+		return 0, refusal{0, errText}
+	}
 	acct, e := &c.d.acct, o.entries
 	if 4*(e+2) > len(o.entryOffs) {
 		if err := acct.grow(&o.entryOffs, 4*(e+1), 4*(max(e, leastEntries)+2)); err != nil {
@@ -120,7 +124,10 @@ func (c *column) codes(o *leafOut, dst []uint32, at int) error {
 		return err
 	}
 	if v.enc == encRLEDict {
-		if err := orDamaged(v.codes.Indexes(dst, c.dict.n)); err != nil || !o.own {
+		if err := orDamaged(v.codes.Indexes(dst, c.dict.n)); err != nil {
+			return err
+		}
+		if err := c.dict.check(dst); err != nil || !o.own {
 			return err
 		}
 		return c.toEntries(o, dst, nil)
@@ -135,12 +142,12 @@ func (c *column) codes(o *leafOut, dst []uint32, at int) error {
 	if v.enc == encPlain {
 		return v.plainEntries(o, dst)
 	}
-	for len(dst) > 0 {
+	for done := 0; len(dst) > 0; {
 		n := min(len(dst), blockEntries)
 		if err := v.blockOfEntries(o, dst[:n]); err != nil {
-			return err
+			return behind(err, done)
 		}
-		dst = dst[n:]
+		dst, done = dst[n:], done+n
 	}
 	return nil
 }
@@ -175,7 +182,7 @@ func (v *values) plainEntries(o *leafOut, dst []uint32) error {
 		}
 		e, err := v.c.entry(o, src[:n])
 		if err != nil {
-			return err
+			return behind(err, i)
 		}
 		dst[i], src = e, src[n:]
 	}
@@ -205,7 +212,7 @@ func (v *values) blockOfEntries(o *leafOut, dst []uint32) error {
 	}
 	for i := range dst {
 		if dst[i], err = v.c.entry(o, data[offs[i]:offs[i+1]]); err != nil {
-			return err
+			return behind(err, i)
 		}
 	}
 	return nil

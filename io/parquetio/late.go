@@ -251,13 +251,29 @@ func (r *reader) survivors(ctx context.Context) error {
 	return nil
 }
 
+// leave leaves out a row of the first range that is left.
+func (l *late) leave(row int64) {
+	x := l.left[0]
+	var left []leftRange
+	if x.from < row {
+		left = append(left, leftRange{rowRange{x.from, row}, x.keep, x.done})
+	}
+	if row+1 < x.to {
+		left = append(left, leftRange{rowRange{row + 1, x.to}, x.keep, x.done + int(row+1-x.from)})
+	}
+	if l.left = append(left, l.left[1:]...); len(l.left) == 0 {
+		l.release()
+	}
+}
+
 // wholeWindow decodes the other columns of all rows of the window at once: columns that share memory
 // for a page would decompress it again for every range. If that takes too much memory, each range is decoded by itself.
 func (r *reader) wholeWindow(ctx context.Context) error {
 	l := r.late
 	l.together = false
 	whole, err := r.dec.readFields(ctx, l.rest, l.from, int(l.to-l.from), nil, max(maxBatchGrow*r.o.BatchBytes, leastLimit)/2)
-	if _, large := errors.AsType[errTooLarge](err); large {
+	_, large := errors.AsType[errTooLarge](err)
+	if _, bad := badRow(err); large || bad {
 		return nil
 	}
 	l.whole = whole

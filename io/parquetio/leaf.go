@@ -27,8 +27,9 @@ const (
 // leafOut is what a column gives for some rows. Its memory is the decoder's until an
 // array takes it.
 type leafOut struct {
-	n      int // slots of values, null ones among them
-	nulls  int // of them
+	first  int64 // row of the row group
+	n      int   // slots of values, null ones among them
+	nulls  int   // of them
 	rows   int
 	expect int // slots there will be, by estimate
 	valid  []byte
@@ -78,7 +79,7 @@ func (c *column) read(ctx context.Context, n int, keep *chosen) (o *leafOut, err
 		o = new(leafOut)
 	}
 	c.spare = nil
-	*o = leafOut{rows: n, expect: n}
+	*o = leafOut{first: c.row, rows: n, expect: n}
 	whole := false
 	defer func() { // a panic, too, frees what was allocated
 		if !whole {

@@ -13,6 +13,11 @@ import (
 
 func TestMain(m *testing.M) {
 	minMap, minBeside = 1, 1 // of small files, too
+	onPanic = func(p any, own bool) {
+		if own { // a bug here: no file may bring it about
+			panic(p)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -50,7 +50,7 @@ type decoder struct {
 	chosen, valued                []uint64
 	valid, keptValid              []uint64
 	offs                          []int32
-	idx                           []uint32
+	idx, codes                    []uint32
 	outs                          []*leafOut
 	lookup                        lookup
 }
@@ -254,7 +254,7 @@ func (d *decoder) field(ctx context.Context, f *decodedField, row int64, n int, 
 }
 
 func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n int, keep *chosen) (_ arrow.Array, err error) {
-	defer recovered(&err, "damaged column")
+	defer recovered(&err, "the column")
 	outs := scratch(&d.outs, len(f.cols))
 	defer func() {
 		for k, o := range outs {
@@ -268,7 +268,11 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 		}
 	}
 	nest := assembly{acct: &d.acct, cols: f.cols, outs: outs}
-	data, err := nest.build(&d.s.fields[f.i].root, d.s.arrow.Field(f.i).Type)
+	t := d.s.arrow.Field(f.i).Type
+	if d.s.fields[f.i].bool8 {
+		t = arrow.PrimitiveTypes.Int8
+	}
+	data, err := nest.build(&d.s.fields[f.i].root, t)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +280,12 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 	if data.Len() != keep.count(n) {
 		return nil, fault.New(fault.Corrupt, "the column's nested values do not fit together")
 	}
-	return array.MakeFromData(data), nil
+	a := array.MakeFromData(data)
+	if d.s.fields[f.i].bool8 {
+		defer a.Release()
+		return truths(a.(*array.Int8), &d.acct)
+	}
+	return a, nil
 }
 
 // pageSlack is what decompress may write behind a page.

@@ -450,7 +450,7 @@ func (a *assembly) padded(item arrow.ArrayData, o *leafOut, size int) (arrow.Arr
 	}
 	out, err := array.Concatenate(pieces, a.acct.alloc)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "%w", err)
+		return nil, fault.New(fault.Corrupt, "lists of a fixed size do not fit together: %w", err)
 	}
 	defer out.Release()
 	out.Data().Retain()

@@ -19,7 +19,7 @@ import (
 // Dictionaries are written as their values: batches have different ones, and arrow-go's way to decode them fails
 // on allocators that give more than they were asked for.
 
-// asWritten replaces fixed-size lists, durations and dictionaries in t.
+// asWritten replaces fixed-size lists, durations, dictionaries and extension types in t.
 func asWritten(t arrow.DataType) arrow.DataType {
 	field := func(f arrow.Field) arrow.Field {
 		return arrow.Field{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}
@@ -45,6 +45,8 @@ func asWritten(t arrow.DataType) arrow.DataType {
 		return asWritten(t.ValueType)
 	case *arrow.DurationType:
 		return arrow.PrimitiveTypes.Int64
+	case arrow.ExtensionType:
+		return asWritten(t.StorageType())
 	}
 	return t
 }
@@ -66,6 +68,8 @@ var noOffsets = memory.NewBufferBytes(make([]byte, arrow.Int64SizeBytes))
 // behind null lists, and with offsets where it has no values: the format lets them be left out, arrow-go's writer does not. The caller releases it.
 func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
 	switch a := a.(type) {
+	case array.ExtensionArray:
+		return compact(a.Storage(), t, alloc)
 	case *array.Struct:
 		return compactStruct(a, t, alloc)
 	case *array.Map:

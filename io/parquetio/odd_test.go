@@ -26,7 +26,6 @@ func TestUnreadableTypes(t *testing.T) {
 		"int128":        {"unsupported (int128)", `column "x": the type is int128`},
 		"uint128":       {"unsupported (uint128)", `column "x": the type is uint128`},
 		"nested_int128": {"unsupported (int128)", `column "x.item.a": the type is int128`},
-		"no_width":      {"unsupported (a fixed-size list of 0 values)", `column "x": the type is a fixed-size list of 0 values`},
 	} {
 		path := filepath.Join("testdata", "odd", name+".parquet")
 		tab := mustOpen(t, nil, path)

@@ -36,7 +36,7 @@ func TestFilesEqualOracle(t *testing.T) {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".parquet") || refused[name].why != "" {
 			return err
 		}
-		tab := mustOpen(t, nil, path).(*table)
+		tab := mustOpen(t, &Options{Int96: "ns"}, path).(*table)
 		b, err := os.ReadFile(path)
 		if err != nil {
 			return err

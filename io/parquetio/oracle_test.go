@@ -343,7 +343,7 @@ func TestEqualsOracle(t *testing.T) {
 			continue
 		}
 		b := out.Bytes()
-		ft, err := readFooter(t.Context(), bytesBlob(b), make([]byte, tailBytes), new(schemaCache))
+		ft, err := readFooter(t.Context(), bytesBlob(b), make([]byte, tailBytes), &schemaCache{int96: "ns"})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

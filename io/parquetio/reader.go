@@ -374,15 +374,18 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		l := r.late
 		if l != nil && len(l.left) > 0 {
 			row := l.left[0].from
-			if err := r.survivors(ctx); err != nil {
+			err := r.survivors(ctx)
+			if err != nil {
+				err = r.leaveOut(err, l.leave)
+			}
+			if err != nil {
 				return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
 			}
 			continue
 		}
 		if d := r.deferred; d != nil && r.dec == nil {
-			row := r.ranges[0].from
 			if err := r.judgeAll(ctx, d); err != nil {
-				return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
+				return driver.Batch{}, err
 			}
 		}
 		if d := r.deferred; d != nil && len(d.queue) > 0 {
@@ -405,6 +408,9 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			rec, n, err = r.decode(ctx, row, n)
 		}
 		if err != nil {
+			if err = r.leaveOut(err, r.leave); err == nil {
+				continue
+			}
 			return driver.Batch{}, fault.Wrap(err, fault.Place{Row: fault.N(row)})
 		}
 		if x.from += n; x.from == x.to {
@@ -415,6 +421,34 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 			rec.Release()
 		}
 	}
+}
+
+// leaveOut leaves out the row in which err refuses a value, if whoever reads wants that: leave does it.
+func (r *reader) leaveOut(err error, leave func(row int64)) error {
+	row, ok := badRow(err)
+	if !ok || r.o.OnBadRow == nil {
+		return err
+	}
+	if err := r.o.OnBadRow(fault.Wrap(err, r.place)); err != nil {
+		return err
+	}
+	leave(row)
+	return nil
+}
+
+// leave leaves out a row of the first range.
+func (r *reader) leave(row int64) { r.ranges = without(r.ranges, row) }
+
+// without leaves row out of the first of some ranges, which has it.
+func without(ranges []rowRange, row int64) []rowRange {
+	x := ranges[0]
+	out := make([]rowRange, 0, len(ranges)+1)
+	for _, part := range []rowRange{{x.from, row}, {row + 1, x.to}} {
+		if part.from < part.to {
+			out = append(out, part)
+		}
+	}
+	return append(out, ranges[1:]...)
 }
 
 // Stops implements driver.Stopper.

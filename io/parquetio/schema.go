@@ -3,7 +3,6 @@ package parquetio
 import (
 	"bytes"
 	"encoding/base64"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 const arrowSchemaKey = "ARROW:schema"
@@ -35,6 +35,7 @@ type fileSchema struct {
 type field struct {
 	leaves   []int // in order
 	repeated bool  // some leaf is in a list
+	bool8    bool  // booleans of a byte each
 	root     node
 }
 
@@ -62,6 +63,8 @@ type schemaCache struct {
 	mu sync.Mutex
 	m  map[[3]string]*fileSchema
 
+	int96 string // Options.Int96
+
 	tail atomic.Int64 // how much of the next file's end to read
 	gate gate         // of all files
 }
@@ -73,7 +76,7 @@ func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
 	if s := c.m[key]; s != nil {
 		return s, nil
 	}
-	s, err := newFileSchema(k.cut(), k.arrow)
+	s, err := newFileSchema(k.cut(), k.arrow, c.int96)
 	if err != nil {
 		return nil, err
 	}
@@ -103,11 +106,15 @@ func ordersOf(raw string) (orders []bool) {
 	return orders
 }
 
-func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
-	defer recovered(&err, "the schema cannot be read")
+func newFileSchema(raw []byte, stored, int96 string) (s *fileSchema, err error) {
+	defer recovered(&err, "the schema")
+	unit, err := unitOf(int96)
+	if err != nil {
+		return nil, err
+	}
 	md, err := metadata.NewFileMetaData(raw, nil)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+		return nil, errFooter
 	}
 	sc := md.Schema
 	for i := range sc.NumColumns() {
@@ -121,10 +128,10 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 		}
 	}
 	man, err := pqarrow.NewSchemaManifest(sc, nil, nil)
-	var odd map[int]*driver.Unreadable
+	odd, ext := map[int]*driver.Unreadable{}, map[int]arrow.Metadata{}
 	if err == nil && stored != "" {
 		var kv metadata.KeyValueMetadata
-		if kv, odd, err = plainSchema(stored, man.Fields); err != nil {
+		if kv, odd, ext, err = plainSchema(stored, man.Fields); err != nil {
 			return nil, err
 		}
 		man, err = pqarrow.NewSchemaManifest(sc, kv, nil)
@@ -135,24 +142,34 @@ func newFileSchema(raw []byte, stored string) (s *fileSchema, err error) {
 	}
 	md.FileMetaData.KeyValueMetadata = nil // may be large, and is used up
 	s = &fileSchema{base: md, manifest: man}
-	seen := map[string]bool{}
+	names := make([]string, len(man.Fields))
+	for i := range man.Fields {
+		names[i] = man.Fields[i].Field.Name
+	}
+	names = fileset.Distinct(names)
 	fields := make([]arrow.Field, len(man.Fields))
 	for i := range man.Fields {
 		mf := &man.Fields[i]
-		fields[i] = arrow.Field{Name: mf.Field.Name, Type: plainType(mf.Field.Type), Nullable: mf.Field.Nullable}
-		if seen[mf.Field.Name] {
-			return nil, fault.New(fault.Unsupported, "two columns have the name %q", mf.Field.Name)
-		}
-		seen[mf.Field.Name] = true
+		ownTypes(mf, sc, unit)
+		fields[i] = arrow.Field{Name: names[i], Type: plainType(mf.Field.Type), Nullable: mf.Field.Nullable}
 		f := field{}
 		if err := s.walk(mf, &f, 0); err != nil {
 			return nil, err
+		}
+		if odd[i] == nil {
+			odd[i] = tooWide(mf, names[i])
 		}
 		if u := odd[i]; u != nil {
 			fields[i].Type = u
 		} else if len(f.leaves) == 1 && len(mf.Children) == 0 {
 			l := &s.leaves[f.leaves[0]]
 			l.kind = kindOf(l, mf.Field.Type, md.Schema.Column(f.leaves[0]))
+			if _, ok := ext[i]; !ok {
+				ext[i] = extensionOf(md.Schema.Column(f.leaves[0]))
+			}
+		}
+		if odd[i] == nil {
+			s.extend(&fields[i], &f, ext[i])
 		}
 		f.root = newNode(mf, new(int))
 		s.fields = append(s.fields, f)
@@ -179,11 +196,11 @@ func nested(s *schema.Schema) bool {
 func ruled(raw []byte) (*schema.Schema, error) {
 	md, err := metadata.NewFileMetaData(raw, nil) // a copy, as its nodes get other parents
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the footer is damaged: %w", err)
+		return nil, errFooter
 	}
 	root, err := withFields(md.Schema.Root(), parquet.Repetitions.Required, schema.NoLogicalType{}, ruledField)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "the schema is damaged: %w", err)
+		return nil, fault.New(fault.Corrupt, "the schema is damaged: a group in it is none that Parquet has; write the file anew")
 	}
 	return schema.NewSchema(root), nil
 }
@@ -203,8 +220,16 @@ func withFields(g *schema.GroupNode, rep parquet.Repetition, l schema.LogicalTyp
 }
 
 // ruledField is a column or a field of a group: one that is repeated is a list that must be there, of elements that must.
+// What is in a VARIANT is read as it lies there, with or without columns of its own.
 func ruledField(n schema.Node) (schema.Node, error) {
 	g, group := n.(*schema.GroupNode)
+	if group && g.LogicalType().Equals(schema.VariantLogicalType{}) {
+		var err error
+		if g, err = withFields(g, g.RepetitionType(), schema.NoLogicalType{}, func(n schema.Node) (schema.Node, error) { return n, nil }); err != nil {
+			return nil, err
+		}
+		n = g
+	}
 	repeated := n.RepetitionType() == parquet.Repetitions.Repeated
 	switch {
 	case group && (!repeated || !g.LogicalType().IsNone()):
@@ -297,27 +322,32 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 
 // plainSchema decodes a stored Arrow schema and returns it, as arrow-go takes
 // it, with dictionary types replaced by their value types and timestamps in the
-// units of file, the columns as Parquet alone describes them. Of odd columns there is nothing to read.
-func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, err error) {
-	defer recovered(&err, "the stored Arrow schema is damaged")
+// units of file, the columns as Parquet alone describes them. Of odd columns there is nothing to read; ext are the extension types of others.
+func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, ext map[int]arrow.Metadata, err error) {
+	defer recovered(&err, "the stored Arrow schema (key ARROW:schema)")
 	raw, err := base64.StdEncoding.DecodeString(stored)
 	if err != nil {
 		raw, err = base64.RawStdEncoding.DecodeString(stored)
 	}
 	if err != nil {
-		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, nil, errStored
 	}
 	meta, odd, err := checkArrowSchema(raw)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	rd, err := ipc.NewReaderFromMessageReader(&oneMessage{meta})
 	if err != nil {
-		return nil, nil, fault.New(fault.Corrupt, "the stored Arrow schema is damaged: %w", err)
+		return nil, nil, nil, errStored
 	}
 	defer rd.Release()
 	fields := rd.Schema().Fields()
+	ext = map[int]arrow.Metadata{}
 	for i := range fields {
+		if name, ok := fields[i].Metadata.GetValue(renamed); ok {
+			meta, _ := fields[i].Metadata.GetValue(ipc.ExtensionMetadataKeyName)
+			ext[i] = extension(name, meta)
+		}
 		fields[i] = plainField(fields[i])
 		if i < len(file) {
 			fields[i] = fileUnits(fields[i], file[i].Field.Type)
@@ -327,10 +357,10 @@ func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValu
 	var plain bytes.Buffer
 	w := ipc.NewWriter(&plain, ipc.WithSchema(arrow.NewSchema(fields, nil)))
 	if err := w.Close(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	err = kv.Append(arrowSchemaKey, base64.StdEncoding.EncodeToString(plain.Bytes()))
-	return kv, odd, err
+	return kv, odd, ext, err
 }
 
 func plainField(f arrow.Field) arrow.Field {
@@ -404,21 +434,4 @@ func fileUnits(f arrow.Field, t arrow.DataType) arrow.Field {
 		f.Type = arrow.StructOf(fields...)
 	}
 	return f
-}
-
-// recovered turns a panic of arrow-go into a Corrupt error, and a memory fault into an errFault.
-func recovered(err *error, what string) {
-	switch p := recover().(type) {
-	case nil:
-	case errTooLarge:
-		*err = p
-	case *fault.Error:
-		*err = p
-	case interface{ Addr() uintptr }: // debug.SetPanicOnFault
-		*err = errFault(p.Addr())
-	case error:
-		*err = fault.New(fault.Corrupt, "%s: %w", what, p)
-	default:
-		*err = fault.New(fault.Corrupt, "%s: %v", what, fmt.Sprint(p))
-	}
 }

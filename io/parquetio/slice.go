@@ -223,7 +223,7 @@ func (c *column) backTo(m *sliceMark, page, row int64) bool {
 
 // finish checks the checksum of the open page if it is read in slices, rows of which have been handed out: it reads what is left of it.
 func (c *column) finish(ctx context.Context) (err error) {
-	defer recovered(&err, "damaged column")
+	defer recovered(&err, "the column")
 	for c.slices.more() && c.slices.hdr.hasCRC {
 		c.rep, c.left = kernel.Hybrid{}, 0
 		if err := ctx.Err(); err != nil {

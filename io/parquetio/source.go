@@ -23,6 +23,9 @@ type Options struct {
 	// dictionary<values=utf8, indices=int32>, however the pages are encoded. Batches have different dictionaries,
 	// in which a value may occur twice: values are to be compared, not indices.
 	Dictionary Dictionary `json:"dictionary,omitzero" doc:"columns of strings or binary to read as Arrow dictionaries; true: all of them"`
+	// Int96 is the unit of columns of the old type INT96: "ns", "us" (default) or "ms". They have no zone. A value that
+	// the unit does not hold exactly is a RowError. Nanoseconds are from 1677 to 2262.
+	Int96 string `json:"int96,omitempty" doc:"unit of timestamps of the old type INT96, which have no zone: ns (1677 to 2262 only), us (default) or ms. A value that the unit does not hold exactly is an error" enum:"ns|us|ms"`
 }
 
 // Dictionary is a choice of columns. In JSON and in specs it is true, or a list of names.
@@ -65,7 +68,8 @@ func (o *Options) Validate() error {
 	if o.Dictionary.All && len(o.Dictionary.Columns) > 0 {
 		return fault.New(fault.Invalid, "dictionary: all columns and some by name; leave one of them out")
 	}
-	return nil
+	_, err := unitOf(o.Int96)
+	return err
 }
 
 // Format rebuilds sources of this package.
@@ -116,7 +120,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		limit = ro.Concurrency
 	}
 	// Every worker has one buffer, and takes the next file.
-	cache := new(schemaCache)
+	cache := &schemaCache{int96: t.o.Int96}
 	t.gate = &cache.gate
 	limit = min(limit, len(t.footers))
 	g, gctx := errgroup.WithContext(ctx)

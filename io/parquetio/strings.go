@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	blockTexts  = 4096    // values whose lengths are added up before they are copied
-	maxForesaid = 8 << 20 // bytes of strings that are allocated because those before suggest it
+	blockTexts  = 4096     // values whose lengths are added up before they are copied
+	blockText   = 64 << 10 // bytes of text, about, that are checked when they were decoded: they are in a cache still
+	maxForesaid = 8 << 20  // bytes of strings that are allocated because those before suggest it
 )
 
 // textSize returns the bytes of the next n values. Of a dictionary the
@@ -72,11 +73,14 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 	tail := offs[at+k-defined : at+k+1]
 	tail[0] = base
 	for done := 0; done < defined; {
-		n := min(defined-done, blockTexts)
+		n := min(defined-done, c.textBlock(defined-done))
 		if c.vals.enc == encPlain {
 			if ok, err := tryTexts(c, o, tail[done:done+n+1], at+done); err != nil {
 				return err
 			} else if ok {
+				if err := checkBlock(c, tail[done:done+n+1], o.data); err != nil {
+					return behind(err, done)
+				}
 				done += n
 				continue
 			}
@@ -96,6 +100,9 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		if err := texts(&c.vals, tail[done:done+n+1], o.data); err != nil {
 			return err
 		}
+		if err := checkBlock(c, tail[done:done+n+1], o.data); err != nil {
+			return behind(err, done)
+		}
 		done += n
 	}
 	switch {
@@ -107,6 +114,26 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 		return orDamaged(kernel.ExpandOffsets(offs[at:at+k+1], tail, o.valid, at))
 	}
 	return nil
+}
+
+// textBlock is how many values are decoded at once, of a page with so many more for this read.
+func (c *column) textBlock(more int) int {
+	if v := &c.vals; c.text && v.enc == encPlain {
+		each := len(v.src) / max(c.left+more, 1)
+		return min(max(blockText/max(each, 1), 64), blockTexts)
+	}
+	return blockTexts
+}
+
+// checkBlock refuses the first of some values that were just decoded and is not UTF-8, if the column is text.
+func checkBlock[O int32 | int64](c *column, offsets []O, data []byte) error {
+	switch {
+	case !c.text:
+		return nil
+	case c.vals.enc == encRLEDict:
+		return c.dict.check(c.d.idx[:len(offsets)-1])
+	}
+	return checkTexts(offsets, data)
 }
 
 // foresee makes room for strings up to end, of which those up to used are there, and for

@@ -132,6 +132,9 @@ func (v *values) fixed(dst []byte, k int) error {
 	l := &v.c.layout
 	dst = dst[: k*l.ow : k*l.ow]
 	if v.enc == encRLEDict {
+		if err := v.checkCodes(k, nil); err != nil {
+			return err
+		}
 		return orDamaged(gather(&v.codes, dst, v.c.dict.fixed, l.ow))
 	}
 	if l.form == formDecimalVar {
@@ -151,16 +154,16 @@ func (v *values) fixed(dst []byte, k int) error {
 	if l.form == formSame {
 		return v.raw(dst, k)
 	}
-	for k > 0 {
-		n := min(k, blockValues)
+	for done := 0; done < k; {
+		n := min(k-done, blockValues)
 		tmp := scratch(&v.c.d.tmp, n*l.pw)
 		if err := v.raw(tmp, n); err != nil {
 			return err
 		}
 		if err := l.convert(dst, tmp, n); err != nil {
-			return err
+			return behind(err, done)
 		}
-		dst, k = dst[n*l.ow:], k-n
+		dst, done = dst[n*l.ow:], done+n
 	}
 	return nil
 }
@@ -255,6 +258,11 @@ func orDamaged(ok bool) error {
 func (c *column) slots(o *leafOut, k, defined int) error {
 	at := o.n
 	o.n += k
+	return c.inRow(o, at, k, defined, c.append(o, at, k, defined))
+}
+
+// append appends the values of k slots at slot at.
+func (c *column) append(o *leafOut, at, k, defined int) error {
 	switch c.form {
 	case formNull:
 		return nil

@@ -203,5 +203,5 @@ func BenchmarkConvert(b *testing.B) {
 	for i := range benchRows {
 		src[12*i+9], src[12*i+10] = 0x3d, 0x25
 	}
-	bench(b, "int96", 8*benchRows, func() bool { return Int96(out, src) == benchRows })
+	bench(b, "int96", 8*benchRows, func() bool { return Int96(out, src, 1000) == benchRows })
 }

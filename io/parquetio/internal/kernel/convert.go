@@ -1,6 +1,9 @@
 package kernel
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // Narrow converts integers: what does not fit loses its high bits, as Parquet keeps
 // small and unsigned integers. dst is as long as src.
@@ -24,25 +27,36 @@ const (
 	nanosPerDay     = 86_400_000_000_000
 )
 
-// Int96 converts timestamps of 12 bytes, nanoseconds of a day and a Julian day, to
-// nanoseconds since 1970. It returns how many there are until one is out of range,
-// or src ends.
-func Int96(dst []int64, src []byte) int {
+// Int96 converts timestamps of 12 bytes, nanoseconds of a day and a Julian day, to units since 1970 of so many nanoseconds: 1,
+// 1,000 or 1,000,000. It returns how many there are until one is out of range or has parts of a unit, or src ends.
+func Int96(dst []int64, src []byte, unit int64) int {
+	perDay := nanosPerDay / unit
+	most := math.MaxInt64 / perDay // whole days
 	for i := range dst {
 		if len(src) < 12 {
 			return i
 		}
 		nanos := binary.LittleEndian.Uint64(src)
 		days := int64(binary.LittleEndian.Uint32(src[8:])) - julianUnixEpoch
-		if nanos >= nanosPerDay || days < -106_752 || days > 106_751 {
+		if nanos >= nanosPerDay || days < -most-1 || days > most {
 			return i
 		}
-		v := days*nanosPerDay + int64(nanos)
-		if days == 106_751 && v < 0 {
+		units := int64(nanos)
+		switch unit { // constants divide fast
+		case 1_000:
+			units = int64(nanos / 1_000)
+		case 1_000_000:
+			units = int64(nanos / 1_000_000)
+		}
+		if uint64(units*unit) != nanos {
 			return i
 		}
-		if days == -106_752 { // the first of these days do not fit
-			v = (days+1)*nanosPerDay + (int64(nanos) - nanosPerDay)
+		v := days*perDay + units
+		if days == most && v < 0 {
+			return i
+		}
+		if days == -most-1 { // the first of these days do not fit
+			v = (days+1)*perDay + (units - perDay)
 			if v > 0 {
 				return i
 			}

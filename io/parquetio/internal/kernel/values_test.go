@@ -10,8 +10,6 @@ import (
 	"math/big"
 	"slices"
 	"testing"
-
-	"github.com/apache/arrow-go/v18/parquet"
 )
 
 func testGather[T Word](e *env) {
@@ -423,26 +421,56 @@ func TestByteStreamSplit(t *testing.T) {
 }
 
 func TestInt96(t *testing.T) {
-	each(t, 3000, func(e *env) {
+	each(t, 6000, func(e *env) {
+		unit := []int64{1, 1000, 1_000_000}[e.IntN(3)]
+		most := math.MaxInt64 / (nanosPerDay / unit)
 		nanos := e.Uint64N(nanosPerDay)
-		days := uint32(julianUnixEpoch + e.IntN(300_000) - 150_000)
+		day := int64(e.IntN(300_000) - 150_000)
 		if e.IntN(2) == 0 {
-			days = uint32(julianUnixEpoch + []int{-106_753, -106_752, -106_751, 106_751, 106_752, 0}[e.IntN(6)])
+			day = []int64{-most - 2, -most - 1, -most, most, most + 1, 0, 2932896, -719162}[e.IntN(8)]
 		}
 		if e.IntN(10) == 0 {
 			nanos = nanosPerDay - 2 + e.Uint64N(4)
 		}
-		edge := []uint64{85_636_854_775_807, 85_636_854_775_808, 763_145_224_192, 763_145_224_191}
-		if e.IntN(4) == 0 {
-			nanos = edge[e.IntN(4)]
+		day = min(max(day, -julianUnixEpoch), math.MaxUint32-julianUnixEpoch)
+		perDay := nanosPerDay / unit
+		if top := math.MaxInt64 - most*perDay; e.IntN(4) == 0 { // the last that fits, and its neighbours
+			nanos = uint64((top + int64(e.IntN(3)) - 1) * unit)
+			if e.IntN(2) == 0 {
+				nanos = uint64((perDay - top + int64(e.IntN(3)) - 2) * unit)
+			}
 		}
-		var v parquet.Int96
+		if e.IntN(2) == 0 {
+			nanos -= nanos % uint64(unit)
+		}
+		var v [12]byte
 		binary.LittleEndian.PutUint64(v[:], nanos)
-		binary.LittleEndian.PutUint32(v[8:], days)
-		want, err := v.ToTimestamp()
+		binary.LittleEndian.PutUint32(v[8:], uint32(day+julianUnixEpoch))
+		want := new(big.Int).Mul(big.NewInt(day), big.NewInt(nanosPerDay))
+		want.Add(want, new(big.Int).SetUint64(nanos))
+		var rest big.Int
+		want.QuoRem(want, big.NewInt(unit), &rest)
+		good := want.IsInt64() && rest.Sign() == 0 && nanos < nanosPerDay
 		dst := slice[int64](e.dst, 1)
-		if n := Int96(dst, e.src.put(v[:])); (n == 1) != (err == nil) || n == 1 && dst[0] != int64(want) {
-			e.Fatalf("%d ns of day %d: %d, %d, not %d, %v", nanos, days, n, dst[0], want, err)
+		if n := Int96(dst, e.src.put(v[:]), unit); (n == 1) != good || n == 1 && dst[0] != want.Int64() {
+			e.Fatalf("%d ns of day %d in units of %d: %d, %d, not %v, %v", nanos, day, unit, n, dst[0], want, good)
+		}
+	})
+}
+
+func TestASCII(t *testing.T) {
+	each(t, 3000, func(e *env) {
+		b := make([]byte, e.IntN(200))
+		for i := range b {
+			b[i] = byte(e.IntN(128))
+		}
+		want := true
+		if len(b) > 0 && e.IntN(2) == 0 {
+			b[e.IntN(len(b))] |= 0x80
+			want = false
+		}
+		if ASCII(e.src.put(b)) != want {
+			e.Fatalf("%x: not %v", b, want)
 		}
 	})
 }
