@@ -62,7 +62,7 @@ func rowsOfTable(t *testing.T, table driver.Table, columns []string) (string, er
 }
 
 // packed is a buffer as it lies in a file of this codec: its length in front, or -1 where it stays as it is.
-func packed(t *testing.T, codec string, b []byte) []byte {
+func packed(t testing.TB, codec string, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	switch strings.ToLower(codec) {
@@ -90,7 +90,7 @@ func packed(t *testing.T, codec string, b []byte) []byte {
 
 // earlyFile is a file of Arrow 0.17 with 4 rows in each of two batches: a dictionary of words, numbers, and texts of which the
 // second is null.
-func earlyFile(t *testing.T, stream bool, codec string) []byte {
+func earlyFile(t testing.TB, stream bool, codec string) []byte {
 	mark := [][2]string{{"other", "key"}, {"ARROW:experimental_compression", codec}, {"ARROW:experimental_compression", "snappy"}}
 	p := func(b []byte) []byte { return packed(t, codec, b) }
 	batches := []handBatch{{dict: 7, rows: 2, nodes: []int64{2, 0}, buffers: [][]byte{nil, p(le32s(0, 3, 8)), p([]byte("redgreen"))}, meta: mark}}

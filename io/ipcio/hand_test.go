@@ -74,7 +74,11 @@ func handPair(kv [2]string, b *flatbuffers.Builder) flatbuffers.UOffsetT {
 	return b.EndObject()
 }
 
+// handTables is a vector, or absent if it would be empty.
 func handTables[T any](b *flatbuffers.Builder, of []T, put func(T, *flatbuffers.Builder) flatbuffers.UOffsetT) flatbuffers.UOffsetT {
+	if len(of) == 0 {
+		return 0
+	}
 	at := make([]flatbuffers.UOffsetT, len(of))
 	for i, x := range of {
 		at[i] = put(x, b)
@@ -86,11 +90,10 @@ func handTables[T any](b *flatbuffers.Builder, of []T, put func(T, *flatbuffers.
 	return b.EndVector(len(at))
 }
 
-func handWords(b *flatbuffers.Builder, words ...int64) flatbuffers.UOffsetT {
+func handWords(b *flatbuffers.Builder, words ...int64) {
 	for i := len(words) - 1; i >= 0; i-- {
 		b.PrependInt64(words[i])
 	}
-	return 0
 }
 
 // handBatch is a record batch, or the batch of a dictionary. Its buffers are as they lie in the file.
