@@ -85,6 +85,7 @@ type reader struct {
 	entries map[arrow.ArrayData]int64 // largest value, per dictionary
 
 	pos  int64 // stream: next message
+	seen int   // stream: frames so far
 	done bool  // file: the frame was read
 
 	cols     []arrow.Array // of the frame at hand
@@ -211,6 +212,9 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		}
 	}()
 	for i, c := range r.cols {
+		if row, text := notUTF8(c.Data(), r.at, to); row >= 0 {
+			return nil, badText(text).At(driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
+		}
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
 		s.Release()
@@ -266,6 +270,7 @@ func (r *reader) load(ctx context.Context) error {
 
 func (r *reader) loadStream(ctx context.Context) error {
 	for {
+		r.frameNo = r.seen
 		meta, at, err := r.raw.next(ctx, r.pos)
 		if err != nil {
 			return err
@@ -282,13 +287,12 @@ func (r *reader) loadStream(ctx context.Context) error {
 		case headerDictionary:
 			err = r.loadDict(ctx, &m, at)
 		case headerRecord:
+			r.seen++
 			if r.skip >= m.rows { // not needed
-				r.skip, r.row, r.frameNo = r.skip-m.rows, r.row+m.rows, r.frameNo+1
+				r.skip, r.row = r.skip-m.rows, r.row+m.rows
 				continue
 			}
-			err = r.loadBatch(ctx, &m, at)
-			r.frameNo++
-			return err
+			return r.loadBatch(ctx, &m, at)
 		default:
 			err = driver.Errorf(driver.Corrupt, "a second schema in the stream")
 		}
@@ -419,6 +423,9 @@ func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary
 		return nil, err
 	}
 	defer d.Release()
+	if k, text := notUTF8(d, 0, int64(d.Len())); k >= 0 {
+		return nil, driver.Errorf(driver.Corrupt, "value %d of the dictionary: %w", k, badText(text).Err)
+	}
 	if d, err = flatten(d, r.o.Alloc); err != nil {
 		return nil, err
 	}
