@@ -130,12 +130,12 @@ func fuzz(f *testing.F, layout string) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, err := readBytes(t, b)
-		coded(t, err)
+		isOurs(t, err)
 	})
 }
 
-// coded checks that an error is one of ours, and no panic of a decoder was behind it.
-func coded(t *testing.T, err error) {
+// isOurs checks that an error is one of ours, and no panic of a decoder was behind it.
+func isOurs(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && fault.CodeOf(err) == fault.Unknown {
 		t.Errorf("an error without a code: %v", err)
@@ -171,7 +171,7 @@ func TestEveryByte(t *testing.T) {
 				for _, v := range []byte{b[i] ^ 0x80, 0xff} {
 					b[i] = v
 					_, err := readBytes(t, b)
-					coded(t, err)
+					isOurs(t, err)
 				}
 				b[i] = old
 			}

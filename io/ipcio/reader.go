@@ -212,8 +212,8 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		}
 	}()
 	for i, c := range r.cols {
-		if row, text := notUTF8(c.Data(), r.at, to); row >= 0 {
-			return nil, badText(text).At(driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
+		if row, err := texts.rows(c.Data(), r.at, to); row >= 0 {
+			return nil, driver.Wrap(err, driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
 		}
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
@@ -423,8 +423,8 @@ func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary
 		return nil, err
 	}
 	defer d.Release()
-	if k, text := notUTF8(d, 0, int64(d.Len())); k >= 0 {
-		return nil, driver.Errorf(driver.Corrupt, "value %d of the dictionary: %w", k, badText(text).Err)
+	if k, err := texts.rows(d, 0, int64(d.Len())); k >= 0 {
+		return nil, driver.Errorf(driver.Corrupt, "value %d of the dictionary: %w", k, err)
 	}
 	if d, err = flatten(d, r.o.Alloc); err != nil {
 		return nil, err

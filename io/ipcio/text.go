@@ -2,11 +2,9 @@ package ipcio
 
 import (
 	"encoding/binary"
-	"sort"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/bitutil"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
@@ -22,94 +20,35 @@ func badText(text []byte) *fault.Error {
 	return driver.Errorf(driver.Corrupt, "text that is not UTF-8: %q; write the column as binary if it is no text, or convert it, where the file is made", text[from:to])
 }
 
-// notUTF8 is the first of rows [from, to), none of them hidden by a null, that holds text that is none, and the text; -1 if there
-// is none. d is as a loader gives it.
-func notUTF8(d arrow.ArrayData, from, to int64) (row int64, text []byte) {
-	if from >= to {
+// textIn is a check of text.
+func textIn(d arrow.ArrayData, from, to int64) (int64, error) {
+	row, text := int64(-1), []byte(nil)
+	switch d.DataType().ID() {
+	case arrow.STRING:
+		row, text = notUTF8(d, arrow.GetData[int32](d.Buffers()[1].Bytes())[from:to+1], from)
+	case arrow.LARGE_STRING:
+		row, text = notUTF8(d, arrow.GetData[int64](d.Buffers()[1].Bytes())[from:to+1], from)
+	case arrow.STRING_VIEW:
+		row, text = notUTF8View(d, from, to)
+	}
+	if row < 0 {
 		return -1, nil
 	}
-	switch t := d.DataType().(type) {
-	case *arrow.StringType:
-		return notUTF8In(d, arrow.GetData[int32](d.Buffers()[1].Bytes())[from:to+1], from)
-	case *arrow.LargeStringType:
-		return notUTF8In(d, arrow.GetData[int64](d.Buffers()[1].Bytes())[from:to+1], from)
-	case *arrow.StringViewType:
-		for i, h := range arrow.ViewHeaderTraits.CastFromBytes(d.Buffers()[1].Bytes())[from:to] {
-			if isNull(d, from+int64(i)) {
-				continue
-			}
-			if h.IsInline() {
-				text = h.InlineBytes()
-			} else {
-				text = d.Buffers()[2+h.BufferIndex()].Bytes()[h.BufferOffset():][:h.Len()]
-			}
-			if !utf8.Valid(text) {
-				return from + int64(i), text
-			}
-		}
-		return -1, nil
-	case *arrow.ListType, *arrow.MapType:
-		return notUTF8Under(d, from, to, ends(arrow.GetData[int32](d.Buffers()[1].Bytes())))
-	case *arrow.LargeListType:
-		return notUTF8Under(d, from, to, ends(arrow.GetData[int64](d.Buffers()[1].Bytes())))
-	case *arrow.FixedSizeListType:
-		return notUTF8Under(d, from, to, func(i int64) int64 { return i * int64(t.Len()) })
-	case *arrow.StructType:
-		return notUTF8Under(d, from, to, func(i int64) int64 { return i })
-	}
-	return -1, nil
+	return row, badText(text)
 }
 
-func ends[T int32 | int64](offsets []T) func(int64) int64 {
-	return func(i int64) int64 { return int64(offsets[i]) }
+func isText(t arrow.DataType) bool {
+	return t.ID() == arrow.STRING || t.ID() == arrow.LARGE_STRING || t.ID() == arrow.STRING_VIEW
 }
 
-// notUTF8Under is notUTF8 of a nested column, the children of row i of which are [at(i), at(i+1)).
-func notUTF8Under(d arrow.ArrayData, from, to int64, at func(int64) int64) (row int64, text []byte) {
-	row = -1
-	for _, c := range d.Children() {
-		if !holdsText(c.DataType()) {
-			continue
-		}
-		for first := at(from); ; {
-			k, s := notUTF8(c, first, at(to))
-			if k < 0 {
-				break
-			}
-			i := from + int64(sort.Search(int(to-from), func(i int) bool { return at(from+int64(i)+1) > k }))
-			if isNull(d, i) {
-				first = at(i + 1)
-				continue
-			}
-			if row < 0 || i < row {
-				row, text = i, s
-			}
-			break
-		}
-	}
-	return row, text
-}
-
-func holdsText(t arrow.DataType) bool {
-	switch t.ID() {
-	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW:
-		return true
-	case arrow.DICTIONARY:
-		return false
-	}
-	for _, f := range children(t) {
-		if holdsText(f.Type) {
-			return true
-		}
-	}
-	return false
-}
-
-// notUTF8In is notUTF8 of text that lies in one piece: where all of it is ASCII, or UTF-8 of which no value begins within a
-// character, so is each value.
-func notUTF8In[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row int64, text []byte) {
-	b := d.Buffers()[2].Bytes()
+// notUTF8 is the first value of text that lies in one piece which is none, and that value; -1 if there is none. Where all
+// of it is ASCII, or UTF-8 of which no value begins within a character, so is each value.
+func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row int64, text []byte) {
 	last := len(offsets) - 1
+	if offsets[0] == offsets[last] {
+		return -1, nil
+	}
+	b := d.Buffers()[2].Bytes()
 	all := b[offsets[0]:offsets[last]]
 	rest := all[ascii(all):]
 	if len(rest) == 0 {
@@ -131,6 +70,23 @@ func notUTF8In[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row
 	return -1, nil
 }
 
+func notUTF8View(d arrow.ArrayData, from, to int64) (row int64, text []byte) {
+	for i, h := range arrow.ViewHeaderTraits.CastFromBytes(d.Buffers()[1].Bytes())[from:to] {
+		if isNull(d, from+int64(i)) {
+			continue
+		}
+		if h.IsInline() {
+			text = h.InlineBytes()
+		} else {
+			text = d.Buffers()[2+h.BufferIndex()].Bytes()[h.BufferOffset():][:h.Len()]
+		}
+		if !utf8.Valid(text) {
+			return from + int64(i), text
+		}
+	}
+	return -1, nil
+}
+
 // ascii is a length of b up to which all of it is ASCII: len(b), if all of it is.
 func ascii(b []byte) (n int) {
 	const high = 0x8080808080808080
@@ -147,9 +103,4 @@ func ascii(b []byte) (n int) {
 		n++
 	}
 	return n
-}
-
-func isNull(d arrow.ArrayData, i int64) bool {
-	b := d.Buffers()[0]
-	return b != nil && b.Len() > 0 && !bitutil.BitIsSet(b.Bytes(), int(i))
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -131,7 +130,7 @@ func BenchmarkText(b *testing.B) {
 		b.Run(fmt.Sprint(len(word)), func(b *testing.B) {
 			b.SetBytes(int64(len(word)) * 100_000)
 			for b.Loop() {
-				if row, _ := notUTF8(a.Data().(arrow.ArrayData), 0, 100_000); row >= 0 {
+				if row, _ := texts.rows(a.Data(), 0, 100_000); row >= 0 {
 					b.Fatal(row)
 				}
 			}
