@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // Schema is what Unify gives, with the columns that the options choose.
@@ -37,7 +38,8 @@ func (s *Set) Project(all *arrow.Schema) (*arrow.Schema, error) {
 // no value is lost (int to wider int, float32 to float64, int32 to float64), 32-bit strings and
 // binaries to 64-bit ones, null to anything; everything else that differs (date32 and timestamp, too) is an
 // Invalid error naming file, column and both types. A column with the name of a partition is left out.
-// Metadata of the schemas is dropped, that of fields is the first file's.
+// Metadata of the schemas is dropped, that of fields is the first file's, but for an extension type
+// (driver.ExtensionName) that is not that of all files.
 func (s *Set) Unify(files []*arrow.Schema) (*arrow.Schema, error) {
 	if len(files) != len(s.Files) {
 		return nil, fault.New(fault.Internal, "%d schemas for %d files", len(files), len(s.Files))
@@ -100,6 +102,9 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 		if !ok {
 			return fault.New(fault.Invalid, "type is %s, but %s in files before it; cast one of them, or read the files apart",
 				typename.Name(f.Type), typename.Name(g.Type)).At(fault.Place{Column: f.Name})
+		}
+		if !driver.SameExtension(*g, f) || !arrow.TypeEqual(g.Type, t) {
+			g.Metadata = driver.Extension(g.Metadata, false)
 		}
 		g.Type = t
 		g.Nullable = g.Nullable || f.Nullable

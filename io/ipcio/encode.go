@@ -76,21 +76,20 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 	if err := e.Check(schema); err != nil {
 		return nil, err
 	}
-	opts := []ipc.Option{ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
+	enc := &encoder{w: counter{w: w}, schema: driver.WithExtensions(schema), alloc: alloc, plain: e.o.Layout != "stream"}
+	if enc.plain {
+		enc.schema = valuesSchema(enc.schema)
+	}
+	opts := []ipc.Option{ipc.WithSchema(enc.schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
 	switch e.o.Compression {
 	case "lz4":
 		opts = append(opts, ipc.WithLZ4())
 	case "zstd":
 		opts = append(opts, ipc.WithZstd())
 	}
-	enc := &encoder{w: counter{w: w}, alloc: alloc}
-	if e.o.Layout == "stream" {
+	if !enc.plain {
 		enc.ipc = ipc.NewWriter(&enc.w, opts...)
 		return enc, nil
-	}
-	if s := valuesSchema(schema); s != schema {
-		enc.schema = s
-		opts[0] = ipc.WithSchema(s)
 	}
 	f, err := ipc.NewFileWriter(&enc.w, opts...)
 	if err != nil {
@@ -106,7 +105,8 @@ type encoder struct {
 		Close() error
 	}
 	w      counter
-	schema *arrow.Schema // without dictionaries; nil: there are none, or they stay
+	schema *arrow.Schema // as written
+	plain  bool          // without dictionaries
 	alloc  memory.Allocator
 	frames int64
 	rows   int64
@@ -119,14 +119,11 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 			return driver.Wrap(err, driver.Place{Row: fault.N(e.rows + row), Column: rec.ColumnName(i)})
 		}
 	}
-	if e.schema != nil {
-		plain, err := e.values(rec)
-		if err != nil {
-			return err
-		}
-		defer plain.Release()
-		rec = plain
+	rec, err := e.written(rec)
+	if err != nil {
+		return err
 	}
+	defer rec.Release()
 	if err := e.ipc.Write(rec); err != nil {
 		return e.fail(fmt.Sprintf("record batch %d, of %d rows from row %d on, is not written", e.frames, rec.NumRows(), e.rows), err)
 	}
@@ -134,11 +131,11 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 	return nil
 }
 
-// values returns a reference to rec without dictionaries.
-func (e *encoder) values(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+// written returns a reference to rec as it is written.
+func (e *encoder) written(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 	cols := slices.Clone(rec.Columns())
 	for i, c := range cols {
-		if !coded(c.DataType()) {
+		if !e.plain || !coded(c.DataType()) {
 			continue
 		}
 		d, err := flatten(c.Data(), e.alloc)

@@ -235,9 +235,12 @@ func TestExtensionTypes(t *testing.T) {
 	kept := ""
 	fields := table.Schema().Fields()
 	for _, f := range append(fields, fields[8].Type.(*arrow.StructType).Fields()...) {
-		name, _ := f.Metadata.GetValue("ARROW:extension:name")
-		meta, _ := f.Metadata.GetValue("ARROW:extension:metadata")
+		name, _ := f.Metadata.GetValue(driver.ExtensionName)
+		meta, _ := f.Metadata.GetValue(driver.ExtensionMetadata)
 		mine, _ := f.Metadata.GetValue("mine")
+		if f.Metadata.FindKey("ARROW:extension:name") >= 0 || f.Metadata.FindKey("ARROW:extension:metadata") >= 0 {
+			t.Errorf("%s has Arrow's keys", f.Name)
+		}
 		kept += fmt.Sprintf("%s: %v %s%s %s\n", f.Name, f.Type, name, meta, mine)
 	}
 	if want := `json: utf8 arrow.json{} too
@@ -253,6 +256,48 @@ bool8: bool  too
 json: utf8 arrow.json{} too
 `; kept != want {
 		t.Errorf("%s\nwant\n%s", kept, want)
+	}
+}
+
+// What says of which extension type a column is, is in files under Arrow's keys, and in memory under ours.
+func TestExtensionsAreWritten(t *testing.T) {
+	md := arrow.NewMetadata([]string{driver.ExtensionName, driver.ExtensionMetadata, "mine"}, []string{"arrow.opaque", `{"type_name": "t", "vendor_name": "v"}`, "too"})
+	field := arrow.Field{Name: "o", Type: arrow.PrimitiveTypes.Int32, Nullable: true, Metadata: md}
+	s := arrow.NewSchema([]arrow.Field{field, {Name: "s", Type: arrow.StructOf(field), Nullable: true}, {Name: "l", Type: arrow.ListOfField(field), Nullable: true}}, nil)
+	for _, layout := range []string{"file", "stream"} {
+		b, err := written(t, layout, s, `[{"o": 1, "s": {"o": 2}, "l": [3]}]`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Count(b, []byte("ARROW:extension:name")); got < 3 || bytes.Contains(b, []byte("penstock.extension")) {
+			t.Errorf("%s: %d of Arrow's keys", layout, got)
+		}
+		table, err := resolve(t, handWrite(t, "extensions-"+layout+".arrow", b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !table.Schema().Equal(s) {
+			t.Errorf("%s: %v, want %v", layout, table.Schema(), s)
+		}
+	}
+	// A file whose values are plain: those of both are no more than that.
+	plain := arrow.NewSchema([]arrow.Field{{Name: "o", Type: arrow.PrimitiveTypes.Int32, Nullable: true}}, nil)
+	one, err := written(t, "file", arrow.NewSchema([]arrow.Field{field}, nil), `[{"o": 1}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := written(t, "file", plain, `[{"o": 1}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, second := range [][]byte{one, other} {
+		table, err := resolve(t, handWrite(t, "one.arrow", one), handWrite(t, "two.arrow", second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := table.Schema().Field(0).Metadata.FindKey(driver.ExtensionName) >= 0; kept != bytes.Equal(one, second) {
+			t.Error(table.Schema())
+		}
 	}
 }
 

@@ -185,13 +185,7 @@ func (f *field) extension(t arrow.DataType, keys, values []string) (arrow.DataTy
 			t, f.bool8 = &arrow.DictionaryType{IndexType: d.IndexType, ValueType: arrow.FixedWidthTypes.Boolean, Ordered: d.Ordered}, true
 		}
 	}
-	if keep {
-		return t, md
-	}
-	m := md.ToMap()
-	delete(m, ipc.ExtensionTypeKeyName)
-	delete(m, ipc.ExtensionMetadataKeyName)
-	return t, arrow.MetadataFrom(m)
+	return t, driver.Extension(md, keep)
 }
 
 // typeOf reads a type, with its children.
