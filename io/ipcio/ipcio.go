@@ -100,6 +100,7 @@ type file struct {
 	dicts  []block       // of dictionaries
 	start  int64         // stream: first message after the schema
 	all    fileset.Extent
+	text   known // to be UTF-8
 	sum    [sha256.Size]byte
 }
 

@@ -90,6 +90,7 @@ type reader struct {
 
 	cols     []arrow.Array // of the frame at hand
 	at, rows int64         // of the frame: next row, how many
+	whole    bool          // its rows are read from the first on
 	maxRows  int           // per batch, for what dictionaries expand to
 	row      int64         // in the split, of at
 	skip     int64         // rows still to skip
@@ -179,6 +180,7 @@ func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
 			return nil, 0, err
 		}
 		n := min(r.skip, r.rows)
+		r.whole = n == 0
 		r.at, r.skip, r.row = n, r.skip-n, r.row+n
 	}
 	if r.left == 0 {
@@ -212,8 +214,10 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		}
 	}()
 	for i, c := range r.cols {
-		if row, err := texts.rows(c.Data(), r.at, to); row >= 0 {
-			return nil, driver.Wrap(err, driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
+		if !r.f.text.has(r.frameNo, r.idx[i]) {
+			if row, err := texts.rows(c.Data(), r.at, to); row >= 0 {
+				return nil, driver.Wrap(err, driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
+			}
 		}
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
@@ -230,6 +234,9 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		if err != nil {
 			return nil, driver.Wrap(err, driver.Place{Column: r.schema.Field(i).Name})
 		}
+	}
+	if to == r.rows && r.whole {
+		r.f.text.add(r.frameNo, r.idx)
 	}
 	return array.NewRecordBatch(r.schema, cols, to-r.at), nil
 }

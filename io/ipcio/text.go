@@ -54,7 +54,7 @@ func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row i
 	if len(rest) == 0 {
 		return -1, nil
 	}
-	ok := utf8.Valid(rest)
+	ok := validUTF8(rest)
 	for i := 0; ok && i < last; i++ {
 		o := int(offsets[i])
 		ok = o >= len(b) || utf8.RuneStart(b[o])
@@ -87,14 +87,38 @@ func notUTF8View(d arrow.ArrayData, from, to int64) (row int64, text []byte) {
 	return -1, nil
 }
 
+// validUTF8 is utf8.Valid for text that is ASCII but for a character here and there.
+func validUTF8(b []byte) bool {
+	for {
+		for len(b) >= 8 && binary.LittleEndian.Uint64(b)&highBits == 0 {
+			b = b[8:]
+		}
+		switch {
+		case len(b) == 0:
+			return true
+		case b[0] < utf8.RuneSelf:
+			b = b[1:]
+		case b[0] >= 0xc2 && b[0] < 0xe0 && len(b) > 1 && b[1]&0xc0 == 0x80:
+			b = b[2:]
+		default:
+			r, n := utf8.DecodeRune(b)
+			if r == utf8.RuneError && n == 1 {
+				return false
+			}
+			b = b[n:]
+		}
+	}
+}
+
+const highBits = 0x8080808080808080 // of eight bytes
+
 // ascii is a length of b up to which all of it is ASCII: len(b), if all of it is.
 func ascii(b []byte) (n int) {
-	const high = 0x8080808080808080
 	for len(b)-n >= 64 {
 		p := b[n : n+64 : n+64]
 		x := binary.LittleEndian.Uint64(p) | binary.LittleEndian.Uint64(p[8:]) | binary.LittleEndian.Uint64(p[16:]) | binary.LittleEndian.Uint64(p[24:])
 		y := binary.LittleEndian.Uint64(p[32:]) | binary.LittleEndian.Uint64(p[40:]) | binary.LittleEndian.Uint64(p[48:]) | binary.LittleEndian.Uint64(p[56:])
-		if (x|y)&high != 0 {
+		if (x|y)&highBits != 0 {
 			return n
 		}
 		n += 64

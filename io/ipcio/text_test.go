@@ -3,13 +3,16 @@ package ipcio
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // views are the headers of texts of at most 12 bytes.
@@ -98,6 +101,51 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 		_, err := resolve(t, handWrite(t, "names.arrow", handFile(true, []handField{handInt32.called("a"), f})))
 		if fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), `pr\xe9nom"`) || !strings.Contains(err.Error(), "is not UTF-8; rename it") || !strings.Contains(err.Error(), "names.arrow") {
 			t.Error(err)
+		}
+	}
+}
+
+// What was found to be text is not looked at again, what was not read to its end is.
+func TestTextIsCheckedOnce(t *testing.T) {
+	file := handFile(false, []handField{handUTF8.called("t"), handUTF8.called("u")}, handBatch{rows: 5, nodes: []int64{5, 0, 5, 0},
+		buffers: [][]byte{nil, le32s(0, 1, 2, 3, 4, 5), []byte("abcde"), nil, le32s(0, 1, 2, 3, 4, 5), []byte("abcd\xff")}})
+	table, err := resolve(t, handWrite(t, "once.arrow", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := table.(*data).files[0]
+	for range 2 {
+		if _, err := rowsOfTable(t, table, nil); fault.CodeOf(err) != fault.Corrupt || f.text.has(0, 0) || f.text.has(0, 1) {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if got, err := rowsOfTable(t, table, []string{"t"}); got != "a\nb\nc\nd\ne\n" || err != nil || !f.text.has(0, 0) || f.text.has(0, 1) {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if _, err := rowsOfTable(t, table, []string{"u", "t"}); fault.CodeOf(err) != fault.Corrupt {
+		t.Error(err)
+	}
+	r, err := table.Open(t.Context(), 0, &driver.ScanOptions{Columns: []string{"u"}, FromRow: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Next(t.Context()); err != io.EOF || f.text.has(0, 1) {
+		t.Error(err)
+	}
+}
+
+func TestValidUTF8(t *testing.T) {
+	parts := []string{"a", "ascii of more than eight", "\u00e9", "\u20ac", "\U0001f600", "\ufffd", "\xe9", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\x80", "\xf4\x90\x80\x80"}
+	for _, x := range parts {
+		for _, y := range parts {
+			for _, z := range parts {
+				if s := x + y + z; validUTF8([]byte(s)) != utf8.ValidString(s) {
+					t.Errorf("%q", s)
+				}
+			}
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	known "github.com/apache/arrow-go/v18/arrow/extensions"
+	canonical "github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -101,8 +101,8 @@ func TestEveryType(t *testing.T) {
 		{coded, [3]string{`"x"`, `"y"`, `null`}, "x y"},
 		{arrow.ListOf(coded), [3]string{`["x", null]`, `["y"]`, `null`}, `["x",null] ["y"]`},
 		{arrow.StructOf(arrow.Field{Name: "c", Type: coded, Nullable: true}), [3]string{`{"c": "x"}`, `{"c": "y"}`, `null`}, `{"c":"x"} {"c":"y"}`},
-		{known.NewUUIDType(), [3]string{`"00000000-0000-0000-0000-000000000001"`, `"00000000-0000-0000-0000-000000000000"`, `null`}, "AAAAAAAAAAAAAAAAAAAAAQ== AAAAAAAAAAAAAAAAAAAAAA=="},
-		{known.NewBool8Type(), [3]string{`true`, `false`, `null`}, "true false"},
+		{canonical.NewUUIDType(), [3]string{`"00000000-0000-0000-0000-000000000001"`, `"00000000-0000-0000-0000-000000000000"`, `null`}, "AAAAAAAAAAAAAAAAAAAAAQ== AAAAAAAAAAAAAAAAAAAAAA=="},
+		{canonical.NewBool8Type(), [3]string{`true`, `false`, `null`}, "true false"},
 		{arrow.ListViewOf(arrow.PrimitiveTypes.Int32), [3]string{}, ""},
 		{arrow.LargeListViewOf(arrow.PrimitiveTypes.Int32), [3]string{}, ""},
 		{arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String), [3]string{}, ""},
