@@ -5,9 +5,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 )
 
-// A column of an extension type is of the type of its storage wherever it goes, and the metadata of its field says what it is, under
-// keys of our own: libraries on the way look for Arrow's, and make another type of the column. Encoders of formats with
-// metadata write Arrow's: see [WithExtensions].
+// A column of an extension type is of the type of its storage wherever it goes, and the metadata of
+// its field says what it is, under keys of our own: libraries on the way look for Arrow's, and make
+// another type of the column. Encoders of formats with metadata write Arrow's: see
+// [WithExtensions].
 const (
 	ExtensionName     = "penstock.extension.name"
 	ExtensionMetadata = "penstock.extension.metadata"
@@ -18,8 +19,8 @@ var extensionKeys = map[string]string{
 	ipc.ExtensionTypeKeyName: ExtensionName, ipc.ExtensionMetadataKeyName: ExtensionMetadata,
 }
 
-// Extension says in the metadata of a field of which extension type it is: Arrow's keys become ours, or the other way round. Unless
-// keep, they are left out.
+// Extension says in the metadata of a field of which extension type it is: Arrow's keys become
+// ours, or the other way round. Unless keep, they are left out.
 func Extension(m arrow.Metadata, keep bool) arrow.Metadata {
 	var keys, values []string
 	for i, k := range m.Keys() {
@@ -34,7 +35,8 @@ func Extension(m arrow.Metadata, keep bool) arrow.Metadata {
 	return arrow.NewMetadata(keys, values)
 }
 
-// WithExtensions is the schema as a file has it, whose fields, nested ones too, say under Arrow's keys of which extension types they are.
+// WithExtensions is the schema as a file has it, whose fields, nested ones too, say under Arrow's
+// keys of which extension types they are.
 func WithExtensions(s *arrow.Schema) *arrow.Schema {
 	md := s.Metadata()
 	return arrow.NewSchema(withExtensions(s.Fields()), &md)

@@ -12,7 +12,8 @@ import (
 type check struct {
 	// of reports whether a type, not nested, is looked at.
 	of func(arrow.DataType) bool
-	// in is the first such value of slots [from, to), not empty, of memory of such a type, which is not null, and what is wrong with it; -1 if there is none.
+	// in is the first such value of slots [from, to), not empty, of memory of such a type, which is
+	// not null, and what is wrong with it; -1 if there is none.
 	in func(d arrow.ArrayData, from, to int64) (int64, error)
 	// dicts has dictionaries looked into: all slots have a bad value, if one is in the dictionary.
 	dicts bool
@@ -21,7 +22,8 @@ type check struct {
 // texts is a check of strings: they are UTF-8.
 var texts = check{of: isText, in: textIn}
 
-// rows is the first of rows [from, to) of d with such a value, not hidden by a null, and what is wrong; -1 if there is none.
+// rows is the first of rows [from, to) of d with such a value, not hidden by a null, and what is
+// wrong; -1 if there is none.
 func (c *check) rows(d arrow.ArrayData, from, to int64) (int64, error) {
 	off := int64(d.Offset())
 	at, err := c.slots(d, off+from, off+to)

@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/strict"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -134,17 +135,24 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 // written returns a reference to rec as it is written.
 func (e *encoder) written(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 	cols := slices.Clone(rec.Columns())
+	if len(cols) != e.schema.NumFields() {
+		return nil, driver.Errorf(driver.Invalid, "a batch has %d columns, the file %d", len(cols), e.schema.NumFields())
+	}
 	for i, c := range cols {
-		if !e.plain || !coded(c.DataType()) {
-			continue
+		f := e.schema.Field(i)
+		at := driver.Place{Column: f.Name}
+		if e.plain && coded(c.DataType()) {
+			d, err := flatten(c.Data(), e.alloc)
+			if err != nil {
+				return nil, driver.Wrap(err, at)
+			}
+			cols[i] = array.MakeFromData(d)
+			d.Release()
+			defer cols[i].Release()
 		}
-		d, err := flatten(c.Data(), e.alloc)
-		if err != nil {
-			return nil, driver.Wrap(err, driver.Place{Column: e.schema.Field(i).Name})
+		if have := cols[i].DataType(); !arrow.TypeEqual(have, f.Type) {
+			return nil, driver.Errorf(driver.Invalid, "type is %s, the file has %s", typename.Name(have), typename.Name(f.Type)).At(at)
 		}
-		cols[i] = array.MakeFromData(d)
-		d.Release()
-		defer cols[i].Release()
 	}
 	return array.NewRecordBatch(e.schema, cols, rec.NumRows()), nil
 }

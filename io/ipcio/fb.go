@@ -31,7 +31,8 @@ func guard(what string, f func() error) (err error) {
 				err = driver.Errorf(driver.Corrupt, "%s: the metadata is damaged: it points outside of itself; write the file again", what)
 				return
 			}
-			err = driver.Errorf(driver.Corrupt, "%s: the data is damaged in a way that is not foreseen here; write the file again, and report this: %w", what, unforeseen{p})
+			err = driver.Errorf(driver.Corrupt, "%s: the data is damaged in a way that is not foreseen here; "+
+				"write the file again, and report this: %w", what, unforeseen{p})
 		}
 	}()
 	return f()

@@ -2,8 +2,9 @@ package ipcio
 
 import "sync"
 
-// known says of which columns of which frames all rows were checked, so that another pass need not look at them: a file
-// that is another than the one that was listed is an error of whoever reads it. Safe for concurrent use.
+// known says of which columns of which frames all rows were checked, so that another pass need not
+// look at them: a file that is another than the one that was listed is an error of whoever reads
+// it. Safe for concurrent use.
 type known struct {
 	mu     sync.Mutex
 	frames map[int][]uint64 // a bit per column

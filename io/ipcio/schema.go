@@ -50,8 +50,8 @@ type field struct {
 	children []field
 }
 
-// schemaOf reads a Schema table. A column that cannot be read, or has something in it that cannot, is of a
-// type driver.Unreadable. Columns of one name are told apart as fileset.Distinct does it.
+// schemaOf reads a Schema table. A column that cannot be read, or has something in it that cannot,
+// is of a type driver.Unreadable. Columns of one name are told apart as fileset.Distinct does it.
 func schemaOf(t table) (*arrow.Schema, []field, error) {
 	if t.int16(0, 0) != 0 {
 		return nil, nil, driver.Errorf(driver.Unsupported, "the numbers of the file are big-endian, which is not read here; "+
@@ -65,7 +65,8 @@ func schemaOf(t table) (*arrow.Schema, []field, error) {
 	return arrow.NewSchema(fs, nil), fields, nil
 }
 
-// schemaReader bounds what a schema claims: tables may be shared, and so claim more than there are bytes.
+// schemaReader bounds what a schema claims: tables may be shared, and so claim more than there are
+// bytes.
 type schemaReader struct {
 	fields int // that there may be
 	text   int // bytes of names and metadata that there may be
@@ -88,7 +89,8 @@ func (r *schemaReader) all(ts []table, path string, depth int) ([]arrow.Field, [
 	for i, t := range ts {
 		name, err := r.str(t.text(0))
 		if err == nil && !utf8.ValidString(name) {
-			err = driver.Errorf(driver.Corrupt, "the name of column %d, %q, is not UTF-8; rename it where the file is made", i+1, path+name)
+			err = driver.Errorf(driver.Corrupt, "the name of column %d, %q, is not UTF-8; rename it where the file is made",
+				i+1, path+name)
 		}
 		if err == nil {
 			as[i], fs[i], err = r.field(t, path+name, depth)
@@ -161,9 +163,9 @@ func (r *schemaReader) metadata(t table) (keys, values []string, err error) {
 	return keys, values, nil
 }
 
-// extension gives a column of an extension type the type of its storage, t, and its metadata, by which whoever
-// knows the extension finds it: where they say what the values are not any more, they are left out. Booleans
-// of a byte each become booleans.
+// extension gives a column of an extension type the type of its storage, t, and its metadata, by
+// which whoever knows the extension finds it: where they say what the values are not any more, they
+// are left out. Booleans of a byte each become booleans.
 func (f *field) extension(t arrow.DataType, keys, values []string) (arrow.DataType, arrow.Metadata) {
 	md := arrow.NewMetadata(keys, values)
 	name, ok := md.GetValue(ipc.ExtensionTypeKeyName)
@@ -246,7 +248,8 @@ func (f *field) typeOf(t table, path string, children []arrow.Field) (arrow.Data
 			return odd("double or string", "a decimal of %d bits", bits)
 		}
 		if p < 1 || p > most || s < 0 || s > p {
-			return odd("another decimal, double or string", "decimal%d(%d, %d), with a precision beyond 1 to %d or a scale beyond 0 to the precision", bits, p, s, most)
+			return odd("another decimal, double or string",
+				"decimal%d(%d, %d), with a precision beyond 1 to %d or a scale beyond 0 to the precision", bits, p, s, most)
 		}
 		return d, nil
 	case kindDate:
@@ -334,8 +337,8 @@ func (f *field) typeOf(t table, path string, children []arrow.Field) (arrow.Data
 	case kindListView, kindLargeListView:
 		return odd("a list", "a list view")
 	}
-	return nil, driver.Errorf(driver.Unsupported, "the type has number %d in the format, which is not known here: where the columns behind it are is not known "+
-		"either; leave the column out, or cast it to one of the older types, where the file is made", f.kind)
+	return nil, driver.Errorf(driver.Unsupported, "the type has number %d in the format, which is not known here, so that "+
+		"the columns behind it are not found; leave the column out, or cast it to one of the older types, where the file is made", f.kind)
 }
 
 // intOf is the type of an Int table; nil if there is none.

@@ -10,14 +10,16 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// badText is the error of a value in place of text that is not UTF-8. It shows what is around the first byte that is wrong.
+// badText is the error of a value in place of text that is not UTF-8. It shows what is around the
+// first byte that is wrong.
 func badText(text []byte) *fault.Error {
 	at := 0
 	for r, n := utf8.DecodeRune(text); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(text[at:]) {
 		at += n
 	}
 	from, to := max(0, at-20), min(len(text), at+20)
-	return driver.Errorf(driver.Corrupt, "text that is not UTF-8: %q; write the column as binary if it is no text, or convert it, where the file is made", text[from:to])
+	return driver.Errorf(driver.Corrupt, "text that is not UTF-8: %q; write the column as binary if it is no text, "+
+		"or convert it, where the file is made", text[from:to])
 }
 
 // textIn is a check of text.
@@ -41,8 +43,9 @@ func isText(t arrow.DataType) bool {
 	return t.ID() == arrow.STRING || t.ID() == arrow.LARGE_STRING || t.ID() == arrow.STRING_VIEW
 }
 
-// notUTF8 is the first value of text that lies in one piece which is none, and that value; -1 if there is none. Where all
-// of it is ASCII, or UTF-8 of which no value begins within a character, so is each value.
+// notUTF8 is the first value of text that lies in one piece which is none, and that value; -1 if
+// there is none. Where all of it is ASCII, or UTF-8 of which no value begins within a character, so
+// is each value.
 func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row int64, text []byte) {
 	last := len(offsets) - 1
 	if offsets[0] == offsets[last] {
@@ -116,8 +119,8 @@ const highBits = 0x8080808080808080 // of eight bytes
 func ascii(b []byte) (n int) {
 	for len(b)-n >= 64 {
 		p := b[n : n+64 : n+64]
-		x := binary.LittleEndian.Uint64(p) | binary.LittleEndian.Uint64(p[8:]) | binary.LittleEndian.Uint64(p[16:]) | binary.LittleEndian.Uint64(p[24:])
-		y := binary.LittleEndian.Uint64(p[32:]) | binary.LittleEndian.Uint64(p[40:]) | binary.LittleEndian.Uint64(p[48:]) | binary.LittleEndian.Uint64(p[56:])
+		w := binary.LittleEndian.Uint64
+		x, y := w(p)|w(p[8:])|w(p[16:])|w(p[24:]), w(p[32:])|w(p[40:])|w(p[48:])|w(p[56:])
 		if (x|y)&highBits != 0 {
 			return n
 		}

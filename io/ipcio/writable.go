@@ -42,8 +42,9 @@ func writable(f arrow.Field) error {
 	case *arrow.DictionaryType:
 		return writable(arrow.Field{Type: t.ValueType})
 	case arrow.DecimalType:
-		if _, most := decimalOf(0, 0, int32(t.BitWidth())); t.GetPrecision() < 1 || t.GetPrecision() > most || t.GetScale() < 0 || t.GetScale() > t.GetPrecision() {
-			return bad(": a decimal has 1 to 76 digits, and a scale of 0 to as many; cast it first")
+		_, most := decimalOf(0, 0, int32(t.BitWidth()))
+		if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > most || s < 0 || s > p {
+			return bad(fmt.Sprintf(": a decimal of %d bits has 1 to %d digits, and a scale of 0 to as many; cast it first", t.BitWidth(), most))
 		}
 	case *arrow.FixedSizeBinaryType:
 		if t.ByteWidth < 0 || t.ByteWidth > math.MaxInt32 {
@@ -81,7 +82,8 @@ func allowedIn(d arrow.ArrayData, from, to int64) (int64, error) {
 	b := d.Buffers()[1].Bytes()
 	switch t := d.DataType().(type) {
 	case *arrow.Date64Type:
-		return first(d, arrow.GetData[arrow.Date64](b), from, to, func(v arrow.Date64) bool { return v%arrow.Date64(day/time.Millisecond) == 0 },
+		const ms = arrow.Date64(day / time.Millisecond)
+		return first(d, arrow.GetData[arrow.Date64](b), from, to, func(v arrow.Date64) bool { return v%ms == 0 },
 			"a date64 that is not midnight, which Arrow does not allow; cast the column to timestamp[ms], or to date")
 	case *arrow.Time32Type:
 		most := arrow.Time32(day / t.Unit.Multiplier())

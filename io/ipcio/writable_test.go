@@ -141,6 +141,36 @@ func TestEveryType(t *testing.T) {
 	}
 }
 
+// A batch of other columns than the file's is an error with a sentence of ours.
+func TestBatchOfOtherColumns(t *testing.T) {
+	field := func(t arrow.DataType) arrow.Field { return arrow.Field{Name: "c", Type: t, Nullable: true} }
+	s := arrow.NewSchema([]arrow.Field{field(arrow.PrimitiveTypes.Int8)}, nil)
+	for want, other := range map[string]*arrow.Schema{
+		"2 columns, the file 1":            arrow.NewSchema([]arrow.Field{field(arrow.PrimitiveTypes.Int8), {Name: "d", Type: arrow.Null, Nullable: true}}, nil),
+		"type is int16, the file has int8": arrow.NewSchema([]arrow.Field{field(arrow.PrimitiveTypes.Int16)}, nil),
+	} {
+		rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, other, strings.NewReader(`[{"c": 1}]`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rec.Release()
+		for _, layout := range []string{"file", "stream"} {
+			e, err := NewEncoding(&EncodingOptions{Layout: layout})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := e.NewEncoder(new(bytes.Buffer), s, memtest.New(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Write(rec); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
+				t.Error(err)
+			}
+			w.Abort()
+		}
+	}
+}
+
 // Values that their types do not allow are not written; nor is text that is none.
 func TestValuesThatAreNotAllowed(t *testing.T) {
 	day := int64(86_400_000)
