@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // Schema is what Unify gives, with the columns that the options choose.
@@ -39,7 +40,8 @@ func (s *Set) Project(all *arrow.Schema) (*arrow.Schema, error) {
 // of first appearance, of the type that Options.Types says, else the one that those of the files have in common (see widen); a
 // column that a file lacks is filled with null; what has no type in common is an
 // Invalid error naming file, column and both types. A column with the name of a partition is left out.
-// Metadata of the schemas is dropped, that of fields is the first file's.
+// Metadata of the schemas is dropped, that of fields is the first file's, but for an extension type
+// (driver.ExtensionName) that is not that of all files.
 func (s *Set) Unify(files []*arrow.Schema, stored []string) (*arrow.Schema, error) {
 	if len(files) != len(s.Files) || stored != nil && len(stored) != len(files) {
 		return nil, fault.New(fault.Internal, "%d schemas for %d files", len(files), len(s.Files))
@@ -121,6 +123,9 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 		if !ok {
 			return fault.New(fault.Invalid, "type is %s, but %s in files before it, and no type holds both; %s",
 				typename.Name(f.Type), typename.Name(g.Type), advice(f.Name, g.Type, f.Type)).At(fault.Place{Column: f.Name})
+		}
+		if !driver.SameExtension(*g, f) || !arrow.TypeEqual(g.Type, t) {
+			g.Metadata = driver.Extension(g.Metadata, false)
 		}
 		g.Type = t
 		g.Nullable = g.Nullable || f.Nullable

@@ -2,15 +2,18 @@ package ipcio
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/strict"
+	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -66,30 +69,32 @@ func (e *encoding) Config() json.RawMessage {
 	return b
 }
 
-// Check lets every type pass: this is Arrow's own format. In files, which have one dictionary per column
-// where batches may have different ones, columns of dictionaries are written as their values.
-func (*encoding) Check(*arrow.Schema) error { return nil }
+// Check refuses types that others could not read. In files, which have one dictionary per column
+// where batches may have different ones, dictionaries are written as their values.
+func (*encoding) Check(s *arrow.Schema) error { return checkSchema(s) }
 
 func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
-	opts := []ipc.Option{ipc.WithSchema(schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
+	if err := e.Check(schema); err != nil {
+		return nil, err
+	}
+	enc := &encoder{w: counter{w: w}, schema: driver.WithExtensions(schema), alloc: alloc, plain: e.o.Layout != "stream"}
+	if enc.plain {
+		enc.schema = valuesSchema(enc.schema)
+	}
+	opts := []ipc.Option{ipc.WithSchema(enc.schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
 	switch e.o.Compression {
 	case "lz4":
 		opts = append(opts, ipc.WithLZ4())
 	case "zstd":
 		opts = append(opts, ipc.WithZstd())
 	}
-	enc := &encoder{w: counter{w: w}}
-	if e.o.Layout == "stream" {
+	if !enc.plain {
 		enc.ipc = ipc.NewWriter(&enc.w, opts...)
 		return enc, nil
 	}
-	if s := valuesSchema(schema); s != schema {
-		enc.schema, enc.alloc = s, alloc
-		opts[0] = ipc.WithSchema(s)
-	}
 	f, err := ipc.NewFileWriter(&enc.w, opts...)
 	if err != nil {
-		return nil, driver.Errorf(driver.Invalid, "ipc: %w", err)
+		return nil, enc.fail("the file does not begin", err)
 	}
 	enc.ipc = f
 	return enc, nil
@@ -101,38 +106,63 @@ type encoder struct {
 		Close() error
 	}
 	w      counter
-	schema *arrow.Schema // without dictionaries; nil: there are none, or they stay
+	schema *arrow.Schema // as written
+	plain  bool          // without dictionaries
 	alloc  memory.Allocator
+	frames int64
+	rows   int64
 }
 
 // Write writes one frame.
 func (e *encoder) Write(rec arrow.RecordBatch) error {
-	if e.schema == nil {
-		return e.fail(e.ipc.Write(rec))
-	}
-	cols := rec.Columns()
-	cols = append(cols[:0:0], cols...)
-	for i, c := range cols {
-		if d, ok := c.(*array.Dictionary); ok {
-			v, err := gather.Values(e.alloc, d)
-			if err != nil {
-				return driver.Wrap(err, driver.Place{Column: e.schema.Field(i).Name})
-			}
-			defer v.Release()
-			cols[i] = v
+	for i, c := range rec.Columns() {
+		if row, err := allowed.rows(c.Data(), 0, int64(c.Len())); row >= 0 {
+			return driver.Wrap(err, driver.Place{Row: fault.N(e.rows + row), Column: rec.ColumnName(i)})
 		}
 	}
-	plain := array.NewRecordBatch(e.schema, cols, rec.NumRows())
-	defer plain.Release()
-	return e.fail(e.ipc.Write(plain))
+	rec, err := e.written(rec)
+	if err != nil {
+		return err
+	}
+	defer rec.Release()
+	if err := e.ipc.Write(rec); err != nil {
+		return e.fail(fmt.Sprintf("record batch %d, of %d rows from row %d on, is not written", e.frames, rec.NumRows(), e.rows), err)
+	}
+	e.frames, e.rows = e.frames+1, e.rows+rec.NumRows()
+	return nil
 }
 
-// valuesSchema is s with columns of dictionaries as their values; s itself where there are none.
+// written returns a reference to rec as it is written.
+func (e *encoder) written(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
+	cols := slices.Clone(rec.Columns())
+	if len(cols) != e.schema.NumFields() {
+		return nil, driver.Errorf(driver.Invalid, "a batch has %d columns, the file %d", len(cols), e.schema.NumFields())
+	}
+	for i, c := range cols {
+		f := e.schema.Field(i)
+		at := driver.Place{Column: f.Name}
+		if e.plain && coded(c.DataType()) {
+			d, err := flatten(c.Data(), e.alloc)
+			if err != nil {
+				return nil, driver.Wrap(err, at)
+			}
+			cols[i] = array.MakeFromData(d)
+			d.Release()
+			defer cols[i].Release()
+		}
+		if have := cols[i].DataType(); !arrow.TypeEqual(have, f.Type) {
+			return nil, driver.Errorf(driver.Invalid, "type is %s, the file has %s", typename.Name(have), typename.Name(f.Type)).At(at)
+		}
+	}
+	return array.NewRecordBatch(e.schema, cols, rec.NumRows()), nil
+}
+
+// valuesSchema is s with columns that have dictionaries in plain types; s itself where there are none.
 func valuesSchema(s *arrow.Schema) *arrow.Schema {
 	fields, some := s.Fields(), false
 	for i := range fields {
-		if d, ok := fields[i].Type.(*arrow.DictionaryType); ok {
-			fields[i].Type, some = d.ValueType, true
+		if coded(fields[i].Type) {
+			fields[i], some = plainField(fields[i]), true
 		}
 	}
 	if !some {
@@ -142,8 +172,13 @@ func valuesSchema(s *arrow.Schema) *arrow.Schema {
 	return arrow.NewSchema(fields, &meta)
 }
 
+// coded reports whether there is a dictionary in a type.
+func coded(t arrow.DataType) bool {
+	return t.ID() == arrow.DICTIONARY || slices.ContainsFunc(children(t), func(f arrow.Field) bool { return coded(f.Type) })
+}
+
 func (e *encoder) Size() int64  { return e.w.n }
-func (e *encoder) Close() error { return e.fail(e.ipc.Close()) }
+func (e *encoder) Close() error { return e.fail("the file does not end", e.ipc.Close()) }
 
 // Abort closes the writer, for what it holds, into nothing.
 func (e *encoder) Abort() {
@@ -152,12 +187,12 @@ func (e *encoder) Abort() {
 }
 
 // fail prefers the error of the io.Writer to what the library makes of it.
-func (e *encoder) fail(err error) error {
+func (e *encoder) fail(what string, err error) error {
 	if e.w.err != nil {
 		return e.w.err
 	}
 	if err != nil {
-		return driver.Errorf(driver.Invalid, "ipc: %w", err)
+		return driver.Errorf(driver.Invalid, "ipc: %s: %w", what, err)
 	}
 	return nil
 }

@@ -10,11 +10,14 @@
 // in use gives wrong rows, or a memory fault: set NoMap where files are rewritten
 // in place.
 //
-// Columns are handed out in plain types: dictionaries as their values, views as
-// strings and binaries, extension types as their storage. Unions, run-end
-// encoding, list views and big-endian files are Unsupported errors. Every length
-// and offset in a file is checked against the file before it is used, so that
-// damage is a Corrupt error, whatever the damage is.
+// Columns are handed out in plain types: dictionaries as their values, views as strings and
+// binaries, extension types as their storage (arrow.bool8 as bool), with driver.ExtensionName in
+// the field's metadata where the storage stays what it is, and lists of the fixed size 0 as lists.
+// Columns of one name are told apart: a, a_1. Unions, run-end encoding, list views and decimals
+// that Arrow does not allow are of the type driver.Unreadable: the other columns can be read.
+// Big-endian files are an Unsupported error. Every length and offset in a file is checked against
+// the file before it is used, and text is checked to be UTF-8, so that damage is a Corrupt error,
+// whatever the damage is.
 package ipcio
 
 import (
@@ -97,6 +100,7 @@ type file struct {
 	dicts  []block       // of dictionaries
 	start  int64         // stream: first message after the schema
 	all    fileset.Extent
+	text   known // to be UTF-8
 	sum    [sha256.Size]byte
 }
 
@@ -125,6 +129,7 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	}
 	schemas, stored := make([]*arrow.Schema, len(t.files)), make([]string, len(t.files))
 	for i, f := range t.files {
+		f.plain = located(f.plain, t.set.Files[i].Path)
 		schemas[i] = f.plain
 		meta := f.raw.Metadata()
 		stored[i], _ = meta.GetValue(driver.PartitionTypes)
@@ -147,6 +152,31 @@ func (t *data) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	var err error
 	t.schema, err = t.set.Schema(schemas, stored)
 	return err
+}
+
+// located tells the types of columns that cannot be read which file has them.
+func located(s *arrow.Schema, path string) *arrow.Schema {
+	if driver.CheckReadable(s, nil) == nil {
+		return s
+	}
+	fields := s.Fields()
+	for i := range fields {
+		if u, ok := fields[i].Type.(*driver.Unreadable); ok {
+			fields[i].Type = driver.NewUnreadable(path, u.Column, u.What, u.Advice)
+		}
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+// ReadBy is what explain says of the columns that cannot be read.
+func (t *data) ReadBy() string {
+	s := "native decoder"
+	for _, f := range t.schema.Fields() {
+		if u, ok := f.Type.(*driver.Unreadable); ok {
+			s += fmt.Sprintf("; cannot read column %q: the type is %s", u.Column, u.What)
+		}
+	}
+	return s
 }
 
 func (t *data) Schema() *arrow.Schema  { return t.schema }

@@ -340,25 +340,6 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-func TestUnsupported(t *testing.T) {
-	for _, typ := range []arrow.DataType{
-		arrow.RunEndEncodedOf(arrow.PrimitiveTypes.Int32, arrow.BinaryTypes.String),
-		arrow.SparseUnionOf([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int32}}, []arrow.UnionTypeCode{0}),
-		arrow.ListViewOf(arrow.PrimitiveTypes.Int32),
-	} {
-		b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{{Name: "odd", Type: typ}}, nil))
-		rec := b.NewRecordBatch()
-		path := filepath.Join(t.TempDir(), "x.arrow")
-		writeFile(t, path, nil, []arrow.RecordBatch{rec})
-		rec.Release()
-		b.Release()
-		_, err := source(false)(path).Resolve(t.Context(), nil)
-		if fault.CodeOf(err) != fault.Unsupported || fault.PlaceOf(err).Column != "odd" {
-			t.Errorf("%v gives %v", typ, err)
-		}
-	}
-}
-
 // A file of another format is said to be one, with its first bytes.
 func TestOtherFormat(t *testing.T) {
 	for _, text := range []string{"h", "hello\n", "a,b\n1,2\n", "PAR1 and so on", strings.Repeat("some text\n", 1000)} {

@@ -2,108 +2,14 @@ package ipcio
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 )
-
-// supported reports whether columns of type t are read.
-func supported(t arrow.DataType, f field) error {
-	if f.dict >= 0 {
-		d, ok := t.(*arrow.DictionaryType)
-		if !ok {
-			return driver.Errorf(driver.Unsupported, "a dictionary of type %s", typename.Name(t))
-		}
-		return supported(d.ValueType, field{dict: -1, children: f.children})
-	}
-	switch t := t.(type) {
-	case arrow.ExtensionType:
-		return supported(t.StorageType(), f)
-	case *arrow.StructType, *arrow.ListType, *arrow.LargeListType, *arrow.FixedSizeListType, *arrow.MapType:
-		fs := t.(arrow.NestedType).Fields()
-		if len(fs) != len(f.children) {
-			return driver.Errorf(driver.Corrupt, "a %s with %d children", t.Name(), len(f.children))
-		}
-		for i, c := range fs {
-			if err := supported(c.Type, f.children[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType, *arrow.NullType:
-		return nil
-	case *arrow.FixedSizeBinaryType:
-		if t.ByteWidth < 0 {
-			return driver.Errorf(driver.Corrupt, "a width of %d bytes", t.ByteWidth)
-		}
-		return nil
-	case arrow.DecimalType:
-		most := int32(38)
-		if t.BitWidth() == 256 {
-			most = 76
-		}
-		if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > most || s < 0 || s > p {
-			return driver.Errorf(driver.Unsupported, "a decimal of precision %d and scale %d; precision is 1 to %d here, scale 0 to the precision", p, s, most)
-		}
-		return nil
-	case *arrow.DictionaryType, arrow.UnionType, *arrow.RunEndEncodedType, *arrow.ListViewType, *arrow.LargeListViewType:
-	case arrow.FixedWidthDataType:
-		return nil
-	}
-	return driver.Errorf(driver.Unsupported, "the type %s is not read; cast the column before writing the file", typename.Name(t))
-}
-
-// layout is where a column begins in a batch's lists, and what it takes.
-type layout struct{ node, buf, vari int }
-
-// layouts computes the layout of every column and the end. Only the number of
-// variadic buffers differs from batch to batch.
-func layouts(s *arrow.Schema, m *batch) []layout {
-	at := make([]layout, s.NumFields()+1)
-	for i, f := range s.Fields() {
-		at[i+1] = at[i]
-		at[i+1].skip(f.Type, m)
-	}
-	return at
-}
-
-func (l *layout) skip(t arrow.DataType, m *batch) {
-	if e, ok := t.(arrow.ExtensionType); ok {
-		l.skip(e.StorageType(), m)
-		return
-	}
-	l.node++
-	switch t := t.(type) {
-	case *arrow.NullType:
-	case *arrow.DictionaryType:
-		l.buf += 2
-	case *arrow.StructType, *arrow.FixedSizeListType:
-		l.buf++
-		for _, f := range t.(arrow.NestedType).Fields() {
-			l.skip(f.Type, m)
-		}
-	case *arrow.ListType, *arrow.LargeListType, *arrow.MapType:
-		l.buf += 2
-		l.skip(t.(arrow.NestedType).Fields()[0].Type, m)
-	case *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType:
-		l.buf += 3
-	case *arrow.StringViewType, *arrow.BinaryViewType:
-		n := i64(m.variadic, 8*l.vari)
-		if n < 0 || n > int64(len(m.buffers)/16) {
-			panic(fmt.Errorf("a column claims %d buffers", n))
-		}
-		l.vari++
-		l.buf += 2 + int(n)
-	default:
-		l.buf += 2
-	}
-}
 
 // loader builds the columns of one batch. Everything that a kernel relies on is
 // checked: lengths against rows, offsets against what they point into, dictionary
@@ -123,9 +29,6 @@ type loader struct {
 
 // column returns a reference to the column of type t with n rows.
 func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, error) {
-	if e, ok := t.(arrow.ExtensionType); ok {
-		return l.column(e.StorageType(), f, n)
-	}
 	rows, claimed := i64(l.nodes, 16*l.node), i64(l.nodes, 16*l.node+8)
 	l.node++
 	if rows < n || rows > maxRows {
@@ -210,6 +113,16 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 			return nil, err
 		}
 	case *arrow.ListType, *arrow.MapType:
+		if f.kind == kindFixedSizeList { // of 0 values, which Arrow's Go types do not have
+			b := memory.NewResizableBuffer(l.alloc)
+			bufs = append(bufs, b)
+			b.Resize(4 * int(n+1))
+			clear(b.Bytes())
+			if err := child(t.(*arrow.ListType).Elem(), f.children[0], 0); err != nil {
+				return nil, err
+			}
+			break
+		}
 		b, err := next()
 		if err != nil {
 			return nil, err
@@ -274,11 +187,32 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 		if err != nil {
 			return nil, err
 		}
+		if f.bool8 {
+			if err := width(b, n, arrow.PrimitiveTypes.Int8); err != nil {
+				return nil, err
+			}
+			bufs[1] = l.bools(b, n)
+			break
+		}
 		if err := width(b, n, t); err != nil {
 			return nil, err
 		}
 	}
 	return array.NewData(t, int(n), bufs, kids, nulls, 0), nil
+}
+
+// bools turns n bytes, which are true if they are not 0, into bits. It takes over b.
+func (l *loader) bools(b *memory.Buffer, n int64) *memory.Buffer {
+	bits := memory.NewResizableBuffer(l.alloc)
+	bits.Resize(int(bitutil.BytesForBits(n)))
+	clear(bits.Bytes())
+	for i, x := range b.Bytes()[:n] {
+		if x != 0 {
+			bitutil.SetBit(bits.Bytes(), i)
+		}
+	}
+	b.Release()
+	return bits
 }
 
 // width checks that b holds n values of t.

@@ -11,11 +11,9 @@ import (
 )
 
 // plain is the type that rows are handed out in: dictionaries become their
-// values, views become strings and binaries, extension types their storage.
+// values, views become strings and binaries.
 func plain(t arrow.DataType) arrow.DataType {
 	switch t := t.(type) {
-	case arrow.ExtensionType:
-		return plain(t.StorageType())
 	case *arrow.DictionaryType:
 		return plain(t.ValueType)
 	case *arrow.StringViewType:
@@ -42,6 +40,14 @@ func plain(t arrow.DataType) arrow.DataType {
 	return t
 }
 
+// children are the fields of a nested type.
+func children(t arrow.DataType) []arrow.Field {
+	if n, ok := t.(arrow.NestedType); ok {
+		return n.Fields()
+	}
+	return nil
+}
+
 func plainField(f arrow.Field) arrow.Field {
 	f.Type = plain(f.Type)
 	return f
@@ -51,7 +57,7 @@ func plainField(f arrow.Field) arrow.Field {
 // types are rebuilt by plain, so they are compared.
 func flat(t arrow.DataType) bool {
 	switch t := t.(type) {
-	case arrow.ExtensionType, *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType:
+	case *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType:
 		return false
 	case arrow.NestedType:
 		for _, f := range t.Fields() {

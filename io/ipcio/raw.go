@@ -238,6 +238,10 @@ func learn(ctx context.Context, r *raw, limit int) (f *file, err error) {
 			f, err = footer(ctx, r, limit)
 			return err
 		}
+		if bytes.HasPrefix(head, []byte("FEA1")) {
+			return driver.Errorf(driver.Unsupported, "a Feather file of version 1, which is another format than Arrow's; convert it: "+
+				"in Python, pyarrow.feather.write_feather(pyarrow.feather.read_table(OLD), NEW)")
+		}
 		if bytes.HasPrefix(head, []byte{0x1f, 0x8b}) || bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 			return driver.Errorf(driver.Unsupported, "the file is compressed as a whole: Arrow files are read from any place; decompress it (the batches in it may be compressed)")
 		}

@@ -19,6 +19,9 @@ import (
 func (t *data) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.Reader, error) {
 	p := t.at[i]
 	f := t.files[p.file]
+	if err := driver.CheckReadable(t.schema, so.WithDefaults().Columns); err != nil {
+		return nil, err
+	}
 	r := &reader{f: f, frameNo: p.frame, path: t.set.Files[p.file].Path, o: so.WithDefaults(), left: -1}
 	if err := context.Cause(ctx); err != nil {
 		return nil, r.place(err)
@@ -59,8 +62,8 @@ func (r *reader) start() {
 	}
 	r.entries = map[arrow.ArrayData]int64{}
 	r.wanted = map[int64]dictionary{}
-	for _, c := range r.idx {
-		dictionaries(r.f.raw.Field(c).Type, r.f.fields[c], r.wanted)
+	for k, c := range r.idx {
+		dictionaries(r.schema.Field(k).Name, r.f.raw.Field(c).Type, r.f.fields[c], r.wanted)
 	}
 }
 
@@ -82,10 +85,12 @@ type reader struct {
 	entries map[arrow.ArrayData]int64 // largest value, per dictionary
 
 	pos  int64 // stream: next message
+	seen int   // stream: frames so far
 	done bool  // file: the frame was read
 
 	cols     []arrow.Array // of the frame at hand
 	at, rows int64         // of the frame: next row, how many
+	whole    bool          // its rows are read from the first on
 	maxRows  int           // per batch, for what dictionaries expand to
 	row      int64         // in the split, of at
 	skip     int64         // rows still to skip
@@ -93,27 +98,26 @@ type reader struct {
 	err      error
 }
 
-// dictionary is the type of a dictionary's values.
+// dictionary is the type of a dictionary's values, and the first column that has it.
 type dictionary struct {
-	t arrow.DataType
-	f field
+	t      arrow.DataType
+	f      field
+	column string
 }
 
-// dictionaries collects what columns of type t refer to.
-func dictionaries(t arrow.DataType, f field, into map[int64]dictionary) {
-	if e, ok := t.(arrow.ExtensionType); ok {
-		t = e.StorageType()
-	}
+// dictionaries collects what column, whose type or a part of whose type is t, refers to.
+func dictionaries(column string, t arrow.DataType, f field, into map[int64]dictionary) {
 	if d, ok := t.(*arrow.DictionaryType); ok {
-		v := field{dict: -1, children: f.children}
-		into[f.dict] = dictionary{d.ValueType, v}
-		dictionaries(d.ValueType, v, into)
+		id := f.dict
+		f.dict = -1
+		if _, ok := into[id]; !ok {
+			into[id] = dictionary{d.ValueType, f, column}
+		}
+		dictionaries(column, d.ValueType, f, into)
 		return
 	}
-	if n, ok := t.(arrow.NestedType); ok {
-		for i, c := range n.Fields() {
-			dictionaries(c.Type, f.children[i], into)
-		}
+	for i, c := range children(t) {
+		dictionaries(column, c.Type, f.children[i], into)
 	}
 }
 
@@ -176,6 +180,7 @@ func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
 			return nil, 0, err
 		}
 		n := min(r.skip, r.rows)
+		r.whole = n == 0
 		r.at, r.skip, r.row = n, r.skip-n, r.row+n
 	}
 	if r.left == 0 {
@@ -209,6 +214,11 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		}
 	}()
 	for i, c := range r.cols {
+		if !r.f.text.has(r.frameNo, r.idx[i]) {
+			if row, err := texts.rows(c.Data(), r.at, to); row >= 0 {
+				return nil, driver.Wrap(err, driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
+			}
+		}
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
 		s.Release()
@@ -224,6 +234,9 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 		if err != nil {
 			return nil, driver.Wrap(err, driver.Place{Column: r.schema.Field(i).Name})
 		}
+	}
+	if to == r.rows && r.whole {
+		r.f.text.add(r.frameNo, r.idx)
 	}
 	return array.NewRecordBatch(r.schema, cols, to-r.at), nil
 }
@@ -264,6 +277,7 @@ func (r *reader) load(ctx context.Context) error {
 
 func (r *reader) loadStream(ctx context.Context) error {
 	for {
+		r.frameNo = r.seen
 		meta, at, err := r.raw.next(ctx, r.pos)
 		if err != nil {
 			return err
@@ -280,13 +294,12 @@ func (r *reader) loadStream(ctx context.Context) error {
 		case headerDictionary:
 			err = r.loadDict(ctx, &m, at)
 		case headerRecord:
+			r.seen++
 			if r.skip >= m.rows { // not needed
-				r.skip, r.row, r.frameNo = r.skip-m.rows, r.row+m.rows, r.frameNo+1
+				r.skip, r.row = r.skip-m.rows, r.row+m.rows
 				continue
 			}
-			err = r.loadBatch(ctx, &m, at)
-			r.frameNo++
-			return err
+			return r.loadBatch(ctx, &m, at)
 		default:
 			err = driver.Errorf(driver.Corrupt, "a second schema in the stream")
 		}
@@ -317,7 +330,7 @@ func (r *reader) loader(ctx context.Context, m *message, at int64, ls [][2]layou
 }
 
 func (r *reader) loadBatch(ctx context.Context, m *message, at int64) error {
-	all := layouts(r.f.raw, &m.batch)
+	all := layouts(r.f.fields, &m.batch)
 	ls := make([][2]layout, len(r.idx))
 	for i, c := range r.idx {
 		ls[i] = [2]layout{all[c], all[c+1]}
@@ -374,24 +387,10 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 	if !ok {
 		return nil
 	}
-	var l0, l1 layout
-	l1.skip(want.t, &m.batch)
-	l, err := r.loader(ctx, m, at, [][2]layout{{l0, l1}})
+	a, err := r.dict(ctx, m, at, want)
 	if err != nil {
-		return err
+		return driver.Wrap(err, driver.Place{Column: want.column})
 	}
-	defer l.body.owner.drop()
-	d, err := l.column(want.t, want.f, m.rows)
-	if err != nil {
-		return err
-	}
-	defer d.Release()
-	d, err = flatten(d, r.o.Alloc)
-	if err != nil {
-		return err
-	}
-	defer d.Release()
-	a := array.MakeFromData(d)
 	old := r.dicts[m.dict]
 	if m.delta {
 		if old == nil {
@@ -401,7 +400,8 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 		both, err := array.Concatenate([]arrow.Array{old, a}, r.o.Alloc)
 		a.Release()
 		if err != nil {
-			return driver.Errorf(driver.Corrupt, "%w", err)
+			return driver.Errorf(driver.Unsupported, "dictionary %d takes more than 2 GiB with what is added to it; "+
+				"write the column without a dictionary, or in several files: %w", m.dict, err).At(driver.Place{Column: want.column})
 		}
 		a = both
 	}
@@ -414,6 +414,30 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 	}
 	r.dicts[m.dict] = a
 	return nil
+}
+
+// dict returns a reference to the values of the dictionary m.
+func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary) (arrow.Array, error) {
+	var l0, l1 layout
+	l1.skip(&want.f, &m.batch)
+	l, err := r.loader(ctx, m, at, [][2]layout{{l0, l1}})
+	if err != nil {
+		return nil, err
+	}
+	defer l.body.owner.drop()
+	d, err := l.column(want.t, want.f, m.rows)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Release()
+	if k, err := texts.rows(d, 0, int64(d.Len())); k >= 0 {
+		return nil, driver.Errorf(driver.Corrupt, "value %d of the dictionary: %w", k, err)
+	}
+	if d, err = flatten(d, r.o.Alloc); err != nil {
+		return nil, err
+	}
+	defer d.Release()
+	return array.MakeFromData(d), nil
 }
 
 func (r *reader) free() {
