@@ -181,13 +181,13 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	rows := 0
 	for i := range heads {
 		if bad == nil && heads[i].err != nil {
-			bad = driver.Wrap(heads[i].err, driver.Place{File: t.set.Files[i].Path})
+			bad = driver.Errorf(driver.Corrupt, "no row of the sample can be read: %w", heads[i].err).At(driver.Place{File: t.set.Files[i].Path})
 		}
 		all.merge(&heads[i].seen)
 		rows += heads[i].rows
 	}
 	if rows == 0 && bad != nil && len(t.types) == 0 {
-		return driver.Errorf(driver.Corrupt, "no row of the sample can be read: %w", bad)
+		return bad
 	}
 	var err error
 	if t.rows, t.scalar, err = all.schema(t.types, rows, t.o.Mixed == "text"); err != nil {
