@@ -379,7 +379,7 @@ def json_case(r: random.Random) -> Case:
 
     def duck(path: str) -> pyarrow.Table:
         form = "array" if layout.endswith("array") else "newline_delimited" if layout == "lines" else "unstructured"
-        return duckdb.sql(f"select * from read_json(?, format = '{form}', maximum_object_size = 50000000, columns = {{{', '.join(sql(n) + ': ' + sql(JSON_DUCK[t]) for n, t in types.items())}}})", params=[path]).to_arrow_table()
+        return duckdb.sql(f"select * from read_json(?, format = '{form}', records = 'true', maximum_object_size = 50000000, columns = {{{', '.join(sql(n) + ': ' + sql(JSON_DUCK[t]) for n, t in types.items())}}})", params=[path]).to_arrow_table()
 
     def polar(path: str) -> pyarrow.Table:
         read = polars.read_json if layout.endswith("array") else polars.read_ndjson
@@ -392,6 +392,23 @@ def json_case(r: random.Random) -> Case:
     names[:] = names_in_order
     types = {n: types[n] for n in names}
     return Case("json", name, data, want, config, {"pyarrow": arrow, "duckdb": duck, "polars": polar}, features)
+
+
+def values_case(r: random.Random) -> Case:
+    """Rows that are no objects."""
+    t = r.choice(list(JSON_ARROW)[:5])
+    rows = [json_value(r, t) for _ in range(r.choice([1, 2, 5, 30, 300]))]
+    texts = [json.dumps(v, ensure_ascii=r.random() < 0.5) for v in rows]
+    array = r.random() < 0.5 or t == "list<int64>" and len(rows) == 1
+    between = r.choice([",", ", ", ",\n"] if array else ["\n", "\r\n", " "])
+    text = "[" + between.join(texts) + "]" if array else between.join(texts)
+
+    def duck(path: str) -> pyarrow.Table:
+        form = "array" if array else "newline_delimited"
+        return duckdb.sql(f"select * from read_json(?, format = '{form}', records = 'false', maximum_object_size = 50000000, columns = {{value: '{JSON_DUCK[t]}'}})", params=[path]).to_arrow_table()
+
+    return Case("json", "x.json", text.encode(), {"value": rows}, {"types": {"value": t}, "split_bytes": split(r, text)},
+                {} if between == " " else {"duckdb": duck})  # which reads values on lines of their own only
 
 
 # Text.
@@ -413,4 +430,4 @@ def text_case(r: random.Random) -> Case:
     return Case("text", name, data, want, {"keep_empty": keep, "split_bytes": split(r, text)})
 
 
-GENERATORS: dict[str, Callable[[random.Random], Case]] = {"csv": csv_case, "json": json_case, "text": text_case}
+GENERATORS: dict[str, Callable[[random.Random], Case]] = {"csv": csv_case, "json": json_case, "values": values_case, "text": text_case}

@@ -24,7 +24,7 @@ from conftest import _build
 
 SECONDS = float(os.environ.get("PENSTOCK_DIFF_SECONDS", "30"))
 FAILURES = 5  # then a run ends
-TEXT = ["csv", "json", "text"]
+TEXT = ["csv", "json", "values", "text"]
 
 
 @pytest.fixture(scope="module")
