@@ -402,6 +402,11 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) any {
 			sub = path + "." + f.name
 		}
 		had := len(c.problems)
+		if v.Tag == "!!null" && v.Value == "null" && contains(strings.Split(f.enum, "|"), v.Value) { // a word like the others
+			word := *v
+			word.Tag = "!!str"
+			v = &word
+		}
 		out[f.name] = c.decode(v, f.typ, sub)
 		if f.enum != "" && v.Kind == yaml.ScalarNode && len(c.problems) == had {
 			if opts := strings.Split(f.enum, "|"); !contains(opts, v.Value) {

@@ -137,7 +137,7 @@ func notYAML(file string, data []byte, err error) error {
 	}
 	hint := ""
 	switch {
-	case bytes.IndexByte(line, '\t') >= 0 && strings.Contains(text, "cannot start any token"):
+	case bytes.IndexByte(line, '\t') >= 0 && strings.Contains(text, "cannot start any token"), strings.Contains(text, "tab character"):
 		hint = ": there is a tab; YAML indents with spaces only"
 	case strings.Contains(text, "cannot start any token"):
 		hint = ": a value that begins with @, %, ` or another sign of YAML needs quotes"
@@ -147,6 +147,16 @@ func notYAML(file string, data []byte, err error) error {
 		hint = ": an expression that holds a comma, a quote, a brace or a colon needs quotes around all of it"
 	case strings.Contains(text, "UTF-8"), strings.Contains(text, "control characters"):
 		hint = ": a spec is text in UTF-8"
+	case strings.Contains(text, "end of stream"), strings.Contains(text, "document indicator"):
+		hint = ": a quote or a bracket is open at the end"
+	case strings.Contains(text, "unknown anchor"):
+		hint = ": a value that begins with * stands for another, which is marked with &; one that is text needs quotes"
+	case strings.Contains(text, "directive"), strings.Contains(text, "incompatible"), strings.Contains(text, "version number"):
+		hint = ": lines that begin with % are directives of YAML, and a spec needs none"
+	case strings.Contains(text, "tag"), strings.Contains(text, "URI"), strings.Contains(text, "the expected '>'"):
+		hint = ": a value that begins with ! needs quotes"
+	default:
+		hint = ": it cannot be read here"
 	}
 	return fault.New(fault.Invalid, "%s: this is no YAML%s (%s)", at, hint, text)
 }
@@ -176,7 +186,7 @@ func (c *checker) set(assignment string) error {
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
-		return fault.New(fault.Invalid, "--set %s: %w", assignment, err)
+		return notYAML("--set "+assignment, []byte(value), err)
 	}
 	val := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}
 	if len(doc.Content) > 0 {

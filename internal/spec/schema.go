@@ -107,7 +107,14 @@ func (g *generator) object(t reflect.Type) any {
 		}
 		if f.enum != "" {
 			delete(p, "type")
-			p["anyOf"] = []any{map[string]any{"enum": strings.Split(f.enum, "|")}, scalar("")}
+			var words []any
+			for _, w := range strings.Split(f.enum, "|") {
+				words = append(words, w)
+				if w == "null" { // without quotes, too
+					words = append(words, nil)
+				}
+			}
+			p["anyOf"] = []any{map[string]any{"enum": words}, scalar("")}
 		}
 		if least := cmp.Or(f.min, f.least); least != nil {
 			p["minimum"] = *least

@@ -59,7 +59,7 @@ type Source struct {
 	_       struct{}           `oneof:"true"`
 	Parquet *parquetio.Options `json:"parquet,omitempty" doc:"Parquet files"`
 	CSV     *csvio.Options     `json:"csv,omitempty" doc:"CSV files"`
-	JSON    *jsonio.Options    `json:"json,omitempty" doc:"JSON lines or arrays of objects"`
+	JSON    *jsonio.Options    `json:"json,omitempty" doc:"JSON: lines, arrays, or values one behind another"`
 	IPC     *ipcio.Options     `json:"ipc,omitempty" doc:"Arrow IPC files or streams"`
 	Text    *textio.Options    `json:"text,omitempty" doc:"lines of text: column text"`
 	Binary  *binio.Options     `json:"binary,omitempty" doc:"whole files: columns path and bytes"`

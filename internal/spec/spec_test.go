@@ -336,6 +336,19 @@ func TestSetNull(t *testing.T) {
 }
 
 // An item of a list that the spec does not have cannot be set.
+// A word may be null.
+func TestNullWord(t *testing.T) {
+	for _, null := range []string{"null", `"null"`} {
+		s, err := parse(t, "x", []byte("version: 1\nsource: {json: {paths: [a], non_finite: "+null+"}}\n"), nil)
+		if err != nil || s.Source.JSON.NonFinite != "null" {
+			t.Errorf("%s: %+v, %v", null, s, err)
+		}
+	}
+	if _, err := parse(t, "x", []byte("version: 1\nsource: {json: {paths: [a], mixed: null}}\n"), nil); err == nil || !strings.Contains(err.Error(), "want text, not null") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSetItemOfNoList(t *testing.T) {
 	_, err := parse(t, "x", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{"steps.1.filter=id > 1"})
 	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "--set steps.1.filter: steps: want a list, not a mapping: the spec has none whose items could be set") {

@@ -22,10 +22,25 @@ func TestNoYAML(t *testing.T) {
 		"version: 1\nsource: @x\n":               "s:2: this is no YAML: a value that begins with @",
 		"version: 1\nname: \"\\ud83d\"\n":        "s:2: this is no YAML: in double quotes, a backslash",
 		"version: 1\nname: \"\xff\"\n":           "s: this is no YAML: a spec is text in UTF-8",
+		"version: 1\n\tsource: 3\n":              "s:2: this is no YAML: there is a tab; YAML indents with spaces only",
+		"version: 1\nname: \"a\n":                "s:2: this is no YAML: a quote or a bracket is open at the end",
+		"version: 1\nname: 'a\n---\n":            "s:2: this is no YAML: a quote or a bracket is open at the end",
+		"version: 1\nname: *a\n":                 "s: this is no YAML: a value that begins with * stands for another",
+		"%YAML 3.0\n---\nversion: 1\n":           "s: this is no YAML: lines that begin with % are directives",
+		"version: 1\nname: !<a\n":                "s:2: this is no YAML: a value that begins with ! needs quotes",
 	} {
 		_, err := parse(t, "s", []byte(text), nil)
 		if fault.CodeOf(err) != fault.Invalid || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// --set is YAML, too.
+func TestSetNoYAML(t *testing.T) {
+	for set, want := range map[string]string{"run.memory={": "--set run.memory={:1: this is no YAML: an expression that holds", `name="a`: `--set name="a: this is no YAML: a quote or a bracket is open`} {
+		if _, err := parse(t, "s", []byte("version: 1\nsource: {range: {n: 1}}\n"), []string{set}); fault.CodeOf(err) != fault.Invalid || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
 		}
 	}
 }

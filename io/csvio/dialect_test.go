@@ -65,6 +65,10 @@ func TestDialect(t *testing.T) {
 		{"header_rows missing", "x.csv", Options{HeaderRows: 3}, "a,b\nc,d\n", "", "!the header has 2 lines, not 3"},
 		{"header_rows and none", "x.csv", Options{HeaderRows: 3, NoHeader: true}, "a,b\n", "", "!not for the same files"},
 
+		{"CR and LF in quotes", "x.csv", Options{Multiline: true}, "a,\"b\"\r1,\"x\ny\"\r2,\"\"\"\n\"\r", "a int64, b string", "1|x\ny 2|\"\n"},
+		{"CR and LF in quotes of a header", "x.csv", Options{Multiline: true}, "a,\"b\nc\"\r1,x\r", "a int64, b\nc string", "1|x"},
+		{"LF and CR in quotes", "x.csv", Options{Multiline: true}, "a,\"b\rc\"\n1,\"x\ry\"\n", "a int64, b\rc string", "1|x\ry"},
+
 		// Quotes.
 		{"escape", "x.csv", Options{Escape: `\`}, `a,b` + "\n" + `1,"say \"hi\", \\ \n and ""you"""` + "\n" + `"2","\\"` + "\n" + `3,a\"b` + "\n", "a int64, b string",
 			`1|say "hi", \ \n and "you" 2|\ 3|a\"b`},

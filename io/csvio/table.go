@@ -137,7 +137,7 @@ func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning,
 	p := t.set.Begin(file, t.Text, limit)
 	b = &beginning{scratch: t.looks.Scratch()}
 	b.chunks = t.set.OpenChunks(ctx, p, int(min(limit, 1<<30)), &driver.ScanOptions{Alloc: b.scratch})
-	b.chunks.DetectLineEnd()
+	b.chunks.DetectLineEnd(t.dialect().quote)
 	defer func() {
 		if err != nil {
 			b.close()

@@ -64,6 +64,7 @@ type Chunks struct {
 	tailOnce int // size of the next read beyond end
 	lineEnd  byte
 	detect   bool // lineEnd is to be found
+	quote    byte // for that
 }
 
 // chunkDefault is the size of chunks, and of single reads of a longer line: what is read beyond its end fits a chunk.
@@ -170,8 +171,8 @@ func (c *Chunks) Next(ctx context.Context) (lines []byte, off int64, err error) 
 func (c *Chunks) SetLineEnd(b byte) { c.lineEnd = b }
 
 // DetectLineEnd has the first Next find out with what byte lines end, where it begins the file: \r if
-// the first MiB has no \n, and a \r with more behind it.
-func (c *Chunks) DetectLineEnd() { c.detect = true }
+// the first MiB has no \n, and a \r with more behind it. What is between two of quote, if that is not 0, does not count.
+func (c *Chunks) DetectLineEnd(quote byte) { c.detect, c.quote = true, quote }
 
 // LineEnd is what ends lines.
 func (c *Chunks) LineEnd() byte { return c.lineEnd }
@@ -180,10 +181,34 @@ func (c *Chunks) LineEnd() byte { return c.lineEnd }
 func (c *Chunks) findLineEnd() {
 	all := c.eof && (c.size < 0 || c.off >= c.size)
 	b := c.buf[:min(c.hi, chunkDefault)]
-	if at := bytes.IndexByte(b, '\r'); at >= 0 && (at+1 < len(b) || all) && bytes.IndexByte(b, '\n') < 0 {
+	lf := indexOutside(b, '\n', c.quote)
+	if at := indexOutside(b, '\r', c.quote); at >= 0 && (at+1 < len(b) || all) && lf < 0 {
 		c.lineEnd = '\r'
 	}
-	c.detect = c.lineEnd == '\n' && !all && len(b) < chunkDefault && bytes.IndexByte(b, '\n') < 0
+	c.detect = c.lineEnd == '\n' && !all && len(b) < chunkDefault && lf < 0
+}
+
+// indexOutside is where the first x in b is that is not between two of quote; 0 is no quote.
+func indexOutside(b []byte, x, quote byte) int {
+	for from := 0; ; {
+		at := bytes.IndexByte(b[from:], x)
+		if at < 0 {
+			return -1
+		}
+		open := -1
+		if quote != 0 {
+			open = bytes.IndexByte(b[from:from+at], quote)
+		}
+		if open < 0 {
+			return from + at
+		}
+		from += open + 1
+		shut := bytes.IndexByte(b[from:], quote)
+		if shut < 0 {
+			return -1
+		}
+		from += shut + 1
+	}
 }
 
 // More is Next for who needs more lines in one piece: the last n bytes that the last call returned come again, and about as many

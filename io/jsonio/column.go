@@ -97,7 +97,7 @@ type column struct {
 	max    uint64
 	unit   arrow.TimeUnit    // kTime
 	stamps *textvalue.Stamps // kTimestamp
-	raw    bool              // types gave the type. kText: anything that is no string is kept as its JSON text
+	from   origin            // of typ
 
 	n, nulls int
 	valid    growing        // bitmap; empty while there are no nulls
@@ -109,12 +109,21 @@ type column struct {
 	hint     [3]int         // bytes of valid, vals, offs in the last batch
 }
 
-// newColumn makes the column of a field; raw as for the column, and for what it
+// origin is where a column has its type from.
+type origin uint8
+
+const (
+	guessed origin = iota // the sample
+	mixed                 // the sample, and text takes what is no string as its JSON text
+	given                 // types; text does so, too
+)
+
+// newColumn makes the column of a field; from as for the column, and for what it
 // nests. A type that JSON does not give is an Unsupported error.
-func newColumn(s *sink, f arrow.Field, path string, raw bool) (*column, error) {
-	c := &column{s: s, name: f.Name, path: path, typ: f.Type, raw: raw}
+func newColumn(s *sink, f arrow.Field, path string, from origin) (*column, error) {
+	c := &column{s: s, name: f.Name, path: path, typ: f.Type, from: from}
 	kid := func(f arrow.Field, name string) error {
-		k, err := newColumn(s, f, path+name, raw)
+		k, err := newColumn(s, f, path+name, from)
 		c.kids = append(c.kids, k)
 		return err
 	}
@@ -153,7 +162,7 @@ func newColumn(s *sink, f arrow.Field, path string, raw bool) (*column, error) {
 		c.kind, c.unit = kTime, t.Unit
 	case *arrow.TimestampType:
 		c.kind = kTimestamp
-		c.stamps, err = textvalue.NewStamps(t, nil, !raw)
+		c.stamps, err = textvalue.NewStamps(t, nil, from != given)
 	case *arrow.Decimal128Type, *arrow.Decimal256Type:
 		c.kind = kDecimal
 	case *arrow.ListType:

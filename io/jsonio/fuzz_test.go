@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -41,11 +42,8 @@ func tooDeep(b []byte) bool {
 
 // valid is json.Valid by this package.
 func valid(b []byte, more bool) bool {
-	x := text{b: b, more: more}
-	if x.skip(0) != nil {
-		return false
-	}
-	return x.blank()
+	x := text{b: b, more: more, odd: oddNull}
+	return x.skip(0) == nil && len(x.odds) == 0 && x.blank()
 }
 
 // isText says that the strings of valid JSON are text: UTF-8, without half a surrogate pair, which
@@ -144,7 +142,7 @@ func TestDifferential(t *testing.T) {
 		p := &parser{root: &column{s: s, kind: kStruct, byName: map[string]int{}}}
 		for k := range 4 {
 			name := fmt.Sprintf("c%d", k)
-			c, err := newColumn(s, arrow.Field{Name: name, Type: arrow.BinaryTypes.String}, name, true)
+			c, err := newColumn(s, arrow.Field{Name: name, Type: arrow.BinaryTypes.String}, name, given)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,7 +186,11 @@ func columnsOf(t testing.TB, s *sink) *parser {
 		{Name: "g", Type: arrow.MapOf(arrow.BinaryTypes.String, arrow.PrimitiveTypes.Int16)}, {Name: "h", Type: arrow.FixedSizeListOf(2, arrow.BinaryTypes.Binary)},
 		{Name: "i", Type: arrow.FixedWidthTypes.Time32ms}, {Name: "j", Type: arrow.FixedWidthTypes.Date64}, {Name: "k", Type: arrow.Null}, {Name: "l", Type: arrow.PrimitiveTypes.Float32},
 	} {
-		c, err := newColumn(s, f, f.Name, i%2 == 0)
+		from := guessed
+		if i%2 == 0 {
+			from = given
+		}
+		c, err := newColumn(s, f, f.Name, from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,6 +277,7 @@ func FuzzArray(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, size uint8) {
 		var rows, bad [2]int
 		var errs [2]error
+		odd := false // there is a word that encoding/json refuses, and this package for a bad row only
 		for k, n := range []int{int(size) + 1, len(b) + 1} {
 			s := &sink{alloc: memtest.New(t)}
 			p := columnsOf(t, s)
@@ -287,6 +290,9 @@ func FuzzArray(f *testing.F) {
 					break
 				}
 				if e, ok := err.(*fault.Error); ok && e.Code == fault.RowError {
+					if errors.Is(err, errOdd) {
+						odd = true
+					}
 					bad[k]++
 					continue
 				}
@@ -312,7 +318,7 @@ func FuzzArray(f *testing.F) {
 		x := bytes.TrimPrefix(b, bom)
 		var all []json.RawMessage
 		err := json.Unmarshal(x, &all)
-		if isArray := bytes.HasPrefix(bytes.TrimLeft(x, " \t\r\n"), []byte("[")); isArray && !tooDeep(x) && (err == nil) != (errs[0] == nil) || err == nil && isArray && errs[0] == nil && len(all) != rows[0]+bad[0] {
+		if isArray := bytes.HasPrefix(bytes.TrimLeft(x, " \t\r\n"), []byte("[")); isArray && !odd && !tooDeep(x) && (err == nil) != (errs[0] == nil) || err == nil && isArray && errs[0] == nil && len(all) != rows[0]+bad[0] {
 			t.Fatalf("%q: %d rows, %d bad, %v; encoding/json has %d, %v", b, rows[0], bad[0], errs[0], len(all), err)
 		}
 	})

@@ -65,6 +65,9 @@ func (s *shape) observe(t *text, depth int) error {
 	case 'n':
 	default:
 		n, err := t.num()
+		if n.odd && t.odd == oddNull {
+			return err
+		}
 		if s.floats = s.floats || !n.whole; n.whole && err == nil {
 			s.integer(n)
 		}
@@ -117,9 +120,8 @@ func (s *shape) merge(o *shape) {
 	}
 }
 
-// typ is the type that holds all values seen. Nothing but nulls gives string.
-func (s *shape) typ(path string) (arrow.DataType, error) {
-	var seen []string
+// kinds names what was seen.
+func (s *shape) kinds() (seen []string) {
 	for _, k := range []struct {
 		is   bool
 		name string
@@ -128,13 +130,21 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 			seen = append(seen, k.name)
 		}
 	}
+	return seen
+}
+
+// typ is the type that holds all values seen. Nothing but nulls gives string.
+// Where text, values of several types do, too.
+func (s *shape) typ(path string, text bool) (arrow.DataType, error) {
+	seen := s.kinds()
 	top, _, _ := strings.Cut(path, ".")
 	top, _, _ = strings.Cut(top, "[")
-	if len(seen) > 1 {
-		return nil, fault.New(fault.Invalid, "%s holds %s; give it a type, e.g. types: {%s: string} to keep what is not a string as JSON text",
-			path, strings.Join(seen, " and "), top).At(fault.Place{Column: path})
-	}
 	switch {
+	case len(seen) > 1 && text:
+		return arrow.BinaryTypes.String, nil
+	case len(seen) > 1:
+		return nil, fault.New(fault.Invalid, "%s holds %s; give it a type, e.g. types: {%s: string}, or set mixed: text, to keep what is not a string as JSON text",
+			path, strings.Join(seen, " and "), top).At(fault.Place{Column: path})
 	case s.bools:
 		return arrow.FixedWidthTypes.Boolean, nil
 	case s.floats:
@@ -155,7 +165,7 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 		if e == nil {
 			e = &shape{}
 		}
-		t, err := e.typ(path + "[]")
+		t, err := e.typ(path+"[]", text)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +173,7 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 	case s.objects:
 		fs := make([]arrow.Field, len(s.names))
 		for i, n := range s.names {
-			t, err := s.fields[n].typ(path + "." + n)
+			t, err := s.fields[n].typ(path+"."+n, text)
 			if err != nil {
 				return nil, err
 			}
@@ -174,16 +184,40 @@ func (s *shape) typ(path string) (arrow.DataType, error) {
 	return arrow.BinaryTypes.String, nil
 }
 
-// schema gives the columns of rows of this shape. types stand over what was
-// seen; columns that were not seen come last, by name.
-func (s *shape) schema(types map[string]arrow.DataType) (*arrow.Schema, error) {
+// Column is the name of the column of rows that are no objects.
+const Column = "value"
+
+// schema gives the columns of that many rows of this shape, and says whether rows are values of the only one. types stand over
+// what was seen; columns that were not seen come last, by name. text as for typ.
+func (s *shape) schema(types map[string]arrow.DataType, rows int, text bool) (_ *arrow.Schema, scalar bool, err error) {
+	kinds := len(s.kinds())
+	switch {
+	case s.objects:
+		scalar = text && kinds > 1
+	case kinds == 0: // nulls at most
+		scalar = len(types) == 0 || rows > 0 && types[Column] != nil
+	default:
+		scalar = true
+	}
+	columns := s
+	if scalar {
+		columns = &shape{names: []string{Column}, fields: map[string]*shape{Column: s}}
+	}
+	schema, err := columns.columns(types, text)
+	if err == nil && scalar && schema.NumFields() > 1 {
+		return nil, false, driver.Errorf(driver.Invalid, "types: no column %q: rows are not objects, or not all of them, and have the one column %s", schema.Field(1).Name, Column)
+	}
+	return schema, scalar, err
+}
+
+func (s *shape) columns(types map[string]arrow.DataType, text bool) (*arrow.Schema, error) {
 	var fs []arrow.Field
 	var errs []error
 	for _, n := range s.names {
 		t := types[n]
 		if t == nil {
 			var err error
-			if t, err = s.fields[n].typ(n); err != nil {
+			if t, err = s.fields[n].typ(n, text); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -207,7 +241,7 @@ func (s *shape) schema(types map[string]arrow.DataType) (*arrow.Schema, error) {
 		return nil, fault.WithCode(fault.Invalid, errors.Join(errs...))
 	}
 	if len(fs) == 0 {
-		return nil, driver.Errorf(driver.Invalid, "no columns: the first rows of the files are empty objects, or there are none; give types")
+		return nil, driver.Errorf(driver.Invalid, "no columns: the first rows of the files are empty objects; give types")
 	}
 	return arrow.NewSchema(fs, nil), nil
 }

@@ -1,11 +1,13 @@
-// Package jsonio reads JSON lines and JSON arrays of objects, and writes JSON
+// Package jsonio reads JSON lines, arrays and values one behind another, and writes JSON
 // lines.
 //
-// The first byte that is no white space tells a file's layout: '[' begins an
-// array, which is one split; anything else is lines, one object each, split by
-// byte ranges. Both may be compressed (gzip, zstd, bzip2, xz), and are one split then. Blank
-// lines are no rows. Arrays are read as they stream: memory holds one element
-// and a buffer, never the file.
+// The first 4 KiB and the first line tell a file's layout, unless Options.Layout does: lines, one value each, split by
+// byte ranges, blank lines being no rows; one array of values; or values one behind another, over any
+// number of lines. The last two are one split, as is what is compressed (gzip, zstd, bzip2, xz). They are
+// read as they stream: memory holds one value and a buffer, never the file.
+//
+// A row is an object, whose keys are columns; where the sample has no objects it is another value, of the
+// one column value. Files of white space have no rows.
 //
 // # Types
 //
@@ -13,7 +15,7 @@
 // bool, int64 (all whole numbers; uint64 if that is too small), double (some numbers are
 // not whole), struct for objects, list for arrays; date or timestamp where all strings are
 // such, as in CSV, else string, also where there were only nulls. Kinds
-// that do not mix are an Invalid error that names the column. Types overrides
+// that do not mix are an Invalid error that names the column, or text (Options.Mixed). Types overrides
 // columns, and adds those that the sample lacks; then text may also be
 //
 //   - a timestamp: RFC 3339; a blank for the T and missing seconds are fine, and a missing
@@ -32,18 +34,15 @@
 // integer out of range, 1.5 for an int64, or behind the sample an offset in a column of
 // timestamps without, or the other way round), is a bad row. So is a row with a string that is not
 // UTF-8 or has half of a surrogate pair, key or value, wanted or not, and one in which a key that
-// is read is there twice in one object. An array that is not
-// JSON is a Corrupt error, as there is no telling where the next row begins.
+// is read is there twice in one object. NaN and Infinity without quotes are bad rows, too, unless
+// Options.NonFinite says otherwise. What is not JSON in an array, or among values one behind another, is a
+// Corrupt error, as there is no telling where the next row begins.
 package jsonio
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -59,8 +58,11 @@ import (
 type Options struct {
 	fileset.Options
 	fileset.Text
-	Strict     bool  `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
-	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	Strict     bool   `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
+	Layout     string `json:"layout,omitempty" doc:"how rows lie in a file: lines (one on each line; blank lines are none), array (they are the elements of an array), elements (one behind another, on any number of lines). Default: found from the first 4 KiB of each file, and its first line. Only lines are read in several splits. Rows that are no objects are values of one column, value" enum:"lines|array|elements"`
+	Mixed      string `json:"mixed,omitempty" doc:"what to do where the sample has values of several types in a column: error (default) or text: in columns of text found from the sample, what is not a string is kept as its JSON text. With text, rows of which some are objects and others not are texts of a column value" enum:"error|text"`
+	NonFinite  string `json:"non_finite,omitempty" doc:"NaN, Infinity and -Infinity without quotes: error (default; the row is a bad row), null, or keep, as doubles. In columns of text they are null, or kept as text" enum:"error|null|keep"`
+	SplitBytes int64  `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 // Format rebuilds sources from their configuration.
@@ -89,7 +91,7 @@ func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver
 	for _, n := range slices.Sorted(maps.Keys(s.o.Types)) {
 		t, err := typename.Parse(s.o.Types[n])
 		if err == nil {
-			_, err = newColumn(nil, arrow.Field{Name: n, Type: t}, n, true)
+			_, err = newColumn(nil, arrow.Field{Name: n, Type: t}, n, given)
 		}
 		if err != nil {
 			return nil, driver.Wrap(err, driver.Place{Column: n})
@@ -99,6 +101,16 @@ func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver
 	if err := s.o.Check(); err != nil {
 		return nil, err
 	}
+	if _, known := layouts[s.o.Layout]; s.o.Layout != "" && !known {
+		return nil, driver.Errorf(driver.Invalid, "layout: %q must be lines, array or elements", s.o.Layout)
+	}
+	if s.o.Mixed != "" && s.o.Mixed != "error" && s.o.Mixed != "text" {
+		return nil, driver.Errorf(driver.Invalid, "mixed: %q must be error or text", s.o.Mixed)
+	}
+	odd, known := nonFinites[s.o.NonFinite]
+	if !known {
+		return nil, driver.Errorf(driver.Invalid, "non_finite: %q must be error, null or keep", s.o.NonFinite)
+	}
 	if s.o.SplitBytes < 0 {
 		return nil, driver.Errorf(driver.Invalid, "split_bytes is %d", s.o.SplitBytes)
 	}
@@ -106,7 +118,7 @@ func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver
 	if err != nil {
 		return nil, err
 	}
-	t := &table{o: s.o, set: set, types: types}
+	t := &table{o: s.o, set: set, types: types, odd: odd}
 	if err := t.resolve(ctx, ro); err != nil {
 		set.Close()
 		return nil, err
@@ -118,7 +130,9 @@ type table struct {
 	o      Options
 	set    *fileset.Set
 	types  map[string]arrow.DataType
+	odd    nonFinite
 	rows   *arrow.Schema // of the files
+	scalar bool          // rows are values of its only column
 	schema *arrow.Schema
 	splits []driver.Split
 	at     []place
@@ -127,7 +141,7 @@ type table struct {
 // place of a split.
 type place struct {
 	fileset.Part
-	array bool
+	layout layout
 }
 
 // sampled files, beside the first.
@@ -163,145 +177,35 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	}
 	var all shape
 	var bad error
+	rows := 0
 	for i := range heads {
 		if bad == nil && heads[i].err != nil {
-			bad = driver.Wrap(heads[i].err, driver.Place{File: t.set.Files[i].Path})
+			bad = driver.Errorf(driver.Corrupt, "no row of the sample can be read: %w", heads[i].err).At(driver.Place{File: t.set.Files[i].Path})
 		}
 		all.merge(&heads[i].seen)
+		rows += heads[i].rows
 	}
-	if !all.objects && bad != nil && len(t.types) == 0 {
+	if rows == 0 && bad != nil && len(t.types) == 0 {
 		return bad
 	}
 	var err error
-	if t.rows, err = all.schema(t.types); err != nil {
+	if t.rows, t.scalar, err = all.schema(t.types, rows, t.o.Mixed == "text"); err != nil {
 		return err
 	}
 	schemas := make([]*arrow.Schema, n)
 	for i := range schemas {
 		schemas[i] = t.rows
 	}
-	splits, parts, err := t.set.Parts(ctx, t.o.Text, t.o.SplitBytes, func(i int) bool { return heads[i].array })
+	splits, parts, err := t.set.Parts(ctx, t.o.Text, t.o.SplitBytes, func(i int) bool { return heads[i].layout != onLines })
 	if err != nil {
 		return err
 	}
 	t.splits = splits
 	for _, p := range parts {
-		t.at = append(t.at, place{p, heads[p.File].array})
+		t.at = append(t.at, place{p, heads[p.File].layout})
 	}
 	t.schema, err = t.set.Schema(schemas, nil)
 	return err
-}
-
-// head is what the beginning of a file tells.
-type head struct {
-	array bool
-	seen  shape // of whole rows, if they were asked for
-	err   error // of the first row that does not parse
-}
-
-const (
-	sampleBytes = 1 << 20
-	layoutBytes = 512
-)
-
-var bom = []byte("\xEF\xBB\xBF")
-
-// head reads the beginning of file i: until its layout is known, or whole rows of
-// the first MiB, at least one.
-func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks) (h head, err error) {
-	in := t.set.OpenStream(ctx, t.set.Begin(i, t.o.Text, math.MaxInt64), &driver.ScanOptions{})
-	defer in.Close()
-	size := layoutBytes
-	if rows {
-		size = sampleBytes
-	}
-	b, from := make([]byte, size), 0
-	scratch := looks.Scratch()
-	defer scratch.Close()
-	defer func() { scratch.Free(b) }()
-	for {
-		n, err := io.ReadFull(in, b[from:])
-		from += n
-		whole := err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !whole {
-			return h, err
-		}
-		begin := bytes.TrimPrefix(b[:from], bom)
-		first := bytes.TrimLeft(begin, " \t\r\n")
-		var found [][]byte
-		if len(first) > 0 {
-			h.array = first[0] == '['
-			if rows {
-				found = h.split(begin, whole)
-			}
-		}
-		if whole || h.err != nil || len(first) > 0 && (!rows || len(found) > 0) {
-			for _, row := range found {
-				if err := h.seen.observe(&text{b: row}, 0); err != nil {
-					return h, driver.Errorf(driver.Corrupt, "%w", err)
-				}
-			}
-			return h, nil
-		}
-		if size > fileset.MaxLine {
-			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", fileset.MaxLine)
-		}
-		size = min(2*size, fileset.MaxLine+1)
-		b = scratch.Reallocate(size, b)
-	}
-}
-
-// split finds the whole rows of b.
-func (h *head) split(b []byte, whole bool) (rows [][]byte) {
-	bad := func(err error) {
-		if h.err == nil {
-			h.err = driver.Errorf(driver.Corrupt, "the beginning of the file is not JSON: %w", err)
-		}
-	}
-	if h.array {
-		x := text{b: b, more: !whole}
-		x.space()
-		err := x.each(0, '[', func([]byte) error {
-			c, err := x.space()
-			if err != nil {
-				return err
-			}
-			from := x.i
-			if err := x.check(0); err != nil && x.wrong == nil {
-				return err
-			} else if err != nil {
-				bad(err)
-			} else if c == '{' {
-				rows = append(rows, b[from:x.i])
-			}
-			return nil
-		})
-		if err != nil && err != errMore {
-			bad(err)
-		}
-		return rows
-	}
-	for len(b) > 0 {
-		n := bytes.IndexByte(b, '\n') + 1
-		if n == 0 {
-			if !whole {
-				return rows
-			}
-			n = len(b)
-		}
-		x := text{b: b[:n]}
-		b = b[n:]
-		if x.blank() {
-			continue
-		}
-		from := x.i
-		if err := x.check(0); err != nil {
-			bad(err)
-		} else if x.b[from] == '{' {
-			rows = append(rows, x.b[from:x.i])
-		}
-	}
-	return rows
 }
 
 func (t *table) Schema() *arrow.Schema  { return t.schema }
@@ -324,7 +228,10 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		SplitBytes int64
 		Columns    []string `json:",omitempty"`
 		Encoding   string   `json:",omitempty"`
-	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns, t.o.Encoding})
+		Layout     string   `json:",omitempty"`
+		Mixed      string   `json:",omitempty"`
+		NonFinite  string   `json:",omitempty"`
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns, t.o.Encoding, t.o.Layout, t.o.Mixed, t.o.NonFinite})
 	if err != nil {
 		return "", fault.New(fault.Internal, "%w", err)
 	}
@@ -333,7 +240,7 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 
 // Offsets implements driver.Offsetter: lines that are neither compressed nor of another encoding.
 func (t *table) Offsets(i int) bool {
-	return !t.at[i].array && t.set.Bytewise(t.at[i].Part)
+	return t.at[i].layout == onLines && t.set.Bytewise(t.at[i].Part)
 }
 
 // Size implements driver.Sizer: text is read whole, whatever the columns.

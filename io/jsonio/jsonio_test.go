@@ -258,8 +258,9 @@ func TestInference(t *testing.T) {
 		{"{\"a\": \"2024-01-01T00:00:00\"}\n{\"a\": \"2024-01-01T00:00:00Z\"}", "a: string", ""},
 		{"{\"a\": \"2024-01-01\"}\n{\"a\": \"\"}", "a: string", ""},
 		{"{\"a\": \"2024-01-01\"}\n{\"a\": null}", "a: date", ""},
-		{"", "", "no columns"},
-		{"5\n{", "", "the beginning of the file is not JSON"},
+		{"{}", "", "no columns"},
+		{"", "value: string", ""},
+		{"{\"a\": 1", "", "no row of the sample can be read: "},
 	} {
 		tab, err := jsonio.New(paths(save(t, "x.json", []byte(c.in)))).Resolve(t.Context(), nil)
 		if c.err != "" {

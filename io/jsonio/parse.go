@@ -23,6 +23,9 @@ import (
 type parser struct {
 	text
 	root   *column
+	alone  bool   // nothing but white space follows a row in the text
+	scalar bool   // a row is a value of the only column, if that is read, not an object of columns
+	seen   *shape // nil: rows are appended to root; else they are only looked at
 	strict bool
 	known  map[string]bool // strict: columns of the file, also those not read
 	bad    *driver.Error   // first value of the row that its column cannot hold
@@ -35,15 +38,26 @@ type parser struct {
 // *driver.Error of code RowError about a value, with nothing appended and the
 // position behind the row.
 func (p *parser) row() error {
+	if p.seen != nil {
+		return p.look()
+	}
 	n, begin, bytes := p.root.n, p.i, p.root.s.bytes
-	p.bad, p.wrong = nil, nil
+	p.bad, p.wrong, p.odds = nil, nil, p.odds[:0]
 	c, err := p.space()
 	if err == nil {
-		if c == '{' {
+		switch {
+		case p.scalar:
+			err = p.single()
+		case c == '{':
 			err = p.object(p.root, 0)
-		} else if err = p.skip(0); err == nil {
-			p.reject(p.root, "a row is an object, not %s", kindName(c))
+		default:
+			if err = p.skip(0); err == nil {
+				p.reject(p.root, "a row is an object, not %s; to read rows of both kinds as text set mixed: text", kindName(c))
+			}
 		}
+	}
+	if err == nil {
+		err = p.ends()
 	}
 	if err == nil {
 		p.judge(p.root)
@@ -88,6 +102,49 @@ func kindName(c byte) string {
 		return "null"
 	}
 	return "a number"
+}
+
+// single appends the value at the position as a row of the only column.
+func (p *parser) single() error {
+	if len(p.root.kids) == 0 {
+		if err := p.skip(0); err != nil {
+			return err
+		}
+	} else if err := p.value(p.root.kids[0], 0); err != nil {
+		return err
+	}
+	p.root.added()
+	return nil
+}
+
+// look is row of a sample.
+func (p *parser) look() error {
+	begin := p.i
+	p.wrong, p.odds = nil, p.odds[:0]
+	err := p.checked(0)
+	if err == nil {
+		err = p.ends()
+	}
+	if err != nil {
+		p.i = begin
+		return err
+	}
+	if p.wrong != nil {
+		return driver.Errorf(driver.RowError, "%w", p.wrong)
+	}
+	end := p.i
+	p.i = begin
+	err = p.seen.observe(&p.text, 0)
+	p.i = end
+	return err
+}
+
+// ends refuses text behind the value of a row that is to be alone.
+func (p *parser) ends() error {
+	if p.alone && !p.blank() {
+		return p.fail("%q after the end of the value; write one on each line, or set layout: elements", p.b[p.i])
+	}
+	return nil
 }
 
 // object appends the object at the position to a struct.
@@ -139,6 +196,9 @@ func (p *parser) value(c *column, depth int) error {
 		return nil
 	}
 	begin := p.i
+	if p.isOdd(ch) {
+		return p.oddValue(c)
+	}
 	switch c.kind {
 	case kBool:
 		if ch == 't' || ch == 'f' {
@@ -179,11 +239,11 @@ func (p *parser) value(c *column, depth int) error {
 			p.variable(c, s)
 			return nil
 		}
-		if c.raw {
+		if c.from != guessed {
 			if err := p.skip(depth); err != nil {
 				return err
 			}
-			p.variable(c, p.b[begin:p.i])
+			p.variable(c, p.json(begin))
 			return nil
 		}
 	case kBinary, kFixed, kDate, kTime, kTimestamp:
@@ -214,6 +274,41 @@ func (p *parser) value(c *column, depth int) error {
 	p.reject(c, "%s where %s is needed; set types for the column if both occur", kindName(ch), typename.Name(c.typ))
 	c.null()
 	return nil
+}
+
+// oddValue appends NaN or an infinity.
+func (p *parser) oddValue(c *column) error {
+	n, err := p.num()
+	switch {
+	case err != nil:
+		return err
+	case p.odd != oddKeep:
+		c.null() // of a row that is bad, or as is wanted
+	case kInt <= c.kind && c.kind <= kFloat64 || c.kind == kDecimal:
+		p.number(c, n)
+	case c.kind == kText && c.from != guessed:
+		p.variable(c, n.text)
+	default:
+		p.reject(c, "%s where %s is needed; set types for the column if both occur", n.text, typename.Name(c.typ))
+		c.null()
+	}
+	return nil
+}
+
+// json is the text from begin to the position, with null where NaN and infinities are to be that.
+func (p *parser) json(begin int) []byte {
+	s := p.b[begin:p.i]
+	var out []byte
+	for _, at := range p.odds {
+		if at[0] >= begin {
+			out = append(append(out, p.b[begin:at[0]]...), "null"...)
+			begin = at[1]
+		}
+	}
+	if out == nil {
+		return s
+	}
+	return append(out, p.b[begin:p.i]...)
 }
 
 func (p *parser) list(c *column, depth int) error {
@@ -469,7 +564,7 @@ func (p *parser) decimal(c *column, s []byte) {
 func scaled(s []byte, scale, precision int) (*big.Int, error) {
 	t := text{b: s}
 	n, err := t.num()
-	if err != nil || t.i != len(s) {
+	if err != nil || n.odd || t.i != len(s) {
 		return nil, errors.New("not a number")
 	}
 	digits := make([]byte, 1, len(s)+1)
@@ -505,7 +600,7 @@ func scaled(s []byte, scale, precision int) (*big.Int, error) {
 
 // advice says how to read what does not fit a type that was found from a sample.
 func (c *column) advice() string {
-	if c.raw {
+	if c.from == given {
 		return ""
 	}
 	return "; set types for the column, e.g. string"

@@ -17,7 +17,7 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// Open starts a pass over a byte range or an array.
+// Open starts a pass over a byte range of lines, or all of another file.
 func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.Reader, error) {
 	at := t.at[i]
 	r := &reader{path: t.splits[i].File, index: t.splits[i].Index, o: so.WithDefaults(), left: -1}
@@ -58,10 +58,17 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 
 // parser of the columns idx of the files.
 func (t *table) parser(s *sink, idx []int) (*parser, error) {
-	p := &parser{strict: t.o.Strict, root: &column{s: s, kind: kStruct, byName: map[string]int{}}}
+	p := &parser{strict: t.o.Strict, scalar: t.scalar, root: &column{s: s, kind: kStruct, byName: map[string]int{}}, text: text{odd: t.odd}}
 	for k, i := range idx {
 		f := t.rows.Field(i)
-		c, err := newColumn(s, f, f.Name, t.types[f.Name] != nil)
+		from := guessed
+		switch {
+		case t.types[f.Name] != nil:
+			from = given
+		case t.o.Mixed == "text":
+			from = mixed
+		}
+		c, err := newColumn(s, f, f.Name, from)
 		if err != nil {
 			return nil, err
 		}
@@ -94,8 +101,9 @@ type rows interface {
 var errAlone = errors.New("the next row is long")
 
 func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanOptions) rows {
-	if !at.array {
+	if at.layout == onLines {
 		begin := at.Range.Off
+		p.alone = true
 		return &lines{p: p, c: t.set.OpenChunks(ctx, at.Part, 0, o), first: begin == 0, begin: begin, least: begin + o.FromByte}
 	}
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
@@ -103,7 +111,7 @@ func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanO
 	if t.set.Bytewise(at.Part) {
 		size = min(size, at.Range.Len+1)
 	}
-	a := &elements{p: p, in: t.set.OpenStream(sctx, at.Part, o), cancel: cancel, alloc: o.Alloc, small: make([]byte, size)}
+	a := &elements{p: p, bare: at.layout == inBehind, in: t.set.OpenStream(sctx, at.Part, o), cancel: cancel, alloc: o.Alloc, small: make([]byte, size)}
 	p.text.more = true
 	a.buf = a.small
 	return a
@@ -291,7 +299,7 @@ func (l *lines) tell(e *driver.Error, line []byte) *driver.Error {
 func (l *lines) count(to int) {
 	switch {
 	case l.number == 0 || to == l.counted:
-	case l.c.Long(): // one line, in which escapes may have been undone where they were
+	case l.c != nil && l.c.Long(): // one line, in which escapes may have been undone where they were
 		l.number += int64(to / len(l.chunk))
 	default:
 		l.number += int64(bytes.Count(l.chunk[l.counted:to], []byte{'\n'}))
@@ -314,34 +322,17 @@ func tell(e *driver.Error, where string, text []byte) *driver.Error {
 }
 
 func (l *lines) row(ctx context.Context, skip bool) error {
-	for {
-		if l.at == len(l.chunk) {
-			var err error
-			l.used()
-			if l.chunk, l.off, err = l.c.Next(ctx); err != nil {
-				l.chunk, l.at = nil, 0
-				return err
-			}
-			if l.off == 0 {
-				l.number = 1
-			}
-			l.at = 0
-			if l.first {
-				l.first = false
-				l.at = len(l.chunk) - len(bytes.TrimPrefix(l.chunk, bom))
-			}
+	for !l.line() {
+		var err error
+		l.used()
+		if l.chunk, l.off, err = l.c.Next(ctx); err != nil {
+			l.chunk, l.at = nil, 0
+			return err
 		}
-		rest := l.chunk[l.at:]
-		n := bytes.IndexByte(rest, '\n') + 1
-		if n == 0 {
-			n = len(rest)
+		if l.off == 0 {
+			l.number = 1
 		}
-		l.last = l.at
-		l.at += n
-		l.p.text.b, l.p.text.i, l.p.text.more = rest[:n:n], 0, false
-		if !l.p.blank() {
-			break
-		}
+		l.begun()
 	}
 	if skip || l.off+int64(l.last) < l.least {
 		return nil
@@ -356,18 +347,45 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 		line = bytes.Clone(line[:min(len(line), 2*tellBytes)])
 		l.p.lend = l.c.Lend
 	}
-	n, size := l.p.root.n, l.p.root.s.bytes
-	err := l.p.row()
-	if err == nil {
-		if l.p.blank() {
-			return nil
-		}
-		l.p.root.truncate(n)
-		l.p.root.s.bytes = size
-		err = l.p.fail("%q after the end of the object; write one object per line", l.p.b[l.p.i])
+	return l.parse(line)
+}
+
+// begun starts a chunk.
+func (l *lines) begun() {
+	l.at = 0
+	if l.first {
+		l.first = false
+		l.at = len(l.chunk) - len(bytes.TrimPrefix(l.chunk, bom))
 	}
+}
+
+// line goes to the next line of the chunk that is not blank, if there is one.
+func (l *lines) line() bool {
+	for l.at < len(l.chunk) {
+		rest := l.chunk[l.at:]
+		n := bytes.IndexByte(rest, '\n') + 1
+		if n == 0 {
+			n = len(rest)
+		}
+		l.last = l.at
+		l.at += n
+		l.p.text.b, l.p.text.i, l.p.text.more = rest[:n:n], 0, false
+		if !l.p.blank() {
+			return true
+		}
+	}
+	return false
+}
+
+// parse makes a row of the line, which looked as given.
+func (l *lines) parse(line []byte) error {
+	err := l.p.row()
 	if e, ok := err.(*syntaxError); ok {
-		return l.tell(driver.Errorf(driver.RowError, "%s (byte %d)", e.msg, l.off+int64(l.last+e.at)), line)
+		msg := e.msg
+		if e.short {
+			msg += "; for values over several lines set layout: elements"
+		}
+		return l.tell(driver.Errorf(driver.RowError, "%s (byte %d)", msg, l.off+int64(l.last+e.at)), line)
 	}
 	if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
 		return l.tell(e, line)
@@ -389,9 +407,10 @@ func (l *lines) close() error { return l.c.Close() }
 // offset is the byte of the split at which the row parsed last begins.
 func (l *lines) offset() int64 { return l.off - l.begin + int64(l.last) }
 
-// elements are the rows of a JSON array.
+// elements are the rows of a JSON array, or values one behind another.
 type elements struct {
 	p      *parser
+	bare   bool // there is no array
 	in     io.ReadCloser
 	cancel context.CancelFunc
 	alloc  memory.Allocator
@@ -414,6 +433,7 @@ const (
 	atFirst        // behind it
 	atNext         // behind an element
 	atEnd          // behind ']'
+	amid           // between values that are in no array
 )
 
 func (a *elements) row(ctx context.Context, skip bool) error {
@@ -431,18 +451,29 @@ func (a *elements) row(ctx context.Context, skip bool) error {
 			a.p.i, a.state = begin, state
 			return err
 		}
-		if e, ok := err.(*syntaxError); ok {
-			return driver.Errorf(driver.Corrupt, "the array is damaged: %s (byte %d)", e.msg, a.off+int64(e.at))
-		}
 		a.last, a.before = begin, state
-		if e, ok := err.(*driver.Error); ok && e.Code == driver.RowError {
+		return a.explain(err, begin)
+	}
+}
+
+// explain says where what err is about is; the row began at begin.
+func (a *elements) explain(err error, begin int) error {
+	switch e := err.(type) {
+	case *syntaxError:
+		what := "the array"
+		if a.bare {
+			what = "the text"
+		}
+		return driver.Errorf(driver.Corrupt, "%s is damaged: %s (byte %d)", what, e.msg, a.off+int64(e.at))
+	case *driver.Error:
+		if e.Code == driver.RowError {
 			if a.shown == nil {
 				a.shown = bytes.TrimLeft(a.p.b[begin:a.p.i], ", \t\r\n")
 			}
 			return tell(e, "the element is", a.shown)
 		}
-		return err
 	}
+	return err
 }
 
 // step consumes one row with what comes before it.
@@ -453,12 +484,16 @@ func (a *elements) step(skip bool) error {
 			return errMore
 		}
 		p.i += len(p.b[p.i:]) - len(bytes.TrimPrefix(p.b[p.i:], bom))
+		if a.bare {
+			a.state = amid
+			return a.step(skip)
+		}
 		c, err := p.space()
 		if err != nil {
 			return err
 		}
 		if c != '[' {
-			return p.fail("%q where an array begins", c)
+			return p.fail("%q where an array begins; set layout: lines or elements", c)
 		}
 		p.i++
 		a.state = atFirst
@@ -466,11 +501,21 @@ func (a *elements) step(skip bool) error {
 	if a.state == atEnd {
 		switch {
 		case !p.blank():
-			return p.fail("%q behind the array", p.b[p.i])
+			return p.fail("%q behind the array; for several arrays set layout: elements", p.b[p.i])
 		case p.more:
 			return errMore
 		}
 		return io.EOF
+	}
+	if a.state == amid {
+		switch {
+		case !p.blank():
+		case p.more:
+			return errMore
+		default:
+			return io.EOF
+		}
+		return a.value(skip)
 	}
 	c, err := p.space()
 	if err != nil {
@@ -488,11 +533,17 @@ func (a *elements) step(skip bool) error {
 		p.i++
 	}
 	a.state = atNext
+	return a.value(skip)
+}
+
+// value consumes the value of a row.
+func (a *elements) value(skip bool) error {
+	p := a.p
 	if skip {
 		return p.skip(0)
 	}
 	p.ours, a.shown = false, nil
-	if len(p.b)-p.i > longBytes {
+	if p.seen == nil && len(p.b)-p.i > longBytes {
 		from := p.i
 		if err := p.skip(0); err != nil {
 			return err

@@ -17,26 +17,42 @@ var errMore = errors.New("more text is needed")
 
 // syntaxError is a row that is not JSON.
 type syntaxError struct {
-	at  int // byte in the text given
-	msg string
+	at    int // byte in the text given
+	msg   string
+	short bool // the text ends inside a value
 }
 
 func (e *syntaxError) Error() string { return e.msg }
 
-// text walks over JSON text. It accepts exactly what RFC 8259 does, nested up to
-// maxDepth. Strings that are no text are walked over like others, and noted in wrong.
+// text walks over JSON text. It accepts what RFC 8259 does, nested up to maxDepth, and the words NaN,
+// Infinity and -Infinity for numbers. Strings that are no text, and these words unless they are wanted, are
+// walked over like others, and noted in wrong.
 type text struct {
 	b     []byte
 	i     int
-	more  bool   // b is not the end of the text
-	ours  bool   // b may be changed: it is read once
-	buf   []byte // of unescaped strings
-	wrong error  // the first string, key or value, that is not UTF-8 or has half a surrogate pair
+	more  bool      // b is not the end of the text
+	ours  bool      // b may be changed: it is read once
+	buf   []byte    // of unescaped strings
+	odd   nonFinite // what becomes of the words
+	odds  [][2]int  // oddNull: where in b such words are
+	wrong error     // the first string, key or value, that is not UTF-8 or has half a surrogate pair; or word
 }
+
+// nonFinite is what becomes of NaN and the infinities.
+type nonFinite uint8
+
+const (
+	oddError nonFinite = iota
+	oddNull
+	oddKeep
+)
+
+var nonFinites = map[string]nonFinite{"": oddError, "error": oddError, "null": oddNull, "keep": oddKeep}
 
 var (
 	errNotUTF8 = errors.New("a string is not valid UTF-8; set encoding of the source if the file has another (latin-1, cp1252, utf-16), or utf-8-lossy to replace such bytes")
 	errHalf    = errors.New("a string has half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+	errOdd     = errors.New("NaN and Infinity are not JSON; set non_finite of the source to keep them (keep), or to null")
 )
 
 // note keeps the first error of a string.
@@ -47,7 +63,7 @@ func (t *text) note(err error) {
 }
 
 func (t *text) fail(format string, args ...any) error {
-	return &syntaxError{t.i, fmt.Sprintf(format, args...)}
+	return &syntaxError{at: t.i, msg: fmt.Sprintf(format, args...)}
 }
 
 // short is the error of text that ends.
@@ -55,7 +71,7 @@ func (t *text) short() error {
 	if t.more {
 		return errMore
 	}
-	return t.fail("the text ends inside a value")
+	return &syntaxError{at: t.i, msg: "the text ends inside a value", short: true}
 }
 
 // blank skips white space and reports whether nothing follows it.
@@ -269,6 +285,7 @@ type number struct {
 	mant  uint64 // all digits, if there are at most 19
 	exp   int    // value is mant * 10^exp
 	neg   bool
+	odd   bool // NaN or an infinity
 	whole bool // neither fraction nor exponent
 	exact bool // mant and exp say it all
 }
@@ -279,6 +296,9 @@ func (t *text) num() (n number, err error) {
 	if i < len(b) && b[i] == '-' {
 		n.neg = true
 		i++
+	}
+	if i < len(b) && (b[i] == 'I' || b[i] == 'N' && !n.neg) {
+		return t.oddNumber(i)
 	}
 	first := i
 	for i < len(b) && b[i]-'0' < 10 {
@@ -348,6 +368,31 @@ func (t *text) num() (n number, err error) {
 	return n, nil
 }
 
+// oddNumber consumes NaN or an infinity, whose word is at i.
+func (t *text) oddNumber(i int) (n number, err error) {
+	begin, w := t.i, "NaN"
+	if t.b[i] == 'I' {
+		w = "Infinity"
+	}
+	t.i = i
+	if err := t.word(w); err != nil {
+		t.i = begin
+		return n, err
+	}
+	switch t.odd {
+	case oddError:
+		t.note(errOdd)
+	case oddNull:
+		t.odds = append(t.odds, [2]int{begin, t.i})
+	}
+	return number{text: t.b[begin:t.i], odd: true, neg: i > begin}, nil
+}
+
+// isOdd says that the value at the position, which begins with c, is NaN or an infinity.
+func (t *text) isOdd(c byte) bool {
+	return c == 'N' || c == 'I' || c == '-' && t.i+1 < len(t.b) && t.b[t.i+1] == 'I'
+}
+
 // skip consumes a value of any kind.
 func (t *text) skip(depth int) error {
 	c, err := t.space()
@@ -370,19 +415,7 @@ func (t *text) skip(depth int) error {
 	return err
 }
 
-// check is skip of a row of the sample: a string that is no text, or a key that is twice in one object, is an error too.
-func (t *text) check(depth int) error {
-	begin := t.i
-	t.wrong = nil
-	if err := t.checked(depth); err != nil {
-		return err
-	}
-	if t.wrong != nil {
-		return &syntaxError{begin, t.wrong.Error()}
-	}
-	return nil
-}
-
+// checked is skip of a row of the sample: it also notes a key that is there twice in one object.
 func (t *text) checked(depth int) error {
 	c, err := t.space()
 	if err != nil {

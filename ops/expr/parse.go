@@ -113,10 +113,12 @@ func unquoted(msg string) string {
 	case m[1] == "at":
 		return strings.TrimRight(before, " ") + " here"
 	case m[1] == "unexpected character":
-		return before + "text that does not end, or has a \\ with nothing to stand for"
+		return before + openText
 	}
 	return before + m[1] + " text here"
 }
+
+const openText = "text that does not end, or has a \\ with nothing to stand for"
 
 // tidy says in plain words what the parser generator says in its own.
 func tidy(msg string) string {
@@ -126,7 +128,10 @@ func tidy(msg string) string {
 		to string
 	}{{reWord, `unexpected '$1'; for a column of that name write col("$1")`}, {reExpecting, "unexpected $1"}, {reNoViable, "cannot read $1"}, {reToken, "unexpected character '$1'"}, {reMissing, "missing $1 at $2"}} {
 		if r.re.MatchString(msg) {
-			return r.re.ReplaceAllString(msg, r.to)
+			if msg = r.re.ReplaceAllString(msg, r.to); strings.HasPrefix(msg, `unexpected character '"`) || strings.HasPrefix(msg, `unexpected character ''`) {
+				return openText
+			}
+			return msg
 		}
 	}
 	switch msg {
@@ -134,6 +139,13 @@ func tidy(msg string) string {
 		return "the number is beyond int64: one of uint64 has a u behind it, as in 18446744073709551615u, and a double a point, as in 1.0e20"
 	case "invalid uint literal":
 		return "the number is beyond uint64: a double has a point, as in 1.0e20"
+	case "invalid double literal":
+		return "the number is beyond double, which ends at 1.7976931348623157e308"
+	case "invalid unicode code point":
+		return "the escape in the text is no character: \\u has 4 hexadecimal digits and \\U 8, outside d800 to dfff and at most 0010ffff"
+	}
+	if strings.HasPrefix(msg, "unable to unescape") {
+		return "the text has a \\ with nothing to stand for: write \\\\ for a backslash"
 	}
 	if id, ok := strings.CutPrefix(msg, "reserved identifier: "); ok {
 		return fmt.Sprintf("%s is a reserved word: write col(%q) for a column of that name", id, id)
