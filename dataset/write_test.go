@@ -7,8 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/csvio"
+	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/ipcio"
+	"github.com/penstock-data/penstock/io/jsonio"
+	"github.com/penstock-data/penstock/io/parquetio"
 )
 
 // What is written where a source reads would be read by the next run: it is refused in every mode, before anything is
@@ -118,5 +125,66 @@ func TestWriteNeedsAName(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err != nil {
 		t.Error(err)
+	}
+}
+
+// Four values of a partition column are four files, however many splits there are; and what a filter leaves of many parts is one.
+func TestWriteFewFiles(t *testing.T) {
+	ctx := context.Background()
+	src := dataset.Range(20*65536).WithColumns("k = id % 4", "block = id / 65536").Select("k", "block")
+	parquet, err := parquetio.NewEncoding(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csv, err := csvio.NewEncoding(&csvio.EncodingOptions{Compression: "gzip"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	json, err := jsonio.NewEncoding(&jsonio.EncodingOptions{Compression: "zstd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ipc, err := ipcio.NewEncoding(&ipcio.EncodingOptions{Compression: "zstd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		enc  driver.Encoding
+		read func(...string) *dataset.Dataset
+	}{
+		"parquet": {parquet, dataset.ReadParquet}, "csv": {csv, dataset.ReadCSV}, "json": {json, dataset.ReadJSON}, "ipc": {ipc, dataset.ReadIPC},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			r, err := src.Write(ctx, out, c.enc, &dataset.WriteOptions{PartitionBy: []string{"k"}, TargetBytes: 600 << 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Files != 4 || r.Rows != 20*65536 {
+				t.Errorf("%d files, %d rows", r.Files, r.Rows)
+			}
+			last := map[int64]int64{}
+			for b, err := range c.read(out).Select("k", "block").IterBatches(ctx, &dataset.BatchOptions{Rows: 10000}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				k, block := b.Column(0).(*array.Int64), b.Column(1).(*array.Int64)
+				for i := range k.Len() {
+					if block.Value(i) < last[k.Value(i)] {
+						t.Fatalf("k %d: block %d behind %d", k.Value(i), block.Value(i), last[k.Value(i)])
+					}
+					last[k.Value(i)] = block.Value(i)
+				}
+				b.Release()
+			}
+			if last[3] != 19 || len(last) != 4 {
+				t.Errorf("%v", last)
+			}
+			few := filepath.Join(t.TempDir(), "few")
+			r, err = src.Filter("k == 1 && block % 2 == 0").Write(ctx, few+"2", c.enc, &dataset.WriteOptions{TargetBytes: 600 << 10})
+			if err != nil || r.Files != 1 || r.Rows != 10*16384 {
+				t.Errorf("few rows in parts: %+v, %v", r, err)
+			}
+		})
 	}
 }

@@ -1,8 +1,10 @@
 package ipcio
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -12,6 +14,7 @@ import (
 	"github.com/penstock-data/penstock/internal/mem"
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // EncodingOptions of files; nil means defaults.
@@ -93,6 +96,31 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 	}
 	enc.ipc = f
 	return enc, nil
+}
+
+// Joins implements driver.JoiningEncoding: dictionaries that files keep are read as their values.
+func (e *encoding) Joins(schema *arrow.Schema) bool {
+	if e.o.Layout != "stream" {
+		schema = valuesSchema(schema)
+	}
+	return !slices.ContainsFunc(schema.Fields(), hasDictionary)
+}
+
+func hasDictionary(f arrow.Field) bool {
+	t := f.Type
+	if x, ok := t.(arrow.ExtensionType); ok {
+		t = x.StorageType()
+	}
+	n, nested := t.(arrow.NestedType)
+	return t.ID() == arrow.DICTIONARY || nested && slices.ContainsFunc(n.Fields(), hasDictionary)
+}
+
+// Join implements driver.JoiningEncoding.
+func (e *encoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	src := New(Options{Options: fileset.JoinOptions(o, nil)})
+	return fileset.JoinRows(ctx, src, func(s *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
+		return e.NewEncoder(w, s, alloc)
+	}, o)
 }
 
 type encoder struct {
