@@ -164,7 +164,7 @@ func TestWriteFewFiles(t *testing.T) {
 				t.Errorf("%d files, %d rows", r.Files, r.Rows)
 			}
 			last := map[int64]int64{}
-			for b, err := range c.read(out).Select("k", "block").IterBatches(ctx, &dataset.BatchOptions{Rows: 10000}) {
+			for b, err := range c.read(out).Select("k", "block").Records(ctx, nil) {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -175,7 +175,6 @@ func TestWriteFewFiles(t *testing.T) {
 					}
 					last[k.Value(i)] = block.Value(i)
 				}
-				b.Release()
 			}
 			if last[3] != 19 || len(last) != 4 {
 				t.Errorf("%v", last)

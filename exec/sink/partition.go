@@ -274,7 +274,7 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 				if !ok {
 					if segments[code] == "" {
 						seg := p.name[c] + values[code] + "/"
-						if err := checkValue(values[code], len(seg)); err != nil {
+						if err := checkValue(values[code], len(seg), rec.Column(col).DataType()); err != nil {
 							return nil, nil, err.At(fault.Place{Column: rec.ColumnName(col)})
 						}
 						segments[code] = seg
@@ -292,8 +292,17 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 	return ids, keys, nil
 }
 
-// checkValue reports what keeps a value, as a folder of size bytes spells it, from being read back. Only values that rows have are checked.
-func checkValue(v string, size int) *fault.Error {
+// checkValue reports what keeps a value of type t, as a folder of size bytes spells it, from being read back. Only values that rows have are checked.
+func checkValue(v string, size int, t arrow.DataType) *fault.Error {
+	if d, ok := t.(*arrow.DictionaryType); ok {
+		t = d.ValueType
+	}
+	switch t.ID() {
+	case arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP:
+		if year, _, _ := strings.Cut(v, "-"); v != hiveNull && len(year) != 4 {
+			return fault.New(fault.Invalid, "partition_by: the value %.50q is outside the years 0 to 9999, which folders can spell: filter such rows, or partition by another column", v)
+		}
+	}
 	if size > maxSegment+1 {
 		return fault.New(fault.Invalid, "partition_by: the value %.50q... is too long for the name of a folder", v)
 	}
