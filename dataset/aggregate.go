@@ -128,7 +128,7 @@ func (s *aggSink) NewPart(_ context.Context, part int, _ *exec.Env) (exec.PartWr
 	return &aggPart{s: s, part: part, sums: make([]summary, s.schema.NumFields())}, nil
 }
 
-func (s *aggSink) Commit(context.Context) error {
+func (s *aggSink) Commit(context.Context, *exec.CommitEnv) error {
 	s.total = make([]summary, s.schema.NumFields())
 	for _, p := range s.parts {
 		for i := range p {

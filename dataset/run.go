@@ -184,6 +184,9 @@ func (d *Dataset) letters(ctx context.Context, run RunOptions, e *exec.Options) 
 	if err != nil {
 		return nil, err
 	}
+	if err := d.CheckOutput(ctx, run.DeadLetter); err != nil {
+		return nil, err
+	}
 	dl, err := sink.NewDeadLetter(ctx, run.DeadLetter, job, run.Mask)
 	if err != nil {
 		return nil, err

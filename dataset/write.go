@@ -6,13 +6,15 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/exec/sink"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/csvio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/ipcio"
@@ -46,10 +48,10 @@ type WriteResult struct {
 	Stats   exec.Stats
 }
 
-// Write runs the plan into files below path (a folder or bucket URL), in any
+// Write runs the plan into files below folder (a path or bucket URL), in any
 // encoding. The output appears as a whole: a manifest names its files, and a job
 // killed at any moment and run again leaves exactly the rows of one undisturbed run.
-func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o *WriteOptions) (*WriteResult, error) {
+func (d *Dataset) Write(ctx context.Context, folder string, enc driver.Encoding, o *WriteOptions) (*WriteResult, error) {
 	if o == nil {
 		o = &WriteOptions{}
 	}
@@ -62,10 +64,8 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 	if err != nil {
 		return nil, err
 	}
-	if o.Mode == sink.ModeAppend {
-		if err := d.readsFrom(ctx, path); err != nil {
-			return nil, err
-		}
+	if err := fault.Join(d.CheckOutput(ctx, folder), d.CheckOutput(ctx, o.DeadLetter)); err != nil {
+		return nil, err
 	}
 	decides := map[string]any{
 		"format": enc.Kind(), "options": enc.Config(), "partition_by": o.PartitionBy, "target": o.TargetBytes, "seed": o.Seed, "epoch": o.Epoch,
@@ -77,7 +77,7 @@ func (d *Dataset) Write(ctx context.Context, path string, enc driver.Encoding, o
 	if err != nil {
 		return nil, err
 	}
-	s, err := sink.New(sink.Options{Path: path, Encoding: enc, Mode: o.Mode, PartitionBy: o.PartitionBy, TargetBytes: o.TargetBytes,
+	s, err := sink.New(sink.Options{Path: folder, Encoding: enc, Mode: o.Mode, PartitionBy: o.PartitionBy, TargetBytes: o.TargetBytes,
 		Job: job, DeadLetter: o.DeadLetter, Mask: o.Mask})
 	if err != nil {
 		return nil, err
@@ -155,34 +155,68 @@ func (d *Dataset) job(ctx context.Context, id string, more map[string]any) (stri
 	return hex.EncodeToString(h.Sum(nil))[:32], nil
 }
 
-// readsFrom refuses an output to append to that holds what the plan reads: every
-// run would find other data, and so be another job.
-func (d *Dataset) readsFrom(ctx context.Context, path string) error {
+// CheckOutput refuses folder, a path or URL to write to, where it shares files with what the plan reads: it lies in a
+// folder of a source, is one, or has files of one in it. Every run would find other data, and so be another job.
+// "" is no folder. Write calls it for the output and the dead letter.
+func (d *Dataset) CheckOutput(ctx context.Context, folder string) error {
+	if folder == "" {
+		return nil
+	}
+	outs, err := blobio.Names(folder)
+	if err != nil {
+		return err
+	}
 	n, err := d.plan(ctx)
 	if err != nil {
 		return err
 	}
-	out := absolute(path) + "/"
-	return eachRead(n, func(r *ops.Read) error {
-		for _, s := range r.Table.Splits() {
-			if s.File != "" && strings.HasPrefix(absolute(s.File), out) {
-				return fault.New(fault.Invalid, "mode append: the plan reads %s, which lies in the output: write somewhere else", s.File).
-					At(fault.Place{Step: r.Step()})
+	reads := ops.Reads(n)
+	real := make(map[string]bool) // by folder: whether it lies in the output
+	for _, r := range reads {
+		p, ok := r.Source.(driver.Placed)
+		if !ok {
+			continue
+		}
+		read, root := p.Meets(folder)
+		for _, s := range r.Table.Splits() { // links below the source's paths may lead there, too
+			if read != "" || s.File == "" {
+				break
+			}
+			in, known := real[path.Dir(s.File)]
+			if !known {
+				names, err := blobio.Names(path.Dir(s.File))
+				in = err == nil && slices.ContainsFunc(names, func(name string) bool {
+					return slices.ContainsFunc(outs, func(out string) bool { return strings.HasPrefix(name, out) })
+				})
+				real[path.Dir(s.File)] = in
+			}
+			if in {
+				read = s.File
 			}
 		}
-		return nil
-	})
-}
-
-// absolute makes a path or URL comparable.
-func absolute(path string) string {
-	path, _, _ = strings.Cut(path, "?")
-	if !strings.Contains(path, "://") {
-		if abs, err := filepath.Abs(path); err == nil {
-			path = abs
+		if read != "" {
+			return fault.New(fault.Invalid, "%s is written to, and the plan reads %s, which shares files with it: what is written would be read by the next run; write to %s",
+				folder, read, elsewhere(root, reads))
 		}
 	}
-	return strings.TrimRight(strings.TrimPrefix(path, "file://"), "/")
+	return nil
+}
+
+// elsewhere is where to write beside root, a folder of a source: to one that no source reads.
+func elsewhere(root string, reads []*ops.Read) string {
+	name := root + "-out"
+	free := !strings.HasSuffix(root, ":") && root != "" && !slices.ContainsFunc(reads, func(r *ops.Read) bool {
+		p, ok := r.Source.(driver.Placed)
+		if !ok {
+			return false
+		}
+		read, _ := p.Meets(name)
+		return read != ""
+	})
+	if scheme, rest, ok := strings.Cut(root, "://"); free && (!ok || scheme != "" && strings.Contains(rest, "/")) {
+		return "a folder beside it, such as " + name
+	}
+	return "a folder that no source reads"
 }
 
 func eachRead(n ops.Node, f func(*ops.Read) error) error {

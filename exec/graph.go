@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/io/driver"
 )
 
@@ -164,10 +165,16 @@ type Sink interface {
 	// never overlap.
 	NewPart(ctx context.Context, part int, env *Env) (PartWriter, error)
 	// Commit makes the output visible as a whole; all parts are finished.
-	Commit(ctx context.Context) error
+	Commit(ctx context.Context, env *CommitEnv) error
 	// Abort ends a run that failed: unfinished parts are removed as far as
 	// possible, finished ones stay for the next run.
 	Abort(ctx context.Context) error
+}
+
+// CommitEnv is what a Commit may use of the run's: all of it, as the tasks are over.
+type CommitEnv struct {
+	Alloc memory.Allocator // charges the run's budget, and never waits
+	CPUs  int              // calls that compute at once
 }
 
 // Joint is a Sink whose parts are written by several processes, each of which has a sink of the same output and job. One of them leads:
@@ -210,7 +217,7 @@ type PartRange struct {
 
 // Tally is what the rows of a part came from.
 type Tally struct {
-	Read    int64            `json:"read"`              // rows read from sources; -1: unknown
+	Read    int64            `json:"read"`              // rows read from sources
 	Span    int64            `json:"span"`              // rows of the splits, also those that were not read: what OnError.MaxRate is a share of
 	Skipped map[string]int64 `json:"skipped,omitempty"` // rows left out, by Skipped.By
 }

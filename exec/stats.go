@@ -8,7 +8,7 @@ import (
 // finished by an earlier run; everything else is of this run.
 type Stats struct {
 	Ops        []OpStats // the scans first, then operators, then the sink or consumer, in plan order
-	RowsIn     int64     // rows read from sources; -1: unknown, of a job that an older version finished
+	RowsIn     int64     // rows read from sources
 	RowsOut    int64     // rows delivered to the consumer or written
 	BytesRead  int64     // from storage, for footers and samples, too
 	Splits     int       // total

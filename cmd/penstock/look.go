@@ -257,11 +257,7 @@ plan, throws its rows away, and prints time, rows, bytes and waiting of every op
 				return usageError{fault.New(fault.Invalid, "--label is for a spec with shards")}
 			}
 			if t.spec != nil {
-				schema, err := ds.Schema(cmd.Context())
-				if err == nil {
-					err = t.spec.Check(schema)
-				}
-				if err != nil {
+				if err := t.spec.Check(cmd.Context(), ds); err != nil {
 					return err
 				}
 			}
@@ -373,7 +369,7 @@ func checkSpec(ctx context.Context, s *spec.Spec, run *spec.Train) (what string,
 		return "", err
 	}
 	what = some(int64(sch.NumFields()), "column") + " out"
-	if err := s.Check(sch); err != nil || s.Shards == nil {
+	if err := s.Check(ctx, ds); err != nil || s.Shards == nil {
 		return what, err
 	}
 	ranks, o, err := s.ShardOptions()

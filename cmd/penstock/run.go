@@ -212,9 +212,7 @@ func (s *summary) print(cmd *cobra.Command, err error) error {
 			out["job"], out["files"] = r.Job, r.Files
 		}
 	}
-	if out["rows_in"] = st.RowsIn; st.RowsIn < 0 {
-		out["rows_in"] = nil
-	}
+	out["rows_in"] = st.RowsIn
 	out["rows_out"], out["skipped_rows"] = rows, st.Skipped
 	out["bytes_read"], out["seconds"] = st.BytesRead, time.Since(s.start).Seconds()
 	out["peak_budget_bytes"], out["peak_rss_bytes"] = st.PeakBytes, peakRSS()

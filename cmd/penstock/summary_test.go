@@ -83,19 +83,6 @@ func TestSummaryOfAJob(t *testing.T) {
 			t.Errorf("%v", m)
 		}
 	}
-	// As a version wrote it that did not note the rows read.
-	name := filepath.Join(filepath.Dir(out), "_penstock-"+filepath.Base(out), "0001.json")
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := strings.Replace(strings.Replace(string(text), `"version": 2`, `"version": 1`, 1), ` "rows_in": 2799,`+"\n", "", 1)
-	if err := os.WriteFile(name, []byte(old), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, m := run(0, more); m["rows_in"] != nil || m["rows_out"] != 2799.0 || m["skipped_rows"] != 201.0 {
-		t.Errorf("version 1: %v", m)
-	}
 }
 
 // The line of --json comes with every end, also of a command that is wrong.

@@ -81,7 +81,7 @@ func (s *Sink) NewPart(_ context.Context, part int, env *exec.Env) (exec.PartWri
 	return &writer{s: s, part: part, attempt: env.Attempt}, nil
 }
 
-func (s *Sink) Commit(context.Context) error {
+func (s *Sink) Commit(context.Context, *exec.CommitEnv) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p, open := range s.open {

@@ -14,11 +14,8 @@ import (
 // run. A job that is written part by part may have finished some of them in an earlier run: those count where they lie in that order.
 // What lies inside of such a part is not known any more, so that the share of skipped rows is judged where parts end, in all runs of the job.
 
-// policyOf is that of exec.Skipped.By. "": nobody knows which step it was, in a part that an older version finished: none is judged by it.
+// policyOf is that of exec.Skipped.By.
 func (r *run) policyOf(by string) *policy {
-	if by == "" {
-		return &policy{}
-	}
 	if p := r.policies[by]; p != nil {
 		return p
 	}

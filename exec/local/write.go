@@ -53,7 +53,7 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 		stats, err = n.writeStream(ctx, g, o, sink, plan.Parts, probe)
 	}
 	if err == nil {
-		err = safely(func() error { return sink.Commit(ctx) })
+		err = commit(ctx, sink, &probe.opt.Options)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
@@ -62,6 +62,16 @@ func (n *Runner) Write(ctx context.Context, g *exec.Graph, sink exec.Sink, o *ex
 		return stats, err
 	}
 	return stats, nil
+}
+
+// commit has the sink commit with the run's budget, which nobody else uses any more.
+func commit(ctx context.Context, sink exec.Sink, o *exec.Options) error {
+	budget := exec.NewBudget(o.Memory)
+	defer budget.Close()
+	acct := budget.Account(ctx, "commit")
+	defer acct.Close()
+	acct.SetPriority(exec.Overdraw)
+	return safely(func() error { return sink.Commit(ctx, &exec.CommitEnv{Alloc: acct, CPUs: o.CPUs}) })
 }
 
 // partition replaces the splits of all scans by parts as the tasks of the run: for the scheduler they are one scan.

@@ -219,9 +219,9 @@ func (b begin) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.Si
 }
 
 // Commit implements exec.Sink. The other processes leave first, so that nothing of theirs is in use.
-func (b begin) Commit(ctx context.Context) error {
+func (b begin) Commit(ctx context.Context, env *exec.CommitEnv) error {
 	b.s.end(nil)
-	return b.Joint.Commit(ctx)
+	return b.Joint.Commit(ctx, env)
 }
 
 // Abort implements exec.Sink. Why the run ended, if it was not just stopped, its own process says.

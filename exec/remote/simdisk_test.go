@@ -175,7 +175,7 @@ func (s *simFiles) Adopt(ctx context.Context, part int, report []byte) error {
 	return nil
 }
 
-func (s *simFiles) Commit(ctx context.Context) error {
+func (s *simFiles) Commit(ctx context.Context, _ *exec.CommitEnv) error {
 	if err := s.m.io(ctx); err != nil {
 		return err
 	}

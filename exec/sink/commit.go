@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
@@ -34,7 +35,7 @@ func decodeDecision(data []byte) (*decision, error) {
 	if err := decode(data, d); err != nil {
 		return nil, err
 	}
-	if v := d.Manifest.Version; v < 1 || v > Version {
+	if d.Manifest.Version != Version {
 		return nil, fault.New(fault.Corrupt, "bad manifest version")
 	}
 	if err := d.Manifest.check(); err != nil {
@@ -50,7 +51,7 @@ func decodeDecision(data []byte) (*decision, error) {
 			}
 			attempt, staged := strings.CutPrefix(m.From, dir+"stage/")
 			attempt, same := strings.CutSuffix(attempt, "/"+m.To+stagedExt)
-			if !staged || !same || !isAttempt(attempt) || hidden(m.To) || m.Bytes < 0 {
+			if _, err := attemptPart(attempt); !staged || !same || err != nil || hidden(m.To) || m.Bytes < 0 {
 				return fault.New(fault.Corrupt, "bad move of %q to %q", m.From, m.To)
 			}
 		}
@@ -181,7 +182,7 @@ func tidy(ctx context.Context, out, dead *output, n int, own string) error {
 
 // Commit implements exec.Sink: it decides the job's commit, or finds that
 // another process did, and makes it visible.
-func (s *Files) Commit(ctx context.Context) error {
+func (s *Files) Commit(ctx context.Context, env *exec.CommitEnv) error {
 	if s.result != nil {
 		return nil
 	}
@@ -194,6 +195,7 @@ func (s *Files) Commit(ctx context.Context) error {
 			return fault.New(fault.Internal, "Commit with part %d unfinished", part)
 		}
 	}
+	var files []staged // nil: not known yet
 	for try := range maxTries {
 		if try > 0 {
 			if err := pause(ctx, time.Duration(try)*20*time.Millisecond); err != nil {
@@ -223,7 +225,13 @@ func (s *Files) Commit(ctx context.Context) error {
 				return err
 			}
 		}
-		d, err := s.decide(ctx, m)
+		if files == nil {
+			files, err = s.joined(ctx, env)
+		}
+		var d *decision
+		if err == nil {
+			d, err = s.decide(ctx, m, files)
+		}
 		if err != nil {
 			// Another process of this job may have committed since the look above, and taken the files away.
 			if now, serr := settle(ctx, s.out, s.dead, s.proc); serr == nil && now != nil && (m == nil || now.Number != m.Number) {
@@ -276,9 +284,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// decide writes down the commit that follows newest manifest prev (nil: none).
+// decide writes down the commit of files that follows newest manifest prev (nil: none).
 // Everything it refers to is there.
-func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
+func (s *Files) decide(ctx context.Context, prev *Manifest, files []staged) (*decision, error) {
 	d := &decision{Version: Version, Manifest: Manifest{Version: Version, Number: 1, Job: s.o.Job, Mode: s.mode, Format: s.o.Encoding.Kind(),
 		PartitionBy: s.o.PartitionBy, Metadata: s.o.Metadata}}
 	m := &d.Manifest
@@ -304,14 +312,14 @@ func (s *Files) decide(ctx context.Context, prev *Manifest) (*decision, error) {
 		d.Moves = append(d.Moves, move{From: stagedPath(s.job.dir(), attempt, f.Path), To: f.Path, Bytes: f.Bytes})
 		return nil
 	}
+	for _, f := range files {
+		if err := add(f.attempt, f.partFile); err != nil {
+			return nil, err
+		}
+	}
 	var dead []move
 	for _, r := range s.receipts {
-		for _, f := range r.Files {
-			if err := add(r.Attempt, f); err != nil {
-				return nil, err
-			}
-		}
-		m.RowsIn, m.Skipped = m.RowsIn+r.tally().Read, m.Skipped+r.Skipped
+		m.RowsIn, m.Skipped = m.RowsIn+r.Tally.Read, m.Skipped+r.Skipped
 		if r.Dead != nil {
 			dead = append(dead, move{From: stagedPath(s.job.deadDir(), r.Attempt, r.Dead.Path), To: r.Dead.Path, Bytes: r.Dead.Bytes})
 		}

@@ -54,7 +54,7 @@ func (c *Count) NewPart(_ context.Context, part int, _ *exec.Env) (exec.PartWrit
 }
 
 // Commit implements exec.Sink.
-func (c *Count) Commit(context.Context) error { return nil }
+func (c *Count) Commit(context.Context, *exec.CommitEnv) error { return nil }
 
 // Abort implements exec.Sink.
 func (c *Count) Abort(context.Context) error { return nil }

@@ -71,6 +71,51 @@ func (e *ipcEncoder) Size() int64  { return e.c.n }
 func (e *ipcEncoder) Close() error { e.alloc.Free(e.held); return e.w.Close() }
 func (e *ipcEncoder) Abort()       { e.alloc.Free(e.held); e.c.w = io.Discard; e.w.Close() }
 
+// joinEncoding is an ipcEncoding whose files can be joined.
+type joinEncoding struct{ ipcEncoding }
+
+func (joinEncoding) Joins(*arrow.Schema) bool { return true }
+
+func (e joinEncoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	enc, err := e.NewEncoder(w, o.Schema, o.Alloc)
+	if err != nil {
+		return err
+	}
+	for _, f := range o.Files {
+		in := f.Open(ctx)
+		raw, err := io.ReadAll(in)
+		in.Close()
+		if err == nil {
+			err = copyBatches(enc, raw)
+		}
+		if err != nil {
+			enc.Abort()
+			return err
+		}
+	}
+	return enc.Close()
+}
+
+func copyBatches(enc driver.Encoder, raw []byte) error {
+	r, err := ipc.NewFileReader(bytes.NewReader(raw))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for i := range r.NumRecords() {
+		rec, err := r.RecordBatchAt(i)
+		if err != nil {
+			return err
+		}
+		err = enc.Write(rec)
+		rec.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // idEncoding writes one line per row: its first column, an int64. It has no place for an
 // empty file's schema.
 type idEncoding struct{}
@@ -210,7 +255,7 @@ func (r runSpec) run(ctx context.Context, s exec.Sink) (err error) {
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, s.Abort(ctx))
 	}
-	if err := s.Commit(ctx); err != nil {
+	if err := s.Commit(ctx, &exec.CommitEnv{CPUs: 2}); err != nil {
 		return errors.Join(err, s.Abort(ctx))
 	}
 	return nil

@@ -57,21 +57,7 @@ type receipt struct {
 	Skipped int64      `json:"skipped,omitempty"`
 	Files   []partFile `json:"files"`
 	Dead    *partFile  `json:"dead,omitempty"`
-
-	Tally *exec.Tally `json:"tally,omitempty"` // nil in version 1
-}
-
-// tally says what the part's rows came from. Of a part that version 1 wrote it is a guess that no row was filtered, and
-// not known which step skipped rows: "".
-func (r *receipt) tally() exec.Tally {
-	if r.Tally != nil {
-		return *r.Tally
-	}
-	t := exec.Tally{Read: r.Rows + r.Skipped, Span: r.Rows + r.Skipped}
-	if r.Skipped > 0 {
-		t.Skipped = map[string]int64{"": r.Skipped}
-	}
-	return t
+	Tally   exec.Tally `json:"tally"` // what the part's rows came from
 }
 
 type partFile struct {
@@ -388,8 +374,7 @@ func decodeReceipt(data []byte) (*receipt, error) {
 		return nil, err
 	}
 	bad := func(what string) (*receipt, error) { return nil, fault.New(fault.Corrupt, "bad %s", what) }
-	_, attempt, _ := strings.Cut(r.Attempt, "/")
-	if !isHex(r.Tag, 4) || !isAttempt(r.Attempt) || !strings.HasPrefix(attempt, pad5(r.Part)+"-") {
+	if part, err := attemptPart(r.Attempt); err != nil || part != r.Part || !isHex(r.Tag, 4) {
 		return bad("attempt")
 	}
 	if r.Part < 0 || r.Part >= maxParts || r.First < 0 || r.End <= r.First || r.Skipped < 0 || len(r.Files) > maxPartFiles {
@@ -414,31 +399,28 @@ func decodeReceipt(data []byte) (*receipt, error) {
 	if rows != r.Rows || rows+r.Skipped < rows {
 		return bad("sum of rows")
 	}
-	if t := r.Tally; t == nil {
-		if r.Version > 1 {
+	skipped := int64(0)
+	for _, n := range r.Tally.Skipped {
+		if n < 1 || skipped+n < skipped {
 			return bad("tally")
 		}
-	} else {
-		skipped := int64(0)
-		for _, n := range t.Skipped {
-			if n < 1 || skipped+n < skipped {
-				return bad("tally")
-			}
-			skipped += n
-		}
-		if t.Read < 0 || t.Span < 0 || skipped != r.Skipped {
-			return bad("tally")
-		}
+		skipped += n
+	}
+	if r.Tally.Read < 0 || r.Tally.Span < 0 || r.Tally.Span == 0 && rows+r.Skipped > 0 || skipped != r.Skipped {
+		return bad("tally")
 	}
 	return r, nil
 }
 
-// isAttempt reports that s is the place of an attempt below stage/: PROCESS/PART-RANDOM.
-func isAttempt(s string) bool {
-	proc, attempt, _ := strings.Cut(s, "/")
-	num, rnd, _ := strings.Cut(attempt, "-")
+// attemptPart is the part of an attempt, by its place below stage/: PROCESS/PART-RANDOM.
+func attemptPart(attempt string) (int, error) {
+	proc, name, _ := strings.Cut(attempt, "/")
+	num, rnd, _ := strings.Cut(name, "-")
 	part, err := strconv.Atoi(num)
-	return isHex(proc, 8) && err == nil && part >= 0 && num == pad5(part) && isHex(rnd, 8)
+	if err != nil || part < 0 || num != pad5(part) || !isHex(proc, 8) || !isHex(rnd, 8) {
+		return 0, fault.New(fault.Corrupt, "bad attempt %q", attempt)
+	}
+	return part, nil
 }
 
 func isHex(s string, n int) bool {

@@ -35,7 +35,7 @@ type childConfig struct {
 }
 
 func (c childConfig) run(ctx context.Context, hook func(step, rel string)) error {
-	c.O.Encoding = ipcEncoding{c.Slow}
+	c.O.Encoding = joinEncoding{ipcEncoding{c.Slow}}
 	s, err := New(c.O)
 	if err != nil {
 		return err
@@ -246,6 +246,9 @@ func TestKillAtEveryStep(t *testing.T) {
 				mu.Unlock()
 			}); err != nil {
 				t.Fatal(err)
+			}
+			if joins := slices.Contains(steps, "join"); joins == (k.name == "rolls and dead letter") {
+				t.Errorf("files are joined: %v", joins)
 			}
 			var killed, all atomic.Int64
 			t.Cleanup(func() { // when the parallel ones are over

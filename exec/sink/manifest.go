@@ -16,8 +16,7 @@ import (
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
-// Version of all that is written beside outputs. What version 1 wrote is read: its receipts and manifests do not
-// say how many rows were read.
+// Version of all that is written beside outputs.
 const Version = 2
 
 const (
@@ -41,7 +40,7 @@ type Manifest struct {
 	Jobs        []string          `json:"jobs"` // whose rows are here
 	Rows        int64             `json:"rows"`
 	Bytes       int64             `json:"bytes"`
-	RowsIn      int64             `json:"rows_in,omitempty"` // rows that Job read from its sources; not in version 1
+	RowsIn      int64             `json:"rows_in,omitempty"` // rows that Job read from its sources
 	Skipped     int64             `json:"skipped,omitempty"` // rows that Job left out
 	Files       []File            `json:"files"`
 }
@@ -58,7 +57,7 @@ func (m *Manifest) has(job string) bool { return slices.Contains(m.Jobs, job) }
 
 // ReadManifest returns the newest manifest of the output in folder p, a path or
 // bucket URL, and how a user would write that folder. An output without one is a NotFound error,
-// one written by a newer version Unsupported.
+// one written by another version Unsupported.
 func ReadManifest(ctx context.Context, p string, o *blobio.Options) (*Manifest, error) {
 	out, err := openOutput(ctx, p, o)
 	if err != nil {
@@ -152,7 +151,9 @@ func decode(data []byte, v any) error {
 	case head.Version == nil || *head.Version < 1:
 		return fault.New(fault.Corrupt, "no version")
 	case *head.Version > Version:
-		return fault.New(fault.Unsupported, "version %d, and this program reads up to %d: use a newer one", *head.Version, Version)
+		return fault.New(fault.Unsupported, "version %d, and this program reads %d: use a newer one", *head.Version, Version)
+	case *head.Version < Version:
+		return fault.New(fault.Unsupported, "version %d, and this program reads %d: use the one that wrote it", *head.Version, Version)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

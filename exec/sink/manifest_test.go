@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-const goodManifest = `{"version":1,"number":1,"job":"a","mode":"error","format":"ipc","partition_by":["p"],"metadata":{"k":"v"},"jobs":["a"],"rows":3,"bytes":10,
+const goodManifest = `{"version":2,"number":1,"job":"a","mode":"error","format":"ipc","partition_by":["p"],"metadata":{"k":"v"},"jobs":["a"],"rows":3,"bytes":10,
 "files":[{"path":"p=1/part-0-00000-000.arrow","job":"a","rows":3,"bytes":10}]}`
 
 func TestManifestDecode(t *testing.T) {
@@ -22,8 +22,9 @@ func TestManifestDecode(t *testing.T) {
 		code     fault.Code
 		text     string
 	}{
-		{`"version":1,`, `"version":3,"new_thing":[],`, fault.Unsupported, "version 3"},
-		{`"version":1,`, ``, fault.Corrupt, "version"},
+		{`"version":2,`, `"version":3,"new_thing":[],`, fault.Unsupported, "version 3"},
+		{`"version":2,`, `"version":1,`, fault.Unsupported, "use the one that wrote it"},
+		{`"version":2,`, ``, fault.Corrupt, "version"},
 		{`"number":1`, `"number":0`, fault.Corrupt, "range"},
 		{`"mode"`, `"mood"`, fault.Corrupt, "mood"},
 		{`"jobs":["a"]`, `"jobs":["b"]`, fault.Corrupt, `"a"`},
@@ -151,16 +152,16 @@ func fuzzDecode[T any](f *testing.F, dec func([]byte) (*T, error), seeds ...stri
 func FuzzManifest(f *testing.F) { fuzzDecode(f, decodeManifest, goodManifest) }
 
 func FuzzReceipt(f *testing.F) {
-	fuzzDecode(f, decodeReceipt, `{"version":1,"job":"a","digest":"d","tag":"01234567","part":7,"first":1,"end":3,"attempt":"0123456789abcdef/00007-0123456789abcdef",
+	fuzzDecode(f, decodeReceipt, `{"version":2,"job":"a","digest":"d","tag":"01234567","part":7,"first":1,"end":3,"attempt":"0123456789abcdef/00007-0123456789abcdef",
 "rows":3,"skipped":1,"files":[{"path":"p=1/x","rows":3,"bytes":1}],"dead":{"path":"dead-x","rows":1,"bytes":5}}`, goodReceipt)
 }
 
 func FuzzJob(f *testing.F) {
-	fuzzDecode(f, decodeJob, `{"version":1,"job":"a","base":0,"tag":"01234567","parts":[0,2],"splits":3,"digest":"d","schema":"s","format":"ipc","config":{"a":1},
+	fuzzDecode(f, decodeJob, `{"version":2,"job":"a","base":0,"tag":"01234567","parts":[0,2],"splits":3,"digest":"d","schema":"s","format":"ipc","config":{"a":1},
 "partition_by":["p"],"dead_letter":{"url":"mem://x","prefix":"p/","tag":"01234567"}}`)
 }
 
 func FuzzDecision(f *testing.F) {
-	fuzzDecode(f, decodeDecision, `{"version":1,"manifest":`+goodManifest+`,"moves":[{"from":"jobs/a/stage/0123456789abcdef/00000-0123456789abcdef/p=1/y.staged","to":"p=1/y","bytes":1}],
+	fuzzDecode(f, decodeDecision, `{"version":2,"manifest":`+goodManifest+`,"moves":[{"from":"jobs/a/stage/0123456789abcdef/00000-0123456789abcdef/p=1/y.staged","to":"p=1/y","bytes":1}],
 "dead":{"url":"mem://x","prefix":"p/","tag":"01234567","moves":[]}}`)
 }

@@ -42,13 +42,15 @@ func openOutput(ctx context.Context, p string, o *blobio.Options) (*output, erro
 
 // checkName refuses p where an output's records would lie.
 func checkName(p string) error {
-	id, err := folderID(p)
+	names, err := blobio.Names(p)
 	if err != nil {
 		return err
 	}
-	for seg := range strings.SplitSeq(id, "/") {
-		if strings.HasPrefix(seg, recordsPrefix) {
-			return fault.New(fault.Invalid, "output path %q: folders called %s... hold the records of outputs: name another", p, recordsPrefix)
+	for _, name := range names {
+		for seg := range strings.SplitSeq(name, "/") {
+			if strings.HasPrefix(seg, recordsPrefix) {
+				return fault.New(fault.Invalid, "output path %q: folders called %s... hold the records of outputs: name another", p, recordsPrefix)
+			}
 		}
 	}
 	return nil

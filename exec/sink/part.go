@@ -89,7 +89,7 @@ func (w *partWriter) Write(ctx context.Context, b *exec.Block) error {
 func (w *partWriter) Finish(ctx context.Context, t exec.Tally) error {
 	defer w.files.end()
 	s := w.files.s
-	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Tag: s.job.Tag, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: t.AllSkipped(), Tally: &t}
+	r := &receipt{Version: Version, Job: s.job.Job, Digest: s.job.Digest, Tag: s.job.Tag, Part: w.files.part, Attempt: w.files.attempt, Rows: w.rows, Skipped: t.AllSkipped(), Tally: t}
 	pr := s.job.ranges()[r.Part]
 	r.First, r.End = pr.First, pr.End
 	err := w.close(ctx)

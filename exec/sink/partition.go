@@ -23,9 +23,6 @@ import (
 // hiveNull is the folder value of null. A string that looks like it is escaped.
 const hiveNull = "__HIVE_DEFAULT_PARTITION__"
 
-// noFolder stands for what no folder can say: it would be escaped in any that is.
-const noFolder = "\x00"
-
 // maxSegment is what file systems allow for the name of a folder.
 const maxSegment = 255
 
@@ -63,7 +60,7 @@ func newPartitioning(schema *arrow.Schema, by []string) (*partitioning, error) {
 			return nil, fault.New(fault.Invalid, "partition_by: a column without a name cannot name a folder")
 		}
 		if t := schema.Field(at[0]).Type; !partitionType(t) {
-			return nil, fault.New(fault.Unsupported, "partition_by: a column of type %s: use integers, booleans, strings, dates or timestamps, or cast it", t).
+			return nil, fault.New(fault.Unsupported, "partition_by: a column of type %s: use integers, booleans, strings, dates or timestamps, or cast it", typename.Name(t)).
 				At(fault.Place{Column: name})
 		}
 		p.cols = append(p.cols, at[0])
@@ -277,7 +274,7 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 				if !ok {
 					if segments[code] == "" {
 						seg := p.name[c] + values[code] + "/"
-						if err := checkValue(values[code], len(seg)); err != nil {
+						if err := checkValue(values[code], len(seg), rec.Column(col).DataType()); err != nil {
 							return nil, nil, err.At(fault.Place{Column: rec.ColumnName(col)})
 						}
 						segments[code] = seg
@@ -295,10 +292,16 @@ func (p *partitioning) assign(rec arrow.RecordBatch) (ids []int32, keys []string
 	return ids, keys, nil
 }
 
-// checkValue reports what keeps a value, as a folder of size bytes spells it, from being read back. Only values that rows have are checked.
-func checkValue(v string, size int) *fault.Error {
-	if v == noFolder {
-		return fault.New(fault.Invalid, "partition_by: a date or time outside the years 0 to 9999 names no folder; leave such rows out with a filter before, or partition by another column")
+// checkValue reports what keeps a value of type t, as a folder of size bytes spells it, from being read back. Only values that rows have are checked.
+func checkValue(v string, size int, t arrow.DataType) *fault.Error {
+	if d, ok := t.(*arrow.DictionaryType); ok {
+		t = d.ValueType
+	}
+	switch t.ID() {
+	case arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP:
+		if year, _, _ := strings.Cut(v, "-"); v != hiveNull && len(year) != 4 {
+			return fault.New(fault.Invalid, "partition_by: the value %.50q is outside the years 0 to 9999, which folders can spell: filter such rows, or partition by another column", v)
+		}
 	}
 	if size > maxSegment+1 {
 		return fault.New(fault.Invalid, "partition_by: the value %.50q... is too long for the name of a folder", v)
@@ -334,7 +337,7 @@ func encode(a arrow.Array, codes []int32) []string {
 	case *array.Uint64:
 		return encodeSlice(a, a.Uint64Values(), codes, unsigned)
 	case *array.Date32:
-		return encodeSlice(a, a.Date32Values(), codes, func(v arrow.Date32) string { return timeValue(v.ToTime(), time.DateOnly) })
+		return encodeSlice(a, a.Date32Values(), codes, func(v arrow.Date32) string { return v.ToTime().Format(time.DateOnly) })
 	case *array.Date64:
 		days := make([]int64, a.Len()) // equal days are one partition, whatever their milliseconds
 		for i, v := range a.Date64Values() {
@@ -343,7 +346,7 @@ func encode(a arrow.Array, codes []int32) []string {
 				days[i]--
 			}
 		}
-		return encodeSlice(a, days, codes, func(v int64) string { return timeValue(time.Unix(v*86400, 0).UTC(), time.DateOnly) })
+		return encodeSlice(a, days, codes, func(v int64) string { return time.Unix(v*86400, 0).UTC().Format(time.DateOnly) })
 	case *array.Timestamp:
 		t := a.DataType().(*arrow.TimestampType)
 		unit, layout := t.Unit, "2006-01-02T15:04:05.999999999"
@@ -351,7 +354,7 @@ func encode(a arrow.Array, codes []int32) []string {
 			layout += "Z" // of UTC: the zone is in the type
 		}
 		return encodeSlice(a, a.TimestampValues(), codes, func(v arrow.Timestamp) string {
-			return timeValue(v.ToTime(unit).UTC(), layout)
+			return escapeValue(v.ToTime(unit).UTC().Format(layout))
 		})
 	case *array.Boolean:
 		vs := make([]bool, a.Len())
@@ -376,14 +379,6 @@ func encode(a arrow.Array, codes []int32) []string {
 	}
 	clear(codes) // *array.Null: newPartitioning lets nothing else through
 	return []string{hiveNull}
-}
-
-// timeValue is a date or time as folders spell it.
-func timeValue(t time.Time, layout string) string {
-	if y := t.Year(); y < 0 || y > 9999 {
-		return noFolder
-	}
-	return escapeValue(t.Format(layout))
 }
 
 func signed[T int8 | int16 | int32 | int64](v T) string { return strconv.FormatInt(int64(v), 10) }

@@ -99,6 +99,78 @@ func TestPartitionValues(t *testing.T) {
 	}
 }
 
+// Dates and times of years that have no four digits are errors, where a row has them.
+func TestPartitionYears(t *testing.T) {
+	day := func(year int) int64 { return time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix() / 86400 }
+	for year, good := range map[int]bool{-1: false, 0: true, 1: true, 9999: true, 10000: false, 290000: false, -290000: false} {
+		for name, fill := range map[string]func(b array.Builder){
+			"date32":       func(b array.Builder) { b.(*array.Date32Builder).Append(arrow.Date32(day(year))) },
+			"date64":       func(b array.Builder) { b.(*array.Date64Builder).Append(arrow.Date64(day(year) * 86_400_000)) },
+			"timestamp[s]": func(b array.Builder) { b.(*array.TimestampBuilder).Append(arrow.Timestamp(day(year) * 86400)) },
+			"dictionary":   func(b array.Builder) { _ = b.(*array.Date32DictionaryBuilder).Append(arrow.Date32(day(year))) },
+		} {
+			typ := map[string]arrow.DataType{"date32": arrow.FixedWidthTypes.Date32, "date64": arrow.FixedWidthTypes.Date64, "timestamp[s]": &arrow.TimestampType{Unit: arrow.Second},
+				"dictionary": &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.FixedWidthTypes.Date32}}[name]
+			schema := arrow.NewSchema([]arrow.Field{{Name: "d", Type: typ, Nullable: true}, {Name: "x", Type: arrow.PrimitiveTypes.Int64}}, nil)
+			p, err := newPartitioning(schema, []string{"d"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+			fill(b.Field(0))
+			b.Field(0).AppendNull()
+			b.Field(1).(*array.Int64Builder).AppendValues([]int64{1, 2}, nil)
+			_, keys, err := p.assign(b.NewRecordBatch())
+			b.Release()
+			if good && err != nil || !good && (fault.CodeOf(err) != fault.Invalid || fault.PlaceOf(err).Column != "d" || !strings.Contains(err.Error(), "years 0 to 9999")) {
+				t.Errorf("%s of year %d: %v, %v", name, year, keys, err)
+			}
+		}
+	}
+}
+
+// Whatever text a row has, its folder is one folder below the output, that no reader hides and that no other text has.
+func TestPartitionText(t *testing.T) {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, dataSchema)
+	defer b.Release()
+	texts := []string{"", ".", "..", "/", "../x", "a/../b", hiveNull, "%5F_HIVE_DEFAULT_PARTITION__", "_x", ".x", " ", " x ", "\n", "\x00", "\\", "a=b", "%", "%41", "A", "é", "e\u0301", "北",
+		"?x=1", "*", "[a]", "{a,b}", strings.Repeat("y", 250), "con", "a.", "~"}
+	for i, text := range texts {
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		b.Field(1).(*array.StringBuilder).Append(text)
+		b.Field(2).AppendNull()
+		b.Field(3).(*array.StringBuilder).Append("")
+	}
+	b.Field(0).(*array.Int64Builder).Append(0)
+	b.Field(1).AppendNull()
+	b.Field(2).AppendNull()
+	b.Field(3).(*array.StringBuilder).Append("")
+	p, err := newPartitioning(dataSchema, []string{"p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, keys, err := p.assign(b.NewRecordBatch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for i, id := range ids {
+		value, ok := strings.CutPrefix(keys[id], "p=")
+		value, slash := strings.CutSuffix(value, "/")
+		if !ok || !slash || strings.ContainsAny(value, "/\\*?[{ \n\x00") || checkPath(keys[id]+"x") != nil || hidden(keys[id]+"x") || seen[keys[id]] {
+			t.Errorf("row %d: folder %q", i, keys[id])
+		}
+		seen[keys[id]] = true
+		if i == len(texts) {
+			if value != hiveNull {
+				t.Errorf("null is %q", value)
+			}
+		} else if back, err := url.PathUnescape(value); err != nil || back != texts[i] || value == hiveNull {
+			t.Errorf("%q comes back as %q, %v", texts[i], back, err)
+		}
+	}
+}
+
 func TestPartitionTooLong(t *testing.T) {
 	p, err := newPartitioning(dataSchema, []string{"text"})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"net/url"
 	"os"
 	"path"
 	"strings"
@@ -74,37 +73,24 @@ func (r *root) id() string {
 	return strings.TrimSuffix(r.b.Path(r.prefix), "?")
 }
 
-// Apart refuses a dead letter folder that lies in the output's, or has it in it. No I/O.
+// Apart refuses a dead letter folder that lies in the output's, or has it in it. It follows links.
 func Apart(output, deadLetter string) error {
-	out, err := folderID(output)
+	outs, err := blobio.Names(output)
 	if err != nil {
 		return err
 	}
-	dead, err := folderID(deadLetter)
+	deads, err := blobio.Names(deadLetter)
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(dead, out) || strings.HasPrefix(out, dead) {
-		return fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", deadLetter, output)
+	for _, out := range outs {
+		for _, dead := range deads {
+			if strings.HasPrefix(dead, out) || strings.HasPrefix(out, dead) {
+				return fault.New(fault.Invalid, "the dead letter folder %s and the output %s must lie apart", deadLetter, output)
+			}
+		}
 	}
 	return nil
-}
-
-// folderID names the folder p whatever the working directory, and the options of its URL. It ends in '/'.
-func folderID(p string) (string, error) {
-	bucket, key, err := blobio.Split(p)
-	if err != nil {
-		return "", err
-	}
-	u, err := url.Parse(bucket)
-	if err != nil {
-		return "", fault.New(fault.Invalid, "bucket URL: %w", err)
-	}
-	id := u.Scheme + "://" + u.Host + "/" + key
-	if u.Scheme == "file" {
-		id = path.Join(u.Path, key)
-	}
-	return strings.TrimSuffix(id, "/") + "/", nil
 }
 
 // path is how a user would write rel.

@@ -57,8 +57,8 @@ type Options struct {
 	Job string
 	// Mode is ModeError, ModeAppend or ModeOverwrite; "" means ModeError.
 	Mode string
-	// TargetBytes is the size at which a file ends and the next begins; 0 means
-	// DefaultTargetBytes. Parts are made of splits of about as many decoded bytes; where it is 0, of
+	// TargetBytes is the size at which a file ends and the next begins, and up to which small neighbours in a folder
+	// become one at the end of the job; 0 means DefaultTargetBytes. Parts are made of splits of about as many decoded bytes; where it is 0, of
 	// fewer in small outputs, so that there is something to do in parallel.
 	TargetBytes int64
 	// PartitionBy names columns whose values become folders, `col=value/`, and
@@ -87,7 +87,7 @@ type Result struct {
 	Files    int64
 	Rows     int64
 	Bytes    int64 // of the files
-	RowsIn   int64 // rows read from the sources; -1: unknown, of a job that an older version finished
+	RowsIn   int64 // rows read from the sources
 	Skipped  int64 // rows left out
 }
 
@@ -280,7 +280,7 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 	for i, r := range s.receipts {
 		if r != nil {
 			p := &s.plan.Parts[i]
-			p.Done, p.Rows, p.Tally = true, r.Rows, r.tally()
+			p.Done, p.Rows, p.Tally = true, r.Rows, r.Tally
 		}
 	}
 	return s.plan, nil
@@ -518,9 +518,6 @@ func (s *Files) resultOf(m, by *Manifest) *Result {
 			r.Rows += f.Rows
 			r.Bytes += f.Bytes
 		}
-	}
-	if by.Version < 2 {
-		r.RowsIn = -1
 	}
 	return r
 }

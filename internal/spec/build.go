@@ -55,7 +55,10 @@ func (s *Spec) Mistakes(ctx context.Context, err error) error {
 		err = inOrder(err, s.checkShards(schema))
 	}
 	if s.Sink != nil && s.Sink.Count == nil && !s.isBroken("sink") {
-		err = inOrder(err, s.checkSink(schema))
+		err = inOrder(err, s.checkSink(ctx, s.sound, schema))
+	}
+	if !s.isBroken("run") {
+		err = inOrder(err, s.checkDeadLetter(ctx, s.sound))
 	}
 	return err
 }
@@ -278,24 +281,28 @@ func (s *Spec) Options() dataset.RunOptions {
 	return o
 }
 
-// Check reports what is wrong with the sink and the shards for rows of this schema.
-func (s *Spec) Check(schema *arrow.Schema) error {
+// Check reports what is wrong with the sink and the shards for the rows of ds, which [Spec.Dataset] gave.
+func (s *Spec) Check(ctx context.Context, ds *dataset.Dataset) error {
+	schema, err := ds.Schema(ctx)
+	if err != nil {
+		return err
+	}
 	if err := driver.CheckReadable(schema, nil); err != nil {
 		return s.at("source", err)
 	}
-	err := s.checkShards(schema)
+	err = s.checkShards(schema)
 	if s.Sink != nil && s.Sink.Count == nil {
-		err = inOrder(err, s.checkSink(schema))
+		err = inOrder(err, s.checkSink(ctx, ds, schema))
 	}
-	err = inOrder(err, s.checkDeadLetter())
+	err = inOrder(err, s.checkDeadLetter(ctx, ds))
 	if s.Train != nil && s.Train.Storage != "" {
 		err = inOrder(err, s.at("train.storage", blobio.Check(s.Train.Storage)))
 	}
 	return err
 }
 
-// checkDeadLetter reports what is wrong with the folder for skipped rows.
-func (s *Spec) checkDeadLetter() error {
+// checkDeadLetter reports what is wrong with the folder for skipped rows of ds.
+func (s *Spec) checkDeadLetter(ctx context.Context, ds *dataset.Dataset) error {
 	o := s.Run.OnError
 	if o == nil || o.DeadLetter == "" {
 		return nil
@@ -308,11 +315,14 @@ func (s *Spec) checkDeadLetter() error {
 			}
 		}
 	}
+	if err == nil {
+		err = ds.CheckOutput(ctx, o.DeadLetter)
+	}
 	return s.at("run.on_error.dead_letter", err)
 }
 
-// checkSink reports what is wrong with the sink, one of files, for rows of this schema.
-func (s *Spec) checkSink(schema *arrow.Schema) error {
+// checkSink reports what is wrong with the sink, one of files, for the rows of ds.
+func (s *Spec) checkSink(ctx context.Context, ds *dataset.Dataset, schema *arrow.Schema) error {
 	at := "sink." + s.Sink.kind()
 	wrong := func(at string, err error) error { return s.at(at, fault.Wrap(err, fault.Place{Step: "sink"})) }
 	out, enc, err := s.Sink.encoding()
@@ -322,16 +332,17 @@ func (s *Spec) checkSink(schema *arrow.Schema) error {
 	if _, err := sink.New(sink.Options{Path: out.Path, Encoding: enc, Mode: out.Mode, TargetBytes: int64(out.TargetSize), Job: "check"}); err != nil {
 		return wrong(at+".path", err)
 	}
+	apart := wrong(at+".path", ds.CheckOutput(ctx, out.Path))
 	for i := range out.PartitionBy { // the first that is wrong beside those before it
 		files, err := sink.CheckPartitions(schema, out.PartitionBy[:i+1])
 		if err != nil {
-			return wrong(fmt.Sprintf("%s.partition_by.%d", at, i), err)
+			return inOrder(apart, wrong(fmt.Sprintf("%s.partition_by.%d", at, i), err))
 		}
 		if i == len(out.PartitionBy)-1 {
 			schema = files
 		}
 	}
-	return wrong("sink", enc.Check(schema))
+	return inOrder(apart, wrong("sink", enc.Check(schema)))
 }
 
 // kind is the key of the sink.
@@ -373,7 +384,7 @@ func (s *Spec) Write(ctx context.Context, ds *dataset.Dataset, o dataset.RunOpti
 	if err != nil {
 		return nil, err
 	}
-	if err := inOrder(s.checkSink(schema), s.checkDeadLetter()); err != nil {
+	if err := inOrder(s.checkSink(ctx, ds, schema), s.checkDeadLetter(ctx, ds)); err != nil {
 		return nil, err
 	}
 	out, enc, err := s.Sink.encoding()

@@ -82,11 +82,7 @@ func check(t *testing.T, s *Spec) error {
 		return err
 	}
 	defer ds.Close()
-	schema, err := ds.Schema(t.Context())
-	if err != nil {
-		return err
-	}
-	return s.Check(schema)
+	return s.Check(t.Context(), ds)
 }
 
 // What is wrong with the shards only when they are laid out has the line of the key that it is about.

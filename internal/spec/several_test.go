@@ -2,12 +2,42 @@ package spec
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
+
+// An output or a dead letter where a source reads is a mistake like others, told with them at its line.
+func TestOutputWhereASourceReads(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/a.csv", []byte("id\n1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"sink: {parquet: {path: DIR/out, mode: append}}":                                          "s:3:24: sink: DIR/out is written to, and the plan reads DIR, which shares files with it: what is written would be read by the next run; write to a folder beside it, such as DIR-out",
+		"sink: {count: {}}\nrun: {on_error: {policy: skip, dead_letter: DIR/dead}}":               "s:4:45: DIR/dead is written to",
+		"steps: [{filter: id >}]\nsink: {csv: {path: DIR}}":                                       "s:4:20: sink: DIR is written to",
+		"steps: [{union: [{source: {csv: {paths: ['DIR/*/b.csv']}}}]}]\nsink: {csv: {path: DIR}}": "no file",
+	} {
+		text = "version: 1\nsource: {csv: {paths: [DIR]}}\n" + text + "\n"
+		s, err := parse(t, "s", []byte(strings.ReplaceAll(text, "DIR", dir)), nil)
+		if err == nil {
+			err = check(t, s)
+		}
+		if err != nil && !strings.Contains(err.Error(), "sink") {
+			err = s.Mistakes(t.Context(), err)
+		}
+		if want = strings.ReplaceAll(want, "DIR", dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "mode") {
+			t.Errorf("a mode is offered: %v", err)
+		}
+	}
+}
 
 // All that can be told of a spec without the columns, or else with them, is told at once, in the order of its lines.
 func TestSeveralMistakes(t *testing.T) {

@@ -162,7 +162,7 @@ type Output struct {
 	Path        string   `json:"path" doc:"folder or bucket URL" required:"true"`
 	Mode        string   `json:"mode,omitempty" doc:"what to do with another job's output there: error (default), append or overwrite" enum:"error|append|overwrite"`
 	PartitionBy []string `json:"partition_by,omitempty" doc:"key=value folders of these columns"`
-	TargetSize  Size     `json:"target_size,omitempty" doc:"files end at this size; the last one of each part of the job, and of each folder, is smaller; default 256MiB" min:"1"`
+	TargetSize  Size     `json:"target_size,omitempty" doc:"files end at this size, and small neighbours in a folder are joined up to it at the end of the job: those of less than half of it with partition_by, without of less than a 32nd; default 256MiB" min:"1"`
 }
 
 type (

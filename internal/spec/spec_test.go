@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobcache"
 	"github.com/penstock-data/penstock/shard"
@@ -238,6 +239,7 @@ func TestShardMistakes(t *testing.T) {
 // Check sees what columns cannot become.
 func TestCheckShards(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "s", Type: arrow.BinaryTypes.String}, {Name: "mask", Type: arrow.FixedWidthTypes.Boolean}}, nil)
+	rows := dataset.FromRecords(schema)
 	for shards, want := range map[string]string{
 		"columns: {id: float32}":                    "",
 		"columns: {idd: float32}":                   `column "idd": no such column; did you mean "id"?`,
@@ -255,7 +257,7 @@ func TestCheckShards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Check(schema); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if err := s.Check(t.Context(), rows); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", shards, err, want)
 		}
 	}

@@ -54,6 +54,9 @@ type source struct{ o Options }
 func (source) Kind() string                       { return "binary" }
 func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
 
+// Meets implements driver.Placed.
+func (s source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 var schema = arrow.NewSchema([]arrow.Field{{Name: "path", Type: arrow.BinaryTypes.String}, {Name: "bytes", Type: arrow.BinaryTypes.Binary}}, nil)
 
 type table struct {

@@ -94,6 +94,9 @@ type source struct{ o Options }
 func (source) Kind() string                       { return "csv" }
 func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
 
+// Meets implements driver.Placed.
+func (s source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 var extensions = fileset.Compressed(".csv", ".tsv")
 
 // rules are checked options.

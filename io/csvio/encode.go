@@ -1,6 +1,7 @@
 package csvio
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
@@ -91,15 +92,34 @@ func (e encoding) NewEncoder(w io.Writer, schema *arrow.Schema, _ memory.Allocat
 		enc.delim = e.o.Delimiter[0]
 	}
 	if !e.o.NoHeader {
-		for i, f := range schema.Fields() {
-			if i > 0 {
-				enc.buf = append(enc.buf, enc.delim)
-			}
-			enc.buf = enc.text(enc.buf, []byte(f.Name))
-		}
-		enc.buf = append(enc.buf, '\n')
+		enc.header()
 	}
 	return enc, nil
+}
+
+// header begins buf with the names of the columns.
+func (e *encoder) header() {
+	for i, f := range e.schema.Fields() {
+		if i > 0 {
+			e.buf = append(e.buf, e.delim)
+		}
+		e.buf = e.text(e.buf, []byte(f.Name))
+	}
+	e.buf = append(e.buf, '\n')
+}
+
+// Joins implements driver.JoiningEncoding.
+func (encoding) Joins(*arrow.Schema) bool { return true }
+
+// Join implements driver.JoiningEncoding.
+func (e encoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	first, err := e.NewEncoder(io.Discard, o.Schema, o.Alloc)
+	if err != nil {
+		return err
+	}
+	header := int64(len(first.(*encoder).buf))
+	first.Abort()
+	return fileset.JoinText(ctx, w, e.o.Compression, e.o.Level, header, o)
 }
 
 type counted struct {

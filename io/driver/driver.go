@@ -36,6 +36,14 @@ type Source interface {
 	Resolve(ctx context.Context, o *ResolveOptions) (Table, error)
 }
 
+// Placed is implemented by sources of files.
+type Placed interface {
+	// Meets returns the first of the source's paths, as the user wrote it, that shares files with folder, a path
+	// or URL to write to: it would give files that are written below folder, or those that it names lie there. root is
+	// the folder of the path. Links of local paths are followed. "", "" where none does.
+	Meets(folder string) (path, root string)
+}
+
 // Format rebuilds sources from their configuration: the decoding side of
 // Source.Config.
 type Format struct {

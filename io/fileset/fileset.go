@@ -66,6 +66,9 @@ type Options struct {
 	// GiB (of text 64 MiB); 0 means DefaultMaxGrowth, of text DefaultTextGrowth. More is a Corrupt
 	// error of the read: see Growth.
 	MaxGrowth int64 `json:"max_growth,omitempty" doc:"most bytes of decoded rows for each byte of a file, beyond a GiB (of text 64 MiB) that any file may become; a row counts 8 more. More is an error of the read, as of a damaged file. Default 100000, of CSV, JSON and text 10000: files of a billion equal rows may need more"`
+	// Exact takes Paths for files, whatever their names look like, of which no link leads out of its folder: they may
+	// lie where others have written to.
+	Exact bool `json:"-"`
 	// Blob is how buckets are read (with a cache, for one); nil: defaults. It is not part of what is read, nor of
 	// Config and Fingerprint. A cache stays the caller's, who closes it after the Table.
 	Blob *blobio.Options `json:"-"`

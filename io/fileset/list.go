@@ -56,7 +56,7 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 	for c, n := range s.opts.PartitionTypes {
 		l.types[c], _ = typename.Parse(n) // checked by Validate
 	}
-	opened := map[string]*blobio.Bucket{}
+	opened, confined := map[string]*blobio.Bucket{}, map[string]bool{}
 	var roots []*root
 	for _, p := range s.opts.Paths {
 		url, key, err := blobio.Split(p)
@@ -72,6 +72,13 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 			s.buckets = append(s.buckets, b)
 		}
 		r := newRoot(p, url, key, b)
+		if s.opts.Exact {
+			r = &root{path: p, url: url, key: key, dir: dirOf(path.Dir(key)), bucket: b}
+			if !confined[url+r.dir] {
+				b.Within(r.dir, false)
+				confined[url+r.dir] = true
+			}
+		}
 		r.at = len(roots)
 		roots = append(roots, r)
 	}

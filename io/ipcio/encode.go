@@ -1,6 +1,7 @@
 package ipcio
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // EncodingOptions of files; nil means defaults.
@@ -98,6 +100,31 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 	}
 	enc.ipc = f
 	return enc, nil
+}
+
+// Joins implements driver.JoiningEncoding: dictionaries that files keep are read as their values.
+func (e *encoding) Joins(schema *arrow.Schema) bool {
+	if e.o.Layout != "stream" {
+		schema = valuesSchema(schema)
+	}
+	return !slices.ContainsFunc(schema.Fields(), hasDictionary)
+}
+
+func hasDictionary(f arrow.Field) bool {
+	t := f.Type
+	if x, ok := t.(arrow.ExtensionType); ok {
+		t = x.StorageType()
+	}
+	n, nested := t.(arrow.NestedType)
+	return t.ID() == arrow.DICTIONARY || nested && slices.ContainsFunc(n.Fields(), hasDictionary)
+}
+
+// Join implements driver.JoiningEncoding.
+func (e *encoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	src := New(Options{Options: fileset.JoinOptions(o, nil)})
+	return fileset.JoinRows(ctx, src, func(s *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
+		return e.NewEncoder(w, s, alloc)
+	}, o)
 }
 
 type encoder struct {

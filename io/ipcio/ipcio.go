@@ -61,6 +61,9 @@ type source struct{ o Options }
 func (*source) Kind() string                       { return "ipc" }
 func (s *source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
 
+// Meets implements driver.Placed.
+func (s *source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
 	set, err := fileset.List(ctx, &s.o.Options, extensions, ro)
 	if err != nil {

@@ -1,6 +1,7 @@
 package jsonio
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
@@ -157,6 +158,14 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, _ memory.Alloca
 		enc.keys = append(enc.keys, append(quote(enc, lead, f.Name), ':'))
 	}
 	return enc, nil
+}
+
+// Joins implements driver.JoiningEncoding.
+func (*encoding) Joins(*arrow.Schema) bool { return true }
+
+// Join implements driver.JoiningEncoding.
+func (e *encoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	return fileset.JoinText(ctx, w, e.o.Compression, e.o.Level, 0, o)
 }
 
 type encoder struct {

@@ -86,6 +86,9 @@ type source struct{ o Options }
 func (*source) Kind() string                       { return "json" }
 func (s *source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
 
+// Meets implements driver.Placed.
+func (s *source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
 	types := map[string]arrow.DataType{}
 	for _, n := range slices.Sorted(maps.Keys(s.o.Types)) {

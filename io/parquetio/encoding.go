@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // EncodingOptions of files that are written; nil means defaults.
@@ -272,4 +274,16 @@ func (e *Encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 		alloc = memory.DefaultAllocator
 	}
 	return &encoder{o: &e.o, most: e.most, schema: s, arena: newArena(alloc), out: countingWriter{w: w}}, nil
+}
+
+// Joins implements driver.JoiningEncoding.
+func (e *Encoding) Joins(*arrow.Schema) bool { return true }
+
+// Join implements driver.JoiningEncoding.
+func (e *Encoding) Join(ctx context.Context, w io.Writer, o *driver.JoinOptions) error {
+	src := New(Options{Options: fileset.JoinOptions(o, nil)})
+	frugal := e.Frugal(o.Most)
+	return fileset.JoinRows(ctx, src, func(s *arrow.Schema, alloc memory.Allocator) (driver.Encoder, error) {
+		return frugal.NewEncoder(w, s, alloc)
+	}, o)
 }

@@ -98,6 +98,9 @@ func (s *Source) Kind() string { return Kind }
 // Config returns the options.
 func (s *Source) Config() (json.RawMessage, error) { return json.Marshal(&s.o) }
 
+// Meets implements driver.Placed.
+func (s *Source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 // Resolve lists the files and reads their footers, in parallel.
 func (s *Source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.Table, error) {
 	if err := s.o.Validate(); err != nil {

@@ -47,6 +47,9 @@ type source struct{ o Options }
 func (source) Kind() string                       { return "text" }
 func (s source) Config() (json.RawMessage, error) { return json.Marshal(s.o) }
 
+// Meets implements driver.Placed.
+func (s source) Meets(folder string) (path, root string) { return s.o.Meets(folder) }
+
 var (
 	extensions = fileset.Compressed(".txt", ".text", ".log", ".md")
 	schema     = arrow.NewSchema([]arrow.Field{{Name: Column, Type: arrow.BinaryTypes.String}}, nil)
