@@ -69,7 +69,11 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 		}
 		step := map[string]int64{}
 		for i := range b.Real() {
-			step[b.Record().Column(at).ValueStr(i)]++
+			v := appendJSON(nil, b.Record().Column(at), i)
+			if len(v) >= valueBytes {
+				return q, fault.New(fault.Invalid, "column %q has values of %d bytes and more: not a label", column, valueBytes)
+			}
+			step[string(v)]++
 		}
 		q.Entropy += entropy(step, int64(b.Real()))
 		q.Steps++
