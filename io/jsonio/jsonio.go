@@ -170,6 +170,9 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		}
 		all.merge(&heads[i].seen)
 	}
+	if all.count() > fileset.MaxColumns {
+		return tooMany([]byte(all.names[len(all.names)-1]))
+	}
 	if !all.objects && bad != nil && len(t.types) == 0 {
 		return bad
 	}
@@ -203,6 +206,7 @@ type head struct {
 const (
 	sampleBytes = 1 << 20
 	layoutBytes = 512
+	headBytes   = 16 << 20 // of white space before the first row
 )
 
 var bom = []byte("\xEF\xBB\xBF")
@@ -229,6 +233,9 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 		}
 		begin := bytes.TrimPrefix(b[:from], bom)
 		first := bytes.TrimLeft(begin, " \t\r\n")
+		if len(first) == 0 && len(begin) > headBytes {
+			return h, driver.Errorf(driver.Corrupt, "the file begins with %d MiB of white space; leave it out of the file", headBytes>>20)
+		}
 		var found [][]byte
 		if len(first) > 0 {
 			h.array = first[0] == '['
@@ -237,8 +244,9 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 			}
 		}
 		if whole || h.err != nil || len(first) > 0 && (!rows || len(found) > 0) {
+			seen := fields{types: t.types}
 			for _, row := range found {
-				if err := h.seen.observe(&text{b: row}, 0); err != nil {
+				if err := h.seen.observe(&text{b: row}, 0, &seen); err != nil {
 					return h, driver.Errorf(driver.Corrupt, "%w", err)
 				}
 			}
