@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/jsontext"
 	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
@@ -69,7 +70,7 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 		}
 		step := map[string]int64{}
 		for i := range b.Real() {
-			v := appendJSON(nil, b.Record().Column(at), i)
+			v := jsontext.Append(nil, b.Record().Column(at), i, valueBytes)
 			if len(v) >= valueBytes {
 				return q, fault.New(fault.Invalid, "column %q has values of %d bytes and more: not a label", column, valueBytes)
 			}
