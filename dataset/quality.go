@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/jsontext"
 	"github.com/penstock-data/penstock/internal/near"
 	"github.com/penstock-data/penstock/ops"
 	"github.com/penstock-data/penstock/shard"
@@ -69,7 +70,11 @@ func (d *Dataset) LabelEntropy(ctx context.Context, column string, n int, o *Sha
 		}
 		step := map[string]int64{}
 		for i := range b.Real() {
-			step[b.Record().Column(at).ValueStr(i)]++
+			v := jsontext.Append(nil, b.Record().Column(at), i, valueBytes)
+			if len(v) >= valueBytes {
+				return q, fault.New(fault.Invalid, "column %q has values of %d bytes and more: not a label", column, valueBytes)
+			}
+			step[string(v)]++
 		}
 		q.Entropy += entropy(step, int64(b.Real()))
 		q.Steps++

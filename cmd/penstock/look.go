@@ -167,12 +167,7 @@ func showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rec, err := ds.Take(cmd.Context(), n, &o)
-			if err != nil {
-				return err
-			}
-			defer rec.Release()
-			return dataset.Fprint(cmd.OutOrStdout(), rec)
+			return ds.Show(cmd.Context(), cmd.OutOrStdout(), n, &o)
 		},
 	}
 	t.flags(c)

@@ -1,9 +1,7 @@
 package sink
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/jsontext"
 	"github.com/penstock-data/penstock/io/blobio"
 )
 
@@ -135,25 +134,11 @@ func rowText(rec arrow.RecordBatch) (text string) {
 			text = ""
 		}
 	}()
-	var b bytes.Buffer
-	if err := array.RecordToJSON(rec, &limited{w: &b, left: maxDeadText}); err != nil {
+	b := jsontext.AppendRow(nil, rec, 0, maxDeadText)
+	if len(b) >= maxDeadText {
 		return ""
 	}
-	return strings.TrimSpace(b.String())
-}
-
-var errTooLong = errors.New("too long")
-
-type limited struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.left -= len(p); l.left < 0 {
-		return 0, errTooLong
-	}
-	return l.w.Write(p)
+	return string(b)
 }
 
 func (d *deadFile) flush() error {

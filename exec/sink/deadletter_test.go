@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,38 @@ func TestDeadLetter(t *testing.T) {
 	}
 	if _, err := NewDeadLetter(t.Context(), "x", "a/b", nil); fault.CodeOf(err) != fault.Invalid {
 		t.Error(err)
+	}
+}
+
+// TestDeadLongRow: no more of a row is written as JSON than may be kept of it, whatever it would take: here 100 GiB.
+func TestDeadLongRow(t *testing.T) {
+	alloc := memtest.New(t)
+	b := array.NewRecordBuilder(alloc, arrow.NewSchema([]arrow.Field{{Name: "l", Type: arrow.ListOf(arrow.ListOf(arrow.BinaryTypes.String))}}, nil))
+	defer b.Release()
+	l := b.Field(0).(*array.ListBuilder)
+	l.Append(true)
+	l.ValueBuilder().(*array.ListBuilder).Append(true)
+	l.ValueBuilder().(*array.ListBuilder).ValueBuilder().(*array.StringBuilder).Append(strings.Repeat("\x00", 1<<20))
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	long := rec.Column(0).(*array.List).ListValues().(*array.List).ListValues()
+	index := make([]int8, 100_000)
+	buffers := []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int8Traits.CastToBytes(index))}
+	d := array.NewDataWithDictionary(&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, len(index), buffers, 0, 0, long.Data().(*array.Data))
+	defer d.Release()
+	typ := arrow.ListOf(d.DataType())
+	one := array.NewData(typ, 1, []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes([]int32{0, int32(len(index))}))}, []arrow.ArrayData{d}, 0, 0)
+	defer one.Release()
+	list := array.MakeFromData(one)
+	defer list.Release()
+	row := array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "l", Type: typ}}, nil), []arrow.Array{list}, 1)
+	defer row.Release()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text := rowText(row)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; text != "" || took > 16*maxDeadText {
+		t.Errorf("%d bytes of text, for %d of memory", len(text), took)
 	}
 }
 

@@ -9,9 +9,13 @@ import (
 	"unicode/utf8"
 )
 
+// textBytes is how many bytes a column may take.
+const textBytes = 16
+
 // Text is s with everything escaped that does not show as itself: control characters, breaks, marks of direction,
 // spaces other than the blank, joiners where they join nothing, bytes that are no UTF-8 (as \n, \t, \u200b, \xff). What is wider than max columns is cut and
-// ends in three points; 0 means no bound. A backslash stays one, so what was escaped cannot be read back.
+// ends in three points, and so is what has more than 16 bytes for each column, of marks upon marks; 0 means no bound. A backslash
+// stays one, so what was escaped cannot be read back.
 func Text(s string, max int) string {
 	var b strings.Builder
 	width, keep := 0, 0 // keep: bytes of b that leave room for the points
@@ -27,7 +31,7 @@ func Text(s string, max int) string {
 		}
 		i, before = i+n, r
 		width += Width(part)
-		if max > 0 && width > max {
+		if max > 0 && (width > max || b.Len() > textBytes*max) {
 			return b.String()[:keep] + "..."
 		}
 		b.WriteString(part)
@@ -38,9 +42,13 @@ func Text(s string, max int) string {
 	return b.String()
 }
 
-// Name is Text for a name. One that would not show as it is, or is hard to see (empty, blanks at an end), is
-// quoted as in Go.
+// nameWidth is how wide a name may be where nothing else is said: nobody reads more.
+const nameWidth = 1000
+
+// Name is Text for a name, where 0 means at most 1,000 columns. One that would not show as it is, or is hard to
+// see (empty, blanks at an end), is quoted as in Go.
 func Name(s string, max int) string {
+	s, max = named(s, max)
 	if t := Text(s, 0); s == "" || t != s || strings.TrimSpace(s) != s || s[0] == '"' {
 		return Text(strconv.Quote(s), max)
 	}
@@ -49,10 +57,27 @@ func Name(s string, max int) string {
 
 // Word is Name for a name among others: one with blanks, commas, quotes or = is quoted, too.
 func Word(s string) string {
+	s, max := named(s, 0)
 	if strings.ContainsAny(s, " \",=") {
-		return strconv.Quote(s)
+		return Text(strconv.Quote(s), max)
 	}
-	return Name(s, 0)
+	return Name(s, max)
+}
+
+// named is what may be shown of a name, and the columns for it.
+func named(s string, max int) (string, int) {
+	if max == 0 {
+		max = nameWidth
+	}
+	if n := textBytes*max + 4*utf8.UTFMax; len(s) > n {
+		for range utf8.UTFMax - 1 {
+			if !utf8.RuneStart(s[n]) {
+				n--
+			}
+		}
+		s = s[:n]
+	}
+	return s, max
 }
 
 // Words are those of a list.

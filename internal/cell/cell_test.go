@@ -2,6 +2,7 @@ package cell
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode"
@@ -47,6 +48,30 @@ func TestName(t *testing.T) {
 	}
 	if got := Name(strings.Repeat("n", 100), 10); got != "nnnnnnn..." {
 		t.Error(got)
+	}
+}
+
+// No more of a text is looked at than is shown of it: names and marks of many bytes cost what short ones do.
+func TestLongNames(t *testing.T) {
+	for _, part := range []string{"\x00", "n", "e\u0301", "\u0301", "日", "\xff", "\u202e", `"`, " ", "\x80"} {
+		long := strings.Repeat(part, 1<<20)
+		for name, f := range map[string]func(string) string{
+			"name":  func(s string) string { return Name(s, 40) },
+			"whole": func(s string) string { return Name(s, 0) },
+			"word":  Word,
+			"text":  func(s string) string { return Text(s, 40) },
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got := f(long)
+			runtime.ReadMemStats(&after)
+			if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 || len(got) > 1<<15 || !strings.HasSuffix(got, "...") {
+				t.Errorf("%s of %q: %d bytes of memory for %d bytes", name, part, n, len(got))
+			}
+			if short := long[:len(part)*1100]; f(short) != got && !strings.Contains(got, "\u0301") {
+				t.Errorf("%s of %q: %q, and of 1,100 %q", name, part, got, f(short))
+			}
+		}
 	}
 }
 

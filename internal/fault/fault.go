@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/penstock-data/penstock/internal/term"
@@ -278,13 +279,23 @@ func (p Place) String() string {
 	add("row group ", num(p.RowGroup))
 	add("row ", num(p.Row))
 	if p.Column != "" {
-		add("column ", fmt.Sprintf("%q", p.Column))
+		add("column ", quoted(p.Column))
 	}
 	add("node ", term.Line(p.Node))
 	if p.Attempt > 1 {
 		add("attempt ", fmt.Sprint(p.Attempt))
 	}
 	return b.String()
+}
+
+// nameBytes is how much of a column's name is said.
+const nameBytes = 1000
+
+func quoted(name string) string {
+	if len(name) <= nameBytes {
+		return strconv.Quote(name)
+	}
+	return strconv.Quote(strings.ToValidUTF8(name[:nameBytes], "")) + "..."
 }
 
 // Error gives "place: message"; the code is not part of the text. It prints, and does nothing else

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // head is how a file begins.
@@ -14,6 +15,9 @@ type head struct {
 	names []string
 	data  int64 // offset of the first record behind the header
 }
+
+// headBytes is how much of a file may be passed over for its header, beside lines that skip_rows says.
+const headBytes = 16 << 20
 
 // parseHead finds the header in data, the first bytes of a file, errMore if it is not
 // whole there. A file without records has no columns.
@@ -28,6 +32,9 @@ func (t *table) parseHead(b *beginning, file int, data []byte) error {
 	for n := 0; pos < len(data); n++ {
 		if n == t.SkipRows {
 			begin = pos
+		}
+		if n >= t.SkipRows && pos-begin > headBytes {
+			return fault.New(fault.Corrupt, "the file begins with %d MiB of blank lines and comments; leave them out of the file", headBytes>>20)
 		}
 		end, after := d.lineEnd(data, pos)
 		if n >= t.SkipRows && !d.skip(data[pos:end], 0) {
@@ -108,6 +115,9 @@ func (h *head) name(i int, s string) error {
 	}
 	if h.names[i] != "" && s != "" {
 		s = "_" + s
+	}
+	if len(h.names[i])+len(s) > fileset.MaxName {
+		return fault.New(fault.Corrupt, "header: the name of column %d has more than %d bytes: is the delimiter right, and is there a header? %s", i+1, fileset.MaxName, showLine([]byte(s)))
 	}
 	h.names[i] += s
 	return nil

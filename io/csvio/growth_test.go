@@ -79,3 +79,30 @@ func TestSmallFileManyFields(t *testing.T) {
 		t.Errorf("%d rows, then %v; want an error that names max_growth", rows, err)
 	}
 }
+
+// TestManyBlanks: the header is not looked for without end, nor are names of any length taken.
+func TestManyBlanks(t *testing.T) {
+	blank := strings.Repeat("\n", headBytes+1)
+	for text, want := range map[string]string{
+		blank + "a,b\n1,2\n": "16 MiB of blank lines",
+		strings.Repeat("#\n", headBytes/2+1) + "a,b\n1,2\n":  "16 MiB of blank lines",
+		strings.Repeat("n", fileset.MaxName+1) + ",b\n1,2\n": "more than 65536 bytes",
+		"a,b\n" + blank + "1,2\n":                            "",
+		strings.Repeat("n", fileset.MaxName) + ",b\n1,2\n":   "",
+	} {
+		path := filepath.Join(t.TempDir(), "a.csv")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		table, err := New(Options{Options: fileset.Options{Paths: []string{path}}, Comment: "#"}).Resolve(t.Context(), nil)
+		if want == "" {
+			if err != nil {
+				t.Errorf("%.40q: %v", text, err)
+				continue
+			}
+			table.Close()
+		} else if fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // dialect is how a file tells records and fields apart.
@@ -101,6 +102,10 @@ func (t *tokenizer) scan(data []byte, pos, maxRows int, maxBytes int64, final bo
 	t.fields, t.rows, t.bad, t.at = t.fields[:0], 0, t.bad[:0], t.at[:0]
 	var size int64
 	for pos < len(data) && t.rows < maxRows {
+		if data[pos] == t.eol && len(t.want) != 1 { // a blank line, perhaps of many
+			pos++
+			continue
+		}
 		end, after := t.lineEnd(data, pos)
 		if t.skip(data[pos:end], len(t.want)) {
 			pos = after
@@ -221,9 +226,6 @@ func (d *dialect) lineEnd(data []byte, pos int) (end, after int) {
 	return end, after
 }
 
-// maxColumns bounds what a header may ask for.
-const maxColumns = 1 << 16
-
 var errMore = fault.New(fault.Internal, "more data is needed")
 
 // record tokenizes one record that may have quotes, appending all its fields. On
@@ -232,8 +234,8 @@ func (d *dialect) record(data []byte, pos int, final bool, fs []field) (_ []fiel
 	i := pos
 	end, after := d.lineEnd(data, pos)
 	for {
-		if len(fs) == maxColumns {
-			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", maxColumns, showLine(data[pos:end]))
+		if len(fs) == fileset.MaxColumns {
+			return fs, after, fault.New(fault.RowError, "the record has more than %d fields: is the delimiter right? %s", fileset.MaxColumns, showLine(data[pos:end]))
 		}
 		if i >= end || data[i] != d.quote || d.quote == 0 {
 			n := bytes.IndexByte(data[i:end], d.delim)

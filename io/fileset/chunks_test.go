@@ -294,31 +294,6 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
-func FuzzDecompress(f *testing.F) {
-	for _, kind := range []string{"gzip", "zstd"} {
-		var b bytes.Buffer
-		w, _ := Compress(kind, 0, &b)
-		w.Write(bytes.Repeat([]byte("penstock "), 100))
-		w.Close()
-		f.Add(b.Bytes(), kind == "gzip")
-	}
-	f.Fuzz(func(t *testing.T, data []byte, gz bool) {
-		kind := "zstd"
-		if gz {
-			kind = "gzip"
-		}
-		r, err := Decompress(kind, bytes.NewReader(data), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		_, err = io.Copy(io.Discard, io.LimitReader(r, 64<<20))
-		if c := fault.CodeOf(err); err != nil && c != fault.Corrupt && c != fault.Unsupported {
-			t.Fatalf("%v has the code %v", err, c)
-		}
-	})
-}
-
 func BenchmarkChunks(b *testing.B) {
 	data := bytes.Repeat([]byte("0123456789012345678901234567890123456789\n"), 400_000)
 	s := fileOf(b, "x", data)

@@ -146,15 +146,16 @@ func (d *decoder) spend(bytes int64) error {
 }
 
 func (d *decoder) open() (err error) {
+	in := bufio.NewReaderSize(&d.src, 32<<10) // decoders ask for the few bytes of a header
 	switch d.kind {
 	case "gzip":
-		d.out = &members{in: bufio.NewReaderSize(&d.src, 32<<10)}
+		d.out = &members{in: in}
 	case "bzip2":
-		d.out = bzip2.NewReader(bufio.NewReaderSize(&d.src, 32<<10))
+		d.out = bzip2.NewReader(in)
 	case "xz":
-		d.out = &xzReader{in: bufio.NewReaderSize(&d.src, 32<<10), spend: d.spend}
+		d.out = &xzReader{in: in, spend: d.spend}
 	default:
-		d.zs, err = zstd.NewReader(&d.src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		d.zs, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 			zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(1<<62))
 		d.out = d.zs
 	}

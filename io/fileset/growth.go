@@ -31,6 +31,12 @@ const (
 	heldShare = 100
 )
 
+// What the columns of text may be called and how many there may be: each costs time and memory for every batch.
+const (
+	MaxColumns = 1 << 16
+	MaxName    = 64 << 10 // bytes
+)
+
 // Extent is how much of a file something is, as the file says.
 type Extent struct{ Rows, Bytes int64 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // shape is what was seen of a value in the sample.
@@ -24,8 +25,31 @@ type shape struct {
 	elem   *shape
 }
 
+// fields counts those of the rows of a sample, in all objects: they become columns.
+type fields struct {
+	n     int
+	types map[string]arrow.DataType // given: of what is in such a column nothing is noted
+	err   error                     // there are too many
+}
+
+// add counts one in.
+func (f *fields) add(name []byte) error {
+	if len(name) > fileset.MaxName {
+		return driver.Errorf(driver.Corrupt, "a key has %d bytes, more than %d: %q...", len(name), fileset.MaxName, name[:100])
+	}
+	if f.n++; f.n > fileset.MaxColumns {
+		return tooMany(name)
+	}
+	return nil
+}
+
+func tooMany(name []byte) error {
+	return driver.Errorf(driver.Corrupt, "the first rows have more than %d different keys, %q among them, and each would be a column; "+
+		"give types, where objects of any keys are maps: {column: \"map<string, int64>\"}", fileset.MaxColumns, clip(name))
+}
+
 // observe notes the value at the position.
-func (s *shape) observe(t *text, depth int) error {
+func (s *shape) observe(t *text, depth int, seen *fields) error {
 	c, err := t.space()
 	if err != nil {
 		return err
@@ -34,8 +58,11 @@ func (s *shape) observe(t *text, depth int) error {
 	case '{':
 		s.objects = true
 		return t.each(depth, c, func(key []byte) error {
-			f := s.fields[string(key)]
+			f, given := s.fields[string(key)], depth == 0 && seen.types[string(key)] != nil
 			if f == nil {
+				if seen.err = seen.add(key); seen.err != nil {
+					return seen.err
+				}
 				if s.fields == nil {
 					s.fields = map[string]*shape{}
 				}
@@ -43,7 +70,10 @@ func (s *shape) observe(t *text, depth int) error {
 				s.fields[string(key)] = f
 				s.names = append(s.names, string(key))
 			}
-			return f.observe(t, depth+1)
+			if given {
+				return t.skip(depth + 1)
+			}
+			return f.observe(t, depth+1, seen)
 		})
 	case '[':
 		s.arrays = true
@@ -51,7 +81,7 @@ func (s *shape) observe(t *text, depth int) error {
 			if s.elem == nil {
 				s.elem = &shape{}
 			}
-			return s.elem.observe(t, depth+1)
+			return s.elem.observe(t, depth+1, seen)
 		})
 	case '"':
 		s.strings = true
@@ -118,6 +148,18 @@ func (s *shape) merge(o *shape) {
 	case o.elem != nil:
 		s.elem.merge(o.elem)
 	}
+}
+
+// count is how many fields there are.
+func (s *shape) count() int {
+	n := len(s.names)
+	for _, f := range s.fields {
+		n += f.count()
+	}
+	if s.elem != nil {
+		n += s.elem.count()
+	}
+	return n
 }
 
 // kinds names what was seen.

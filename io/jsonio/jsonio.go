@@ -188,6 +188,9 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		all.merge(&heads[i].seen)
 		rows += heads[i].rows
 	}
+	if all.count() > fileset.MaxColumns {
+		return tooMany([]byte(all.names[len(all.names)-1]))
+	}
 	if rows == 0 && bad != nil && len(t.types) == 0 {
 		return bad
 	}

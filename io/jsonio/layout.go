@@ -45,6 +45,7 @@ func window(b []byte, whole bool) []byte {
 const (
 	layoutBytes = 4 << 10
 	sampleBytes = 1 << 20
+	headBytes   = 16 << 20 // of white space before the first row
 )
 
 // layoutOf finds the layout of the text that begins with b, or is all of it.
@@ -127,13 +128,19 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 			return h, err
 		}
 		begin := bytes.TrimLeft(bytes.TrimPrefix(b[:from], bom), " \t\r\n")
+		if len(begin) == 0 && from > headBytes {
+			return h, driver.Errorf(driver.Corrupt, "the file begins with %d MiB of white space; leave it out of the file", headBytes>>20)
+		}
 		if look := window(begin, whole); look != nil || whole {
 			h = head{layout: layouts[t.o.Layout]}
 			if t.o.Layout == "" {
 				h.layout = layoutOf(look, whole && len(look) == len(begin))
 			}
 			if rows {
-				h.sample(b[:from], whole, t.odd)
+				seen := &fields{types: t.types}
+				if h.sample(b[:from], whole, t.odd, seen); seen.err != nil {
+					return h, seen.err
+				}
 			}
 			if whole || !rows || h.rows > 0 || h.err != nil {
 				return h, nil
@@ -148,8 +155,8 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 }
 
 // sample looks at the whole rows of b, the beginning of a file or all of it.
-func (h *head) sample(b []byte, whole bool, odd nonFinite) {
-	p := &parser{seen: &h.seen, text: text{odd: odd}}
+func (h *head) sample(b []byte, whole bool, odd nonFinite, seen *fields) {
+	p := &parser{seen: &h.seen, fields: seen, text: text{odd: odd}}
 	row := h.elements(p, b, whole)
 	if h.layout == onLines {
 		row = h.lines(p, b, whole)

@@ -23,9 +23,10 @@ import (
 type parser struct {
 	text
 	root   *column
-	alone  bool   // nothing but white space follows a row in the text
-	scalar bool   // a row is a value of the only column, if that is read, not an object of columns
-	seen   *shape // nil: rows are appended to root; else they are only looked at
+	alone  bool    // nothing but white space follows a row in the text
+	scalar bool    // a row is a value of the only column, if that is read, not an object of columns
+	seen   *shape  // nil: rows are appended to root; else they are only looked at
+	fields *fields // of seen
 	strict bool
 	known  map[string]bool // strict: columns of the file, also those not read
 	bad    *driver.Error   // first value of the row that its column cannot hold
@@ -134,7 +135,7 @@ func (p *parser) look() error {
 	}
 	end := p.i
 	p.i = begin
-	err = p.seen.observe(&p.text, 0)
+	err = p.seen.observe(&p.text, 0, p.fields)
 	p.i = end
 	return err
 }

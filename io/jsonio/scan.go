@@ -427,7 +427,7 @@ func (t *text) checked(depth int) error {
 	var keys map[string]bool
 	return t.each(depth, c, func(key []byte) error {
 		if c == '{' {
-			if keys[string(key)] {
+			if keys[string(key)] && t.wrong == nil {
 				t.note(fmt.Errorf("the key %q is there twice in one object", key))
 			}
 			if keys == nil {

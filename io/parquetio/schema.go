@@ -119,7 +119,7 @@ func newFileSchema(raw []byte, stored, int96 string) (s *fileSchema, err error) 
 	sc := md.Schema
 	for i := range sc.NumColumns() {
 		if name := sc.Column(i).Path(); !utf8.ValidString(name) {
-			return nil, fault.New(fault.Corrupt, "the name of column %d, %q, is not UTF-8; rename it where the file is made", i, name)
+			return nil, fault.New(fault.Corrupt, "the name of column %d, %.1000q, is not UTF-8; rename it where the file is made", i, name)
 		}
 	}
 	if nested(sc) {
