@@ -97,7 +97,7 @@ func TestPartitionNotUTF8(t *testing.T) {
 }
 
 // A date or time that has no four digits of a year names no folder that could be read back.
-func TestPartitionYears(t *testing.T) {
+func TestPartitionYearEnds(t *testing.T) {
 	for _, c := range []struct {
 		typ  arrow.DataType
 		good []int64
