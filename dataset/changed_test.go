@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	_ "gocloud.dev/blob/azureblob"
 
@@ -164,17 +165,6 @@ func replace(t *testing.T, path string, b []byte) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	tick := t.TempDir() + "/tick" // until the clock of files has moved on
-	for {
-		if err := os.WriteFile(tick, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if now, err := os.Stat(tick); err != nil {
-			t.Fatal(err)
-		} else if was == nil || now.ModTime().After(was.ModTime()) {
-			break
-		}
-	}
 	if err := os.WriteFile(path+"~", b, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -184,6 +174,22 @@ func replace(t *testing.T, path string, b []byte) {
 		}
 	}
 	if err := os.Rename(path+"~", path); err != nil {
+		t.Fatal(err)
+	}
+	// The clock of files moves on before anything else is written.
+	tick := func() time.Time {
+		if err := os.WriteFile(path+"~", nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(path + "~")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi.ModTime()
+	}
+	for first := tick(); !tick().After(first); {
+	}
+	if err := os.Remove(path + "~"); err != nil {
 		t.Fatal(err)
 	}
 }

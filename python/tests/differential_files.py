@@ -194,6 +194,8 @@ def _pyarrow_parquet(r: random.Random, t: pa.Table, path: str) -> None:
                 options += ["RLE"]
             if not pa.types.is_nested(field.type) and not pa.types.is_dictionary(field.type):
                 encodings[field.name] = r.choice(options)
+    flat = [f.name for f in t.schema if not pa.types.is_nested(f.type) and not pa.types.is_boolean(f.type) and not pa.types.is_null(f.type)]
+    blooms = {name: {"ndv": 100, "fpp": r.choice([0.5, 0.01])} for name in flat if r.random() < 0.5}
     pq.write_table(
         t,
         path,
@@ -209,6 +211,9 @@ def _pyarrow_parquet(r: random.Random, t: pa.Table, path: str) -> None:
         write_statistics=r.random() < 0.8,
         write_page_index=r.random() < 0.6,
         write_page_checksum=r.random() < 0.3,
+        bloom_filter_options=blooms or None,
+        max_rows_per_page=r.choice([20_000, 3]),
+        store_decimal_as_integer=r.random() < 0.3,
         store_schema=r.random() < 0.7,
         use_compliant_nested_type=r.random() < 0.8,
     )
