@@ -49,12 +49,7 @@ func castTo(from, to arrow.DataType) *caster {
 	case from.ID() == arrow.DICTIONARY:
 		return castDictionary(from.(*arrow.DictionaryType), to)
 	case sameShape(from, to):
-		c.array = func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
-			d := retype(a.Data(), to)
-			defer d.Release()
-			return array.MakeFromData(d), nil
-		}
-		return c
+		return retyped(to)
 	case numberOf(from).bits > 0 && numberOf(to).bits > 0:
 		return castNumber(from, to)
 	case timeOf(from).kind != noTime && timeOf(to).kind != noTime:
@@ -128,6 +123,15 @@ func validity(a arrow.Array, alloc memory.Allocator) *memory.Buffer {
 	clear(out.Bytes())
 	bitutil.CopyBitmap(b.Bytes(), a.Data().Offset(), a.Len(), out.Bytes(), 0)
 	return out
+}
+
+// retyped is the caster for types that share a layout.
+func retyped(to arrow.DataType) *caster {
+	return &caster{to: to, array: func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
+		d := retype(a.Data(), to)
+		defer d.Release()
+		return array.MakeFromData(d), nil
+	}}
 }
 
 // retype gives d a type of the same shape; buffers are shared. Returns a

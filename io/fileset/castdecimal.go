@@ -12,6 +12,9 @@ import (
 
 // castDecimal converts decimals to others, which hold all digits, to floats, and to integers and text.
 func castDecimal(from arrow.DecimalType, to arrow.DataType) *caster {
+	if t, ok := to.(arrow.DecimalType); ok && t.BitWidth() == from.BitWidth() && t.GetScale() == from.GetScale() && t.GetPrecision() >= from.GetPrecision() {
+		return retyped(to)
+	}
 	switch from.BitWidth() {
 	case 32:
 		return decimalTo(from, to, func(v decimal.Decimal32) decimal256.Num { return decimal256.FromI64(int64(v)) })
