@@ -75,7 +75,7 @@ func appendTexts[O int32 | int64](c *column, o *leafOut, at, k, defined int) err
 	for done := 0; done < defined; {
 		n := min(defined-done, c.textBlock(defined-done))
 		if c.vals.enc == encPlain {
-			if ok, err := tryTexts(c, o, tail[done:done+n+1], at+done); err != nil {
+			if ok, err := tryTexts(c, o, tail[done:done+n+1], at+done, defined-done); err != nil {
 				return err
 			} else if ok {
 				if err := checkBlock(c, tail[done:done+n+1], o.data); err != nil {
@@ -149,13 +149,13 @@ func (c *column) foresee(o *leafOut, used, end, more int64) error {
 }
 
 // tryTexts decodes PLAIN strings without adding up their lengths first, which takes as long: into
-// the room that there is, or that strings as long as the page's average need. False if it was too small.
-func tryTexts[O int32 | int64](c *column, o *leafOut, offsets []O, at int) (bool, error) {
+// the room that there is, or that strings as long as the page's average need; more are left of it in this read. False if it was too small.
+func tryTexts[O int32 | int64](c *column, o *leafOut, offsets []O, at, more int) (bool, error) {
 	v := &c.vals
 	if err := v.begin(); err != nil {
 		return false, err
 	}
-	n, rest := int64(len(offsets)-1), int64(max(c.left+len(offsets)-1, 1))
+	n, rest := int64(len(offsets)-1), int64(max(c.left+more, 1))
 	size := max(int64(len(v.src))-4*rest, 0) * n / rest
 	used := int64(offsets[0])
 	if acct := &c.d.acct; used+size > min(math.MaxInt32, (acct.limit-acct.used)/2) {
