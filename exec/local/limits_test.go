@@ -88,7 +88,6 @@ func TestLimitsAtOnce(t *testing.T) {
 		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(5, 0), "6 rows skipped (6 of them"},
 		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(0, 0.001), "6 of 900 rows skipped (6 of them"},
 		{true, []int{0}, exec.Tally{Span: 900, Skipped: map[string]int64{"0 ": 6}}, exec.OnError{}, "policy fail, and"},
-		{false, []int{2}, exec.Tally{Span: 200, Skipped: map[string]int64{"": 6}}, exec.OnError{}, ""}, // of a version that did not say by whom: as it judged it
 		{true, []int{0}, exec.Tally{Read: 7, Span: 900, Skipped: map[string]int64{"0 ": 6}}, skip(6, 0.1), ""},
 	} {
 		tb := exectest.NewTable(4, 200)

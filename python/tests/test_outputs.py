@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -86,6 +87,10 @@ def test_readers(penstock_bin: str, spec: Spec, tmp_path: Path, by: str) -> None
     run(penstock_bin, second)
     assert set(readers(out).values()) == {rows(0, ROWS)}, readers(out)
     assert {p.suffix for p in out.rglob("*") if p.is_file()} == {".parquet"}
+    for folder in [p for p in out.iterdir() if by]:  # small files of a job are joined
+        for tag in {p.name[:13] for p in folder.iterdir()}:
+            sizes = [p.stat().st_size for p in sorted(folder.glob(f"{tag}*"))]
+            assert all(max(pair) >= 128 << 10 for pair in itertools.pairwise(sizes)), sizes
 
     before = sorted((p, p.stat().st_mtime_ns) for p in out.rglob("*"))
     for again in first, second:  # nothing to do
