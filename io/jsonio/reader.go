@@ -331,6 +331,12 @@ func (l *lines) row(ctx context.Context, skip bool) error {
 				l.at = len(l.chunk) - len(bytes.TrimPrefix(l.chunk, bom))
 			}
 		}
+		for l.at < len(l.chunk) && l.chunk[l.at] == '\n' { // blank lines, perhaps many
+			l.at++
+		}
+		if l.at == len(l.chunk) {
+			continue
+		}
 		rest := l.chunk[l.at:]
 		n := bytes.IndexByte(rest, '\n') + 1
 		if n == 0 {
