@@ -362,6 +362,10 @@ func (l *lines) begun() {
 // line goes to the next line of the chunk that is not blank, if there is one.
 func (l *lines) line() bool {
 	for l.at < len(l.chunk) {
+		if l.chunk[l.at] == '\n' { // blank lines, perhaps many
+			l.at++
+			continue
+		}
 		rest := l.chunk[l.at:]
 		n := bytes.IndexByte(rest, '\n') + 1
 		if n == 0 {

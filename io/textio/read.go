@@ -159,6 +159,10 @@ func (r *reader) collect() (n, size int) {
 		most = int(min(int64(most), r.left))
 	}
 	for pos < len(r.data) && n < most {
+		if r.data[pos] == '\n' && !r.keep { // a blank line, perhaps of many
+			pos++
+			continue
+		}
 		end, after := lineAt(r.data, pos)
 		line := r.data[pos:end]
 		if len(line) == 0 && !r.keep {
