@@ -179,6 +179,9 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 			}
 			return bad("open bucket: %w", err)
 		}
+		if err := keepToServer(u.Scheme, b.remote); err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: bucketURL})
+		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"
 	if !b.shared && b.o.Cache != nil {
