@@ -1,13 +1,16 @@
 package sink
 
 import (
+	"context"
 	"encoding/json"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -126,6 +129,27 @@ func TestDecisionNamesNoFolder(t *testing.T) {
 		}
 		if _, err := decodeDecision(data); fault.CodeOf(err) != fault.Corrupt {
 			t.Errorf("%+v: %v", m, err)
+		}
+	}
+}
+
+// What others put in the place of records, a pipe above all, is an error soon: nothing waits for who
+// writes to it.
+func TestPipesOfOutputs(t *testing.T) {
+	for _, name := range []string{"", "jobs", "jobs/job", "jobs/job/job.json", "jobs/job/stage", "0001.json", "0001.pending", "0001.tidy"} {
+		out := filepath.Join(t.TempDir(), "out")
+		pipe := filepath.Join(recordsDir(out), filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(pipe), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		err := (runSpec{Data: small, Workers: 1, Batch: 100}).run(ctx, newFiles(t, Options{Path: out, TargetBytes: 2 << 20}))
+		cancel()
+		if fault.CodeOf(err) == fault.Canceled || name != "0001.tidy" && (err == nil || !strings.Contains(err.Error(), pipe)) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

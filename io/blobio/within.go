@@ -43,7 +43,7 @@ func (b *Bucket) Folder(prefix string) (*os.Root, error) {
 // enter opens the folder of c.
 func (b *Bucket) enter(c confinement) (*os.Root, error) {
 	p := b.file(c.prefix)
-	root, err := os.OpenRoot(p)
+	root, err := os.OpenRoot(p + "/") // of a pipe that is no wait, but an error
 	if err != nil || c.link {
 		return root, err
 	}
@@ -115,14 +115,8 @@ func (b *Bucket) inside(key string) (c confinement, rel string, ok bool) {
 	return confinement{}, "", false
 }
 
-// openFlag of files that are read: in a folder that others may write to, what became a pipe must
-// not block.
-func (b *Bucket) openFlag() int {
-	if len(b.within) > 0 {
-		return os.O_RDONLY | syscall.O_NONBLOCK
-	}
-	return os.O_RDONLY
-}
+// openFlag of files that are read: what became a pipe since it was looked at must not block.
+const openFlag = os.O_RDONLY | syscall.O_NONBLOCK
 
 // leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that
 // names it; nil for other errors.

@@ -440,7 +440,7 @@ func (r *Run) root() (*os.Root, error) {
 	if !ok {
 		return nil, nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // of a pipe that is no wait, but an error
 	return root, r.b.HostError(r.prefix, err)
 }
 
