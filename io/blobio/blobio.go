@@ -47,7 +47,7 @@ type Bucket struct {
 	url    string           // as opened: with server, the bucket's part in the names of what is cached
 	server string           // which one the URL means, by serverOf
 
-	within []confinement
+	within []*confinement
 }
 
 // Options of a bucket; nil means defaults.

@@ -128,7 +128,7 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 	}
 	var err error
 	if c, _, inside := b.inside(key); inside {
-		err = os.MkdirAll(b.file(c.prefix), 0o777)
+		err = os.MkdirAll(c.path, 0o777)
 	}
 	var in files
 	var target string
