@@ -366,7 +366,11 @@ func (p *processes) openLog(name string) (*logFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openLogIn(in, rel, name, p.Rotate)
+	l, err := openLogIn(in, rel, name, p.Rotate)
+	if err != nil {
+		return nil, fmt.Errorf("%w; in %s no link is followed, and no pipe is written to: remove what is there, or keep logs elsewhere", err, p.Within)
+	}
+	return l, nil
 }
 
 // logFile is a file that begins anew when it is full.
