@@ -319,15 +319,15 @@ func (c *Config) eval(name string) bool {
 	return c.Data[name].Eval
 }
 
-// logs is the folder of logs of a run.
-func (c *Config) logs(run *store.Run) (string, error) {
-	dir := c.Logs
-	if dir == "" {
+// logs is the folder of logs of a run, and the run's where it is in that.
+func (c *Config) logs(run *store.Run) (dir, within string, err error) {
+	if dir = c.Logs; dir == "" {
 		if local, ok := run.Local(); ok {
-			dir = filepath.Join(local, "logs")
-		} else {
-			dir = filepath.Join("penstock-logs", run.Name())
+			local, err = filepath.Abs(local)
+			return filepath.Join(local, "logs"), local, err
 		}
+		dir = filepath.Join("penstock-logs", run.Name())
 	}
-	return filepath.Abs(dir)
+	dir, err = filepath.Abs(dir)
+	return dir, "", err
 }

@@ -157,10 +157,11 @@ func (s *site) folders() (err error) {
 
 // equip makes what needs to know the run: logs, the launcher of this machine, and the feeder.
 func (s *site) equip() (err error) {
-	if s.logs, err = s.cfg.logs(s.run); err != nil {
+	logs, within, err := s.cfg.logs(s.run)
+	if s.logs = logs; err != nil {
 		return fault.Wrap(err, fault.Place{File: s.cfg.Logs})
 	}
-	s.local = launch.Processes(launch.Options{Logs: s.logs, Terminal: s.cfg.Output})
+	s.local = launch.Processes(launch.Options{Logs: s.logs, Within: within, Terminal: s.cfg.Output})
 	if s.launcher == nil {
 		s.launcher = s.local
 	}

@@ -1,13 +1,18 @@
 package sink
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/penstock-data/penstock/internal/fault"
 )
@@ -126,6 +131,70 @@ func TestDecisionNamesNoFolder(t *testing.T) {
 		}
 		if _, err := decodeDecision(data); fault.CodeOf(err) != fault.Corrupt {
 			t.Errorf("%+v: %v", m, err)
+		}
+	}
+}
+
+// What others put in the place of records, a pipe above all, is an error soon: nothing waits for who
+// writes to it.
+func TestPipesOfOutputs(t *testing.T) {
+	for _, name := range []string{"", "jobs", "jobs/job", "jobs/job/job.json", "jobs/job/stage", "0001.json", "0001.pending", "0001.tidy"} {
+		out := filepath.Join(t.TempDir(), "out")
+		pipe := filepath.Join(recordsDir(out), filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(pipe), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		err := (runSpec{Data: small, Workers: 1, Batch: 100}).run(ctx, newFiles(t, Options{Path: out, TargetBytes: 2 << 20}))
+		cancel()
+		if fault.CodeOf(err) == fault.Canceled || name != "0001.tidy" && (err == nil || !strings.Contains(err.Error(), pipe)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Who may write beside an output, and puts a link in its place while a run writes to it, with
+// records that list what is not in it, has nothing written or removed where that leads.
+func TestOutputIsSwapped(t *testing.T) {
+	for _, at := range []string{"put", "publish", "remove"} {
+		top := t.TempDir()
+		out, home := filepath.Join(top, "shared", "out"), filepath.Join(top, "home")
+		put(t, filepath.Join(home, "notes.txt"), "years of work")
+		put(t, filepath.Join(out, "notes.txt"), "theirs")
+		m := Manifest{Version: Version, Number: 1, Job: "evil", Jobs: []string{"evil"}, Mode: ModeAppend, Format: "ids", Files: []File{{Path: "notes.txt", Job: "evil", Bytes: 6}}, Bytes: 6}
+		manifest, err := json.Marshal(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decided, err := json.Marshal(&decision{Version: Version, Manifest: m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"0001.json": string(manifest), "0001.pending": string(decided), "0001.tidy": "{}\n"} {
+			put(t, filepath.Join(recordsDir(out), name), text)
+		}
+		before := contents(t, home)
+		s, swapped := newFiles(t, Options{Path: out, Mode: ModeOverwrite, TargetBytes: 2 << 20}), false
+		var mu sync.Mutex
+		s.hook = func(step, rel string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if step == at && !swapped {
+				swapped = true
+				if err := errors.Join(os.Rename(out, out+"-was"), os.Symlink(home, out)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		err = (runSpec{Data: small, Workers: 1, Batch: 100}).run(t.Context(), s)
+		if !swapped || fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), out) {
+			t.Errorf("%s: %v, %v", at, swapped, err)
+		}
+		if after := contents(t, home); !maps.Equal(before, after) {
+			t.Errorf("%s: there is now %q", at, after)
 		}
 	}
 }

@@ -30,13 +30,13 @@ func openOutput(ctx context.Context, p string, o *blobio.Options) (*output, erro
 	if err != nil {
 		return nil, err
 	}
-	rec, err := recordsOf(r)
+	folder := r.b.Within(r.prefix, true) // others may have been here
+	rec, err := recordsOf(r, folder)
 	if err != nil {
 		r.b.Close()
 		return nil, err
 	}
-	r.b.Within(rec, false) // others may have been here
-	r.b.Within(r.prefix, true)
+	r.b.Within(rec, false)
 	return &output{root: r, rec: &root{b: r.b, url: r.url, prefix: rec}}, nil
 }
 
@@ -56,32 +56,26 @@ func checkName(p string) error {
 	return nil
 }
 
-// recordsOf is the prefix of the records of the output in folder r. They lie beside the folder itself, where r is a link to it.
-func recordsOf(r *root) (string, error) {
+// recordsOf is the prefix of the records of the output in r. They lie beside the folder itself, where r is a link to it.
+func recordsOf(r *root, folder string) (string, error) {
 	nowhere := func() error {
 		return fault.New(fault.Invalid, "the records of an output lie beside it, and beside this is nothing: name a folder in it, such as %s", r.path("rows")).
 			At(fault.Place{File: r.path("")})
 	}
-	p, local := r.b.Local(r.prefix)
-	if !local {
+	if folder == "" {
 		dir, name := path.Split(strings.TrimSuffix(r.prefix, "/"))
 		if name == "" {
 			return "", nowhere()
 		}
 		return dir + recordsPrefix + name + "/", nil
 	}
-	if fi, err := os.Lstat(p); err == nil && fi.Mode()&os.ModeSymlink != 0 {
-		if p, err = filepath.EvalSymlinks(p); err != nil {
-			return "", r.fail("", err)
-		}
-	}
-	if p == "/" {
+	if folder == "/" {
 		return "", nowhere()
 	}
 	base, _ := r.b.Local("")
-	rel, err := filepath.Rel(base, path.Join(path.Dir(p), recordsPrefix+path.Base(p)))
+	rel, err := filepath.Rel(base, path.Join(path.Dir(folder), recordsPrefix+path.Base(folder)))
 	if err != nil {
-		return "", fault.New(fault.Internal, "the records of %s: %w", p, err)
+		return "", fault.New(fault.Internal, "the records of %s: %w", folder, err)
 	}
 	return rel + "/", nil
 }

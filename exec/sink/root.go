@@ -130,15 +130,27 @@ func (r *root) has(ctx context.Context, rel string) (bool, error) {
 	return err == nil, err
 }
 
-// putNew writes a small object that must not exist; won is false if it does.
+// putNew writes a small object that must not exist; won is false if it does. What has its name and
+// is no file, such as a pipe, stays, and is an error.
 func (r *root) putNew(ctx context.Context, rel string, data []byte) (won bool, err error) {
 	r.at("put", rel)
 	defer r.at("was put", rel)
 	err = r.b.Put(ctx, r.prefix+rel, data, &blobio.PutOptions{IfNotExist: true, ContentType: "application/json"})
-	if fault.CodeOf(err) == fault.Exists {
+	if fault.CodeOf(err) != fault.Exists {
+		return err == nil, err
+	}
+	p, local := r.b.Local(r.prefix + rel)
+	if !local {
 		return false, nil
 	}
-	return err == nil, err
+	fi, lerr := os.Lstat(p)
+	switch {
+	case lerr != nil && !errors.Is(lerr, fs.ErrNotExist):
+		return false, err // a file is in the place of one of its folders
+	case lerr == nil && !fi.Mode().IsRegular():
+		return false, fault.New(fault.Exists, "this has the name of a record, and is none (%v): remove it", fi.Mode().Type()).At(fault.Place{File: r.path(rel)})
+	}
+	return false, nil
 }
 
 // removeTree deletes all below rel, which ends in '/'.

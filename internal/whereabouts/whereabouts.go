@@ -90,7 +90,7 @@ func line(s string) string {
 // passed over. The folder may be of a user who is not trusted: nothing outside it is read, and
 // nothing is waited for.
 func Read(dir string, pid int) []string {
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(dir + "/") // of a pipe that is no wait, but an error
 	if err != nil {
 		return nil
 	}

@@ -48,7 +48,7 @@ type Bucket struct {
 	server string           // which one the URL means, by serverOf
 	sdk    sdk
 
-	within []confinement
+	within []*confinement
 }
 
 // Options of a bucket; nil means defaults.
@@ -179,6 +179,9 @@ func Open(ctx context.Context, bucketURL string, o *Options) (*Bucket, error) {
 				return nil, fault.New(fault.Denied, "open bucket: %w", b.advise(fault.Denied, err)).At(fault.Place{File: bucketURL})
 			}
 			return bad("open bucket: %w", err)
+		}
+		if err := keepToServer(u.Scheme, b.remote); err != nil {
+			return nil, fault.Wrap(err, fault.Place{File: bucketURL})
 		}
 	}
 	b.base = u.Scheme + "://" + u.Host + "/"

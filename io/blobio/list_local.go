@@ -58,7 +58,7 @@ func (b *Bucket) readDir(d *dirNode, base string) ([]entry, error) {
 		return nil, err
 	}
 	defer in.Close()
-	f, err := in.OpenFile(dir, b.openFlag(), 0)
+	f, err := in.OpenFile(dir, openFlag, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (o *Object) openLocal() (*os.File, error) {
 		return nil, o.b.wrap(o.info.Key, err)
 	}
 	defer in.Close()
-	f, err := in.OpenFile(name, o.b.openFlag(), 0)
+	f, err := in.OpenFile(name, openFlag, 0)
 	if err == nil {
 		if err = o.checkLocal(f); err == nil {
 			return f, nil
@@ -131,7 +131,7 @@ func (b *Bucket) createLocal(ctx context.Context, key string, o *PutOptions) (*l
 	}
 	var err error
 	if c, _, inside := b.inside(key); inside {
-		err = os.MkdirAll(b.file(c.prefix), 0o777)
+		err = os.MkdirAll(c.path, 0o777)
 	}
 	var in files
 	var target string
@@ -188,7 +188,7 @@ func (s *localSink) commit() error {
 	}
 	// The name must survive a crash too. The object is there whatever happens now,
 	// so an error only says that it may not last.
-	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
+	dir, err := s.in.OpenFile(path.Dir(s.target), openFlag, 0)
 	if err != nil {
 		return s.b.wrap(s.key, err)
 	}
@@ -204,7 +204,7 @@ func (s *localSink) rename() error {
 	if !s.fresh {
 		return s.in.Rename(s.name, s.target)
 	}
-	dir, err := s.in.OpenFile(path.Dir(s.target), s.b.openFlag(), 0)
+	dir, err := s.in.OpenFile(path.Dir(s.target), openFlag, 0)
 	if err != nil {
 		return err
 	}

@@ -52,27 +52,41 @@ func serverOf(scheme string, b *blob.Bucket) string {
 	return strings.Join(said, "\n")
 }
 
-// textAt follows fields from v to a string, "" if that is a nil pointer. It is false if there is no such string.
-// The types on the way cannot be named without linking the SDKs.
+// textAt is the text of a field, "" of a nil pointer. It is false if there is no such string.
 func textAt(v any, path []string) (string, bool) {
-	at := reflect.ValueOf(v)
-	for i := 0; ; {
-		switch at.Kind() {
-		case reflect.Pointer, reflect.Interface:
-			if at.IsNil() {
-				return "", i == len(path) && at.Type() == reflect.TypeFor[*string]()
-			}
-			at = at.Elem()
-		case reflect.Struct:
-			if i == len(path) {
-				return "", false
-			}
-			at = at.FieldByName(path[i])
-			i++
-		case reflect.String:
-			return at.String(), i == len(path)
-		default: // no such field, too
-			return "", false
+	f, ok := fieldAt(v, path...)
+	switch {
+	case !ok:
+		return "", false
+	case f.Type() == reflect.TypeFor[*string]():
+		if f.IsNil() {
+			return "", true
 		}
+		f = f.Elem()
 	}
+	return f.String(), f.Kind() == reflect.String
+}
+
+// fieldAt follows fields from v, a pointer, through pointers and interfaces, exported or not: the
+// types on the way cannot be named without linking the SDKs. The field can be read and set.
+func fieldAt(v any, path ...string) (reflect.Value, bool) {
+	at := reflect.ValueOf(v)
+	for _, name := range path {
+		for at.Kind() == reflect.Pointer || at.Kind() == reflect.Interface {
+			at = at.Elem() // of nil: no Value
+		}
+		if at.Kind() != reflect.Struct || !at.CanAddr() {
+			return reflect.Value{}, false
+		}
+		if at = at.FieldByName(name); !at.IsValid() {
+			return reflect.Value{}, false
+		}
+		at = opened(at)
+	}
+	return at, true
+}
+
+// opened is the variable that v stands for, as if its name were exported.
+func opened(v reflect.Value) reflect.Value {
+	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }

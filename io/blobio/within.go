@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -14,18 +16,28 @@ import (
 // confinement is a folder of a local bucket that links do not lead out of.
 type confinement struct {
 	prefix string
-	link   bool // the folder itself may be a link
+	path   string                      // of the folder, which is no link
+	is     atomic.Pointer[fs.FileInfo] // the folder, once it was there
 }
 
 // Within makes links below a folder of a local bucket lead nowhere else: what is at a key that
 // begins with prefix ("" or ending in '/') is read, listed, written and removed inside the folder
 // prefix, and a link on the way that leads out of it is a Corrupt error that names the link. With
-// link the folder itself is where its path leads, without it is no link either. It is for folders that others may have written
+// link the folder itself is where its path leads now, without it is no link either; one that takes
+// its place later is no more gone to. It returns the folder's path. It is for folders that others may have written
 // to. Call it before the bucket is used, for each such folder, none in another; other buckets have no links.
-func (b *Bucket) Within(prefix string, link bool) {
-	if b.root != "" {
-		b.within = append(b.within, confinement{prefix, link})
+func (b *Bucket) Within(prefix string, link bool) (folder string) {
+	if b.root == "" {
+		return ""
 	}
+	c := &confinement{prefix: prefix, path: b.file(prefix)}
+	if fi, err := os.Lstat(c.path); link && err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		if real, err := filepath.EvalSymlinks(c.path); err == nil {
+			c.path = real
+		}
+	}
+	b.within = append(b.within, c)
+	return c.path
 }
 
 // Folder opens a folder that Within was called for, for what is no reading or writing of objects; nil
@@ -41,24 +53,35 @@ func (b *Bucket) Folder(prefix string) (*os.Root, error) {
 }
 
 // enter opens the folder of c.
-func (b *Bucket) enter(c confinement) (*os.Root, error) {
-	p := b.file(c.prefix)
-	root, err := os.OpenRoot(p)
-	if err != nil || c.link {
-		return root, err
+func (b *Bucket) enter(c *confinement) (*os.Root, error) {
+	root, err := os.OpenRoot(c.path + "/") // of a pipe that is no wait, but an error
+	if err != nil {
+		return nil, err
 	}
 	is, err := root.Stat(".")
 	if err == nil {
-		var named fs.FileInfo
-		if named, err = os.Lstat(p); err == nil && !os.SameFile(is, named) {
-			err = fault.New(fault.Corrupt, "this is a link that leads out of %s, and is not followed: remove it", path.Dir(p)).At(b.place(strings.TrimSuffix(c.prefix, "/")))
-		}
+		err = b.same(c, is)
 	}
 	if err != nil {
 		root.Close()
 		return nil, err
 	}
 	return root, nil
+}
+
+// same is an error where what was opened is not the folder of c.
+func (b *Bucket) same(c *confinement, is fs.FileInfo) error {
+	named, err := os.Lstat(c.path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(is, named) {
+		return fault.New(fault.Corrupt, "this is a link that leads out of %s, and is not followed: remove it", path.Dir(c.path)).At(b.place(strings.TrimSuffix(c.prefix, "/")))
+	}
+	if !c.is.CompareAndSwap(nil, &is) && !os.SameFile(is, *c.is.Load()) {
+		return fault.New(fault.Changed, "another folder took the place of this one while it was used: see who else writes here, and run again").At(b.place(strings.TrimSuffix(c.prefix, "/")))
+	}
+	return nil
 }
 
 // HostError is err, of the operating system about the file of a key in a local bucket, with its
@@ -101,28 +124,23 @@ func (b *Bucket) files(key string) (f files, name string, err error) {
 	return root, rel, err
 }
 
-// inside is the folder that the bucket keeps to and a key is in, and the key's name below that.
-func (b *Bucket) inside(key string) (c confinement, rel string, ok bool) {
+// inside is the folder that the bucket keeps to and a key is in, and the key's name below that. Of
+// two it is the one with the longer prefix: "", a working directory's, begins keys of all folders.
+func (b *Bucket) inside(key string) (in *confinement, below string, ok bool) {
 	for _, c := range b.within {
-		rel, ok := strings.CutPrefix(key, c.prefix)
-		if !ok && key+"/" == c.prefix {
-			rel, ok = "", true
+		rel, is := strings.CutPrefix(key, c.prefix)
+		if !is && key+"/" == c.prefix {
+			rel, is = "", true
 		}
-		if ok {
-			return c, strings.TrimLeft(path.Clean(rel), "/"), true
+		if is && (in == nil || len(c.prefix) > len(in.prefix)) {
+			in, below, ok = c, strings.TrimLeft(path.Clean(rel), "/"), true
 		}
 	}
-	return confinement{}, "", false
+	return in, below, ok
 }
 
-// openFlag of files that are read: in a folder that others may write to, what became a pipe must
-// not block.
-func (b *Bucket) openFlag() int {
-	if len(b.within) > 0 {
-		return os.O_RDONLY | syscall.O_NONBLOCK
-	}
-	return os.O_RDONLY
-}
+// openFlag of files that are read: what became a pipe since it was looked at must not block.
+const openFlag = os.O_RDONLY | syscall.O_NONBLOCK
 
 // leadsOut makes the error of a link that leads out of the folder that the bucket keeps to one that
 // names it; nil for other errors.

@@ -1,12 +1,14 @@
 package blobio
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"golang.org/x/sys/unix"
 )
 
 // A bucket that keeps to a folder follows no link out of it, whatever is done, and says which link
@@ -76,5 +78,72 @@ func TestWithin(t *testing.T) {
 	}
 	if all, err := os.ReadDir(filepath.Join(top, "out")); err != nil || len(all) != 1 {
 		t.Errorf("outside there are %v, %v", all, err)
+	}
+}
+
+// What takes the place of a folder that a bucket keeps to, once it is used, is not gone to: neither
+// a link nor another folder. A link that was there before leads where it led.
+func TestWithinIsSwapped(t *testing.T) {
+	ctx := t.Context()
+	for what, swap := range map[string]func(in, home string) error{
+		"a link": func(in, home string) error { return errors.Join(os.Rename(in, in+"-was"), os.Symlink(home, in)) },
+		"a folder": func(in, home string) error {
+			return errors.Join(os.Rename(in, in+"-was"), os.Mkdir(in, 0o700), os.WriteFile(filepath.Join(in, "f"), []byte("theirs"), 0o600))
+		},
+		"a pipe": func(in, home string) error { return errors.Join(os.Rename(in, in+"-was"), unix.Mkfifo(in, 0o600)) },
+	} {
+		for _, linked := range []bool{false, true} {
+			top := t.TempDir()
+			in, home, named := filepath.Join(top, "in"), filepath.Join(top, "home"), filepath.Join(top, "in")
+			if linked {
+				in, named = filepath.Join(top, "real"), filepath.Join(top, "link")
+				if err := os.Symlink(in, named); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, dir := range []string{in, home} {
+				if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "f"), []byte("mine"), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			url, prefix, err := Split(named + "/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := Open(ctx, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if folder := b.Within(prefix, true); folder != in {
+				t.Errorf("the folder is %s, not %s", folder, in)
+			}
+			if linked { // to elsewhere by now
+				if err := errors.Join(os.Remove(named), os.Symlink(home, named)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := b.Put(ctx, prefix+"g", []byte("mine"), nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(in, "g")); err != nil {
+				t.Error(err)
+			}
+			if err := swap(in, home); err != nil {
+				t.Fatal(err)
+			}
+			_, read := b.ReadAll(ctx, prefix+"f", 100)
+			for _, err := range []error{read, b.Put(ctx, prefix+"new", nil, nil)} {
+				if code := fault.CodeOf(err); err == nil || what != "a pipe" && code != fault.Corrupt && code != fault.Changed || !strings.Contains(err.Error(), top) {
+					t.Errorf("%s, %v: %v", what, linked, err)
+				}
+			}
+			if err := b.Delete(ctx, prefix+"f"); err == nil && what != "a pipe" {
+				t.Errorf("%s, %v: deleted", what, linked)
+			}
+			if all, err := os.ReadDir(home); err != nil || len(all) != 1 {
+				t.Errorf("%s, %v: there is now %v, %v", what, linked, all, err)
+			}
+		}
 	}
 }

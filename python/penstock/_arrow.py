@@ -25,11 +25,46 @@ def record(memory: NDArray[np.uint8] | None, rows: int) -> pa.RecordBatch:
         with pa.ipc.open_stream(pa.py_buffer(memory)) as reader:
             batch = reader.read_next_batch()
         batch.validate()
+        for column in batch.columns:
+            _check(column)
     except (pa.ArrowException, StopIteration, OSError) as e:
         raise Corrupt(f"the feed is damaged: no record batch: {e}") from e
     if batch.num_rows != rows:
         raise Corrupt(f"the feed is damaged: {batch.num_rows} rows, not {rows}")
     return batch
+
+
+def _check(a: pa.Array) -> None:
+    """Raises where values are outside of the array's buffers: pyarrow's own look at the first and the last offset alone, or read every text."""
+    import pyarrow as pa
+
+    t = a.type
+    if pa.types.is_struct(t):
+        for i in range(t.num_fields):
+            _check(a.field(i))
+    elif pa.types.is_fixed_size_list(t):
+        _check(a.values)
+    elif pa.types.is_primitive(t) or pa.types.is_null(t) or pa.types.is_fixed_size_binary(t) or pa.types.is_decimal(t):
+        return
+    elif len(a) and (width := _offsets(t)) is not None:
+        offsets = np.frombuffer(a.buffers()[1], width)[a.offset : a.offset + len(a) + 1]
+        if offsets[0] < 0 or np.any(offsets[1:] < offsets[:-1]):
+            raise pa.ArrowInvalid(f"offsets of a column of {t} go back")
+        if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_map(t):
+            _check(a.values)
+    else:
+        a.validate(full=True)
+
+
+def _offsets(t: pa.DataType) -> type[np.integer[Any]] | None:
+    """Their type, where an array of ``t`` has offsets."""
+    import pyarrow as pa
+
+    if pa.types.is_string(t) or pa.types.is_binary(t) or pa.types.is_list(t) or pa.types.is_map(t):
+        return np.int32
+    if pa.types.is_large_string(t) or pa.types.is_large_binary(t) or pa.types.is_large_list(t):
+        return np.int64
+    return None
 
 
 def columns(batch: pa.RecordBatch, memory: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:

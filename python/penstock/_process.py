@@ -79,7 +79,7 @@ class Server:
         argv = [program, "data", "--child", *allowed]  # what goes wrong is an exception here, and not printed besides
         for s in sets:
             argv += ["--set", s]
-        argv += ["--ranks", str(ranks), "--rank", str(rank), "--socket", self.socket, spec]
+        argv += ["--ranks", str(ranks), "--rank", str(rank), "--socket", self.socket, "--", spec]
         try:
             # A session of its own: an interrupt at the terminal is for this process, which ends the child by closing its input.
             self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment())

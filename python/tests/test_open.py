@@ -59,6 +59,14 @@ def test_open(binary: str, spec: Spec) -> None:
         next(s.iter_batches())
 
 
+def test_named_like_a_flag(binary: str, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec whose name is that of a flag is a spec."""
+    (tmp_path / "--trust").write_bytes(Path(spec(RANGE)).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with penstock.open("--trust") as s:
+        assert next(iter(s.iter_batches())) is not None
+
+
 def test_looks(binary: str, spec: Spec) -> None:
     """A shard names what the user named, a batch its columns; a shard itself is no iterable, and says what is."""
     path = spec(RANGE)

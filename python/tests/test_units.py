@@ -15,7 +15,7 @@ import pytest
 
 import fake
 import penstock
-from penstock import _batch, _process, _state
+from penstock import _arrow, _batch, _process, _state
 from penstock._ahead import Ahead
 from penstock._errors import CODES, Corrupt, error
 
@@ -166,3 +166,29 @@ def test_numbers_of_the_other_side() -> None:
     for text in ("[]", "1", "null", '"x"'):
         with pytest.raises(Corrupt):
             _state.parse(text)
+
+
+def test_offsets_of_the_other_side() -> None:
+    """A record whose offsets lead outside of its values is damaged: nothing outside is read."""
+    pa = pytest.importorskip("pyarrow")
+    for values, kind, last in (
+        (["aaaa", "bbbb", "cccc"], pa.string(), 12),
+        ([b"aaaa", b"bbbb", b"cccc"], pa.large_binary(), 12),
+        ([[1], [2], [3]], pa.list_(pa.int64()), 3),
+        ([{"a": "aaaa"}, {"a": "bbbb"}, {"a": "cccc"}], pa.struct([("a", pa.string())]), 12),
+        ([["aaaa"], ["bbbb"], ["cccc"]], pa.list_(pa.string(), 1), 12),
+    ):
+        batch = pa.record_batch([pa.array(values, kind)], names=["s"])
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, batch.schema) as w:
+            w.write_batch(batch)
+        raw = bytearray(out.getvalue().to_pybytes())
+        assert _arrow.record(np.frombuffer(bytes(raw), np.uint8), 3).equals(batch)
+        width = np.int64 if pa.types.is_large_binary(kind) else np.int32
+        good = np.array([0, last // 3, 2 * last // 3, last], width).tobytes()
+        at = raw.find(good)
+        assert at > 0
+        for middle in ((-2_000_000_000, 2_000_000_000), (2_000_000_000, 0), (last + 1, last)):
+            raw[at : at + len(good)] = np.array([0, *middle, last], width).tobytes()
+            with pytest.raises(Corrupt):
+                _arrow.record(np.frombuffer(bytes(raw), np.uint8), 3)

@@ -27,10 +27,9 @@ type log struct {
 func (p *processes) Log(name string) (io.WriteCloser, error) {
 	o := &output{}
 	if p.Logs != "" {
-		path := filepath.Join(p.Logs, name+".log")
-		f, err := openLog(path, p.Rotate)
+		f, err := p.openLog(name + ".log")
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Place{File: path})
+			return nil, fault.Wrap(err, fault.Place{File: filepath.Join(p.Logs, name+".log")})
 		}
 		o.file = f
 	}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -328,9 +330,54 @@ func (t *tail) last() []string {
 	return out
 }
 
+// folder is where files are found by name: anywhere, or in an os.Root, which no link leads out of.
+type folder interface {
+	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)
+	Lstat(name string) (fs.FileInfo, error)
+	MkdirAll(name string, perm fs.FileMode) error
+	Rename(from, to string) error
+	Remove(name string) error
+	Close() error
+}
+
+// anywhere is the folder of all files by their paths.
+type anywhere struct{}
+
+func (anywhere) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag, perm)
+}
+func (anywhere) Lstat(name string) (fs.FileInfo, error)       { return os.Lstat(name) }
+func (anywhere) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+func (anywhere) Rename(from, to string) error                 { return os.Rename(from, to) }
+func (anywhere) Remove(name string) error                     { return os.Remove(name) }
+func (anywhere) Close() error                                 { return nil }
+
+// openLog opens a log file of this launcher.
+func (p *processes) openLog(name string) (*logFile, error) {
+	name = filepath.Join(p.Logs, name)
+	if p.Within == "" {
+		return openLog(name, p.Rotate)
+	}
+	rel, err := filepath.Rel(p.Within, name)
+	if err != nil {
+		return nil, err
+	}
+	in, err := os.OpenRoot(p.Within + "/") // of a pipe that is no wait, but an error
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLogIn(in, rel, name, p.Rotate)
+	if err != nil {
+		return nil, fmt.Errorf("%w; in %s no link is followed, and no pipe is written to: remove what is there, or keep logs elsewhere", err, p.Within)
+	}
+	return l, nil
+}
+
 // logFile is a file that begins anew when it is full.
 type logFile struct {
-	path  string
+	in    folder
+	name  string // in it
+	path  string // the same file's
 	limit int64
 	f     *os.File
 	size  int64
@@ -339,19 +386,33 @@ type logFile struct {
 
 // openLog appends to a file, whose folder is made.
 func openLog(path string, limit int64) (*logFile, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	l := &logFile{path: path, limit: limit}
-	return l, l.open()
+	return openLogIn(anywhere{}, path, path, limit)
 }
 
+// openLogIn closes in with the file, or if there is none.
+func openLogIn(in folder, name, path string, limit int64) (*logFile, error) {
+	l := &logFile{in: in, name: name, path: path, limit: limit}
+	err := in.MkdirAll(filepath.Dir(name), 0o755)
+	if err == nil {
+		err = l.open()
+	}
+	if err != nil {
+		in.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// open waits for nobody who reads a pipe that is there instead: it is an error.
 func (l *logFile) open() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	f, err := l.in.OpenFile(l.name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o644)
 	if err != nil {
 		return err
 	}
 	st, err := f.Stat()
+	if err == nil && st.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		err = &fs.PathError{Op: "open", Path: l.path, Err: errors.New("a pipe is in the place of the file")}
+	}
 	if err != nil {
 		f.Close()
 		return err
@@ -393,11 +454,11 @@ func (l *logFile) rotate() error {
 		return err
 	}
 	for i := keepLogs - 1; i > 0; i-- {
-		from := l.path
+		from := l.name
 		if i > 1 {
 			from += "." + strconv.Itoa(i-1)
 		}
-		if err := os.Rename(from, l.path+"."+strconv.Itoa(i)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := l.in.Rename(from, l.name+"."+strconv.Itoa(i)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -410,8 +471,8 @@ func (l *logFile) rotate() error {
 
 // forget gives up the oldest file. One rename both takes it from those that are kept and says that it is gone; what follows only frees its room.
 func (l *logFile) forget() error {
-	oldest := l.path + "." + strconv.Itoa(keepLogs-1)
-	st, err := os.Stat(oldest)
+	oldest := l.name + "." + strconv.Itoa(keepLogs-1)
+	st, err := l.in.Lstat(oldest)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -422,15 +483,21 @@ func (l *logFile) forget() error {
 	if err != nil {
 		return err
 	}
-	mark := l.path + gone + strconv.FormatInt(was+st.Size(), 10)
-	if err := os.Rename(oldest, mark); err != nil {
+	mark := l.name + gone + strconv.FormatInt(was+st.Size(), 10)
+	if err := l.in.Rename(oldest, mark); err != nil {
 		return err
 	}
-	if err := os.Truncate(mark, 0); err != nil {
-		return err
+	if st.Mode().IsRegular() { // else it is nobody's room
+		f, err := l.in.OpenFile(mark, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
 	}
-	if before := l.path + gone + strconv.FormatInt(was, 10); before != mark {
-		if err := os.Remove(before); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if before := l.name + gone + strconv.FormatInt(was, 10); before != mark {
+		if err := l.in.Remove(before); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -461,5 +528,6 @@ func (l *logFile) close() error {
 	if l.bad != nil {
 		_ = l.write(nil)
 	}
+	_ = l.in.Close() // read only
 	return l.f.Close()
 }

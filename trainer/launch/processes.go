@@ -12,6 +12,8 @@ import (
 type Options struct {
 	// Logs is a folder for what workers print: a file each, attempt-2/rank-0.log, where the attempt is PENSTOCK_ATTEMPT of their environment (else 1). "": no files.
 	Logs string
+	// Within is a folder that Logs is in, and in which others may write: no link in it leads out. "": Logs is the user's own.
+	Within string
 	// Rotate is the size of a log file in bytes above which a new one is begun; three of a worker are kept (rank-0.log, and the older .1 and .2), and an empty one whose name says how much was printed before them ([Rotated]). 0: 64 MiB.
 	Rotate int64
 	// Terminal gets what workers print, for people: lines with the name of their worker, equal lines folded, nothing that could harm a terminal. Of a terminal that takes nothing

@@ -4,11 +4,13 @@ package launch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -132,6 +134,52 @@ func TestRotatedWhenKilled(t *testing.T) {
 		begin, end, err := numberedIn(path)
 		if want := int64(min(step, 1) * 32); err != nil || begin != want || end != 96 {
 			t.Errorf("after %d renames: from %d to %d: %v", step, begin, end, err)
+		}
+	}
+}
+
+// In a folder where others may write, no link leads a log elsewhere, and nothing waits for who reads
+// a pipe: what is outside stays as it is.
+func TestLogsOfOthers(t *testing.T) {
+	for what, plant := range map[string]func(run, home string) error{
+		"a link for the folder": func(run, home string) error { return os.Symlink(home, filepath.Join(run, "logs")) },
+		"a link for an attempt's": func(run, home string) error {
+			return errors.Join(os.Mkdir(filepath.Join(run, "logs"), 0o700), os.Symlink(home, filepath.Join(run, "logs", "attempt-1")))
+		},
+		"a link for the file": func(run, home string) error {
+			dir := filepath.Join(run, "logs", "attempt-1")
+			return errors.Join(os.MkdirAll(dir, 0o700), os.Symlink(filepath.Join(home, "rank-0.log"), filepath.Join(dir, "rank-0.log")))
+		},
+		"a link for the oldest": func(run, home string) error {
+			dir := filepath.Join(run, "logs", "attempt-1")
+			return errors.Join(os.MkdirAll(dir, 0o700), os.Symlink(filepath.Join(home, "rank-0.log"), filepath.Join(dir, "rank-0.log.2")))
+		},
+		"a pipe": func(run, home string) error {
+			dir := filepath.Join(run, "logs", "attempt-1")
+			return errors.Join(os.MkdirAll(dir, 0o700), syscall.Mkfifo(filepath.Join(dir, "rank-0.log"), 0o600))
+		},
+		"a pipe for the folder": func(run, home string) error { return syscall.Mkfifo(filepath.Join(run, "logs"), 0o600) },
+		"a pipe for the run's":  func(run, home string) error { return errors.Join(os.Remove(run), syscall.Mkfifo(run, 0o600)) },
+	} {
+		top := t.TempDir()
+		run, home := filepath.Join(top, "run"), filepath.Join(top, "home")
+		if err := errors.Join(os.Mkdir(run, 0o700), os.Mkdir(home, 0o700), os.WriteFile(filepath.Join(home, "rank-0.log"), []byte("years of work"), 0o600), plant(run, home)); err != nil {
+			t.Fatal(err)
+		}
+		p := Processes(Options{Logs: filepath.Join(run, "logs"), Within: run, Rotate: 100}).(*processes)
+		f, err := p.openLog(filepath.Join("attempt-1", "rank-0.log"))
+		if err == nil {
+			for range 40 {
+				err = errors.Join(err, f.write([]byte("line ..... 20 bytes\n")))
+			}
+			err = errors.Join(err, f.close())
+		}
+		if (err == nil) != (what == "a link for the oldest") {
+			t.Errorf("%s: %v", what, err)
+		}
+		all, rerr := os.ReadDir(home)
+		if b, err := os.ReadFile(filepath.Join(home, "rank-0.log")); err != nil || string(b) != "years of work" || rerr != nil || len(all) != 1 {
+			t.Errorf("%s: there is now %v with %q (%v, %v)", what, all, b, err, rerr)
 		}
 	}
 }

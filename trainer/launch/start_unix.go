@@ -82,7 +82,7 @@ func (p *processes) openLogs(g *group) error {
 			}
 			return r
 		}, w.name)
-		f, err := openLog(filepath.Join(p.Logs, "attempt-"+filepath.Base(attempt), file+".log"), p.Rotate)
+		f, err := p.openLog(filepath.Join("attempt-"+filepath.Base(attempt), file+".log"))
 		if err != nil {
 			for _, w := range g.workers[:i] {
 				w.out.file.close()

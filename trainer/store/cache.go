@@ -165,6 +165,25 @@ func (c *cacheDir) lockError(name string, err error) error {
 	return c.fail(name, err)
 }
 
+// spared is what a download leaves free of a disk, but of a small one a twentieth.
+const spared = 1 << 30
+
+// room is an error where the disk has none for a download: what a manifest of somebody else says, and
+// a file with holes costs its author nothing.
+func (c *cacheDir) room(m *Manifest) error {
+	f, err := c.root.Open(".")
+	if err != nil {
+		return c.fail("", err)
+	}
+	defer f.Close() // read only
+	free, all, known := disk(f)
+	if rest := min(spared, all/20); known && m.Bytes > free-rest {
+		return fault.New(fault.Exhausted, "checkpoint %d has %d bytes, and %d are free on this disk, of which %d must stay: make room, or choose another cache (XDG_CACHE_HOME)", m.Number, m.Bytes, free, rest).
+			At(fault.Place{File: c.path})
+	}
+	return nil
+}
+
 // lease takes a download for use. The lock is held.
 func (c *cacheDir) lease(name string) (*lease, error) {
 	use := name + ".use"

@@ -435,14 +435,7 @@ func (r *Run) syncFolder(rel string) error {
 
 // root is the run's folder where its storage is one, for what is no reading or writing of objects;
 // else nil. No link in it leads out. The caller closes it.
-func (r *Run) root() (*os.Root, error) {
-	dir, ok := r.Local()
-	if !ok {
-		return nil, nil
-	}
-	root, err := os.OpenRoot(dir)
-	return root, r.b.HostError(r.prefix, err)
-}
+func (r *Run) root() (*os.Root, error) { return r.b.Folder(r.prefix) }
 
 // syncDir syncs a folder; one that is not there has no names.
 func syncDir(root *os.Root, name string) error {

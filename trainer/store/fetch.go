@@ -17,7 +17,7 @@ import (
 )
 
 // Fetch makes the files of a checkpoint a folder on this machine, below cache, and returns it. One process downloads it, others that ask for the same wait and share it; each file is
-// checked against its sum on the way, and the folder is there whole or not at all. Files are read only, and must not be written to.
+// checked against its sum on the way, and the folder is there whole or not at all. Files are read only, and must not be written to. Where the disk has no room for it, nothing is written: Exhausted.
 //
 // The folder stays until this Run fetches another checkpoint or is closed, and longer: it is removed when some process then fetches another checkpoint of the run. So a
 // cache holds, of each run, what is in use and the last. It must be on a file system with locks (not every network one has them).
@@ -46,6 +46,9 @@ func (r *Run) Fetch(ctx context.Context, m *Manifest, cache string) (dir string,
 		}
 		if _, err := c.root.Lstat(name); err == nil {
 			return "", fault.New(fault.Corrupt, "files of this download were removed or altered, and a process uses it: end that one first").At(fault.Place{File: dir})
+		}
+		if err := c.room(m); err != nil {
+			return "", err
 		}
 		tmp := halfName()
 		err := r.download(ctx, m, c, tmp)

@@ -346,3 +346,85 @@ func TestForeignCache(t *testing.T) {
 	_, err = r.Fetch(t.Context(), m, cache)
 	wantErr(t, err, fault.Denied, "another user", "of your own")
 }
+
+// A checkpoint of somebody else whose files are holes fills no disk: what has no room is not begun.
+func TestNoRoomForHoles(t *testing.T) {
+	top := t.TempDir()
+	storage, cache := filepath.Join(top, "runs"), filepath.Join(top, "cache")
+	r := newRun(t, storage, "x")
+	begin(t, r)
+	m := commit(t, r, 1, map[string]string{"f": "1"})
+	r.Close()
+	here, err := os.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	free, all, known := disk(here)
+	if !known || free <= 0 || all < free {
+		t.Fatal(free, all, known)
+	}
+	size := free - min(spared, all/20) + 1<<30 // of a disk that others use meanwhile
+	if err := os.Truncate(filepath.Join(storage, "x", checkpointsDir, m.Try, objectName("f")), size); err != nil {
+		t.Fatal(err)
+	}
+	entry := filepath.Join(storage, "x", entryName(m.Number))
+	edit(t, entry, `"bytes": 1`, fmt.Sprintf(`"bytes": %d`, size))
+	edit(t, entry, `"size": 1`, fmt.Sprintf(`"size": %d`, size))
+	foreign, err := Open(t.Context(), storage, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	if m, err = foreign.Latest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // without the check it writes for long
+	defer cancel()
+	_, err = foreign.Fetch(ctx, m, cache)
+	wantErr(t, err, fault.Exhausted, "make room", cache)
+	for name := range readTree(t, cache) {
+		if filepath.Base(name) != "lock" {
+			t.Errorf("there is %s", name)
+		}
+	}
+}
+
+// Where a pipe is in the place of a run's folder, or of one in it, nothing waits for who writes to it.
+func TestPipesOfRuns(t *testing.T) {
+	for _, name := range []string{"", "run.json", "checkpoints", "status", "metrics", "checkpoints/000000.json", "checkpoints/000001.json", "status/000001.json", "metrics/000001-000001.jsonl", "checkpoints/TRY", "checkpoints/TRY/files", "checkpoints/TRY/files/f"} {
+		top := t.TempDir()
+		storage := filepath.Join(top, "runs")
+		r := newRun(t, storage, "x")
+		begin(t, r)
+		if err := r.SetStatus(t.Context(), Status{State: Running}); err != nil {
+			t.Fatal(err)
+		}
+		m := commit(t, r, 1, map[string]string{"f": "1"})
+		r.Metrics(1).Append(Row{Report: 1})
+		if err := r.flushMetrics(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		pipe := filepath.Join(storage, "x", strings.Replace(name, "TRY", m.Try, 1))
+		if _, err := os.Stat(pipe); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(pipe); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			use(t, storage, filepath.Join(top, "cache"))
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%q: something waits for the pipe", name)
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // startOf identifies a process of this machine that has not ended: boot id, namespace of process numbers, start time in clock ticks since the boot.
@@ -33,4 +35,13 @@ func startOf(pid int) (started string, there bool) {
 func bootID() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without: "", as if it never booted
 	return strings.TrimSpace(string(boot))
+}
+
+// disk is how many bytes are free for this user, and there, on the disk that a file is on.
+func disk(f *os.File) (free, all int64, known bool) {
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(f.Fd()), &st) != nil || st.Blocks == 0 { // some have no number of their own
+		return 0, 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, true
 }
