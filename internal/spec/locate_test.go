@@ -39,7 +39,7 @@ func TestLines(t *testing.T) {
 		{"union:\n", "map: {function: nosuch}\n  - union:\n", nil, `s.yaml:8:10: step 3: `},
 		{"{range: {n: 100}}", "{parquet: {paths: [no/such.parquet]}}", nil, `s.yaml:2:9: source (parquet)`},
 		{"[text]", "[txt]", nil, `s.yaml:12:41: sink: partition_by: unknown column "txt"; did you mean "text"?; have id, half, text`},
-		{"[text]", "[text, half]", []string{"steps.2.with_columns={text: string(id), half: double(id)}"}, `s.yaml:12:47: sink, column "half": partition_by: a column of type float64`},
+		{"[text]", "[text, half]", []string{"steps.2.with_columns={text: string(id), half: double(id)}"}, `s.yaml:12:47: sink, column "half": partition_by: a column of type double`},
 		{"[text]", "[text, text]", nil, `s.yaml:12:47: sink, column "text": partition_by: column "text" is named twice`},
 		{"[text]", "[text, id]", []string{"steps.2.with_columns={text: string(id)}"}, `s.yaml:12:47: sink: partition_by: no column would be left`},
 		{"path: out/", "path: 'out/*'", nil, `s.yaml:12:20: sink: output path "out/*": a glob cannot be written to`},

@@ -71,7 +71,8 @@ func (s *Set) list(ctx context.Context, ext []string, ro *driver.ResolveOptions)
 			opened[url] = b
 			s.buckets = append(s.buckets, b)
 		}
-		r := newRoot(p, url, key, b)
+		r := newRoot(p, url, key)
+		r.bucket = b
 		if s.opts.Exact {
 			r = &root{path: p, url: url, key: key, dir: dirOf(path.Dir(key)), bucket: b}
 			if !confined[url+r.dir] {
@@ -122,10 +123,10 @@ type root struct {
 
 const metas = "*?[{"
 
-func newRoot(p, url, key string, b *blobio.Bucket) *root {
-	r := &root{path: p, url: url, key: key, bucket: b}
+func newRoot(p, url, key string) *root {
+	r := &root{path: p, url: url, key: key}
 	text := key // partitions may also be in what a relative path leaves out of key
-	if _, local := b.Local(""); local && !strings.Contains(p, "://") {
+	if !strings.Contains(p, "://") {
 		if text = path.Clean(filepath.ToSlash(p)); text == "." {
 			text = ""
 		} else if strings.HasSuffix(key, "/") {

@@ -20,7 +20,7 @@ func (o *Options) Meets(folder string) (path, root string) {
 		if err != nil {
 			continue
 		}
-		r := newRoot(p, url, key, nil)
+		r := newRoot(p, url, key)
 		base := p
 		if r.pattern != "" {
 			if base, _ = doublestar.SplitPattern(p); strings.Contains(p, "://") {

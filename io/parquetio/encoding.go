@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
@@ -232,14 +231,14 @@ func decimalDigits(bad func(string) error, t arrow.DecimalType, most int32) erro
 	return nil
 }
 
-// extensionOnly are the keys of a field's metadata that say of which extension type it is.
+// extensionOnly is what a field's metadata say of extension types, under Arrow's keys.
 func extensionOnly(m arrow.Metadata) arrow.Metadata {
-	name, ok := m.GetValue(ipc.ExtensionTypeKeyName)
+	name, ok := m.GetValue(driver.ExtensionName)
 	if !ok {
 		return arrow.Metadata{}
 	}
-	meta, _ := m.GetValue(ipc.ExtensionMetadataKeyName)
-	return extension(name, meta)
+	meta, _ := m.GetValue(driver.ExtensionMetadata)
+	return driver.Extension(extension(name, meta), true)
 }
 
 // stored reports whether the Arrow schema must be kept beside Parquet's.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
@@ -102,7 +101,7 @@ const maxDigits = 76 // of a decimal256
 
 // extension is what a field says of its extension type.
 func extension(name, meta string) arrow.Metadata {
-	return arrow.NewMetadata([]string{ipc.ExtensionTypeKeyName, ipc.ExtensionMetadataKeyName}, []string{name, meta})
+	return arrow.NewMetadata([]string{driver.ExtensionName, driver.ExtensionMetadata}, []string{name, meta})
 }
 
 // extensionOf is that of a column by Parquet's own types, if it is one.
@@ -119,7 +118,7 @@ func extensionOf(c *schema.Column) arrow.Metadata {
 // extend gives a column of an extension type, whose type is that of the storage, its metadata, by which whoever knows the extension
 // finds it, where the storage is what the extension wants. Booleans of a byte each become booleans.
 func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
-	name, _ := ext.GetValue(ipc.ExtensionTypeKeyName)
+	name, _ := ext.GetValue(driver.ExtensionName)
 	keep := name != ""
 	switch name {
 	case "arrow.json":

@@ -13,7 +13,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -286,7 +285,7 @@ func TestParquetsOwnExtensions(t *testing.T) {
 	}{"j": {`{"a": 1}`, "arrow.json", arrow.BinaryTypes.String}, "e": {"red", "", arrow.BinaryTypes.String},
 		"u": {uuid, "arrow.uuid", &arrow.FixedSizeBinaryType{ByteWidth: 16}}} {
 		got, f := column0(t, tab, name)
-		ext, _ := f.Metadata.GetValue(ipc.ExtensionTypeKeyName)
+		ext, _ := f.Metadata.GetValue(driver.ExtensionName)
 		if !slices.Equal(got, []string{fmt.Sprintf("%x", want.text)}) || ext != want.ext || !arrow.TypeEqual(f.Type, want.typ) {
 			t.Errorf("%s: %v, %v", name, got, f)
 		}
