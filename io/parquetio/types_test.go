@@ -369,7 +369,10 @@ func TestVariants(t *testing.T) {
 	one := group("w", req, schema.VariantLogicalType{}, leaf("metadata", req, parquet.Types.ByteArray))
 	var out bytes.Buffer
 	w := file.NewParquetWriter(&out, group("schema", req, schema.NoLogicalType{}, v, one))
-	rg := w.AppendRowGroup()
+	rg, err := w.AppendRowGroupChecked()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i, levels := range [][]int16{{2, 0}, {2, 0}, {4, 0}, {4, 0}, nil} {
 		c, err := rg.NextColumn()
 		if err != nil {
