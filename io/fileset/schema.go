@@ -139,6 +139,27 @@ func (u *unifier) add(s *arrow.Schema, file int) error {
 	return nil
 }
 
+// AsBytes is the type by which a file's column of type t is read: bytes, where Types makes bytes of text, so
+// that it need not be UTF-8; else t.
+func (s *Set) AsBytes(column string, t arrow.DataType) arrow.DataType {
+	if to := s.types[column]; to == nil || !isBytes(to) {
+		return t
+	}
+	switch t.ID() {
+	case arrow.STRING:
+		return arrow.BinaryTypes.Binary
+	case arrow.LARGE_STRING:
+		return arrow.BinaryTypes.LargeBinary
+	case arrow.STRING_VIEW:
+		return arrow.BinaryTypes.BinaryView
+	case arrow.DICTIONARY:
+		d := *t.(*arrow.DictionaryType)
+		d.ValueType = s.AsBytes(column, d.ValueType)
+		return &d
+	}
+	return t
+}
+
 // advice says which type to give a column that is a in one file and b in another.
 func advice(name string, a, b arrow.DataType) string {
 	for _, t := range []arrow.DataType{a, b, arrow.BinaryTypes.String} {

@@ -31,6 +31,7 @@ func readBytes(t *testing.T, b []byte) (rows int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	f.as(func(_ string, t arrow.DataType) arrow.DataType { return t })
 	frames := len(f.frames)
 	if f.stream {
 		frames = 1

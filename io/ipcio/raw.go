@@ -220,7 +220,19 @@ func (t *data) open(ctx context.Context, i, limit int) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.as(t.set.AsBytes)
 	return f, nil
+}
+
+// as gives the columns the types by which they are read, of those that the file says.
+func (f *file) as(typ func(column string, t arrow.DataType) arrow.DataType) {
+	md := f.raw.Metadata()
+	fs, plain := f.raw.Fields(), make([]arrow.Field, f.raw.NumFields())
+	for i := range fs {
+		fs[i].Type = typ(fs[i].Name, fs[i].Type)
+		plain[i] = plainField(fs[i])
+	}
+	f.raw, f.plain = arrow.NewSchema(fs, &md), arrow.NewSchema(plain, nil)
 }
 
 // learn reads the schema and, for files, where the frames are.
@@ -254,11 +266,6 @@ func learn(ctx context.Context, r *raw, limit int) (f *file, err error) {
 	if err != nil {
 		return nil, err
 	}
-	fs := make([]arrow.Field, f.raw.NumFields())
-	for i, x := range f.raw.Fields() {
-		fs[i] = plainField(x)
-	}
-	f.plain = arrow.NewSchema(fs, nil)
 	return f, nil
 }
 

@@ -18,8 +18,8 @@ func badText(text []byte) *fault.Error {
 		at += n
 	}
 	from, to := max(0, at-20), min(len(text), at+20)
-	return driver.Errorf(driver.Corrupt, "text that is not UTF-8: %q; write the column as binary if it is no text, "+
-		"or convert it, where the file is made", text[from:to])
+	return driver.Errorf(driver.Corrupt, "text that is not UTF-8: %q; convert it where the file is made, "+
+		"or read the column as bytes: types: {COLUMN: binary}", text[from:to])
 }
 
 // textIn is a check of text.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // views are the headers of texts of at most 12 bytes.
@@ -184,5 +185,38 @@ func BenchmarkText(b *testing.B) {
 			}
 		})
 		a.Release()
+	}
+}
+
+// A column of text that is to be read as bytes need not be UTF-8, whatever holds it.
+func TestTextAsBytes(t *testing.T) {
+	coded := handUTF8
+	coded.dict = 5
+	for name, c := range map[string]struct {
+		f       handField
+		buffers [][]byte
+		dicts   []handBatch
+	}{
+		"utf8":       {handUTF8, [][]byte{nil, le32s(0, 1, 2, 2), []byte("a\xff")}, nil},
+		"large":      {handField{typ: kindLargeUTF8}, [][]byte{nil, le64s(0, 1, 2, 2), []byte("a\xff")}, nil},
+		"view":       {handField{typ: kindUTF8View}, [][]byte{nil, handViews("a", "\xff", "")}, nil},
+		"dictionary": {coded, [][]byte{nil, {0, 1, 2}}, []handBatch{{dict: 5, rows: 3, nodes: []int64{3, 0}, buffers: [][]byte{nil, le32s(0, 1, 2, 2), []byte("a\xff")}}}},
+	} {
+		b := handBatch{rows: 3, nodes: []int64{3, 0}, buffers: c.buffers}
+		if c.f.typ == kindUTF8View {
+			b.variadic = []int64{0}
+		}
+		path := handWrite(t, "text.arrow", handFile(false, []handField{c.f.called("t")}, append(c.dicts, b)...))
+		if _, err := rowsOf(t, path); fault.CodeOf(err) != fault.Corrupt {
+			t.Errorf("%s as text: %v", name, err)
+		}
+		table, err := New(Options{Options: fileset.Options{Paths: []string{path}, Types: map[string]string{"t": "binary"}}}).Resolve(t.Context(), nil)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if got, err := rowsOfTable(t, table, nil); err != nil || got != "YQ==\n/w==\n\n" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		table.Close()
 	}
 }

@@ -39,7 +39,7 @@ type badValue struct{ text string }
 func (b badValue) Error() string { return b.text }
 
 var (
-	errText  = fault.New(fault.Corrupt, "%w", badValue{"a text is not UTF-8; repair it where the file is made, or leave the column out"})
+	errText  = fault.New(fault.Corrupt, "%w", badValue{"a text is not UTF-8; repair it where the file is made, read the column as bytes (types: {COLUMN: binary}), or leave it out"})
 	errInt96 = map[arrow.TimeUnit]*fault.Error{
 		arrow.Nanosecond: fault.New(fault.RowError, "%w", badValue{"an INT96 timestamp lies outside of 1677 to 2262, which is all that nanoseconds since 1970 can say; " +
 			"read with int96: us"}),

@@ -63,7 +63,8 @@ type schemaCache struct {
 	mu sync.Mutex
 	m  map[[3]string]*fileSchema
 
-	int96 string // Options.Int96
+	int96   string                                               // Options.Int96
+	asBytes func(column string, t arrow.DataType) arrow.DataType // fileset.Set's, nil: none is
 
 	tail atomic.Int64 // how much of the next file's end to read
 	gate gate         // of all files
@@ -76,7 +77,7 @@ func (c *schemaCache) get(k schemaKey) (*fileSchema, error) {
 	if s := c.m[key]; s != nil {
 		return s, nil
 	}
-	s, err := newFileSchema(k.cut(), k.arrow, c.int96)
+	s, err := newFileSchema(k.cut(), k.arrow, c.int96, c.asBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +107,7 @@ func ordersOf(raw string) (orders []bool) {
 	return orders
 }
 
-func newFileSchema(raw []byte, stored, int96 string) (s *fileSchema, err error) {
+func newFileSchema(raw []byte, stored, int96 string, asBytes func(string, arrow.DataType) arrow.DataType) (s *fileSchema, err error) {
 	defer recovered(&err, "the schema")
 	unit, err := unitOf(int96)
 	if err != nil {
@@ -151,6 +152,9 @@ func newFileSchema(raw []byte, stored, int96 string) (s *fileSchema, err error) 
 	for i := range man.Fields {
 		mf := &man.Fields[i]
 		ownTypes(mf, sc, unit)
+		if asBytes != nil && len(mf.Children) == 0 {
+			mf.Field.Type = asBytes(names[i], mf.Field.Type)
+		}
 		fields[i] = arrow.Field{Name: names[i], Type: plainType(mf.Field.Type), Nullable: mf.Field.Nullable}
 		f := field{}
 		if err := s.walk(mf, &f, 0); err != nil {

@@ -123,7 +123,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 		limit = ro.Concurrency
 	}
 	// Every worker has one buffer, and takes the next file.
-	cache := &schemaCache{int96: t.o.Int96}
+	cache := &schemaCache{int96: t.o.Int96, asBytes: t.set.AsBytes}
 	t.gate = &cache.gate
 	limit = min(limit, len(t.footers))
 	g, gctx := errgroup.WithContext(ctx)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -19,6 +20,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // TestNamesOfOtherBytes: a column whose name is not UTF-8 is an error that says which, in which file.
@@ -246,5 +248,40 @@ func TestUnusedTextOfDictionary(t *testing.T) {
 	}
 	if r, ok := d.check([]uint32{0, 1}).(refusal); !ok || r.at != 1 {
 		t.Error(d.check([]uint32{0, 1}))
+	}
+}
+
+// TestTextsAsBytes: a column of text that is to be read as bytes need not be UTF-8, and filters on other columns and on it see all rows.
+func TestTextsAsBytes(t *testing.T) {
+	for _, props := range [][]parquet.WriterProperty{{parquet.WithDictionaryDefault(true)}, {parquet.WithDictionaryDefault(false)}} {
+		for shape := range 2 {
+			var path string
+			var bad []int64
+			var rows int64
+			for seed := uint64(0); len(bad) == 0; seed++ {
+				path, bad, rows = badTexts(t, rand.New(rand.NewPCG(seed, uint64(shape))), shape, props...)
+			}
+			tab := mustOpen(t, &Options{Options: fileset.Options{Types: map[string]string{"x": "binary"}}}, path)
+			for _, o := range []driver.ScanOptions{{}, {Predicate: driver.Predicate{{Column: "n", Op: driver.Ge, Values: []any{int64(0)}}}}} {
+				o.Alloc = memtest.New(t)
+				n, wrong := int64(0), 0
+				for i := range tab.Splits() {
+					if err := readAll(t.Context(), tab, i, &o, func(b driver.Batch) {
+						n += b.Record.NumRows()
+						x := b.Record.Column(1).(*array.Binary)
+						for k := range x.Len() {
+							if x.IsValid(k) && !utf8.Valid(x.Value(k)) {
+								wrong++
+							}
+						}
+					}); err != nil {
+						t.Fatal(textShapes[shape].name, err)
+					}
+				}
+				if n != rows || wrong != len(bad) {
+					t.Errorf("%s: %d rows, %d of them no text, want %d and %d", textShapes[shape].name, n, wrong, rows, len(bad))
+				}
+			}
+		}
 	}
 }
