@@ -38,7 +38,7 @@ func (s *fileSchema) bloomTerm(g *rowGroup, t *driver.Term) (leaf int, ok bool) 
 		return 0, false
 	}
 	l, ok := s.term(t)
-	return l, ok && g.chunks[l].bloom > 0 && g.chunks[l].flags&(encrypted|external) == 0
+	return l, ok && g.chunks[l].bloom > 0 && g.chunks[l].flags&(encrypted|external|beyond) == 0
 }
 
 // bloomExcludes reports whether the filters say that no row matches p. A filter

@@ -232,3 +232,25 @@ func pickColumns(rec arrow.RecordBatch, cols []int) arrow.RecordBatch {
 	}
 	return array.NewRecordBatch(arrow.NewSchema(fields, nil), arrs, rec.NumRows())
 }
+
+// A chunk that lies where the file has no data is an error of who reads it alone, also where a filter judges it.
+func TestChunkWithoutData(t *testing.T) {
+	f := handFile{columns: []handColumn{
+		{name: "a", physical: pInt32, pages: [][]*string{le32(1, 2, 3)}},
+		{name: "b", physical: pInt32, pages: [][]*string{le32(4, 5, 6)}, away: 1 << 40}}}
+	tab := mustOpen(t, nil, f.write(t))
+	read := func(o driver.ScanOptions) (rows int64, err error) {
+		o.Alloc = memtest.New(t)
+		err = readAll(t.Context(), tab, 0, &o, func(b driver.Batch) { rows += b.Record.NumRows() })
+		return rows, err
+	}
+	if rows, err := read(driver.ScanOptions{Columns: []string{"a"}}); rows != 3 || err != nil {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+	for _, o := range []driver.ScanOptions{{}, {Columns: []string{"b"}},
+		{Columns: []string{"a", "b"}, Predicate: driver.Predicate{{Column: "b", Op: driver.Gt, Values: []any{int64(4)}}}}} {
+		if _, err := read(o); fault.CodeOf(err) != fault.Corrupt || fault.PlaceOf(err).Column != "b" || !strings.Contains(err.Error(), "has no data") {
+			t.Errorf("%v: %v", o.Columns, err)
+		}
+	}
+}

@@ -59,6 +59,7 @@ const (
 	maxExact
 	encrypted
 	external // pages are in another file
+	beyond   // pages lie where the file has no data
 
 	// From here on known to the gate alone: they are not packed.
 	deprecated // min and max are of the fields without a defined order

@@ -69,6 +69,7 @@ type handColumn struct {
 	pages    [][]*string
 	stats    []thriftField // nil: none
 	index    []byte        // ColumnIndex; nil: none
+	away     int64         // how far behind its pages the chunk is said to begin
 	headless bool          // the sizes of the offset index leave out the headers
 	bloom    []byte        // header and bits; nil: none
 	bloomLen int64
@@ -181,7 +182,7 @@ func (f *handFile) bytes() []byte {
 		elems = append(elems, thriftStruct(append(append(elem, i32At(3, rep), textAt(4, c.name)), c.kind...)...))
 		orders = append(orders, thriftStruct(structAt(1)))
 		meta := []thriftField{i32At(1, c.physical), listAt(2, tI32, binary.AppendVarint(nil, encPlain)), listAt(3, tBinary, thriftText(c.name)),
-			i32At(4, 0), i64At(5, p.values), i64At(6, p.size), i64At(7, p.size), i64At(9, p.begin)}
+			i32At(4, 0), i64At(5, p.values), i64At(6, p.size), i64At(7, p.size), i64At(9, p.begin+c.away)}
 		if c.stats != nil {
 			meta = append(meta, structAt(12, c.stats...))
 		}

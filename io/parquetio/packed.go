@@ -183,10 +183,7 @@ func (f *footer) pack(s *footerScratch, w writer) error {
 		chunks := s.chunks[pg.from:pg.to]
 		for l := range chunks {
 			c := &chunks[l]
-			if err := f.check(c, &f.schema.leaves[l], pg.rows, &w); err != nil {
-				at.Column = f.schema.leaves[l].name
-				return err.At(at)
-			}
+			f.check(c, &f.schema.leaves[l], pg.rows, &w)
 			g.bytes += c.size
 			f.all.Bytes += c.size
 			if l == 0 {
@@ -199,14 +196,15 @@ func (f *footer) pack(s *footerScratch, w writer) error {
 	return nil
 }
 
-// check refuses a chunk that cannot be, and drops what cannot be used.
-func (f *footer) check(c *chunk, leaf *leaf, rows int64, w *writer) *fault.Error {
-	if c.flags&encrypted != 0 { // an error of who reads it
+// check drops what cannot be used of a chunk; one that cannot be is an error of who reads it.
+func (f *footer) check(c *chunk, leaf *leaf, rows int64, w *writer) {
+	if c.flags&encrypted != 0 {
 		*c = chunk{flags: encrypted, nulls: -1, text: -1, codec: -1}
-		return nil
+		return
 	}
 	if c.start < 0 || c.size < 0 || c.raw < 0 || c.values < 0 || c.start > f.end || c.size > f.end-c.start {
-		return fault.New(fault.Corrupt, "the column chunk claims %d bytes at offset %d, but the data ends at %d", c.size, c.start, f.end)
+		*c = chunk{flags: beyond, nulls: -1, text: -1, codec: -1}
+		return
 	}
 	if w.before("parquet-mr", 1, 2, 9) { // PARQUET-816: the header of the dictionary page is not counted
 		c.size = min(c.size+100, f.end-c.start)
@@ -218,5 +216,4 @@ func (f *footer) check(c *chunk, leaf *leaf, rows int64, w *writer) *fault.Error
 		c.bloom, c.bloomLen = 0, 0
 	}
 	f.schema.gate.chunk(c, leaf, rows, w)
-	return nil
 }

@@ -114,6 +114,8 @@ func (c *chunk) readable() error {
 		return fault.New(fault.Unsupported, "encrypted columns are not supported")
 	case c.flags&external != 0:
 		return fault.New(fault.Unsupported, "columns in other files are not supported")
+	case c.flags&beyond != 0:
+		return fault.New(fault.Corrupt, "the column chunk lies where the file has no data; leave the column out, or write the file anew")
 	}
 	return checkCodec(c.codec)
 }
