@@ -52,7 +52,7 @@ netns:
 
 test: tools netns check ## set up, check and test everything (30 minutes on 2 cold cores at most; PYTHON= of the Python tests)
 	$(if $(PYTHON),,@python/venv.sh $(BIN)/venv || [ "$$CI" != true ])
-	PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 10m $(PKGS)
+	PENSTOCK_PYTHON='$(PYTHON)' $(GO) test -tags '$(TAGS)' -timeout 20m $(PKGS)
 	$(GO) test -C examples/tabular-go ./...
 	@$(MAKE) --no-print-directory test-python
 
