@@ -2,6 +2,7 @@ package ipcio
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -51,7 +52,8 @@ type field struct {
 }
 
 // schemaOf reads a Schema table. A column that cannot be read, or has something in it that cannot,
-// is of a type driver.Unreadable. Columns of one name are told apart as fileset.Distinct does it.
+// is of a type driver.Unreadable. Columns of one name are told apart as fileset.Distinct does it. Of
+// the schema's metadata driver.PartitionTypes is kept.
 func schemaOf(t table) (*arrow.Schema, []field, error) {
 	if t.int16(0, 0) != 0 {
 		return nil, nil, driver.Errorf(driver.Unsupported, "the numbers of the file are big-endian, which is not read here; "+
@@ -62,7 +64,15 @@ func schemaOf(t table) (*arrow.Schema, []field, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return arrow.NewSchema(fs, nil), fields, nil
+	keys, values, err := r.metadata(t.tables(2))
+	if err != nil {
+		return nil, nil, err
+	}
+	var meta arrow.Metadata
+	if i := slices.Index(keys, driver.PartitionTypes); i >= 0 {
+		meta = arrow.NewMetadata(keys[i:i+1], values[i:i+1])
+	}
+	return arrow.NewSchema(fs, &meta), fields, nil
 }
 
 // schemaReader bounds what a schema claims: tables may be shared, and so claim more than there are
@@ -141,16 +151,16 @@ func (r *schemaReader) field(t table, path string, depth int) (a arrow.Field, f 
 			a.Type = &arrow.DictionaryType{IndexType: index, ValueType: a.Type, Ordered: d.int8(2) != 0}
 		}
 	}
-	keys, values, err := r.metadata(t)
+	keys, values, err := r.metadata(t.tables(6))
 	if err == nil && !odd {
 		a.Type, a.Metadata = f.extension(a.Type, keys, values)
 	}
 	return a, f, err
 }
 
-// metadata are the keys and values of a field.
-func (r *schemaReader) metadata(t table) (keys, values []string, err error) {
-	for _, kv := range t.tables(6) {
+// metadata are keys and values of a field, or of a schema.
+func (r *schemaReader) metadata(pairs []table) (keys, values []string, err error) {
+	for _, kv := range pairs {
 		var k, v string
 		if k, err = r.str(kv.text(0)); err == nil {
 			v, err = r.str(kv.text(1))
