@@ -452,9 +452,10 @@ func goBytes(size int) []byte {
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func mangled(b []byte, v byte) []byte {
-	if mangle {
-		for i := range b {
-			b[i] = v
+	if mangle && len(b) > 0 {
+		b[0] = v
+		for n := 1; n < len(b); n *= 2 {
+			copy(b[n:], b[:n])
 		}
 	}
 	return b

@@ -143,7 +143,7 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 // caster converts a file's column to the type of the table's; folder says that the latter is a partition's.
 func (s *Set) caster(name string, from, to arrow.DataType, folder bool) (*caster, error) {
 	c := castTo(from, to)
-	if wide, ok := widen(from, to); c != nil && (folder || s.types[name] != nil || ok && arrow.TypeEqual(wide, to)) {
+	if wide, ok := widen(to, from); c != nil && (folder || s.types[name] != nil || ok && arrow.TypeEqual(wide, to)) {
 		return c, nil
 	}
 	if folder {

@@ -358,3 +358,47 @@ func TestTypesOption(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Whatever types meet in a table, each of the files is read as it, in any order of the files.
+func TestEveryFileOfATable(t *testing.T) {
+	for _, types := range [][]string{
+		{"timestamp[us, UTC]", "timestamp[us, Europe/Berlin]", "timestamp[ns, UTC]"},
+		{"struct<a: int64, b: string>", "struct<b: string, a: int64>", "struct<c: double>"},
+		{"struct<a: int32>", "struct<b: int64, a: int64>", "struct<b: double>"},
+		{"list<struct<a: int64>>", "list<struct<b: int64>>", "large_list<struct<b: int8, a: int8>>"},
+		{"map<string, struct<a: int64>>", "map<large_string, struct<b: int64>>"},
+		{"int8", "uint8", "uint32", "double"},
+		{"float", "int16", "int32"},
+		{"decimal(5, 2)", "decimal(9, 0)", "decimal256(40, 3)"},
+		{"string", "large_string", "null"},
+		{"dictionary<int8, string>", "string", "dictionary<int32, large_string>"},
+		{"binary", "large_binary", "fixed_size_binary[3]", "fixed_size_binary[4]"},
+		{"fixed_size_list<int32>(2)", "fixed_size_list<int64>(3)", "list<double>"},
+		{"date", "date64"},
+		{"time32[s]", "time64[us]", "time32[ms]"},
+		{"duration[s]", "duration[us]"},
+	} {
+		for from := range types {
+			for to := range types {
+				if from == to {
+					continue
+				}
+				a, b := schemaOf(t, "x "+types[from]), schemaOf(t, "x "+types[to])
+				s := hiveSet(t, Options{})
+				table, err := s.Schema([]*arrow.Schema{a, b}, nil)
+				if err != nil {
+					t.Errorf("%s and %s: %v", types[from], types[to], err)
+					continue
+				}
+				for i, f := range []*arrow.Schema{a, b} {
+					ad, err := s.Adapter(i, table, f, []string{"x"}, nil, 0)
+					if err != nil {
+						t.Errorf("%s and %s, file %d: %v", types[from], types[to], i, err)
+						continue
+					}
+					ad.Release()
+				}
+			}
+		}
+	}
+}

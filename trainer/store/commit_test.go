@@ -312,7 +312,7 @@ func TestFull(t *testing.T) {
 	// So is a cache without room.
 	m := commit(t, r, 2, map[string]string{"big": strings.Repeat("x", 2*chunk+chunk/2)})
 	_, err = r.Fetch(t.Context(), m, filepath.Join(dir, "cache"))
-	wantErr(t, err, fault.Exhausted, filepath.Join(dir, "cache"), "no space left")
+	wantErr(t, err, fault.Exhausted, filepath.Join(dir, "cache"), "are free on this disk")
 	if left := readTree(t, filepath.Join(dir, "cache")); len(left) != 1 { // the lock
 		t.Fatalf("%d files are left in the cache", len(left))
 	}
