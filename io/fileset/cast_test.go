@@ -372,7 +372,7 @@ func TestEveryFileOfATable(t *testing.T) {
 		{"decimal(5, 2)", "decimal(9, 0)", "decimal256(40, 3)"},
 		{"string", "large_string", "null"},
 		{"dictionary<int8, string>", "string", "dictionary<int32, large_string>"},
-		{"binary", "large_binary", "fixed_size_binary[3]", "fixed_size_binary[4]"},
+		{"binary", "large_binary", "fixed_size_binary(3)", "fixed_size_binary(4)"},
 		{"fixed_size_list<int32>(2)", "fixed_size_list<int64>(3)", "list<double>"},
 		{"date", "date64"},
 		{"time32[s]", "time64[us]", "time32[ms]"},
