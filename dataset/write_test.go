@@ -187,3 +187,37 @@ func TestWriteFewFiles(t *testing.T) {
 		})
 	}
 }
+
+// A job in mode overwrite that finished before is written anew where another job has appended since: the output has its
+// rows only.
+func TestOverwriteAfterAppend(t *testing.T) {
+	ctx := context.Background()
+	out := filepath.Join(t.TempDir(), "out")
+	write := func(n int64, mode string) *dataset.WriteResult {
+		t.Helper()
+		r, err := dataset.Range(n).WriteParquet(ctx, out, &dataset.WriteOptions{Mode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	rows := func() int64 {
+		t.Helper()
+		n, err := dataset.ReadParquet(out).Count(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	write(3, "overwrite")
+	write(2, "append")
+	if n := rows(); n != 5 {
+		t.Fatalf("%d rows", n)
+	}
+	if r := write(3, "overwrite"); r.Already || rows() != 3 {
+		t.Errorf("%+v, %d rows", r, rows())
+	}
+	if r := write(3, "overwrite"); !r.Already || rows() != 3 {
+		t.Errorf("again: %+v, %d rows", r, rows())
+	}
+}

@@ -245,7 +245,7 @@ func (s *Files) Begin(ctx context.Context, schema *arrow.Schema, splits []exec.S
 			case s.mode != ModeOverwrite:
 				return nil, lost
 			}
-		} else if m != nil && m.has(s.o.Job) {
+		} else if m != nil && m.has(s.o.Job) && !(s.mode == ModeOverwrite && len(m.Jobs) > 1) {
 			defer s.close()
 			by, err := s.committer(ctx, m)
 			if err != nil {
