@@ -28,11 +28,11 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if err := fileset.CheckBytes(&so, t.Offsets(i), &t.splits[i]); err != nil {
 		return nil, err
 	}
-	ad, err := t.set.Adapter(p.File, t.schema, schema, so.Columns, so.Predicate, 0)
+	ad, err := t.set.Adapter(p.File, t.schema, t.file, so.Columns, so.Predicate, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{encoding: strings.ToUpper(cmp.Or(t.o.Encoding, "utf-8")), split: t.splits[i], begin: p.Range.Off, o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
+	r := &reader{encoding: strings.ToUpper(cmp.Or(t.o.Encoding, "utf-8")), split: t.splits[i], file: t.file, begin: p.Range.Off, o: so, keep: t.o.KeepEmpty, ad: ad, left: -1, extra: ad.RowBytes(), lines: len(ad.FileColumns) > 0}
 	if r.lines {
 		r.extra += 4
 	}
@@ -51,6 +51,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 type reader struct {
 	encoding string // for messages
 	split    driver.Split
+	file     *arrow.Schema
 	begin    int64 // of the split in the file
 	o        driver.ScanOptions
 	keep     bool
@@ -64,7 +65,7 @@ type reader struct {
 	line     int64  // number of the line at count in the file, from 1; 0: unknown, as the split does not begin the file
 	count    int    // offset in chunk
 	data     []byte // lines that are left of the chunk
-	valid    bool   // data is UTF-8
+	valid    bool   // data is UTF-8, or need not be
 	row      int64  // split position of the next line
 	left     int64  // rows that the limit still allows; -1: no limit
 	ends     []int  // scratch: for each row of a batch, where its line begins and ends in data
@@ -116,7 +117,7 @@ func (r *reader) next(ctx context.Context) error {
 	}
 	r.data = b
 	r.skip()
-	r.valid = r.lines && utf8.Valid(r.data)
+	r.valid = r.lines && (r.file.Field(0).Type.ID() == arrow.BINARY || utf8.Valid(r.data))
 	return nil
 }
 
@@ -220,7 +221,7 @@ func (r *reader) bad(pos int, line []byte) {
 	if r.countTo(len(r.chunk) - len(r.data) + pos); r.line > 0 {
 		what = fmt.Sprintf("line %d of the file", r.line)
 	}
-	var err error = fault.New(fault.RowError, "%s is not valid %s; set encoding of the source if the file has another (latin-1, cp1252, utf-16, utf-8-lossy), or read it as binary: %s", what, r.encoding, show).
+	var err error = fault.New(fault.RowError, "%s is not valid %s; set encoding of the source if the file has another (latin-1, cp1252, utf-16, utf-8-lossy), or read the lines as bytes (types: {text: binary}): %s", what, r.encoding, show).
 		At(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(r.row), Column: Column})
 	if r.o.OnBadRow != nil {
 		err = r.o.OnBadRow(err)
@@ -234,7 +235,7 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 	file := arrow.NewSchema(nil, nil)
 	var cols []arrow.Array
 	if r.lines {
-		file = schema
+		file = r.file
 		offs := newBuffer(r.o.Alloc, 4*(n+1))
 		out := arrow.Int32Traits.CastFromBytes(offs.Bytes())
 		out[0] = 0
@@ -250,8 +251,8 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 				out[k+1] = int32(at)
 			}
 		}
-		d := array.NewData(arrow.BinaryTypes.String, n, []*memory.Buffer{nil, offs, text}, nil, 0, 0)
-		a := array.NewStringData(d)
+		d := array.NewData(file.Field(0).Type, n, []*memory.Buffer{nil, offs, text}, nil, 0, 0)
+		a := array.MakeFromData(d)
 		d.Release()
 		offs.Release()
 		text.Release()

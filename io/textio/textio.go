@@ -52,13 +52,13 @@ func (s source) Meets(folder string) (path, root string) { return s.o.Meets(fold
 
 var (
 	extensions = fileset.Compressed(".txt", ".text", ".log", ".md")
-	schema     = arrow.NewSchema([]arrow.Field{{Name: Column, Type: arrow.BinaryTypes.String}}, nil)
 )
 
 type table struct {
 	o      Options
 	set    *fileset.Set
 	schema *arrow.Schema
+	file   *arrow.Schema // of each file
 	splits []driver.Split
 	parts  []fileset.Part
 }
@@ -75,9 +75,10 @@ func (s source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver.
 		return nil, err
 	}
 	t := &table{o: s.o, set: set}
+	t.file = arrow.NewSchema([]arrow.Field{{Name: Column, Type: set.AsBytes(Column, arrow.BinaryTypes.String)}}, nil)
 	all := make([]*arrow.Schema, len(set.Files))
 	for i := range all {
-		all[i] = schema
+		all[i] = t.file
 	}
 	if t.schema, err = set.Schema(all, nil); err == nil {
 		t.splits, t.parts, err = set.Parts(ctx, s.o.Text, s.o.SplitBytes, func(int) bool { return false })

@@ -172,6 +172,10 @@ func TestBadLines(t *testing.T) {
 	if err != nil || n != 2 || strings.Join(rows, "") != "a|b|" {
 		t.Errorf("%q, %d, %v", rows, n, err)
 	}
+	lines := textio.New(textio.Options{Options: fileset.Options{Paths: []string{p}, Types: map[string]string{"text": "binary"}}})
+	if rows, err := read(t, lines, nil); err != nil || strings.Join(rows, "") != "YQ==|/w==|Yg==|/g==|" {
+		t.Errorf("as bytes: %q, %v", rows, err)
+	}
 	stop := errors.New("stop")
 	if _, err := read(t, src, &driver.ScanOptions{OnBadRow: func(error) error { return stop }}); !errors.Is(err, stop) {
 		t.Errorf("%v", err)
