@@ -402,3 +402,20 @@ func TestEveryFileOfATable(t *testing.T) {
 		}
 	}
 }
+
+// Where no type holds both, the error offers one that can be given.
+func TestAdvice(t *testing.T) {
+	for _, c := range [][3]string{
+		{"int32", "decimal(10, 2)", "decimal(10, 2)"}, {"date", "timestamp[us]", "timestamp"}, {"string", "binary", "binary"},
+		{"uint64", "int8", "decimal(20, 0)"}, {"int64", "string", "string"}, {"bool", "int64", "string"},
+	} {
+		for range 2 {
+			s := hiveSet(t, Options{})
+			_, err := s.Schema([]*arrow.Schema{schemaOf(t, "x "+c[0]), schemaOf(t, "x "+c[1])}, nil)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf(`types: {"x": %q}`, c[2])) {
+				t.Errorf("%s and %s: %v", c[0], c[1], err)
+			}
+			c[0], c[1] = c[1], c[0]
+		}
+	}
+}

@@ -160,14 +160,39 @@ func (s *Set) AsBytes(column string, t arrow.DataType) arrow.DataType {
 	return t
 }
 
-// advice says which type to give a column that is a in one file and b in another.
+// advice says which type to give a column that is a in one file and b in another: the one of them that is more
+// likely to hold the other's values.
 func advice(name string, a, b arrow.DataType) string {
-	for _, t := range []arrow.DataType{a, b, arrow.BinaryTypes.String} {
+	if breadth(b) > breadth(a) {
+		a, b = b, a
+	}
+	types := []arrow.DataType{a, b, arrow.BinaryTypes.String}
+	if isInteger(a) && isInteger(b) { // of 64 bits, one with a sign
+		types = []arrow.DataType{&arrow.Decimal128Type{Precision: 20}}
+	}
+	for _, t := range types {
 		if castTo(a, t) != nil && castTo(b, t) != nil {
 			return fmt.Sprintf("give it one, e.g. types: {%q: %q} of the source, or read the files apart", name, typename.Name(t))
 		}
 	}
 	return "leave the column out with columns, or read the files apart"
+}
+
+// breadth orders kinds of types by what they can hold.
+func breadth(t arrow.DataType) int {
+	switch {
+	case isBytes(t):
+		return 5
+	case isText(t):
+		return 4
+	case t.ID() == arrow.TIMESTAMP:
+		return 3
+	case isDecimal(t):
+		return 2
+	case numberOf(t).float:
+		return 1
+	}
+	return 0
 }
 
 // Select resolves the columns of a scan (nil: all) in schema; an unknown one is an
