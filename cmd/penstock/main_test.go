@@ -187,7 +187,7 @@ func TestAnalyze(t *testing.T) {
 			t.Errorf("%s: busy %s", cells[0], cells[4])
 		}
 	}
-	if !strings.Contains(table, "\n  100000 rows in, 9000 out, ") || !strings.HasSuffix(table, "\n  bottleneck: project id, z = "+slow+"\n") {
+	if !strings.Contains(table, "\n  100000 rows in, 9000 out, ") || !strings.HasSuffix(table, "\n  bottleneck: project id, z = "+slow+"\nsink\n  count: rows are computed and not kept\n") {
 		t.Errorf("the table is\n%s", table)
 	}
 }

@@ -56,6 +56,16 @@ func checkName(p string) error {
 	return nil
 }
 
+// Records is where the records of an output lie, both as a user writes them; "" of "".
+func Records(output string) string {
+	place, _, _ := strings.Cut(output, "?")
+	at := strings.LastIndexByte(strings.TrimRight(place, "/"), '/') + 1
+	if place == "" {
+		return ""
+	}
+	return place[:at] + recordsPrefix + strings.TrimRight(place[at:], "/")
+}
+
 // recordsOf is the prefix of the records of the output in r. They lie beside the folder itself, where r is a link to it.
 func recordsOf(r *root, folder string) (string, error) {
 	nowhere := func() error {

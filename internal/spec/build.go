@@ -410,11 +410,11 @@ func (s *Spec) atOutput(err error) error {
 		return err
 	}
 	for kind, o := range s.Sink.outputs() {
-		if within(file, o.Path) {
+		if within(file, o.Path) || within(file, sink.Records(o.Path)) {
 			return s.at("sink."+kind+".path", err)
 		}
 	}
-	if o := s.Run.OnError; o != nil && within(file, o.DeadLetter) {
+	if o := s.Run.OnError; o != nil && (within(file, o.DeadLetter) || within(file, sink.Records(o.DeadLetter))) {
 		return s.at("run.on_error.dead_letter", err)
 	}
 	return err
