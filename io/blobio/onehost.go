@@ -1,11 +1,13 @@
 package blobio
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -117,7 +119,45 @@ func (t *onlyFirst) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, elsewhere{fault.New(fault.Denied, "%s://%s sends on to %s://%s: a server may not pass requests to another; if that one is right, name it as the endpoint",
 			first.Scheme, first.Host, r.URL.Scheme, r.URL.Host)}
 	}
-	return t.base.RoundTrip(r)
+	if r.Body == nil || r.Body == http.NoBody {
+		return t.base.RoundTrip(r)
+	}
+	body := &sent{ReadCloser: r.Body, closed: make(chan struct{})}
+	q := *r
+	q.Body = body
+	resp, err := t.base.RoundTrip(&q)
+	if err != nil {
+		<-body.closed
+		return nil, err
+	}
+	resp.Body = &answered{resp.Body, body}
+	return resp, nil
+}
+
+// sent is the body of a request. A transport may read it for a while after the answer, or the error, is there; SDKs free
+// the memory behind it by then. So an error, and the end of an answer, wait until it is closed: what cannot be sent any
+// more ends with the connection.
+type sent struct {
+	io.ReadCloser
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (b *sent) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(func() { close(b.closed) })
+	return err
+}
+
+type answered struct {
+	io.ReadCloser
+	to *sent
+}
+
+func (a *answered) Close() error {
+	err := a.ReadCloser.Close()
+	<-a.to.closed
+	return err
 }
 
 // CloseIdleConnections is for http.Client's.
