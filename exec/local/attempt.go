@@ -371,7 +371,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		Alloc: a.acct, Stats: &s.scanned,
 	}
 	if a.r.opt.OnError.Policy == exec.Skip {
-		o.OnBadRow = c.badRow
+		o.OnBadRow = func(err error) error { return c.badRow(p, err) }
 	}
 	end := s.splits[i].Rows
 	c.next, o.FromRow = p.from, p.from
@@ -388,12 +388,19 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		}
 	}()
 	defer tellTruncated() // before the reader ends its mapping
+	done := false // the piece is at its end: what is behind it is another's
 	for first := true; ; first = false {
 		if err := context.Cause(a.ctx); err != nil {
 			return err
 		}
 		a.enter(s.scanOp) // steps were at work meanwhile, and each call has its own time
-		batch, err := rd.Next(a.ctx)
+		batch, err := driver.Batch{}, io.EOF
+		if !done {
+			batch, err = rd.Next(a.ctx)
+		}
+		if err == nil && p.to >= 0 {
+			done = batch.End() >= p.to
+		}
 		if err == nil && p.to >= 0 {
 			err = p.within(&batch)
 		}

@@ -97,8 +97,8 @@ func (c *chain) addSkipped(s exec.Skipped) {
 	c.pending = slices.Insert(c.pending, i, s)
 }
 
-// badRow is driver.ScanOptions.OnBadRow under Skip.
-func (c *chain) badRow(err error) error {
+// badRow is driver.ScanOptions.OnBadRow under Skip, of a pass over p. A row behind p is left to who reads that.
+func (c *chain) badRow(p piece, err error) error {
 	if !fault.CodeOf(err).Skippable() {
 		return err
 	}
@@ -107,7 +107,9 @@ func (c *chain) badRow(err error) error {
 	if !ok {
 		return fault.New(fault.Internal, "bad row without a number: %w", err)
 	}
-	c.addSkipped(exec.Skipped{Err: err, Origin: c.a.origin, Row: row})
+	if p.to < 0 || row < p.to {
+		c.addSkipped(exec.Skipped{Err: err, Origin: c.a.origin, Row: row})
+	}
 	return nil
 }
 

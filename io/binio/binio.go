@@ -162,9 +162,10 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	}
 	r := &reader{t: t, o: so, ad: ad, first: t.first[i], end: t.first[i+1]}
 	r.next = int(min(int64(r.first)+so.FromRow, int64(r.end)))
-	if so.Limit > 0 && len(so.Predicate) == 0 {
-		r.end = int(min(int64(r.end), int64(r.next)+so.Limit))
+	if most := fileset.ReadLimit(&so); most > 0 {
+		r.end = int(min(int64(r.end), int64(r.next)+most))
 	}
+	r.queue = fileset.NewQueue(fault.Place{}, &r.o)
 	if ad.Never {
 		r.err = io.EOF
 	}
@@ -185,6 +186,7 @@ type reader struct {
 	schema           *arrow.Schema // of FileColumns
 	bytes            bool          // is among them
 	first, next, end int           // files
+	queue            fileset.Queue
 	err              error
 }
 
@@ -192,11 +194,22 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	if r.err == nil && ctx.Err() != nil {
 		r.err = fault.WithCode(fault.Canceled, context.Cause(ctx))
 	}
-	if r.err == nil && r.next == r.end {
-		r.err = io.EOF
+	for r.err == nil {
+		b, ok, err := r.queue.Next()
+		if ok {
+			return b, nil
+		}
+		if r.err = err; err == nil {
+			r.err = r.fill(ctx)
+		}
 	}
-	if r.err != nil {
-		return driver.Batch{}, r.err
+	return driver.Batch{}, r.err
+}
+
+// fill queues the next files.
+func (r *reader) fill(ctx context.Context) error {
+	if r.next == r.end {
+		return io.EOF
 	}
 	from, size := r.next, r.o.BatchBytes
 	for ; r.next < r.end && r.next-from < r.o.BatchRows; r.next++ {
@@ -209,16 +222,10 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 			break
 		}
 	}
-	b, err := r.batch(ctx, from, r.next)
-	if err != nil {
-		r.err = err
-		return driver.Batch{}, err
-	}
-	r.o.Stats.Rows.Add(b.Record.NumRows())
-	return b, nil
+	return r.batch(ctx, from, r.next)
 }
 
-func (r *reader) batch(ctx context.Context, from, to int) (driver.Batch, error) {
+func (r *reader) batch(ctx context.Context, from, to int) error {
 	cols := make([]arrow.Array, r.schema.NumFields())
 	for k, f := range r.schema.Fields() {
 		var err error
@@ -228,7 +235,7 @@ func (r *reader) batch(ctx context.Context, from, to int) (driver.Batch, error) 
 			for _, c := range cols[:k] {
 				c.Release()
 			}
-			return driver.Batch{}, err
+			return err
 		}
 	}
 	rec := array.NewRecordBatch(r.schema, cols, int64(to-from))
@@ -237,8 +244,17 @@ func (r *reader) batch(ctx context.Context, from, to int) (driver.Batch, error) 
 	}
 	defer rec.Release()
 	row := int64(from - r.first)
-	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc)
-	return driver.Batch{Record: out, Row: row}, err
+	found, bad := new(fileset.BadRows), new(fileset.BadRows)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc, found)
+	if err != nil {
+		return err
+	}
+	for k, e := range found.All { // each row is a file
+		e.File = r.t.set.Files[from+k].Path
+		bad.Add(k, e)
+	}
+	r.queue.Put(driver.Batch{Record: out, Row: row}, bad)
+	return nil
 }
 
 func (r *reader) paths(from, to int) arrow.Array {
@@ -305,5 +321,6 @@ func (r *reader) Close() error {
 		r.err = fault.New(fault.Invalid, "the reader is closed")
 	}
 	r.ad.Release()
+	r.queue.Release()
 	return nil
 }

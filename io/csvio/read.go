@@ -60,7 +60,7 @@ func (t *table) open(ctx context.Context, i int, o driver.ScanOptions) (*reader,
 	if ad.Never {
 		r.err = io.EOF
 	}
-	if o.Limit > 0 && len(o.Predicate) == 0 {
+	if o.Limit > 0 && len(o.Predicate) == 0 { // of rows that are handed out
 		r.left = o.Limit
 	}
 	r.tok = tokenizer{dialect: h.dialect, missing: t.AllowMissing, places: o.Offsets}
@@ -255,7 +255,20 @@ func (r *reader) segment(ctx context.Context) error {
 			r.offs[k] = off - r.t.parts[r.split].Range.Off + int64(at)
 		}
 	}
+	file := array.NewRecordBatch(r.schema, cols, int64(n))
+	defer file.Release()
+	err := r.growth.AddRecord(file)
+	if err != nil {
+		return fault.Wrap(err, fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(first)})
+	}
+	var found fileset.BadRows
+	if r.rec, err = r.ad.Apply(driver.Batch{Record: file, Row: first}, r.o.Alloc, &found); err != nil {
+		return err
+	}
 	r.bad = s.bad
+	for row, err := range found.All { // behind what the row itself has, of which there is null here
+		r.bad = append(r.bad, badRow{row, s.start(row), err})
+	}
 	slices.SortStableFunc(r.bad, func(a, b badRow) int { return cmp.Compare(a.row, b.row) })
 	r.bad = slices.CompactFunc(r.bad, func(a, b badRow) bool { return a.row == b.row })
 	r.tok.bad = nil // r.bad may be its memory
@@ -270,15 +283,8 @@ func (r *reader) segment(ctx context.Context) error {
 	if len(r.data) == 0 {
 		r.chunks.Done()
 	}
-	file := array.NewRecordBatch(r.schema, cols, int64(n))
-	defer file.Release()
-	err := r.growth.AddRecord(file)
-	if err != nil {
-		return fault.Wrap(err, fault.Place{File: r.t.splits[r.split].File, RowGroup: fault.N(r.t.splits[r.split].Index), Row: fault.N(first)})
-	}
-	r.rec, err = r.ad.Apply(driver.Batch{Record: file, Row: first}, r.o.Alloc)
 	r.first, r.at = first, 0
-	return err
+	return nil
 }
 
 // advance moves data on by n bytes and counts their lines.

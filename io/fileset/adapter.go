@@ -156,8 +156,10 @@ func (s *Set) caster(name string, from, to arrow.DataType, folder bool) (*caster
 // Schema of the records that Apply returns.
 func (a *Adapter) Schema() *arrow.Schema { return a.schema }
 
-// Apply makes the wanted record from a batch whose record holds FileColumns. Borrows it, returns a reference.
-func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+// Apply makes the wanted record from a batch whose record holds FileColumns. Borrows it, returns a
+// reference. Rows that cannot be converted are added to bad: they have any values in the record, and
+// the caller leaves them out.
+func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator, bad *BadRows) (arrow.RecordBatch, error) {
 	rec := b.Record
 	n := int(rec.NumRows())
 	if int(rec.NumCols()) != len(a.FileColumns) {
@@ -165,9 +167,13 @@ func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator) (arrow.RecordBat
 	}
 	for k := range a.cols {
 		var err error
-		if a.scratch[k], err = a.cols[k].make(&b, a.firstRow, alloc); err != nil {
+		var to report
+		if kind := a.cols[k].kind; kind == converted || kind == agreed {
+			to = a.report(k, b, bad)
+		}
+		if a.scratch[k], err = a.cols[k].make(b, a.firstRow, alloc, to); err != nil {
 			a.drop(k)
-			return nil, a.place(err, k, &b)
+			return nil, fault.Wrap(err, fault.Place{File: a.file, Column: a.schema.Field(k).Name})
 		}
 	}
 	out := array.NewRecordBatch(a.schema, a.scratch, int64(n))
@@ -185,25 +191,25 @@ func (a *Adapter) drop(n int) {
 	}
 }
 
-// place says where column k of a batch has what cannot be converted, and what can be done.
-func (a *Adapter) place(err error, k int, b *driver.Batch) error {
-	at := fault.Place{File: a.file, Column: a.schema.Field(k).Name}
-	e, ok := err.(rowError)
-	if !ok {
-		return fault.Wrap(err, at)
-	}
-	at.Row = fault.N(b.Row + int64(e.row))
+// report takes what cannot be converted of column k of a batch.
+func (a *Adapter) report(k int, b driver.Batch, bad *BadRows) report {
+	return report{has: bad.Has, add: func(row int, why string) { bad.Add(row, a.bad(k, &b, row, why)) }}
+}
+
+// bad says what a row of a batch has in column k that cannot be converted, and what can be done.
+func (a *Adapter) bad(k int, b *driver.Batch, row int, why string) *fault.Error {
+	at := fault.Place{File: a.file, Column: a.schema.Field(k).Name, Row: fault.N(b.Row + int64(row))}
 	if b.Rows != nil {
-		at.Row = fault.N(b.Rows[e.row])
+		at.Row = fault.N(b.Rows[row])
 	}
 	switch c := &a.cols[k]; {
 	case c.kind == agreed:
-		return fault.New(fault.Invalid, "%s; set partitions: none to read the file's own column, or mend the file", e.why).At(at)
+		return fault.New(fault.RowError, "%s; set partitions: none to read the file's own column, or mend the file", why).At(at)
 	case c.said:
-		return fault.New(fault.Invalid, "%s, which is the column's type as types says; give it another, or mend the file", e.why).At(at)
+		return fault.New(fault.RowError, "%s, which is the column's type as types says; give it another, or mend the file", why).At(at)
 	}
-	return fault.New(fault.Invalid, "%s, which is the type that the column has in all files together; give it another, types: {%q: ...} of the source, or mend the file",
-		e.why, at.Column).At(at)
+	return fault.New(fault.RowError, "%s, which is the type that the column has in all files together; give it another, types: {%q: ...} of the source, or mend the file",
+		why, at.Column).At(at)
 }
 
 // Release frees constant columns. Records handed out stay valid. Idempotent.
@@ -217,16 +223,16 @@ func (a *Adapter) Release() {
 }
 
 // make returns a reference, but for asIs, which is borrowed.
-func (c *column) make(b *driver.Batch, firstRow int64, alloc memory.Allocator) (arrow.Array, error) {
+func (c *column) make(b driver.Batch, firstRow int64, alloc memory.Allocator, bad report) (arrow.Array, error) {
 	rec := b.Record
 	n := int(rec.NumRows())
 	switch c.kind {
 	case asIs:
 		return rec.Column(c.src), nil
 	case converted:
-		return c.cast.array(rec.Column(c.src), alloc)
+		return c.cast.array(rec.Column(c.src), alloc, bad)
 	case agreed:
-		return c.agree(b, alloc)
+		return c.agree(b, alloc, bad)
 	case rowNumber:
 		buf := memory.NewResizableBuffer(alloc)
 		buf.Resize(8 * n)

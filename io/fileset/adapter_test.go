@@ -178,7 +178,7 @@ func TestAdapter(t *testing.T) {
 	defer in.Release()
 	for _, from := range []int64{0, 1, 2} {
 		part := in.NewSlice(from, 3)
-		out, err := ad.Apply(driver.Batch{Record: part, Row: 10 + from}, alloc)
+		out, err := apply(ad, driver.Batch{Record: part, Row: 10 + from}, alloc)
 		part.Release()
 		if err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestAdapter(t *testing.T) {
 	defer ad2.Release()
 	c := pick(rec, 2)
 	defer c.Release()
-	out, err := ad2.Apply(driver.Batch{Record: c, Row: 0}, alloc)
+	out, err := apply(ad2, driver.Batch{Record: c, Row: 0}, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestAdapter(t *testing.T) {
 	}
 	empty := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, 7)
 	defer empty.Release()
-	if out, err = ad3.Apply(driver.Batch{Record: empty, Row: 0}, alloc); err != nil || out.NumRows() != 7 || out.NumCols() != 0 {
+	if out, err = apply(ad3, driver.Batch{Record: empty, Row: 0}, alloc); err != nil || out.NumRows() != 7 || out.NumCols() != 0 {
 		t.Errorf("%v %v", out, err)
 	}
 	out.Release()
@@ -269,7 +269,7 @@ func TestWidenValues(t *testing.T) {
 			a := b.NewArray()
 			b.Release()
 			sl := array.NewSlice(a, 3, 66)
-			w, err := castTo(from, to).array(sl, alloc)
+			w, err := convert(castTo(from, to), sl, alloc)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +307,7 @@ func TestNestedShape(t *testing.T) {
 	}
 	rec := record(t, alloc, a, `[{"l":[{"k":1},{"k":2}],"m":[{"key":"a","value":1}]},{"l":null,"m":null}]`)
 	defer rec.Release()
-	out, err := ad.Apply(driver.Batch{Record: rec, Row: 0}, alloc)
+	out, err := apply(ad, driver.Batch{Record: rec, Row: 0}, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,9 +389,10 @@ func TestApplyIsCheap(t *testing.T) {
 	}
 	rec := record(t, memory.DefaultAllocator, file, `[{"a":1,"b":"x"}]`)
 	defer rec.Release()
+	bad := new(BadRows)
 	base := testing.AllocsPerRun(100, func() { array.NewRecordBatch(table, rec.Columns(), 1).Release() })
 	if n := testing.AllocsPerRun(100, func() {
-		out, err := a.Apply(driver.Batch{Record: rec, Row: 0}, memory.DefaultAllocator)
+		out, err := a.Apply(driver.Batch{Record: rec, Row: 0}, memory.DefaultAllocator, bad)
 		if err != nil {
 			t.Fatal(err)
 		}

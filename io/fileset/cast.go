@@ -16,25 +16,18 @@ import (
 // an error, too. A null stays null, and nothing else becomes one.
 type caster struct {
 	to arrow.DataType
-	// array returns a reference. Its errors are rowErrors, or those of the whole array.
-	array func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error)
-	fails bool // whether there are rowErrors
+	// array returns a reference. Rows that it cannot convert it reports; they have any value, or null.
+	// An error is of the whole array.
+	array func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error)
+	fails bool // whether it reports rows
 }
-
-// rowError says why a row of an array cannot be converted.
-type rowError struct {
-	row int
-	why string
-}
-
-func (e rowError) Error() string { return e.why }
 
 // castTo is nil where there is no way.
 func castTo(from, to arrow.DataType) *caster {
 	c := &caster{to: to}
 	switch {
 	case arrow.TypeEqual(from, to):
-		c.array = func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
+		c.array = func(a arrow.Array, _ memory.Allocator, _ report) (arrow.Array, error) {
 			a.Retain()
 			return a, nil
 		}
@@ -42,7 +35,7 @@ func castTo(from, to arrow.DataType) *caster {
 	case from.ID() == arrow.EXTENSION || to.ID() == arrow.EXTENSION:
 		return nil
 	case from.ID() == arrow.NULL:
-		c.array = func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+		c.array = func(a arrow.Array, alloc memory.Allocator, _ report) (arrow.Array, error) {
 			return gather.Nulls(alloc, to, a.Len()), nil
 		}
 		return c
@@ -86,18 +79,18 @@ func (c *caster) then(d *caster) *caster {
 	if c == nil || d == nil {
 		return nil
 	}
-	return &caster{to: d.to, fails: c.fails || d.fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
-		m, err := c.array(a, alloc)
+	return &caster{to: d.to, fails: c.fails || d.fails, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
+		m, err := c.array(a, alloc, bad)
 		if err != nil {
 			return nil, err
 		}
 		defer m.Release()
-		return d.array(m, alloc)
+		return d.array(m, alloc, bad)
 	}}
 }
 
 func castDictionary(from *arrow.DictionaryType, to arrow.DataType) *caster {
-	values := &caster{to: from.ValueType, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	values := &caster{to: from.ValueType, array: func(a arrow.Array, alloc memory.Allocator, _ report) (arrow.Array, error) {
 		return gather.Values(alloc, a.(*array.Dictionary))
 	}}
 	return values.then(castTo(from.ValueType, to))
@@ -127,7 +120,7 @@ func validity(a arrow.Array, alloc memory.Allocator) *memory.Buffer {
 
 // retyped is the caster for types that share a layout.
 func retyped(to arrow.DataType) *caster {
-	return &caster{to: to, array: func(a arrow.Array, _ memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, array: func(a arrow.Array, _ memory.Allocator, _ report) (arrow.Array, error) {
 		d := retype(a.Data(), to)
 		defer d.Release()
 		return array.MakeFromData(d), nil
@@ -169,15 +162,14 @@ func valuesIn[T any](b []byte) []T {
 // mapped makes a caster of a function of values, which reports what has no result.
 func mapped[A, B any](to arrow.DataType, fails bool, f func(A) (B, bool), why func(A) string) *caster {
 	width := to.(arrow.FixedWidthDataType).BitWidth() / 8
-	return &caster{to: to, fails: fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, fails: fails, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		in := fixed[A](a)
 		buf := newBuffer(alloc, width*len(in))
 		out := valuesIn[B](buf.Bytes())[:len(in)]
 		for i, v := range in {
 			var ok bool
-			if out[i], ok = f(v); !ok && a.IsValid(i) {
-				buf.Release()
-				return nil, rowError{i, why(v)}
+			if out[i], ok = f(v); !ok && a.IsValid(i) && !bad.has(i) {
+				bad.add(i, why(v))
 			}
 		}
 		return fromBuffers(to, len(in), a.NullN(), validity(a, alloc), buf), nil

@@ -110,9 +110,9 @@ func TestCasts(t *testing.T) {
 			continue
 		}
 		s := array.NewSlice(a, 1, 3)
-		out, err := cast.array(s, alloc)
+		out, err := convert(cast, s, alloc)
 		if want, bad := strings.CutPrefix(c.want, "!"); bad {
-			if e, ok := err.(rowError); !ok || e.row != 1 || !strings.Contains(e.why, want) || !cast.fails {
+			if e, ok := err.(badCast); !ok || e.row != 1 || !strings.Contains(e.why, want) || !cast.fails {
 				t.Errorf("%s to %s: %v, %v; want row 1: %s", c.from, c.to, out, err, want)
 			}
 		} else if err != nil {
@@ -154,7 +154,7 @@ func TestCastUnderNulls(t *testing.T) {
 	a := array.MakeFromData(d)
 	d.Release()
 	defer a.Release()
-	out, err := castTo(from, typeOf(t, "struct<a: int8>")).array(a, alloc)
+	out, err := convert(castTo(from, typeOf(t, "struct<a: int8>")), a, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestCastUnderNulls(t *testing.T) {
 	d.Release()
 	defer l.Release()
 	for _, to := range []string{"list<int8>", "fixed_size_list<int8>(1)", "large_list<int8>"} {
-		out, err := castTo(list, typeOf(t, to)).array(l, alloc)
+		out, err := convert(castTo(list, typeOf(t, to)), l, alloc)
 		if err != nil {
 			t.Fatal(to, err)
 		}
@@ -263,7 +263,7 @@ func TestNarrow(t *testing.T) {
 		}
 		d := array.NewData(from, 1, []*memory.Buffer{nil, memory.NewBufferBytes(buf[:width])}, nil, 0, 0)
 		a := array.MakeFromData(d)
-		out, err := c.array(a, alloc)
+		out, err := convert(c, a, alloc)
 		if err != nil {
 			continue
 		}
@@ -325,9 +325,9 @@ func TestCastErrorOfARow(t *testing.T) {
 			if rows != nil {
 				want = 41
 			}
-			_, err = ad.Apply(driver.Batch{Record: rec, Row: 20, Rows: rows}, alloc)
+			_, err = apply(ad, driver.Batch{Record: rec, Row: 20, Rows: rows}, alloc)
 			p := fault.PlaceOf(err)
-			if fault.CodeOf(err) != fault.Invalid || p.File != s.Files[0].Path || p.Column != "x" || p.Row != fault.N(want) || !strings.Contains(fmt.Sprint(err), c.want) {
+			if fault.CodeOf(err) != fault.RowError || p.File != s.Files[0].Path || p.Column != "x" || p.Row != fault.N(want) || !strings.Contains(fmt.Sprint(err), c.want) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -418,4 +418,39 @@ func TestAdvice(t *testing.T) {
 			c[0], c[1] = c[1], c[0]
 		}
 	}
+}
+
+// badCast is the first row that cannot be converted.
+type badCast struct {
+	row int
+	why string
+}
+
+func (e badCast) Error() string { return e.why }
+
+// convert is a caster's result, or the first row that it reports.
+func convert(c *caster, a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	bad := map[int]string{}
+	out, err := c.array(a, alloc, report{
+		has: func(i int) bool { _, ok := bad[i]; return ok },
+		add: func(i int, why string) { bad[i] = why },
+	})
+	for i := range a.Len() {
+		if why, ok := bad[i]; ok && err == nil {
+			out.Release()
+			return nil, badCast{i, why}
+		}
+	}
+	return out, err
+}
+
+// apply is what the adapter makes of a batch, or the first bad row.
+func apply(a *Adapter, b driver.Batch, alloc memory.Allocator) (arrow.RecordBatch, error) {
+	var bad BadRows
+	out, err := a.Apply(b, alloc, &bad)
+	for _, e := range bad.All {
+		out.Release()
+		return nil, e
+	}
+	return out, err
 }

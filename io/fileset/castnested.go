@@ -15,8 +15,8 @@ import (
 )
 
 // elements casts what lies in the rows of a, whose row i has [at(i), at(i+1)) of the child, and
-// returns that of all rows. What lies under a null is no error. An error is that of the row.
-func elements(a, child arrow.Array, at func(i int) int64, c *caster, alloc memory.Allocator) (arrow.Array, error) {
+// returns that of all rows. What lies under a null is not reported; what is, is for its row, with name before why.
+func elements(a, child arrow.Array, at func(i int) int64, c *caster, name string, alloc memory.Allocator, bad report) (arrow.Array, error) {
 	n := a.Len()
 	first, last := at(0), at(n)
 	part := array.NewSlice(child, first, last)
@@ -32,12 +32,11 @@ func elements(a, child arrow.Array, at func(i int) int64, c *caster, alloc memor
 		defer masked.Release()
 		part = masked
 	}
-	out, err := c.array(part, alloc)
-	if e, ok := err.(rowError); ok {
-		row := sort.Search(n, func(i int) bool { return at(i+1)-first > int64(e.row) })
-		return nil, rowError{row, e.why}
-	}
-	return out, err
+	rowOf := func(k int) int { return sort.Search(n, func(i int) bool { return at(i+1)-first > int64(k) }) }
+	return c.array(part, alloc, report{
+		has: func(k int) bool { return bad.has(rowOf(k)) },
+		add: func(k int, why string) { bad.add(rowOf(k), name+why) },
+	})
 }
 
 // maskNulls is a with more nulls.
@@ -72,7 +71,7 @@ func castList(from, to arrow.ListLikeType) *caster {
 	if t, ok := to.(*arrow.FixedSizeListType); ok {
 		size, fixedSize = int64(t.Len()), true
 	}
-	return &caster{to: to, fails: elem.fails || fixedSize, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, fails: elem.fails || fixedSize, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		n, at := a.Len(), offsets(a)
 		if n == 0 {
 			return gather.Nulls(alloc, to, 0), nil
@@ -80,12 +79,12 @@ func castList(from, to arrow.ListLikeType) *caster {
 		same := true
 		for i := 0; fixedSize && i < n; i++ {
 			if have := at(i+1) - at(i); have != size {
-				if same = false; a.IsValid(i) {
-					return nil, rowError{i, fmt.Sprintf("a list of %d does not fit %s", have, typename.Name(to))}
+				if same = false; a.IsValid(i) && !bad.has(i) {
+					bad.add(i, fmt.Sprintf("a list of %d does not fit %s", have, typename.Name(to)))
 				}
 			}
 		}
-		values, err := elements(a, a.(array.ListLike).ListValues(), at, elem, alloc)
+		values, err := elements(a, a.(array.ListLike).ListValues(), at, elem, "", alloc, bad)
 		if err != nil {
 			return nil, err
 		}
@@ -124,13 +123,13 @@ func nested(to arrow.DataType, a arrow.Array, bufs []*memory.Buffer, kids []arro
 	return array.MakeFromData(d)
 }
 
-// padded gives the nulls of a their values, as a list of a fixed size has them.
+// padded gives lists of another size, which are null or bad, their values, as a list of a fixed size has them.
 func padded(values, a arrow.Array, at func(i int) int64, size int64, alloc memory.Allocator) (arrow.Array, error) {
 	none := gather.Nulls(alloc, values.DataType(), int(size))
 	defer none.Release()
 	var runs []gather.Run
 	for i := range a.Len() {
-		if a.IsNull(i) {
+		if at(i+1)-at(i) != size {
 			runs = append(runs, gather.Run{Rec: 1, N: int32(size)})
 		} else {
 			runs = append(runs, gather.Run{Row: int32(at(i) - at(0)), N: int32(size)})
@@ -164,7 +163,7 @@ func castStruct(from, to *arrow.StructType) *caster {
 
 // fields makes structs of type to (with the fields of typ) from those of src.
 func fields(to arrow.DataType, typ *arrow.StructType, src []int, casts []*caster, fails bool) *caster {
-	return &caster{to: to, fails: fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, fails: fails, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		n := a.Len()
 		kids := make([]arrow.ArrayData, 0, len(src))
 		defer func() {
@@ -181,12 +180,9 @@ func fields(to arrow.DataType, typ *arrow.StructType, src []int, casts []*caster
 				own := array.MakeFromData(s.Data().Children()[j])
 				begin := int64(a.Data().Offset())
 				var err error
-				kid, err = elements(a, own, func(i int) int64 { return begin + int64(i) }, casts[k], alloc)
+				kid, err = elements(a, own, func(i int) int64 { return begin + int64(i) }, casts[k], fmt.Sprintf("field %q: ", typ.Field(k).Name), alloc, bad)
 				own.Release()
 				if err != nil {
-					if e, ok := err.(rowError); ok {
-						err = rowError{e.row, fmt.Sprintf("field %q: %s", typ.Field(k).Name, e.why)}
-					}
 					return nil, err
 				}
 			}
@@ -205,14 +201,14 @@ func castMap(from, to *arrow.MapType) *caster {
 		return nil
 	}
 	pair := fields(to.Elem(), to.Elem().(*arrow.StructType), []int{0, 1}, []*caster{k, v}, k.fails || v.fails)
-	return &caster{to: to, fails: pair.fails, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, fails: pair.fails, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		n, at := a.Len(), offsets(a)
 		if n == 0 {
 			return gather.Nulls(alloc, to, 0), nil
 		}
 		entries := array.MakeFromData(a.Data().Children()[0])
 		defer entries.Release()
-		out, err := elements(a, entries, at, pair, alloc)
+		out, err := elements(a, entries, at, pair, "", alloc, bad)
 		if err != nil {
 			return nil, err
 		}

@@ -69,18 +69,18 @@ func castBytes(from, to arrow.DataType) *caster {
 	if t, ok := to.(*arrow.FixedSizeBinaryType); ok {
 		width, c.fails = t.ByteWidth, true
 	}
-	c.array = func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	c.array = func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		n, at := a.Len(), texts(a)
 		if n == 0 {
 			return gather.Nulls(alloc, to, 0), nil
 		}
 		for i := 0; c.fails && i < n; i++ {
 			switch b := at(i); {
-			case a.IsNull(i):
+			case a.IsNull(i), bad.has(i):
 			case check && !utf8.Valid(b):
-				return nil, rowError{i, quoted(b) + " is not UTF-8"}
+				bad.add(i, quoted(b)+" is not UTF-8")
 			case width >= 0 && len(b) != width:
-				return nil, rowError{i, fmt.Sprintf("%d bytes do not fit %s", len(b), typename.Name(to))}
+				bad.add(i, fmt.Sprintf("%d bytes do not fit %s", len(b), typename.Name(to)))
 			}
 		}
 		valid := validity(a, alloc)
@@ -89,8 +89,8 @@ func castBytes(from, to arrow.DataType) *caster {
 			out := newBuffer(alloc, n*width)
 			clear(out.Bytes())
 			for i := range n {
-				if a.IsValid(i) {
-					copy(out.Bytes()[i*width:], at(i))
+				if b := at(i); a.IsValid(i) && len(b) == width {
+					copy(out.Bytes()[i*width:], b)
 				}
 			}
 			return fromBuffers(to, n, a.NullN(), valid, out), nil
@@ -144,20 +144,22 @@ func parsed(from, to arrow.DataType) *caster {
 	if newParser(to) == nil {
 		return nil
 	}
-	return &caster{to: to, fails: true, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	return &caster{to: to, fails: true, array: func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error) {
 		b := array.NewBuilder(alloc, to)
 		defer b.Release()
 		b.Reserve(a.Len())
 		parse := newParser(to)
 		for i, at := 0, texts(a); i < a.Len(); i++ {
-			if a.IsNull(i) {
+			if a.IsNull(i) || bad.has(i) {
 				b.AppendNull()
 				continue
 			}
 			text := at(i)
 			v, err := parse(textvalue.Trim(text))
 			if err != nil {
-				return nil, rowError{i, quoted(text) + " is no " + typename.Name(to) + err.Error()}
+				bad.add(i, quoted(text)+" is no "+typename.Name(to)+err.Error())
+				b.AppendNull()
+				continue
 			}
 			appendValue(b, v)
 		}
@@ -171,7 +173,7 @@ func formatted(from, to arrow.DataType) *caster {
 	if write == nil {
 		return nil
 	}
-	c := &caster{to: arrow.BinaryTypes.LargeString, array: func(a arrow.Array, alloc memory.Allocator) (arrow.Array, error) {
+	c := &caster{to: arrow.BinaryTypes.LargeString, array: func(a arrow.Array, alloc memory.Allocator, _ report) (arrow.Array, error) {
 		b := array.NewLargeStringBuilder(alloc)
 		defer b.Release()
 		b.Reserve(a.Len())

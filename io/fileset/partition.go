@@ -137,17 +137,17 @@ func storedTypes(text string) (map[string]arrow.DataType, error) {
 	return types, nil
 }
 
-// same reports a row of a, which is of the type of constant c, in which it is not c; -1 if there is none.
-func same(a, c arrow.Array) int {
+// differ reports the rows of a, which is of the type of constant c, in which it is not c.
+func differ(a, c arrow.Array, bad report) {
 	if array.Equal(a, c) {
-		return -1
+		return
 	}
-	for i := range int64(a.Len()) {
-		if !array.SliceEqual(a, i, i+1, c, i, i+1) && !(isNaN(a, int(i)) && isNaN(c, int(i))) {
-			return int(i)
+	for i := range a.Len() {
+		at := int64(i)
+		if !bad.has(i) && !array.SliceEqual(a, at, at+1, c, at, at+1) && !(isNaN(a, i) && isNaN(c, i)) {
+			bad.add(i, "the value is "+shown(a, i)+", and the folder says "+shown(c, i))
 		}
 	}
-	return -1
 }
 
 func isNaN(a arrow.Array, i int) bool {
@@ -161,25 +161,21 @@ func isNaN(a arrow.Array, i int) bool {
 }
 
 // agree makes the constant of a partition that the file has as a column, too, after it has looked
-// whether the column says the same in all rows.
-func (c *column) agree(b *driver.Batch, alloc memory.Allocator) (arrow.Array, error) {
+// whether the column says the same: a row in which it does not is reported.
+func (c *column) agree(b driver.Batch, alloc memory.Allocator, bad report) (arrow.Array, error) {
 	n := int(b.Record.NumRows())
 	out := c.constant(n, alloc)
 	own := b.Record.Column(c.src)
 	if own.DataType().ID() == arrow.NULL && c.val.v == nil {
 		return out, nil
 	}
-	a, err := c.cast.array(own, alloc)
-	if err == nil {
-		if i := same(a, out); i >= 0 {
-			err = rowError{i, "the value is " + shown(a, i) + ", and the folder says " + shown(out, i)}
-		}
-		a.Release()
-	}
+	a, err := c.cast.array(own, alloc, bad)
 	if err != nil {
 		out.Release()
 		return nil, err
 	}
+	differ(a, out, bad)
+	a.Release()
 	return out, nil
 }
 

@@ -8,83 +8,112 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
 )
 
-// check looks for the first value that its type does not allow.
+// check looks for values that their type does not allow.
 type check struct {
 	// of reports whether a type, not nested, is looked at.
 	of func(arrow.DataType) bool
-	// in is the first such value of slots [from, to), not empty, of memory of such a type, which is
-	// not null, and what is wrong with it; -1 if there is none.
-	in func(d arrow.ArrayData, from, to int64) (int64, error)
+	// in finds such values in slots [from, to), not empty, of memory of such a type, that are not null.
+	in func(d arrow.ArrayData, from, to int64, bad found)
 	// dicts has dictionaries looked into: all slots have a bad value, if one is in the dictionary.
 	dicts bool
+	// refused are the entries of a dictionary that are bad, a bit for each, nil: none. Who refers to one is bad, too.
+	refused func(dict arrow.ArrayData) []uint64
 }
+
+// found takes a slot or row with a bad value, maybe more than once, in no order; why says what is wrong.
+type found func(slot int64, why func() error)
 
 // texts is a check of strings: they are UTF-8.
 var texts = check{of: isText, in: textIn}
 
-// rows is the first of rows [from, to) of d with such a value, not hidden by a null, and what is
-// wrong; -1 if there is none.
-func (c *check) rows(d arrow.ArrayData, from, to int64) (int64, error) {
+// rows finds the rows [from, to) of d with such a value, not hidden by a null.
+func (c *check) rows(d arrow.ArrayData, from, to int64, bad found) {
 	off := int64(d.Offset())
-	at, err := c.slots(d, off+from, off+to)
-	return max(at-off, -1), err
+	c.slots(d, off+from, off+to, func(slot int64, why func() error) { bad(slot-off, why) })
 }
 
-func (c *check) slots(d arrow.ArrayData, from, to int64) (int64, error) {
+// first is the first of rows [from, to) of d with such a value, and what is wrong; -1 if there is none.
+func (c *check) first(d arrow.ArrayData, from, to int64) (row int64, err error) {
+	row = -1
+	var first func() error
+	c.rows(d, from, to, func(at int64, why func() error) {
+		if row < 0 || at < row {
+			row, first = at, why
+		}
+	})
+	if first != nil {
+		err = first()
+	}
+	return row, err
+}
+
+func (c *check) slots(d arrow.ArrayData, from, to int64, bad found) {
 	if from >= to || !c.holds(d.DataType()) {
-		return -1, nil
+		return
 	}
 	if bs := d.Buffers(); len(bs) > 1 && (bs[1] == nil || bs[1].Len() == 0) { // all null, or no values
-		return -1, nil
+		return
 	}
 	switch t := d.DataType().(type) {
 	case *arrow.DictionaryType:
-		if k, err := c.rows(d.Dictionary(), 0, int64(d.Dictionary().Len())); k >= 0 {
-			return from, err
-		}
-		return -1, nil
+		c.entries(d, from, to, bad)
 	case arrow.ExtensionType:
 		s := array.NewData(t.StorageType(), d.Len(), d.Buffers(), d.Children(), d.NullN(), d.Offset())
 		defer s.Release()
-		return c.slots(s, from, to)
+		c.slots(s, from, to, bad)
 	case *arrow.ListType, *arrow.MapType:
-		return c.under(d, from, to, ends(arrow.GetData[int32](d.Buffers()[1].Bytes())))
+		c.under(d, from, to, ends(arrow.GetData[int32](d.Buffers()[1].Bytes())), bad)
 	case *arrow.LargeListType:
-		return c.under(d, from, to, ends(arrow.GetData[int64](d.Buffers()[1].Bytes())))
+		c.under(d, from, to, ends(arrow.GetData[int64](d.Buffers()[1].Bytes())), bad)
 	case *arrow.FixedSizeListType:
-		return c.under(d, from, to, func(i int64) int64 { return i * int64(t.Len()) })
+		c.under(d, from, to, func(i int64) int64 { return i * int64(t.Len()) }, bad)
 	case *arrow.StructType:
-		return c.under(d, from, to, func(i int64) int64 { return i })
+		c.under(d, from, to, func(i int64) int64 { return i }, bad)
+	default:
+		c.in(d, from, to, bad)
 	}
-	return c.in(d, from, to)
+}
+
+// entries finds slots of a dictionary column.
+func (c *check) entries(d arrow.ArrayData, from, to int64, bad found) {
+	if c.refused == nil {
+		if k, err := c.first(d.Dictionary(), 0, int64(d.Dictionary().Len())); k >= 0 {
+			bad(from, func() error { return err })
+		}
+		return
+	}
+	refused := c.refused(d.Dictionary())
+	if refused == nil {
+		return
+	}
+	a := array.NewDictionaryData(d)
+	defer a.Release()
+	off := int64(d.Offset())
+	for i := from; i < to; i++ {
+		if isNull(d, i) {
+			continue
+		}
+		if k := int64(a.GetValueIndex(int(i - off))); refused[k/64]>>(k%64)&1 != 0 {
+			bad(i, func() error { _, err := c.first(d.Dictionary(), k, k+1); return err })
+		}
+	}
 }
 
 func ends[T int32 | int64](offsets []T) func(int64) int64 {
 	return func(i int64) int64 { return int64(offsets[i]) }
 }
 
-// under is slots of a nested column, the children of slot i of which are [at(i), at(i+1)).
-func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64) (slot int64, err error) {
-	slot = -1
+// under finds slots of a nested column, the children of slot i of which are [at(i), at(i+1)).
+func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64, bad found) {
 	for _, child := range d.Children() {
 		off := int64(child.Offset())
-		for first := at(from); ; {
-			k, bad := c.slots(child, off+first, off+at(to))
-			if k < 0 {
-				break
-			}
+		c.slots(child, off+at(from), off+at(to), func(k int64, why func() error) {
 			i := from + int64(sort.Search(int(to-from), func(i int) bool { return at(from+int64(i)+1) > k-off }))
-			if isNull(d, i) {
-				first = at(i + 1)
-				continue
+			if !isNull(d, i) {
+				bad(i, why)
 			}
-			if slot < 0 || i < slot {
-				slot, err = i, bad
-			}
-			break
-		}
+		})
 	}
-	return slot, err
 }
 
 func (c *check) holds(t arrow.DataType) bool {
@@ -92,7 +121,7 @@ func (c *check) holds(t arrow.DataType) bool {
 		return c.holds(e.StorageType())
 	}
 	if d, ok := t.(*arrow.DictionaryType); ok {
-		return c.dicts && c.holds(d.ValueType)
+		return (c.dicts || c.refused != nil) && c.holds(d.ValueType)
 	}
 	for _, f := range children(t) {
 		if c.holds(f.Type) {

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/drivertest"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // readBytes decodes all of b and touches every value that it gives out.
@@ -51,7 +52,7 @@ func readBytes(t *testing.T, b []byte) (rows int64, err error) {
 		rd.start()
 		for {
 			var rec arrow.RecordBatch
-			if rec, _, err = rd.next(ctx); err != nil {
+			if rec, _, err = rd.next(ctx, new(fileset.BadRows)); err != nil {
 				break
 			}
 			rows += rec.NumRows()

@@ -2,6 +2,7 @@ package ipcio
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -26,8 +27,8 @@ func (t *data) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver.
 	if err := context.Cause(ctx); err != nil {
 		return nil, r.place(err)
 	}
-	if r.o.Limit > 0 && r.o.Predicate == nil {
-		r.left = r.o.Limit
+	if most := fileset.ReadLimit(&r.o); most > 0 {
+		r.left = most
 	}
 	r.skip = r.o.FromRow
 	var err error
@@ -60,7 +61,11 @@ func (r *reader) start() {
 		r.raw.ahead = 1 << 20
 		r.pos = r.f.start
 	}
+	r.queue = fileset.NewQueue(driver.Place{}, &r.o)
 	r.entries = map[arrow.ArrayData]int64{}
+	r.refused = map[arrow.ArrayData][]uint64{}
+	r.texts = texts
+	r.texts.refused = func(dict arrow.ArrayData) []uint64 { return r.refused[dict] }
 	r.wanted = map[int64]dictionary{}
 	for k, c := range r.idx {
 		dictionaries(r.schema.Field(k).Name, r.f.raw.Field(c).Type, r.f.fields[c], r.wanted)
@@ -73,6 +78,7 @@ type reader struct {
 	frameNo int
 	path    string
 	o       driver.ScanOptions
+	queue   fileset.Queue
 	ad      *fileset.Adapter
 	idx     []int         // columns of the file
 	schema  *arrow.Schema // of those, plain
@@ -83,6 +89,8 @@ type reader struct {
 	wanted  map[int64]dictionary
 	dicts   map[int64]arrow.Array
 	entries map[arrow.ArrayData]int64 // largest value, per dictionary
+	texts   check
+	refused map[arrow.ArrayData][]uint64 // of dictionaries: their entries that are no text, a bit for each
 
 	pos  int64 // stream: next message
 	seen int   // stream: frames so far
@@ -90,7 +98,7 @@ type reader struct {
 
 	cols     []arrow.Array // of the frame at hand
 	at, rows int64         // of the frame: next row, how many
-	whole    bool          // its rows are read from the first on
+	whole    bool          // its rows are read from the first on, and all so far are text where they should be
 	maxRows  int           // per batch, for what dictionaries expand to
 	row      int64         // in the split, of at
 	skip     int64         // rows still to skip
@@ -139,38 +147,44 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	if r.err != nil {
 		return driver.Batch{}, r.err
 	}
-	var b driver.Batch
-	err := r.raw.use(func() (err error) {
-		b, err = r.batch(ctx)
-		return err
-	})
-	if err != nil {
-		if b.Record != nil {
-			b.Record.Release()
+	for {
+		b, ok, err := r.queue.Next()
+		if ok {
+			return b, nil
 		}
-		r.end(r.place(err))
-		return driver.Batch{}, r.err
+		if err == nil {
+			err = r.raw.use(func() error { return r.batch(ctx) })
+		}
+		if err != nil {
+			r.end(r.place(err))
+			return driver.Batch{}, r.err
+		}
 	}
-	r.o.Stats.Rows.Add(b.Record.NumRows())
-	return b, nil
 }
 
-// batch is Next, inside raw.use.
-func (r *reader) batch(ctx context.Context) (driver.Batch, error) {
-	rec, row, err := r.next(ctx)
+// batch queues the next rows, inside raw.use.
+func (r *reader) batch(ctx context.Context) error {
+	bad := new(fileset.BadRows)
+	rec, row, err := r.next(ctx, bad)
 	if err != nil {
-		return driver.Batch{}, err
+		return err
 	}
 	defer rec.Release()
-	if rec, err = r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc); err != nil {
-		return driver.Batch{}, err
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: row}, r.o.Alloc, bad)
+	if err != nil {
+		return err
 	}
-	return driver.Batch{Record: rec, Row: row}, nil
+	placed := new(fileset.BadRows)
+	for k, err := range bad.All {
+		placed.Add(k, err.At(driver.Place{File: r.path, RowGroup: fault.N(int64(r.frameNo))}))
+	}
+	r.queue.Put(driver.Batch{Record: out, Row: row}, placed)
+	return nil
 }
 
 // next returns a reference to the next rows as the file has them, and the
-// position in the split of the first.
-func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
+// position in the split of the first. Those with text that is none are bad.
+func (r *reader) next(ctx context.Context, bad *fileset.BadRows) (arrow.RecordBatch, int64, error) {
 	for r.at == r.rows {
 		if r.left == 0 {
 			return nil, 0, io.EOF
@@ -187,7 +201,7 @@ func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
 		return nil, 0, io.EOF
 	}
 	to := cut.Next(r.cols, r.at, r.rows, min(r.o.BatchRows, r.maxRows), r.o.BatchBytes)
-	rec, err := r.record(ctx, to)
+	rec, err := r.record(to, bad)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -204,7 +218,7 @@ func (r *reader) next(ctx context.Context) (arrow.RecordBatch, int64, error) {
 }
 
 // record returns a reference to rows [at, to) of the frame, in plain types.
-func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error) {
+func (r *reader) record(to int64, bad *fileset.BadRows) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, len(r.cols))
 	defer func() {
 		for _, c := range cols {
@@ -215,9 +229,12 @@ func (r *reader) record(ctx context.Context, to int64) (arrow.RecordBatch, error
 	}()
 	for i, c := range r.cols {
 		if !r.f.text.has(r.frameNo, r.idx[i]) {
-			if row, err := texts.rows(c.Data(), r.at, to); row >= 0 {
-				return nil, driver.Wrap(err, driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name})
-			}
+			r.texts.rows(c.Data(), r.at, to, func(row int64, why func() error) {
+				r.whole = false
+				if k := int(row - r.at); !bad.Has(k) {
+					bad.Add(k, asFault(why()).At(driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name}))
+				}
+			})
 		}
 		s := array.NewSliceData(c.Data(), r.at, to)
 		d, err := flatten(s, r.o.Alloc)
@@ -407,12 +424,21 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 	}
 	if old != nil {
 		delete(r.entries, old.Data())
+		delete(r.refused, old.Data())
 		old.Release()
 	}
 	if r.dicts == nil {
 		r.dicts = map[int64]arrow.Array{}
 	}
 	r.dicts[m.dict] = a
+	r.texts.rows(a.Data(), 0, int64(a.Len()), func(k int64, _ func() error) {
+		bits := r.refused[a.Data()]
+		if bits == nil {
+			bits = make([]uint64, a.Len()/64+1)
+			r.refused[a.Data()] = bits
+		}
+		bits[k/64] |= 1 << (k % 64)
+	})
 	return nil
 }
 
@@ -430,9 +456,6 @@ func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary
 		return nil, err
 	}
 	defer d.Release()
-	if k, err := texts.rows(d, 0, int64(d.Len())); k >= 0 {
-		return nil, driver.Errorf(driver.Corrupt, "value %d of the dictionary: %w", k, err)
-	}
 	if d, err = flatten(d, r.o.Alloc); err != nil {
 		return nil, err
 	}
@@ -448,11 +471,18 @@ func (r *reader) free() {
 	r.at, r.rows = 0, 0
 }
 
+// asFault is the error that has a code.
+func asFault(err error) *fault.Error {
+	e, _ := errors.AsType[*fault.Error](err)
+	return e
+}
+
 // end keeps err and frees everything.
 func (r *reader) end(err error) {
 	if r.err == nil {
 		r.err = err
 	}
+	r.queue.Release()
 	r.free()
 	for _, d := range r.dicts {
 		d.Release()

@@ -23,39 +23,34 @@ func badText(text []byte) *fault.Error {
 }
 
 // textIn is a check of text.
-func textIn(d arrow.ArrayData, from, to int64) (int64, error) {
-	row, text := int64(-1), []byte(nil)
+func textIn(d arrow.ArrayData, from, to int64, bad found) {
+	report := func(slot int64, text []byte) { bad(slot, func() error { return badText(text) }) }
 	switch d.DataType().ID() {
 	case arrow.STRING:
-		row, text = notUTF8(d, arrow.GetData[int32](d.Buffers()[1].Bytes())[from:to+1], from)
+		notUTF8(d, arrow.GetData[int32](d.Buffers()[1].Bytes())[from:to+1], from, report)
 	case arrow.LARGE_STRING:
-		row, text = notUTF8(d, arrow.GetData[int64](d.Buffers()[1].Bytes())[from:to+1], from)
+		notUTF8(d, arrow.GetData[int64](d.Buffers()[1].Bytes())[from:to+1], from, report)
 	case arrow.STRING_VIEW:
-		row, text = notUTF8View(d, from, to)
+		notUTF8View(d, from, to, report)
 	}
-	if row < 0 {
-		return -1, nil
-	}
-	return row, badText(text)
 }
 
 func isText(t arrow.DataType) bool {
 	return t.ID() == arrow.STRING || t.ID() == arrow.LARGE_STRING || t.ID() == arrow.STRING_VIEW
 }
 
-// notUTF8 is the first value of text that lies in one piece which is none, and that value; -1 if
-// there is none. Where all of it is ASCII, or UTF-8 of which no value begins within a character, so
-// is each value.
-func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row int64, text []byte) {
+// notUTF8 finds values of text that lies in one piece which are none. Where all of it is ASCII, or
+// UTF-8 of which no value begins within a character, so is each value.
+func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64, bad func(slot int64, text []byte)) {
 	last := len(offsets) - 1
 	if offsets[0] == offsets[last] {
-		return -1, nil
+		return
 	}
 	b := d.Buffers()[2].Bytes()
 	all := b[offsets[0]:offsets[last]]
 	rest := all[ascii(all):]
 	if len(rest) == 0 {
-		return -1, nil
+		return
 	}
 	ok := validUTF8(rest)
 	for i := 0; ok && i < last; i++ {
@@ -63,31 +58,30 @@ func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64) (row i
 		ok = o >= len(b) || utf8.RuneStart(b[o])
 	}
 	if ok {
-		return -1, nil
+		return
 	}
 	for i := range last {
 		if s := b[offsets[i]:offsets[i+1]]; !utf8.Valid(s) && !isNull(d, from+int64(i)) {
-			return from + int64(i), s
+			bad(from+int64(i), s)
 		}
 	}
-	return -1, nil
 }
 
-func notUTF8View(d arrow.ArrayData, from, to int64) (row int64, text []byte) {
+func notUTF8View(d arrow.ArrayData, from, to int64, bad func(slot int64, text []byte)) {
 	for i, h := range arrow.ViewHeaderTraits.CastFromBytes(d.Buffers()[1].Bytes())[from:to] {
 		if isNull(d, from+int64(i)) {
 			continue
 		}
+		var text []byte
 		if h.IsInline() {
 			text = h.InlineBytes()
 		} else {
 			text = d.Buffers()[2+h.BufferIndex()].Bytes()[h.BufferOffset():][:h.Len()]
 		}
 		if !utf8.Valid(text) {
-			return from + int64(i), text
+			bad(from+int64(i), text)
 		}
 	}
-	return -1, nil
 }
 
 // validUTF8 is utf8.Valid for text that is ASCII but for a character here and there.

@@ -77,32 +77,33 @@ func isChecked(t arrow.DataType) bool {
 	return isText(t)
 }
 
-func allowedIn(d arrow.ArrayData, from, to int64) (int64, error) {
+func allowedIn(d arrow.ArrayData, from, to int64, bad found) {
 	const day = 24 * time.Hour
 	b := d.Buffers()[1].Bytes()
 	switch t := d.DataType().(type) {
 	case *arrow.Date64Type:
 		const ms = arrow.Date64(day / time.Millisecond)
-		return first(d, arrow.GetData[arrow.Date64](b), from, to, func(v arrow.Date64) bool { return v%ms == 0 },
+		unfit(d, arrow.GetData[arrow.Date64](b), from, to, bad, func(v arrow.Date64) bool { return v%ms == 0 },
 			"a date64 that is not midnight, which Arrow does not allow; cast the column to timestamp[ms], or to date")
 	case *arrow.Time32Type:
 		most := arrow.Time32(day / t.Unit.Multiplier())
-		return first(d, arrow.GetData[arrow.Time32](b), from, to, func(v arrow.Time32) bool { return v >= 0 && v < most },
+		unfit(d, arrow.GetData[arrow.Time32](b), from, to, bad, func(v arrow.Time32) bool { return v >= 0 && v < most },
 			"a time of day is at least 00:00:00 and below 24:00:00; cast the column to duration")
 	case *arrow.Time64Type:
 		most := arrow.Time64(day / t.Unit.Multiplier())
-		return first(d, arrow.GetData[arrow.Time64](b), from, to, func(v arrow.Time64) bool { return v >= 0 && v < most },
+		unfit(d, arrow.GetData[arrow.Time64](b), from, to, bad, func(v arrow.Time64) bool { return v >= 0 && v < most },
 			"a time of day is at least 00:00:00 and below 24:00:00; cast the column to duration")
 	case *arrow.Decimal32Type:
-		return first(d, arrow.GetData[decimal.Decimal32](b), from, to, fits[decimal.Decimal32](t), tooManyDigits(t))
+		unfit(d, arrow.GetData[decimal.Decimal32](b), from, to, bad, fits[decimal.Decimal32](t), tooManyDigits(t))
 	case *arrow.Decimal64Type:
-		return first(d, arrow.GetData[decimal.Decimal64](b), from, to, fits[decimal.Decimal64](t), tooManyDigits(t))
+		unfit(d, arrow.GetData[decimal.Decimal64](b), from, to, bad, fits[decimal.Decimal64](t), tooManyDigits(t))
 	case *arrow.Decimal128Type:
-		return first(d, arrow.GetData[decimal.Decimal128](b), from, to, fits[decimal.Decimal128](t), tooManyDigits(t))
+		unfit(d, arrow.GetData[decimal.Decimal128](b), from, to, bad, fits[decimal.Decimal128](t), tooManyDigits(t))
 	case *arrow.Decimal256Type:
-		return first(d, arrow.GetData[decimal.Decimal256](b), from, to, fits[decimal.Decimal256](t), tooManyDigits(t))
+		unfit(d, arrow.GetData[decimal.Decimal256](b), from, to, bad, fits[decimal.Decimal256](t), tooManyDigits(t))
+	default:
+		textIn(d, from, to, bad)
 	}
-	return textIn(d, from, to)
 }
 
 func fits[T interface{ FitsInPrecision(int32) bool }](t arrow.DecimalType) func(T) bool {
@@ -113,12 +114,11 @@ func tooManyDigits(t arrow.DecimalType) string {
 	return fmt.Sprintf("a decimal of more than %d digits; cast the column to one of more", t.GetPrecision())
 }
 
-// first is the first of slots [from, to) that is not null and of which ok is false.
-func first[T any](d arrow.ArrayData, values []T, from, to int64, ok func(T) bool, bad string) (int64, error) {
+// unfit finds slots [from, to) that are not null and of which ok is false.
+func unfit[T any](d arrow.ArrayData, values []T, from, to int64, bad found, ok func(T) bool, why string) {
 	for i, v := range values[from:to] {
 		if !ok(v) && !isNull(d, from+int64(i)) {
-			return from + int64(i), driver.Errorf(driver.RowError, "%s", bad)
+			bad(from+int64(i), func() error { return driver.Errorf(driver.RowError, "%s", why) })
 		}
 	}
-	return -1, nil
 }

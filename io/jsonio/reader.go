@@ -28,9 +28,10 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 	if err := fileset.CheckBytes(&r.o, t.Offsets(i), &t.splits[i]); err != nil {
 		return nil, err
 	}
-	if r.o.Limit > 0 && r.o.Predicate == nil {
-		r.left = r.o.Limit
+	if most := fileset.ReadLimit(&r.o); most > 0 {
+		r.left = most
 	}
+	r.queue = fileset.NewQueue(driver.Place{File: r.path, RowGroup: fault.N(r.index)}, &r.o)
 	var err error
 	if r.ad, err = t.set.Adapter(at.File, t.schema, t.rows, r.o.Columns, r.o.Predicate, 0); err != nil {
 		return nil, r.place(err)
@@ -122,6 +123,7 @@ type reader struct {
 	path   string
 	index  int64
 	o      driver.ScanOptions
+	queue  fileset.Queue
 	ad     *fileset.Adapter
 	schema *arrow.Schema
 	sink   sink
@@ -153,19 +155,27 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 	if r.err != nil {
 		return driver.Batch{}, r.err
 	}
-	b, err := r.next(ctx)
-	if err != nil {
-		r.end(r.place(err))
-		return driver.Batch{}, r.err
+	for {
+		b, ok, err := r.queue.Next()
+		if ok {
+			return b, nil
+		}
+		if err == nil {
+			err = r.next(ctx)
+		}
+		if err != nil {
+			r.end(r.place(err))
+			return driver.Batch{}, r.err
+		}
 	}
-	return b, nil
 }
 
-func (r *reader) next(ctx context.Context) (driver.Batch, error) {
+// next queues the next rows.
+func (r *reader) next(ctx context.Context) error {
 	if err := r.behind; err != nil {
 		r.behind = nil
 		if err := r.badRow(err); err != nil {
-			return driver.Batch{}, err
+			return err
 		}
 	}
 	root := r.p.root
@@ -177,7 +187,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	}
 	for root.n < limit && (root.n == 0 || r.sink.bytes < r.o.BatchBytes) {
 		if r.row%256 == 0 && ctx.Err() != nil {
-			return driver.Batch{}, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		skip := r.row < r.o.FromRow
 		err := r.in.row(ctx, skip)
@@ -186,14 +196,14 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		}
 		if err != nil {
 			if e, ok := err.(*driver.Error); !ok || e.Code != driver.RowError {
-				return driver.Batch{}, driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
+				return driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
 			}
 			if root.n > 0 { // rows of a batch are neighbours
 				r.behind = err
 				break
 			}
 			if err := r.badRow(err); err != nil {
-				return driver.Batch{}, err
+				return err
 			}
 			continue
 		}
@@ -209,7 +219,7 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	}
 	n := root.n
 	if n == 0 {
-		return driver.Batch{}, io.EOF
+		return io.EOF
 	}
 	cols := make([]arrow.Array, len(root.kids))
 	for i, k := range root.kids {
@@ -224,27 +234,25 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 	defer rec.Release()
 	first := r.row - int64(n)
 	if err := r.growth.AddRecord(rec); err != nil {
-		return driver.Batch{}, driver.Wrap(err, driver.Place{Row: fault.N(first)})
+		return driver.Wrap(err, driver.Place{Row: fault.N(first)})
 	}
-	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
+	bad := new(fileset.BadRows)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc, bad)
 	if err != nil {
-		return driver.Batch{}, err
+		return err
 	}
 	if r.left >= 0 {
 		r.left -= int64(n)
 	}
-	r.o.Stats.Rows.Add(int64(n))
-	return driver.Batch{Record: out, Row: first, Offsets: r.offs}, nil
+	r.queue.Put(driver.Batch{Record: out, Row: first, Offsets: r.offs}, bad)
+	return nil
 }
 
 // badRow reports the row at hand and counts it.
 func (r *reader) badRow(err error) error {
-	err = driver.Wrap(err, driver.Place{File: r.path, RowGroup: fault.N(r.index), Row: fault.N(r.row)})
+	err = driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
 	r.row++
-	if r.o.OnBadRow == nil {
-		return err
-	}
-	return r.o.OnBadRow(err)
+	return r.queue.Tell(err)
 }
 
 // end keeps err and frees everything.
@@ -252,6 +260,7 @@ func (r *reader) end(err error) error {
 	if r.err == nil {
 		r.err = err
 	}
+	r.queue.Release()
 	if r.p != nil {
 		r.p.root.release()
 		r.p = nil

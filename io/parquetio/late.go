@@ -243,12 +243,7 @@ func (r *reader) survivors(ctx context.Context) error {
 		b.Rows = keep.positions(from)
 		b.Row = b.Rows[0]
 	}
-	if b.Record, err = r.record(cols, b, int64(keep.count(int(n)))); err != nil {
-		return err
-	}
-	r.slice(b)
-	b.Record.Release()
-	return nil
+	return r.record(cols, b, int64(keep.count(int(n))))
 }
 
 // leave leaves out a row of the first range that is left.

@@ -30,6 +30,7 @@ const (
 type reader struct {
 	place    fault.Place
 	o        driver.ScanOptions
+	queue    fileset.Queue // decoded, to be handed out
 	in       *input
 	s        *fileSchema
 	g        *rowGroup
@@ -41,34 +42,35 @@ type reader struct {
 	deferred *deferred     // nil: all columns are fetched together
 	dec      *decoder      // nil until the first row is needed
 	start    func(ctx context.Context) (*decoder, error)
-	finish   func(b driver.Batch) (arrow.RecordBatch, error)
+	finish   func(b driver.Batch, bad *fileset.BadRows) (arrow.RecordBatch, error)
 	done     func()
 	growth   *fileset.Growth
-	batch    int64          // rows of a batch by estimate
-	cut      []driver.Batch // decoded, to be handed out
+	batch    int64 // rows of a batch by estimate
 	err      error
 }
 
 // scan is what a pass over a row group needs to know.
 type scan struct {
+	place  fault.Place
 	in     *input
 	s      *fileSchema
 	g      *rowGroup
 	fields []int // of the schema, in its order
 	extra  []int // decoded besides, for the terms
 	terms  driver.Predicate
-	o      driver.ScanOptions // with defaults; Columns and Predicate are not looked at
+	o      driver.ScanOptions // with defaults; Columns are not looked at
 	never  bool
 	growth *fileset.Growth // nil: what it becomes is not bounded
 }
 
 // newReader plans the pass; it reads the page index, if that can help, and no data.
 func newReader(ctx context.Context, c scan) (*reader, error) {
-	r := &reader{o: c.o, in: c.in, s: c.s, g: c.g, fields: c.fields, growth: c.growth}
+	r := &reader{place: c.place, o: c.o, in: c.in, s: c.s, g: c.g, fields: c.fields, growth: c.growth}
+	r.queue = fileset.NewQueue(r.place, &r.o)
 	from := max(c.o.FromRow, 0)
 	to := c.g.rows
-	if c.o.Limit > 0 && len(c.terms) == 0 {
-		to = min(to, from+c.o.Limit)
+	if most := c.limit(); most > 0 {
+		to = min(to, from+most)
 	}
 	if from >= to {
 		return r, nil
@@ -105,6 +107,15 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 		r.start = func(ctx context.Context) (*decoder, error) { return c.open(ctx, fields, ranges, pages) }
 	}
 	return r, nil
+}
+
+// limit is how many rows are read at most, 0: all. One of rows after the predicate, of which only parts
+// may be known here, is none.
+func (c *scan) limit() int64 {
+	if len(c.terms) > 0 {
+		return 0
+	}
+	return fileset.ReadLimit(&c.o)
 }
 
 // readable reports why a column chunk cannot be read.
@@ -294,7 +305,7 @@ func (c *scan) fill(ctx context.Context, wins map[int]*window, fields []int, ran
 			}
 		}
 	}
-	if c.o.Limit > 0 && len(c.terms) == 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
+	if c.limit() > 0 || len(ranges) == 1 && ranges[0].to < c.g.rows/2 {
 		// Little may be wanted of what could not be narrowed.
 		rows := ranges[len(ranges)-1].to
 		for _, w := range whole {
@@ -359,7 +370,6 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 		r.err = err
 		return driver.Batch{}, err
 	}
-	r.o.Stats.Rows.Add(b.Record.NumRows())
 	return b, nil
 }
 
@@ -368,10 +378,8 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		return driver.Batch{}, fault.WithCode(fault.Canceled, context.Cause(ctx))
 	}
 	for {
-		if len(r.cut) > 0 {
-			b := r.cut[0]
-			r.cut = r.cut[1:]
-			return b, nil
+		if b, ok, err := r.queue.Next(); ok || err != nil {
+			return b, err
 		}
 		l := r.late
 		if l != nil && len(l.left) > 0 {
@@ -402,12 +410,11 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		}
 		x := &r.ranges[0]
 		row, n := x.from, r.rows(x)
-		var rec arrow.RecordBatch
 		var err error
 		if l != nil {
 			n, err = r.judge(ctx, row, n)
 		} else {
-			rec, n, err = r.decode(ctx, row, n)
+			n, err = r.decode(ctx, row, n)
 		}
 		if err != nil {
 			if err = r.leaveOut(err, r.leave); err == nil {
@@ -418,10 +425,6 @@ func (r *reader) next(ctx context.Context) (driver.Batch, error) {
 		if x.from += n; x.from == x.to {
 			r.ranges = r.ranges[1:]
 		}
-		if rec != nil {
-			r.slice(driver.Batch{Record: rec, Row: row})
-			rec.Release()
-		}
 	}
 }
 
@@ -431,7 +434,7 @@ func (r *reader) leaveOut(err error, leave func(row int64)) error {
 	if !ok || r.o.OnBadRow == nil {
 		return err
 	}
-	if err := r.o.OnBadRow(fault.Wrap(err, r.place)); err != nil {
+	if err := r.queue.Tell(err); err != nil {
 		return err
 	}
 	leave(row)
@@ -471,24 +474,22 @@ func (r *reader) rows(x *rowRange) int64 {
 	return (n + parts - 1) / parts
 }
 
-// decode reads n rows, or fewer if they take too much memory.
-func (r *reader) decode(ctx context.Context, row, n int64) (arrow.RecordBatch, int64, error) {
+// decode queues n rows, or fewer if they take too much memory, and says how many.
+func (r *reader) decode(ctx context.Context, row, n int64) (int64, error) {
 	if r.start == nil { // no column: rows that only count
 		if err := r.growth.Add(n, 0); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		rec := array.NewRecordBatch(arrow.NewSchema(nil, nil), nil, n)
 		defer rec.Release()
-		out, err := r.finished(driver.Batch{Record: rec, Row: row})
-		return out, n, err
+		return n, r.finished(driver.Batch{Record: rec, Row: row})
 	}
 	cols, n, err := r.columns(ctx, r.all, row, n, nil, 1)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	defer releaseAll(cols)
-	rec, err := r.record(cols, driver.Batch{Row: row}, n)
-	return rec, n, err
+	return n, r.record(cols, driver.Batch{Row: row}, n)
 }
 
 // columns reads n rows of fields of the decoder, or the chosen ones, or those of fewer rows if they take more than their share
@@ -522,8 +523,8 @@ func (r *reader) columns(ctx context.Context, which []int, row, n int64, keep *c
 	}
 }
 
-// record makes the scan's record of n rows, those of at, of the wanted columns, which it borrows.
-func (r *reader) record(cols []arrow.Array, at driver.Batch, n int64) (arrow.RecordBatch, error) {
+// record queues the n rows of at, of the wanted columns, which it borrows.
+func (r *reader) record(cols []arrow.Array, at driver.Batch, n int64) error {
 	if r.schema == nil {
 		fields := make([]arrow.Field, len(cols))
 		for i, f := range r.fields {
@@ -536,18 +537,25 @@ func (r *reader) record(cols []arrow.Array, at driver.Batch, n int64) (arrow.Rec
 	return r.finished(at)
 }
 
-// finished makes of the file's columns those of the scan.
-func (r *reader) finished(b driver.Batch) (arrow.RecordBatch, error) {
+// finished queues rows whose columns are the file's; it borrows their record.
+func (r *reader) finished(b driver.Batch) error {
+	bad := new(fileset.BadRows)
 	if r.finish == nil {
 		b.Record.Retain()
-		return b.Record, nil
+	} else {
+		rec, err := r.finish(b, bad)
+		if err != nil {
+			return err
+		}
+		b.Record = rec
 	}
-	return r.finish(b)
+	r.slice(b, bad)
+	return nil
 }
 
-// slice queues b in pieces of at most BatchBytes, by average; a piece has at
+// slice queues b, which it takes over, in pieces of at most BatchBytes, by average; a piece has at
 // least one row.
-func (r *reader) slice(b driver.Batch) {
+func (r *reader) slice(b driver.Batch, bad *fileset.BadRows) {
 	rec := b.Record
 	rows := rec.NumRows()
 	var size int64
@@ -566,22 +574,21 @@ func (r *reader) slice(b driver.Batch) {
 	}
 	pieces := (size + r.o.BatchBytes - 1) / r.o.BatchBytes
 	if pieces <= 1 {
-		rec.Retain()
-		r.cut = append(r.cut, b)
+		r.queue.Put(b, bad)
 		return
 	}
+	defer rec.Release()
 	per := max(rows/pieces, 1)
 	for at := int64(0); at < rows; at += per {
-		r.cut = append(r.cut, b.Slice(at, min(at+per, rows)))
+		end := min(at+per, rows)
+		r.queue.Put(b.Slice(at, end), bad.Part(int(at), int(end)))
 	}
 }
 
 // Close implements driver.Reader.
 func (r *reader) Close() error {
-	for _, b := range r.cut {
-		b.Record.Release()
-	}
-	r.cut, r.ranges = nil, nil
+	r.queue.Release()
+	r.ranges = nil
 	if r.late != nil {
 		r.late.release()
 	}

@@ -93,7 +93,7 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	}
 	at := t.at[i]
 	where := fault.Place{File: t.set.Files[at.file].Path, RowGroup: fault.N(int64(at.group))}
-	c := scan{o: o.WithDefaults()}
+	c := scan{place: where, o: o.WithDefaults()}
 	names, err := t.columns(c.o.Columns)
 	if err != nil {
 		return nil, err
@@ -118,17 +118,15 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 			return nil, fault.Wrap(err, where)
 		}
 	}
-	// A limit is of rows after the predicate, of which only parts may be known here.
-	if len(c.o.Predicate) > 0 {
-		c.o.Limit = 0
-	}
 	r, err := newReader(ctx, c)
 	if err != nil {
 		a.Release()
 		return nil, fault.Wrap(err, where)
 	}
-	r.place, r.done = where, a.Release
-	r.finish = func(b driver.Batch) (arrow.RecordBatch, error) { return a.Apply(b, c.o.Alloc) }
+	r.done = a.Release
+	r.finish = func(b driver.Batch, bad *fileset.BadRows) (arrow.RecordBatch, error) {
+		return a.Apply(b, c.o.Alloc, bad)
+	}
 	return r, nil
 }
 

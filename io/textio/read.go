@@ -39,9 +39,10 @@ func (t *table) Open(ctx context.Context, i int, o *driver.ScanOptions) (driver.
 	if ad.Never {
 		r.err = io.EOF
 	}
-	if so.Limit > 0 && len(so.Predicate) == 0 {
-		r.left = so.Limit
+	if most := fileset.ReadLimit(&so); most > 0 {
+		r.left = most
 	}
+	r.queue = fileset.NewQueue(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index)}, &r.o)
 	r.growth = t.set.TextGrowth(p)
 	r.chunks = t.set.OpenChunks(ctx, p, 0, &so)
 	return r, nil
@@ -54,6 +55,7 @@ type reader struct {
 	file     *arrow.Schema
 	begin    int64 // of the split in the file
 	o        driver.ScanOptions
+	queue    fileset.Queue
 	keep     bool
 	ad       *fileset.Adapter
 	lines    bool  // the column of lines is wanted
@@ -77,8 +79,14 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 		r.err = fault.WithCode(fault.Canceled, context.Cause(ctx))
 	}
 	for r.err == nil {
-		if r.left == 0 {
+		b, ok, err := r.queue.Next()
+		if ok {
+			return b, nil
+		}
+		if r.err = err; err == nil && r.left == 0 {
 			r.err = io.EOF
+		}
+		if r.err != nil {
 			break
 		}
 		if len(r.data) == 0 {
@@ -86,12 +94,7 @@ func (r *reader) Next(ctx context.Context) (driver.Batch, error) {
 			continue
 		}
 		if n, size := r.collect(); n > 0 {
-			b, err := r.batch(n, size)
-			if err == nil {
-				r.o.Stats.Rows.Add(int64(n))
-				return b, nil
-			}
-			r.err = err
+			r.err = r.batch(n, size)
 		}
 	}
 	return driver.Batch{}, r.err
@@ -222,15 +225,12 @@ func (r *reader) bad(pos int, line []byte) {
 		what = fmt.Sprintf("line %d of the file", r.line)
 	}
 	var err error = fault.New(fault.RowError, "%s is not valid %s; set encoding of the source if the file has another (latin-1, cp1252, utf-16, utf-8-lossy), or read the lines as bytes (types: {text: binary}): %s", what, r.encoding, show).
-		At(fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(r.row), Column: Column})
-	if r.o.OnBadRow != nil {
-		err = r.o.OnBadRow(err)
-	}
-	r.err = err
+		At(fault.Place{Row: fault.N(r.row), Column: Column})
+	r.err = r.queue.Tell(err)
 }
 
-// batch makes n rows of size bytes of what collect found.
-func (r *reader) batch(n, size int) (driver.Batch, error) {
+// batch queues n rows of size bytes of what collect found.
+func (r *reader) batch(n, size int) error {
 	first := r.row - int64(n)
 	file := arrow.NewSchema(nil, nil)
 	var cols []arrow.Array
@@ -273,10 +273,14 @@ func (r *reader) batch(n, size int) (driver.Batch, error) {
 	rec := array.NewRecordBatch(file, cols, int64(n))
 	defer rec.Release()
 	if err := r.growth.AddRecord(rec); err != nil {
-		return driver.Batch{}, fault.Wrap(err, fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(first)})
+		return fault.Wrap(err, fault.Place{File: r.split.File, RowGroup: fault.N(r.split.Index), Row: fault.N(first)})
 	}
-	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc)
-	return driver.Batch{Record: out, Row: first, Offsets: offsets}, err
+	bad := new(fileset.BadRows)
+	out, err := r.ad.Apply(driver.Batch{Record: rec, Row: first}, r.o.Alloc, bad)
+	if err == nil {
+		r.queue.Put(driver.Batch{Record: out, Row: first, Offsets: offsets}, bad)
+	}
+	return err
 }
 
 func newBuffer(alloc memory.Allocator, n int) *memory.Buffer {
@@ -291,6 +295,7 @@ func (r *reader) Close() error {
 		r.err = fault.New(fault.Invalid, "the reader is closed")
 	}
 	r.ad.Release()
+	r.queue.Release()
 	r.data, r.chunk = nil, nil
 	return r.chunks.Close()
 }
