@@ -7,8 +7,11 @@ package textvalue
 
 import (
 	"bytes"
+	"errors"
+	"math/big"
 	"math/bits"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
@@ -156,6 +159,44 @@ func Bool(b []byte) (v, ok bool) {
 		return false, string(b) == "false" || string(b) == "False" || string(b) == "FALSE"
 	}
 	return false, false
+}
+
+// GivenBool reads a text of a column that is said to hold booleans: true and false, t and f, yes and no, y and
+// n, in any case, 1 and 0.
+func GivenBool(b []byte) (v, ok bool) {
+	if len(b) > len("false") {
+		return false, false
+	}
+	switch s := text(b); {
+	case s == "1", strings.EqualFold(s, "true"), strings.EqualFold(s, "t"), strings.EqualFold(s, "yes"), strings.EqualFold(s, "y"):
+		return true, true
+	case s == "0", strings.EqualFold(s, "false"), strings.EqualFold(s, "f"), strings.EqualFold(s, "no"), strings.EqualFold(s, "n"):
+		return false, true
+	}
+	return false, false
+}
+
+// ErrRounded is of an integer in a column of doubles that nobody said to hold such.
+var ErrRounded = errors.New("a double does not hold all of its digits")
+
+// Rounded reports an integer, written without a point or exponent, that no double is.
+func Rounded(b []byte) bool {
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		b = b[1:]
+	}
+	if len(b) < 16 || !whole(b) { // 2^53 has 16 digits
+		return false
+	}
+	if v, ok := digits(b); ok {
+		return bits.Len64(v)-bits.TrailingZeros64(v|1<<63) > 53
+	}
+	f, ok := Float(b, 64)
+	n, _ := new(big.Int).SetString(text(b), 10)
+	if !ok || n == nil {
+		return false // it is no double at all
+	}
+	near, _ := big.NewFloat(f).Int(nil)
+	return near.Cmp(n) != 0
 }
 
 // Decimal reads digits with a point that fit exactly.

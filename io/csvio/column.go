@@ -3,6 +3,7 @@ package csvio
 import (
 	"bytes"
 	"encoding/base64"
+	"fmt"
 	"unicode/utf8"
 	"unsafe"
 
@@ -26,7 +27,7 @@ func canRead(t arrow.DataType) bool {
 		return true
 	}
 	switch t.ID() {
-	case arrow.BOOL, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
+	case arrow.FIXED_SIZE_BINARY, arrow.DATE64, arrow.BOOL, arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
 		arrow.FLOAT32, arrow.FLOAT64, arrow.STRING, arrow.LARGE_STRING, arrow.BINARY, arrow.LARGE_BINARY, arrow.DATE32,
 		arrow.TIME32, arrow.TIME64:
 		return true
@@ -98,8 +99,11 @@ func (s *segment) fail(row int, col arrow.Field, b []byte, why error) {
 
 // padded says why digits are no number.
 func (s *segment) padded(b []byte) error {
-	if s.exact && textvalue.Padded(b) {
+	switch {
+	case s.exact && textvalue.Padded(b):
 		return textvalue.ErrPadded
+	case s.exact && textvalue.Rounded(b):
+		return textvalue.ErrRounded
 	}
 	return nil
 }
@@ -133,7 +137,7 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			v, ok := 0.0, false
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok = textvalue.Float(b, 64); !ok || s.exact && textvalue.Padded(b) {
+			} else if v, ok = textvalue.Float(b, 64); !ok || s.exact && (textvalue.Padded(b) || textvalue.Rounded(b)) {
 				s.fail(r, col, b, s.padded(b))
 				v = 0
 			}
@@ -155,6 +159,11 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 		return s.done(col, buf)
 	case *arrow.Date32Type:
 		return parsed[int32](s, c, col, s.format.Date)
+	case *arrow.Date64Type:
+		return parsed[int64](s, c, col, func(b []byte) (int64, error) {
+			d, err := s.format.Date(b)
+			return d * 86_400_000, err
+		})
 	case *arrow.TimestampType:
 		stamps, err := textvalue.NewStamps(t, s.format, s.exact)
 		if err != nil { // the zone was checked
@@ -172,7 +181,7 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 			b := s.value(s.fields[r*s.stride+c])
 			if b == nil {
 				s.nulls = append(s.nulls, int32(r))
-			} else if v, ok := textvalue.Bool(b); !ok {
+			} else if v, ok := s.bool(b); !ok {
 				s.fail(r, col, b, nil)
 			} else if v {
 				bitutil.SetBit(buf.Bytes(), r)
@@ -181,10 +190,58 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 		return s.done(col, buf)
 	case *arrow.Decimal128Type:
 		return s.decimals(c, col, t)
+	case *arrow.FixedSizeBinaryType:
+		return s.fixed(c, col, t.ByteWidth)
 	case *arrow.StringType, *arrow.BinaryType:
 		return texts[int32](s, c, col)
 	}
 	return texts[int64](s, c, col)
+}
+
+// bool reads a value of a column of booleans.
+func (s *segment) bool(b []byte) (v, ok bool) {
+	if s.exact {
+		return textvalue.Bool(b)
+	}
+	return textvalue.GivenBool(b)
+}
+
+// binary is the bytes of a field that is not null, in scratch perhaps.
+func (s *segment) binary(f field) ([]byte, error) {
+	b := f.of(s.data)
+	if f&escaped != 0 {
+		s.buf = s.unquote(s.buf[:0], b, f)
+		b = s.buf
+	}
+	if !s.Binary.Base64() {
+		return b, nil
+	}
+	out, err := base64.StdEncoding.AppendDecode(s.plain[:0], bytes.TrimSpace(b))
+	s.plain = out
+	return out, err
+}
+
+// fixed makes columns of bytes of one length.
+func (s *segment) fixed(c int, col arrow.Field, width int) arrow.Array {
+	buf := newBuffer(s.alloc, s.rows*width)
+	clear(buf.Bytes())
+	for r := range s.rows {
+		f := s.fields[r*s.stride+c]
+		if s.nullWord(f.of(s.data), f, true) {
+			s.nulls = append(s.nulls, int32(r))
+			continue
+		}
+		b, err := s.binary(f)
+		if err == nil && len(b) != width {
+			err = fmt.Errorf("it has %d bytes", len(b))
+		}
+		if err != nil {
+			s.fail(r, col, f.of(s.data), err)
+			continue
+		}
+		copy(buf.Bytes()[r*width:], b)
+	}
+	return s.done(col, buf)
 }
 
 // values allocates one value for every row.
@@ -316,18 +373,14 @@ func texts[T int32 | int64](s *segment, c int, col arrow.Field) arrow.Array {
 		}
 		switch {
 		case !str:
-			if f&escaped != 0 {
-				s.buf = s.unquote(s.buf[:0], b, f)
-				b = s.buf
-			}
-			if m, err := base64.StdEncoding.Decode(mem[n:], bytes.TrimSpace(b)); err == nil {
-				n += m
+			if b, err := s.binary(f); err == nil {
+				n += copy(mem[n:], b)
 			} else {
-				s.fail(r, col, f.of(s.data), nil)
+				s.fail(r, col, f.of(s.data), err)
 			}
 		case !s.utf8 && !utf8.Valid(b):
 			s.nulls = append(s.nulls, int32(r))
-			e := fault.New(fault.RowError, "%s is not valid UTF-8; say with encoding what it is, or convert the file", show(b))
+			e := fault.New(fault.RowError, "%s is not valid UTF-8; say with encoding what it is, read the column as bytes (types: {%s: binary}), or convert the file", show(b), col.Name)
 			e.Column = col.Name
 			s.bad = append(s.bad, badRow{r, s.start(r), e})
 		case f&escaped != 0:

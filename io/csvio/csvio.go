@@ -63,11 +63,12 @@ type Options struct {
 	Thousands      string   `json:"thousands,omitempty" doc:"one byte between groups of three digits of a number; default: none"`
 	DateFormat     string   `json:"date_format,omitempty" doc:"how dates are written, e.g. %d.%m.%Y; in the codes %Y %y %m %b %B %d of strptime; default %Y-%m-%d"`
 	TimeFormat     string   `json:"timestamp_format,omitempty" doc:"how timestamps are written, e.g. %d/%m/%Y %I:%M %p, in these codes and %H %I %p %M %S %f %z; default: ISO 8601"`
-	SampleBytes    int64    `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
-	Multiline      bool     `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
-	AllowMissing   bool     `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`
-	IgnoreExtra    bool     `json:"ignore_extra,omitempty" doc:"columns of later files that the sample does not have are left out; default: an error"`
-	SplitBytes     int64    `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	fileset.Binary
+	SampleBytes  int64 `json:"sample_bytes,omitempty" doc:"how much of the first file to look at for types; default 1 MiB. Of up to 16 others, evenly spread, 64 KiB each at most"`
+	Multiline    bool  `json:"multiline,omitempty" doc:"quoted fields may hold line breaks; each file is one split"`
+	AllowMissing bool  `json:"allow_missing,omitempty" doc:"fields missing at the end of a record are null"`
+	IgnoreExtra  bool  `json:"ignore_extra,omitempty" doc:"columns of later files that the sample does not have are left out; default: an error"`
+	SplitBytes   int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 const (
@@ -145,6 +146,9 @@ func (o *Options) check() (*rules, error) {
 	case "", "number", "error":
 	default:
 		bad("duplicate_names: %q is neither number nor error", o.DuplicateNames)
+	}
+	if err := o.Binary.Check(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.SkipRows < 0 || o.HeaderRows < 0 || o.HeaderRows > maxHeaderRows {
 		bad("skip_rows and header_rows must not be negative, and header_rows at most %d", maxHeaderRows)

@@ -129,7 +129,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.o.Types = typesOf(schema)
+			c.o.Types, c.o.Binary.Binary = typesOf(schema), "base64"
 			h := drivertest.Harness{
 				FileRows: []int64{300, 1, 900},
 				Ext:      c.ext,
@@ -276,7 +276,18 @@ func TestRead(t *testing.T) {
 		{"delimiter", Options{Delimiter: ";", Quote: "'"}, "a;b\n1,5;'x;y'\n", "a string, b string", "1,5|x;y"},
 		{"no quotes", Options{Quote: "none"}, "a,b\n\"x,y\"\n", "a string, b string", `"x|y"`},
 		{"given types", Options{Options: fileset.Options{Types: map[string]string{"a": "decimal(5,2)", "b": "float", "c": "binary", "d": "timestamp[ms, UTC]"}}},
-			"a,b,c,d\n-1.5,1,aGk=,2024-01-01T00:00:00.123\n100,,,\n", "a decimal(5, 2), b float, c binary, d timestamp[ms, UTC]", "-1.5|1|aGk=|2024-01-01T00:00:00.123Z 100|-|-|-"},
+			"a,b,c,d\n-1.5,1,hi,2024-01-01T00:00:00.123\n100,,,\n", "a decimal(5, 2), b float, c binary, d timestamp[ms, UTC]", "-1.5|1|aGk=|2024-01-01T00:00:00.123Z 100|-|-|-"},
+		{"base64", Options{Binary: fileset.Binary{Binary: "base64"}, Options: fileset.Options{Types: map[string]string{"a": "binary", "b": "fixed_size_binary(2)"}}},
+			"a,b\naGk=,aGk=\n\"\",\n", "a binary, b fixed_size_binary(2)", "aGk=|aGk= |-"},
+		{"bytes", Options{Options: fileset.Options{Types: map[string]string{"a": "binary", "b": "fixed_size_binary(2)", "c": "large_binary"}}},
+			"a,b,c\n\xff,h\xff,\"a\"\"b\"\n", "a binary, b fixed_size_binary(2), c large_binary", "/w==|aP8=|YSJi"},
+		{"bytes of another length", Options{Options: fileset.Options{Types: map[string]string{"a": "fixed_size_binary(2)"}}}, "a\nhi\nabc\n", "", `!row 1, column "a": "abc" is no fixed_size_binary(2): it has 3 bytes`},
+		{"bools given", Options{Options: fileset.Options{Types: map[string]string{"a": "bool"}}}, "a\n1\n0\ntrue\nFalse\nt\nF\nyes\nN\nNA\n", "a bool", "true false true false true false true false -"},
+		{"no bool", Options{Options: fileset.Options{Types: map[string]string{"a": "bool"}}}, "a\n1\n2\n", "", `!row 1, column "a": "2" is no bool`},
+		{"date64", Options{Options: fileset.Options{Types: map[string]string{"a": "date64"}}}, "a\n2024-02-29\n", "a date64", "2024-02-29"},
+		{"a large integer among doubles", Options{}, "a\n1.5\n9007199254740992\n-9007199254740993\n", "", `!row 2, column "a": "-9007199254740993" is no double: a double does not hold all of its digits`},
+		{"a larger one", Options{}, "a\n1.5\n100000000000000000000\n100000000000000000001\n", "", `!row 2, column "a": "100000000000000000001" is no double: a double does not hold all of its digits`},
+		{"a large integer in a double that is given", Options{Options: fileset.Options{Types: map[string]string{"a": "double"}}}, "a\n9007199254740993\n", "a double", "9.007199254740992e+15"},
 		{"times of day", Options{Options: fileset.Options{Types: map[string]string{"a": "time32[s]", "b": "time32[ms]", "c": "time64[us]", "d": "time64[ns]"}}},
 			"a,b,c,d\n00:00:00,23:59:59.999,01:02:03.000004, 12:30 \n,,NA,\n", "a time32[s], b time32[ms], c time64[us], d time64[ns]",
 			"00:00:00|23:59:59.999|01:02:03.000004|12:30:00.000000000 -|-|-|-"},

@@ -3,6 +3,7 @@ package csvio
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/penstock-data/penstock/internal/fault"
@@ -126,28 +127,20 @@ func (h *head) name(i int, s string) error {
 // distinct gives names to columns that have none (in the file, or in the header), and others to those that
 // have a name of a column before: a, a_1, a_2, but for what is in the header itself.
 func (h *head) distinct(none, refuse bool) error {
-	given := make(map[string]bool, len(h.names))
-	for _, n := range h.names {
-		given[n] = true
-	}
-	seen := make(map[string]bool, len(h.names))
-	next := map[string]int{}
-	for i, n := range h.names {
-		if none || n == "" {
-			n = fmt.Sprintf("column_%d", i+1)
+	names := slices.Clone(h.names)
+	made := func(i int) bool { return none || h.names[i] == "" }
+	for i := range names {
+		if made(i) {
+			names[i] = fmt.Sprintf("column_%d", i+1)
 		}
-		if seen[n] || !none && h.names[i] == "" && given[n] {
-			if refuse {
-				return fault.New(fault.Invalid, "two columns have the name %q; give them others with names, or leave out duplicate_names", n)
-			}
-			base := n
-			for k := next[base] + 1; seen[n] || given[n]; k++ {
-				n, next[base] = fmt.Sprintf("%s_%d", base, k), k
-			}
-		}
-		seen[n] = true
-		h.names[i] = n
 	}
+	distinct := fileset.Distinct(names, made)
+	for i, n := range names {
+		if refuse && distinct[i] != n {
+			return fault.New(fault.Invalid, "two columns have the name %q; give them others with names, or leave out duplicate_names", n)
+		}
+	}
+	h.names = distinct
 	return nil
 }
 

@@ -49,10 +49,7 @@ func newParser(t arrow.DataType) func(b []byte) (value, error) {
 		}
 	case *arrow.BooleanType:
 		return func(b []byte) (value, error) {
-			v, ok := textvalue.Bool(b)
-			if !ok && len(b) == 1 {
-				v, ok = b[0] == '1', b[0] == '0' || b[0] == '1'
-			}
+			v, ok := textvalue.GivenBool(b)
 			return is(v, ok)
 		}
 	case *arrow.Date32Type:

@@ -110,7 +110,7 @@ func (r *schemaReader) all(ts []table, path string, depth int) ([]arrow.Field, [
 		}
 		names[i] = name
 	}
-	for i, name := range fileset.Distinct(names) {
+	for i, name := range fileset.Distinct(names, nil) {
 		as[i].Name = name
 	}
 	return as, fs, nil

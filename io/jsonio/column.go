@@ -23,8 +23,8 @@ const (
 	kFloat32
 	kFloat64
 	kText   // string, large_string
-	kBinary // binary, large_binary: base64
-	kFixed  // fixed_size_binary: base64
+	kBinary // binary, large_binary
+	kFixed  // fixed_size_binary
 	kDate
 	kTime // time32, time64
 	kTimestamp

@@ -58,11 +58,12 @@ import (
 type Options struct {
 	fileset.Options
 	fileset.Text
-	Strict     bool   `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
-	Layout     string `json:"layout,omitempty" doc:"how rows lie in a file: lines (one on each line; blank lines are none), array (they are the elements of an array), elements (one behind another, on any number of lines). Default: found from the first 4 KiB of each file, and its first line. Only lines are read in several splits. Rows that are no objects are values of one column, value" enum:"lines|array|elements"`
-	Mixed      string `json:"mixed,omitempty" doc:"what to do where the sample has values of several types in a column: error (default) or text: in columns of text found from the sample, what is not a string is kept as its JSON text. With text, rows of which some are objects and others not are texts of a column value" enum:"error|text"`
-	NonFinite  string `json:"non_finite,omitempty" doc:"NaN, Infinity and -Infinity without quotes: error (default; the row is a bad row), null, or keep, as doubles. In columns of text they are null, or kept as text" enum:"error|null|keep"`
-	SplitBytes int64  `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
+	Strict    bool   `json:"strict,omitempty" doc:"a field that the schema lacks makes a bad row; default: it is ignored, also where it comes first behind the sample"`
+	Layout    string `json:"layout,omitempty" doc:"how rows lie in a file: lines (one on each line; blank lines are none), array (they are the elements of an array), elements (one behind another, on any number of lines). Default: found from the first 4 KiB of each file, and its first line. Only lines are read in several splits. Rows that are no objects are values of one column, value" enum:"lines|array|elements"`
+	Mixed     string `json:"mixed,omitempty" doc:"what to do where the sample has values of several types in a column: error (default) or text: in columns of text found from the sample, what is not a string is kept as its JSON text. With text, rows of which some are objects and others not are texts of a column value" enum:"error|text"`
+	NonFinite string `json:"non_finite,omitempty" doc:"NaN, Infinity and -Infinity without quotes: error (default; the row is a bad row), null, or keep, as doubles. In columns of text they are null, or kept as text" enum:"error|null|keep"`
+	fileset.Binary
+	SplitBytes int64 `json:"split_bytes,omitempty" doc:"size of splits; default 32 MiB"`
 }
 
 // Format rebuilds sources from their configuration.
@@ -101,7 +102,10 @@ func (s *source) Resolve(ctx context.Context, ro *driver.ResolveOptions) (driver
 		}
 		types[n] = t
 	}
-	if err := s.o.Check(); err != nil {
+	if err := s.o.Text.Check(); err != nil {
+		return nil, err
+	}
+	if err := s.o.Binary.Check(); err != nil {
 		return nil, err
 	}
 	if _, known := layouts[s.o.Layout]; s.o.Layout != "" && !known {
@@ -237,7 +241,8 @@ func (t *table) Fingerprint(ctx context.Context) (string, error) {
 		Layout     string   `json:",omitempty"`
 		Mixed      string   `json:",omitempty"`
 		NonFinite  string   `json:",omitempty"`
-	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns, t.o.Encoding, t.o.Layout, t.o.Mixed, t.o.NonFinite})
+		Binary     string   `json:",omitempty"`
+	}{t.o.Types, t.o.Strict, t.o.SplitBytes, t.o.Columns, t.o.Encoding, t.o.Layout, t.o.Mixed, t.o.NonFinite, t.o.Binary.Binary})
 	if err != nil {
 		return "", fault.New(fault.Internal, "%w", err)
 	}

@@ -97,7 +97,7 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	source := func(paths ...string) driver.Source {
-		return jsonio.New(jsonio.Options{Options: fileset.Options{Paths: paths, Types: typesOf(drivertest.Schema())}, SplitBytes: 20_000})
+		return jsonio.New(jsonio.Options{Options: fileset.Options{Paths: paths, Types: typesOf(drivertest.Schema())}, Binary: fileset.Binary{Binary: "base64"}, SplitBytes: 20_000})
 	}
 	for _, h := range []struct {
 		name string
@@ -315,6 +315,8 @@ func TestLate(t *testing.T) {
 		{`"2024-01-01"`, `"soon"`, "is no date: write YYYY-MM-DD; set types for the column"},
 		{`9223372036854775807`, `9223372036854775808`, "does not fit int64; set types for the column"},
 		{`18446744073709551615`, `-1`, "does not fit uint64; set types for the column"},
+		{`1.0`, `9007199254740993`, "9007199254740993: a double does not hold all of its digits; give the column a type"},
+		{`1.0`, `-18446744073709551617`, "-18446744073709551617: a double does not hold all of its digits"},
 	} {
 		row := fmt.Sprintf("{\"a\": %s, \"b\": %q}\n", c.early, strings.Repeat("x", 1000))
 		text := strings.Repeat(row, 2<<20/len(row)) + fmt.Sprintf("{\"a\": %s}\n", c.late)
@@ -345,15 +347,43 @@ func TestValues(t *testing.T) {
 		{"double", "0.1", "0.1"},
 		{"double", "123456789012345678901234567890", "1.2345678901234568e+29"},
 		{"double", `"NaN"`, "null"}, // written as null
-		{"double", `"x"`, "are numbers in quotes"},
+		{"double", `"x"`, `"x" is no double`},
+		{"double", `" 1.5 "`, "1.5"},
+		{"double", "9007199254740993", "9.007199254740992e+15"}, // as said
+		{"float", `"0.1"`, "0.1"},
+		{"int64", `"5"`, "5"},
+		{"int64", `"-00501"`, "-501"},
+		{"int64", `"5.0"`, `"5.0" is no int64`},
+		{"int64", `""`, `"" is no int64`},
+		{"int8", `"128"`, `"128" is no int8`},
+		{"int8", `"-128"`, "-128"},
+		{"uint8", `"256"`, `"256" is no uint8`},
+		{"uint64", `"18446744073709551615"`, "18446744073709551615"},
+		{"list<int8>", `["1", 2]`, "[1,2]"},
+		{"date", `" 2024-02-29 "`, `"2024-02-29"`},
 		{"float", "1e39", "beyond the range"},
-		{"bool", "1", "a number where bool is needed"},
+		{"bool", "1", "true"},
+		{"bool", "0", "false"},
+		{"bool", "10", `"10" is no bool`},
+		{"bool", "2", "a number where bool is needed"},
+		{"bool", `"TRUE"`, "true"},
+		{"bool", `"f"`, "false"},
+		{"bool", `"Yes"`, "true"},
+		{"bool", `" n "`, "false"},
+		{"bool", `"on"`, `"on" is no bool`},
 		{"string", `"\u00e9\ud83d\ude42\n"`, `"é🙂\n"`},
 		{"map<string, int>", `{"a": 1, "\u0061": 2}`, `the key "a" is there twice`},
-		{"binary", `"aGk="`, `"aGk="`},
-		{"binary", `"aGk"`, "is no binary"},
-		{"fixed_size_binary(2)", `"aGk="`, `"aGk="`},
-		{"fixed_size_binary(3)", `"aGk="`, "it has 2 bytes, not 3"},
+		{"base64 binary", `"aGk="`, `"aGk="`},
+		{"base64 binary", `"aGk"`, "is no binary"},
+		{"base64 fixed_size_binary(2)", `"aGk="`, `"aGk="`},
+		{"base64 fixed_size_binary(3)", `"aGk="`, "it has 2 bytes, not 3"},
+		{"binary", `"hi"`, `"aGk="`},
+		{"binary", "\"h\xff\"", `"aP8="`},
+		{"large_binary", `"\u00e9"`, `"w6k="`},
+		{"binary", `"\ud83d"`, "half of a surrogate pair"},
+		{"list<binary>", "[\"\xff\", null]", `["/w==",null]`},
+		{"fixed_size_binary(2)", "\"\xfe\xff\"", `"/v8="`},
+		{"fixed_size_binary(3)", `"hi"`, "it has 2 bytes"},
 		{"date", `"2024-02-29"`, `"2024-02-29"`},
 		{"date", `"2023-02-29"`, "write YYYY-MM-DD"},
 		{"date64", `"1969-12-31"`, `"1969-12-31"`},
@@ -386,6 +416,9 @@ func TestValues(t *testing.T) {
 		{"struct<a: int>", `[]`, "an array where"},
 	} {
 		o := paths(save(t, "x.jsonl", []byte(`{"v": `+c.in+"}\n")))
+		if typ, ok := strings.CutPrefix(c.typ, "base64 "); ok {
+			o.Binary.Binary, c.typ = "base64", typ
+		}
 		o.Types = map[string]string{"v": c.typ}
 		alloc := memtest.New(t)
 		rec, err := readAll(t, o, &driver.ScanOptions{Alloc: alloc})

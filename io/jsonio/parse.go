@@ -29,6 +29,8 @@ type parser struct {
 	fields *fields // of seen
 	strict bool
 	known  map[string]bool // strict: columns of the file, also those not read
+	raw    map[string]bool // columns that are not read, whose strings need not be UTF-8
+	base64 bool            // so bytes are written
 	bad    *driver.Error   // first value of the row that its column cannot hold
 	b64    []byte
 	lend   func(b []byte, used int) *memory.Buffer // of the memory of the text, nil: it is copied
@@ -159,7 +161,10 @@ func (p *parser) object(c *column, depth int) error {
 				if p.strict && (c != p.root || !p.known[string(key)]) {
 					p.reject(c, "unknown field %q; the schema comes from the first rows and from types", key)
 				}
-				return p.skip(depth + 1)
+				p.bytes = c == p.root && p.raw[string(key)]
+				err := p.skip(depth + 1)
+				p.bytes = false
+				return err
 			}
 		}
 		next = i + 1
@@ -214,6 +219,9 @@ func (p *parser) value(c *column, depth int) error {
 			c.added()
 			return nil
 		}
+		if c.from == given && (ch == '"' || ch == '0' || ch == '1') {
+			return p.written(c, ch)
+		}
 	case kInt, kUint, kFloat32, kFloat64, kDecimal:
 		if ch == '-' || ch-'0' < 10 {
 			n, err := p.num()
@@ -223,7 +231,7 @@ func (p *parser) value(c *column, depth int) error {
 			p.number(c, n)
 			return nil
 		}
-		if ch == '"' && (c.kind >= kFloat32) {
+		if ch == '"' && (c.kind >= kFloat32 || c.from == given) {
 			s, err := p.str()
 			if err != nil {
 				return err
@@ -249,7 +257,9 @@ func (p *parser) value(c *column, depth int) error {
 		}
 	case kBinary, kFixed, kDate, kTime, kTimestamp:
 		if ch == '"' {
+			p.bytes = c.kind <= kFixed && !p.base64
 			s, err := p.once()
+			p.bytes = false
 			if err != nil {
 				return err
 			}
@@ -272,8 +282,32 @@ func (p *parser) value(c *column, depth int) error {
 	if err := p.skip(depth); err != nil {
 		return err
 	}
-	p.reject(c, "%s where %s is needed; set types for the column if both occur", kindName(ch), typename.Name(c.typ))
+	p.reject(c, "%s where %s is needed%s", kindName(ch), typename.Name(c.typ), c.both())
 	c.null()
+	return nil
+}
+
+// written appends a bool that is written as a string or number.
+func (p *parser) written(c *column, ch byte) (err error) {
+	var s []byte
+	if ch == '"' {
+		s, err = p.str()
+	} else {
+		var n number
+		n, err = p.num()
+		s = n.text
+	}
+	if err != nil {
+		return err
+	}
+	v, ok := textvalue.GivenBool(textvalue.Trim(s))
+	if !ok {
+		p.reject(c, "%q is no bool", clip(s))
+		c.null()
+		return nil
+	}
+	c.boolean(v)
+	c.added()
 	return nil
 }
 
@@ -290,7 +324,7 @@ func (p *parser) oddValue(c *column) error {
 	case c.kind == kText && c.from != guessed:
 		p.variable(c, n.text)
 	default:
-		p.reject(c, "%s where %s is needed; set types for the column if both occur", n.text, typename.Name(c.typ))
+		p.reject(c, "%s where %s is needed%s", n.text, typename.Name(c.typ), c.both())
 		c.null()
 	}
 	return nil
@@ -357,7 +391,7 @@ func (p *parser) mapping(c *column, depth int) error {
 // variable appends s to a column of text or bytes.
 func (p *parser) variable(c *column, s []byte) {
 	if c.width == 4 && c.vals.n+len(s) > math.MaxInt32 {
-		p.reject(c, "more than 2 GiB of text in a batch; set the type large_string")
+		p.reject(c, "more than 2 GiB in a batch; set the type large_string or large_binary")
 		c.null()
 		return
 	}
@@ -399,8 +433,12 @@ func (p *parser) number(c *column, n number) {
 			put(c, v)
 			return
 		}
-		p.reject(c, "%s does not fit %s; set types for the column", clip(n.text), typename.Name(c.typ))
+		p.reject(c, "%s does not fit %s%s", clip(n.text), typename.Name(c.typ), c.advice())
 	case kFloat64:
+		if c.from != given && n.whole && textvalue.Rounded(n.text) {
+			p.reject(c, "%s: %w; give the column a type, types: {...: string}, or double to have it rounded", clip(n.text), textvalue.ErrRounded)
+			break
+		}
 		if v, ok := n.float64(); ok {
 			put(c, math.Float64bits(v))
 			return
@@ -510,10 +548,18 @@ func (n number) float64() (float64, bool) {
 	return v, err == nil
 }
 
-// word2 appends what floats and decimals take as a string.
+// word2 appends what numbers take as a string: where their type is given what CSV takes, else of floats and
+// decimals what is no number in JSON.
 func (p *parser) word2(c *column, s []byte) {
+	if c.from == given {
+		s = textvalue.Trim(s)
+	}
 	if c.kind == kDecimal {
 		p.decimal(c, s)
+		return
+	}
+	if c.from == given {
+		p.numeral(c, s)
 		return
 	}
 	var v float64
@@ -534,6 +580,35 @@ func (p *parser) word2(c *column, s []byte) {
 	} else {
 		put(c, math.Float64bits(v))
 	}
+}
+
+// numeral appends a text that is a number.
+func (p *parser) numeral(c *column, s []byte) {
+	var bits uint64
+	ok := false
+	switch c.kind {
+	case kInt:
+		var v int64
+		v, ok = textvalue.Int(s)
+		bits, ok = uint64(v), ok && v >= c.min && (v < 0 || uint64(v) <= c.max)
+	case kUint:
+		bits, ok = textvalue.Uint(s)
+		ok = ok && bits <= c.max
+	case kFloat32:
+		var v float64
+		v, ok = textvalue.Float(s, 32)
+		bits = uint64(math.Float32bits(float32(v)))
+	default:
+		var v float64
+		v, ok = textvalue.Float(s, 64)
+		bits = math.Float64bits(v)
+	}
+	if !ok {
+		p.reject(c, "%q is no %s%s", clip(s), typename.Name(c.typ), said)
+		c.null()
+		return
+	}
+	put(c, bits)
 }
 
 // decimal appends a decimal that is written exactly; digits beyond the scale
@@ -602,17 +677,35 @@ func scaled(s []byte, scale, precision int) (*big.Int, error) {
 // advice says how to read what does not fit a type that was found from a sample.
 func (c *column) advice() string {
 	if c.from == given {
-		return ""
+		return said
 	}
 	return "; set types for the column, e.g. string"
 }
 
-// coded appends what is written as text: base64, dates and times.
+// said is what follows an error of a value in a column whose type is given.
+const said = ", which is the column's type as types says"
+
+// both says how to read what is of another kind than the column.
+func (c *column) both() string {
+	if c.from == given {
+		return said
+	}
+	return "; set types for the column if both occur"
+}
+
+// coded appends what is written as text: bytes, dates and times.
 func (p *parser) coded(c *column, s []byte) {
 	var v int64
 	var err error
+	if c.from == given && c.kind >= kDate {
+		s = textvalue.Trim(s)
+	}
 	switch c.kind {
 	case kBinary:
+		if !p.base64 {
+			p.variable(c, s)
+			return
+		}
 		n, at := base64.StdEncoding.DecodedLen(len(s)), c.vals.n
 		if c.width == 4 && at+n > math.MaxInt32 {
 			p.reject(c, "more than 2 GiB of bytes in a batch; set the type large_binary")
@@ -628,6 +721,15 @@ func (p *parser) coded(c *column, s []byte) {
 			return
 		}
 	case kFixed:
+		if !p.base64 {
+			if len(s) != c.width {
+				err = fmt.Errorf("it has %d bytes", len(s))
+				break
+			}
+			copy(c.fixed(), s)
+			c.added()
+			return
+		}
 		n := base64.StdEncoding.DecodedLen(len(s))
 		if n > 2*c.width+64 { // with line breaks, perhaps
 			err = fmt.Errorf("it has more than %d bytes", c.width)

@@ -76,6 +76,11 @@ func (t *table) parser(s *sink, idx []int) (*parser, error) {
 		p.root.kids = append(p.root.kids, c)
 		p.root.byName[f.Name] = k
 	}
+	p.base64 = t.o.Base64()
+	p.raw = map[string]bool{}
+	for _, f := range t.rows.Fields() {
+		p.raw[f.Name] = !p.base64 && fileset.HasBytes(f.Type)
+	}
 	if t.o.Strict {
 		// Columns that are not read are known all the same.
 		p.known = map[string]bool{}

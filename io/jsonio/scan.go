@@ -32,6 +32,7 @@ type text struct {
 	i     int
 	more  bool      // b is not the end of the text
 	ours  bool      // b may be changed: it is read once
+	bytes bool      // strings need not be UTF-8
 	buf   []byte    // of unescaped strings
 	odd   nonFinite // what becomes of the words
 	odds  [][2]int  // oddNull: where in b such words are
@@ -186,7 +187,7 @@ func (t *text) long(begin, i int, buf []byte, keep bool) (s, _ []byte, err error
 				buf = append(buf, s...)
 				s = buf
 			}
-			if utf && !utf8.Valid(s) {
+			if utf && !t.bytes && !utf8.Valid(s) {
 				t.note(errNotUTF8)
 			}
 			return s, buf, nil

@@ -147,7 +147,7 @@ func newFileSchema(raw []byte, stored, int96 string, asBytes func(string, arrow.
 	for i := range man.Fields {
 		names[i] = man.Fields[i].Field.Name
 	}
-	names = fileset.Distinct(names)
+	names = fileset.Distinct(names, nil)
 	fields := make([]arrow.Field, len(man.Fields))
 	for i := range man.Fields {
 		mf := &man.Fields[i]

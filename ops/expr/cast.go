@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/textvalue"
 )
 
 // caster converts a vec, which is no null literal, to a type. Rows that do not
@@ -271,16 +272,11 @@ func parseFloat[T float](t arrow.DataType) caster {
 	})
 }
 
-// parseBool reads true and false in any case, 1 and 0.
+// parseBool reads what columns that are said to hold booleans do.
 func parseBool(x *exec, v vec, try bool) vec {
 	u := parsedAs(arrow.PrimitiveTypes.Uint8, "bool", func(s string) (uint8, bool) {
-		switch s = strings.TrimSpace(s); {
-		case strings.EqualFold(s, "true"), s == "1":
-			return 1, true
-		case strings.EqualFold(s, "false"), s == "0":
-			return 0, true
-		}
-		return 0, false
+		v, ok := textvalue.GivenBool([]byte(strings.TrimSpace(s)))
+		return uint8(b2u(v)), ok
 	})(x, v, try)
 	defer u.release()
 	zero := vec{typ: u.typ, n: u.n, lit: &scalar{typ: u.typ, valid: true}}

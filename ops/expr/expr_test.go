@@ -151,6 +151,23 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// What is wrong with a pattern is said in a sentence of ours.
+func TestPatternErrors(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"(?=a)":                  `the pattern "(?=a)" is no regular expression, in the syntax of RE2: "(?=" is not there, as there is no looking ahead or behind`,
+		"*a":                     `nothing stands before "*"; write \\ before it`,
+		"(a":                     `missing closing ) at "(a"`,
+		"[z-a]":                  `invalid character class range at "z-a"`,
+		"((a{999}){999}){999}":   "in the syntax of RE2",
+		strings.Repeat("(a", 99): "...",
+	} {
+		_, err := MustParse(`matches(name, r"`+pattern+`")`).Bind(tableSchema, 0)
+		if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "error parsing regexp") {
+			t.Errorf("%s: %v", pattern, err)
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	for name, text := range map[string]string{
 		"long":     strings.Repeat("a", maxText+1),

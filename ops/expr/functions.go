@@ -2,9 +2,11 @@ package expr
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
+	"regexp/syntax"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/fault"
@@ -404,9 +406,27 @@ func (b *binder) matches(n *node, args []*bound) (*bound, error) {
 	}
 	re, err := regexp.Compile(pat.lit.s)
 	if err != nil {
-		return nil, invalid("matches: %v", err)
+		return nil, invalid("matches: the pattern %s is no regular expression, in the syntax of RE2: %s", cut(pat.lit.s), whyRegexp(err))
 	}
 	return op(n, boolType, matchKernel(re), args[0]), nil
+}
+
+// whyRegexp is what is wrong with a pattern, and where.
+func whyRegexp(err error) string {
+	e, ok := errors.AsType[*syntax.Error](err)
+	if !ok {
+		return err.Error()
+	}
+	switch why := e.Code; why {
+	case syntax.ErrInvalidPerlOp:
+		return fmt.Sprintf("%s is not there, as there is no looking ahead or behind", cut(e.Expr))
+	case syntax.ErrMissingRepeatArgument:
+		return fmt.Sprintf("nothing stands before %s; write \\ before it for the character itself", cut(e.Expr))
+	case syntax.ErrLarge:
+		return "it is too large when its repetitions are written out"
+	default:
+		return fmt.Sprintf("%s at %s", why, cut(e.Expr))
+	}
 }
 
 func textMap(f func(o *stringsOut, in []texts, i int)) func(b *binder, n *node, args []*bound) (*bound, error) {
