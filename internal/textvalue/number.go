@@ -51,6 +51,31 @@ func Uint(b []byte) (uint64, bool) {
 	return digits(b)
 }
 
+// GivenInt reads what Int does, and with a fraction of zeros: of a column that is said to hold integers.
+func GivenInt(b []byte) (int64, bool) {
+	if v, ok := Int(b); ok {
+		return v, true
+	}
+	return Int(noFraction(b))
+}
+
+// GivenUint reads what Uint does, and with a fraction of zeros.
+func GivenUint(b []byte) (uint64, bool) {
+	if v, ok := Uint(b); ok {
+		return v, true
+	}
+	return Uint(noFraction(b))
+}
+
+// noFraction cuts off a fraction of zeros.
+func noFraction(b []byte) []byte {
+	i := bytes.IndexByte(b, '.')
+	if i < 0 || i == len(b)-1 || len(bytes.Trim(b[i+1:], "0")) > 0 {
+		return nil
+	}
+	return b[:i]
+}
+
 // maxNumber is the length of a text from which on it is no number: strconv would copy it into its error.
 const maxNumber = 4096
 

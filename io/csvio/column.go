@@ -198,6 +198,22 @@ func (s *segment) column(c int, col arrow.Field) arrow.Array {
 	return texts[int64](s, c, col)
 }
 
+// int reads a value of a column of integers with a sign.
+func (s *segment) int(b []byte) (int64, bool) {
+	if s.exact {
+		return textvalue.Int(b)
+	}
+	return textvalue.GivenInt(b)
+}
+
+// uint does so of integers without.
+func (s *segment) uint(b []byte) (uint64, bool) {
+	if s.exact {
+		return textvalue.Uint(b)
+	}
+	return textvalue.GivenUint(b)
+}
+
 // bool reads a value of a column of booleans.
 func (s *segment) bool(b []byte) (v, ok bool) {
 	if s.exact {
@@ -288,7 +304,7 @@ func ints[T int8 | int16 | int32 | int64](s *segment, c int, col arrow.Field) ar
 		v, ok := int64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = textvalue.Int(b); !ok || int64(T(v)) != v || s.exact && textvalue.Padded(b) {
+		} else if v, ok = s.int(b); !ok || int64(T(v)) != v || s.exact && textvalue.Padded(b) {
 			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}
@@ -304,7 +320,7 @@ func uints[T uint8 | uint16 | uint32 | uint64](s *segment, c int, col arrow.Fiel
 		v, ok := uint64(0), false
 		if b == nil {
 			s.nulls = append(s.nulls, int32(r))
-		} else if v, ok = textvalue.Uint(b); !ok || uint64(T(v)) != v || s.exact && textvalue.Padded(b) {
+		} else if v, ok = s.uint(b); !ok || uint64(T(v)) != v || s.exact && textvalue.Padded(b) {
 			s.fail(r, col, b, s.padded(b))
 			v = 0
 		}

@@ -34,12 +34,12 @@ func newParser(t arrow.DataType) func(b []byte) (value, error) {
 	switch t := t.(type) {
 	case *arrow.Int8Type, *arrow.Int16Type, *arrow.Int32Type, *arrow.Int64Type:
 		return func(b []byte) (value, error) {
-			n, ok := textvalue.Int(b)
+			n, ok := textvalue.GivenInt(b)
 			return is(n, ok && n>>(bits-1) == n>>63)
 		}
 	case *arrow.Uint8Type, *arrow.Uint16Type, *arrow.Uint32Type, *arrow.Uint64Type:
 		return func(b []byte) (value, error) {
-			n, ok := textvalue.Uint(b)
+			n, ok := textvalue.GivenUint(b)
 			return is(n, ok && (bits == 64 || n>>bits == 0))
 		}
 	case *arrow.Float32Type, *arrow.Float64Type:

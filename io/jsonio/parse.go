@@ -589,10 +589,10 @@ func (p *parser) numeral(c *column, s []byte) {
 	switch c.kind {
 	case kInt:
 		var v int64
-		v, ok = textvalue.Int(s)
+		v, ok = textvalue.GivenInt(s)
 		bits, ok = uint64(v), ok && v >= c.min && (v < 0 || uint64(v) <= c.max)
 	case kUint:
-		bits, ok = textvalue.Uint(s)
+		bits, ok = textvalue.GivenUint(s)
 		ok = ok && bits <= c.max
 	case kFloat32:
 		var v float64

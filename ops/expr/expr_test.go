@@ -155,7 +155,7 @@ func TestDecode(t *testing.T) {
 func TestPatternErrors(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"(?=a)":                  `the pattern "(?=a)" is no regular expression, in the syntax of RE2: "(?=" is not there, as there is no looking ahead or behind`,
-		"*a":                     `nothing stands before "*"; write \\ before it`,
+		"*a":                     `nothing stands before "*"; write \ before it`,
 		"(a":                     `missing closing ) at "(a"`,
 		"[z-a]":                  `invalid character class range at "z-a"`,
 		"((a{999}){999}){999}":   "in the syntax of RE2",
