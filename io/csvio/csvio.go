@@ -15,7 +15,7 @@
 //   - Blank lines are skipped, except in files of one column, where they are nulls.
 //   - A record with too many or too few fields, or a field that does not parse, is a
 //     bad row. Fields of columns that a scan does not want are not looked at.
-//   - Binary columns are base64 (with padding), dates 2006-01-02, times of day 15:04:05.999999999
+//   - Binary columns are the bytes of the text, or base64 (Options.Binary), dates 2006-01-02, times of day 15:04:05.999999999
 //     (where types names them: they are text else), timestamps
 //     2006-01-02T15:04:05.999999999Z with T or a space. An offset in the text is applied, also in a column
 //     that types gives no zone; text without one is on the clock of the column's zone, as in expressions.

@@ -21,9 +21,9 @@
 //   - a timestamp: RFC 3339; a blank for the T and missing seconds are fine, and a missing
 //     offset: it is on the clock of the column's zone then, as in expressions
 //   - a date (YYYY-MM-DD) or time (hh:mm:ss.fff)
-//   - binary: base64
+//   - binary: the bytes of the text, which need not be UTF-8, or base64 (Options.Binary)
 //   - a decimal, in quotes or not; digits beyond the scale must be 0
-//   - a float "NaN", "Infinity" or "-Infinity"
+//   - a number or bool, in quotes or not (bool also as in textvalue.GivenBool), a float "NaN", "Infinity" or "-Infinity"
 //   - a string given by Types takes anything: what is no string is kept as its JSON
 //     text
 //
