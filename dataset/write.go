@@ -195,7 +195,7 @@ func (d *Dataset) CheckOutput(ctx context.Context, folder string) error {
 			}
 		}
 		if read != "" {
-			return fault.New(fault.Invalid, "%s is written to, and the plan reads %s, which shares files with it: what is written would be read by the next run; write to %s",
+			return fault.New(fault.Invalid, "%s is written to, and the plan reads %s: in, at and above the folder of a source nothing is written, as the next run would read it; write to %s",
 				folder, read, elsewhere(root, reads))
 		}
 	}

@@ -17,7 +17,7 @@ func TestOutputWhereASourceReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"sink: {parquet: {path: DIR/out, mode: append}}":                                          "s:3:24: sink: DIR/out is written to, and the plan reads DIR, which shares files with it: what is written would be read by the next run; write to a folder beside it, such as DIR-out",
+		"sink: {parquet: {path: DIR/out, mode: append}}":                                          "s:3:24: sink: DIR/out is written to, and the plan reads DIR: in, at and above the folder of a source nothing is written, as the next run would read it; write to a folder beside it, such as DIR-out",
 		"sink: {count: {}}\nrun: {on_error: {policy: skip, dead_letter: DIR/dead}}":               "s:4:45: DIR/dead is written to",
 		"steps: [{filter: id >}]\nsink: {csv: {path: DIR}}":                                       "s:4:20: sink: DIR is written to",
 		"steps: [{union: [{source: {csv: {paths: ['DIR/*/b.csv']}}}]}]\nsink: {csv: {path: DIR}}": "no file",
