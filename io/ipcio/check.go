@@ -6,6 +6,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+
+	"github.com/penstock-data/penstock/internal/cut"
 )
 
 // check looks for the first value that its type does not allow.
@@ -34,6 +36,9 @@ func (c *check) slots(d arrow.ArrayData, from, to int64) (int64, error) {
 	if from >= to || !c.holds(d.DataType()) {
 		return -1, nil
 	}
+	if d.DataType().ID() == arrow.RUN_END_ENCODED {
+		return c.runs(d, from, to)
+	}
 	if bs := d.Buffers(); len(bs) > 1 && (bs[1] == nil || bs[1].Len() == 0) { // all null, or no values
 		return -1, nil
 	}
@@ -51,6 +56,8 @@ func (c *check) slots(d arrow.ArrayData, from, to int64) (int64, error) {
 		return c.under(d, from, to, ends(arrow.GetData[int32](d.Buffers()[1].Bytes())))
 	case *arrow.LargeListType:
 		return c.under(d, from, to, ends(arrow.GetData[int64](d.Buffers()[1].Bytes())))
+	case *arrow.ListViewType, *arrow.LargeListViewType:
+		return c.views(d, from, to)
 	case *arrow.FixedSizeListType:
 		return c.under(d, from, to, func(i int64) int64 { return i * int64(t.Len()) })
 	case *arrow.StructType:
@@ -85,6 +92,40 @@ func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64) (
 		}
 	}
 	return slot, err
+}
+
+// runs is slots of a run-end encoded column.
+func (c *check) runs(d arrow.ArrayData, from, to int64) (int64, error) {
+	at, off := from, int64(d.Offset())
+	for k, run := range cut.Runs(d, from-off, to-off) {
+		if bad, err := c.rows(d.Children()[1], k, k+1); bad >= 0 {
+			return at, err
+		}
+		at += run
+	}
+	return -1, nil
+}
+
+// views is slots of list views. They may lie in any order, and on each other: where no element that any may
+// have is bad, they are not looked at one by one.
+func (c *check) views(d arrow.ArrayData, from, to int64) (int64, error) {
+	child := d.Children()[0]
+	first, last := int64(child.Len()), int64(0)
+	for i := from; i < to; i++ {
+		if a, b := cut.View(d, i); a < b {
+			first, last = min(first, a), max(last, b)
+		}
+	}
+	if k, _ := c.rows(child, first, last); k < 0 {
+		return -1, nil
+	}
+	for i := from; i < to; i++ {
+		a, b := cut.View(d, i)
+		if k, err := c.rows(child, a, b); k >= 0 {
+			return i, err
+		}
+	}
+	return -1, nil
 }
 
 func (c *check) holds(t arrow.DataType) bool {

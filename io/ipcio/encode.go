@@ -169,7 +169,7 @@ func (e *encoder) written(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 		f := e.schema.Field(i)
 		at := driver.Place{Column: f.Name}
 		if e.plain && coded(c.DataType()) {
-			d, err := flatten(c.Data(), e.alloc)
+			d, err := plainer{alloc: e.alloc}.flatten(c.Data())
 			if err != nil {
 				return nil, driver.Wrap(err, at)
 			}
