@@ -312,3 +312,24 @@ func foreign(t testing.TB, stream bool) [][]byte {
 		buffers: [][]byte{nil, le32s(2, 3), nil, le32s(0, 1, 2), []byte("ab"), {0b101}, le32s(1, 0, 0), le32s(1, 0, 2), nil, {7, 8}}})
 	return [][]byte{earlyFile(t, stream, "zstd"), odd, runs}
 }
+
+// JSON that is a dictionary is JSON in files, which have its values, and text in streams, as others refuse streams in which it says
+// to be JSON.
+func TestCodedJSONIsWritten(t *testing.T) {
+	coded := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
+	md := arrow.NewMetadata([]string{driver.ExtensionName, driver.ExtensionMetadata}, []string{"arrow.json", ""})
+	s := arrow.NewSchema([]arrow.Field{{Name: "j", Type: coded, Nullable: true, Metadata: md}}, nil)
+	for layout, want := range map[string]string{"file": "arrow.json", "stream": ""} {
+		file, err := written(t, layout, s, `[{"j": "{}"}]`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, err := resolve(t, handWrite(t, "coded-"+layout+".arrow", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := table.Schema().Field(0).Metadata.GetValue(driver.ExtensionName); got != want {
+			t.Errorf("%s: %q, want %q", layout, got, want)
+		}
+	}
+}
