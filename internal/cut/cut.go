@@ -3,10 +3,12 @@
 package cut
 
 import (
+	"iter"
 	"sort"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/near"
@@ -69,7 +71,8 @@ func Next(cols []arrow.Array, from, end int64, maxRows int, maxBytes int64) int6
 }
 
 // Bytes is the memory that rows [from, to) of d take: offsets, values and
-// validity, counted for these rows alone whatever the buffers hold.
+// validity, counted for these rows alone whatever the buffers hold. Of run-end encoded values and of list
+// views it is what each row takes by itself, as values and as lists.
 func Bytes(d arrow.ArrayData, from, to int64) int64 {
 	if to <= from {
 		return 0
@@ -120,14 +123,71 @@ func Bytes(d arrow.ArrayData, from, to int64) int64 {
 			total += Bytes(c, off+from, off+to)
 		}
 		return total
+	case *arrow.ListViewType, *arrow.LargeListViewType:
+		each := int64(4)
+		if dt.ID() == arrow.LARGE_LIST_VIEW {
+			each = 8
+		}
+		total += each * n
+		for i := off + from; i < off+to; i++ {
+			a, b := View(d, i)
+			total += Bytes(d.Children()[0], a, b)
+		}
+		return total
+	case *arrow.RunEndEncodedType:
+		values := d.Children()[1]
+		for k, run := range Runs(d, from, to) {
+			total += run * Bytes(values, k, k+1)
+		}
+		return total
 	case arrow.FixedWidthDataType:
 		return total + (n*int64(dt.BitWidth())+7)/8
 	}
-	// Unions, run-end encoded and list views: an even share of the whole.
+	// Unions: an even share of the whole.
 	if d.Len() == 0 {
 		return total
 	}
 	return total + int64(d.SizeInBytes())*n/int64(d.Len())
+}
+
+// Runs are the values of rows [from, to) of run-end encoded d, by number, and how many of the rows have each.
+func Runs(d arrow.ArrayData, from, to int64) iter.Seq2[int64, int64] {
+	ends := d.Children()[0]
+	switch ends.DataType().ID() {
+	case arrow.INT16:
+		return runs(arrow.GetValues[int16](ends, 1), d, from, to)
+	case arrow.INT32:
+		return runs(arrow.GetValues[int32](ends, 1), d, from, to)
+	}
+	return runs(arrow.GetValues[int64](ends, 1), d, from, to)
+}
+
+func runs[T int16 | int32 | int64](ends []T, d arrow.ArrayData, from, to int64) iter.Seq2[int64, int64] {
+	at, end := int64(d.Offset())+from, int64(d.Offset())+to
+	return func(yield func(int64, int64) bool) {
+		k := int64(sort.Search(len(ends), func(k int) bool { return int64(ends[k]) > at }))
+		for at := at; at < end; k++ {
+			to := min(end, int64(ends[k]))
+			if !yield(k, to-at) {
+				return
+			}
+			at = to
+		}
+	}
+}
+
+// View is where the list in slot i of the memory of d, list views, lies among the elements. A null one has none.
+func View(d arrow.ArrayData, i int64) (from, to int64) {
+	bufs := d.Buffers()
+	if bufs[0] != nil && bufs[0].Len() > 0 && !bitutil.BitIsSet(bufs[0].Bytes(), int(i)) {
+		return 0, 0
+	}
+	if d.DataType().ID() == arrow.LARGE_LIST_VIEW {
+		from = arrow.Int64Traits.CastFromBytes(bufs[1].Bytes())[i]
+		return from, from + arrow.Int64Traits.CastFromBytes(bufs[2].Bytes())[i]
+	}
+	from = int64(arrow.Int32Traits.CastFromBytes(bufs[1].Bytes())[i])
+	return from, from + int64(arrow.Int32Traits.CastFromBytes(bufs[2].Bytes())[i])
 }
 
 // Hollow counts the elements of lists in rows [from, to) of d that Bytes counts nothing for: nulls

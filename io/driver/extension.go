@@ -36,7 +36,8 @@ func Extension(m arrow.Metadata, keep bool) arrow.Metadata {
 }
 
 // WithExtensions is the schema as a file has it, whose fields, nested ones too, say under Arrow's
-// keys of which extension types they are.
+// keys of which extension types they are, where their types are what others want of these: others refuse
+// files with JSON that is a dictionary.
 func WithExtensions(s *arrow.Schema) *arrow.Schema {
 	md := s.Metadata()
 	return arrow.NewSchema(withExtensions(s.Fields()), &md)
@@ -45,8 +46,8 @@ func WithExtensions(s *arrow.Schema) *arrow.Schema {
 func withExtensions(fields []arrow.Field) []arrow.Field {
 	for i := range fields {
 		f := &fields[i]
-		if f.Metadata.FindKey(ExtensionName) >= 0 {
-			f.Metadata = Extension(f.Metadata, true)
+		if name, ok := f.Metadata.GetValue(ExtensionName); ok {
+			f.Metadata = Extension(f.Metadata, HoldsExtension(name, f.Type))
 		}
 		n, ok := f.Type.(arrow.NestedType)
 		if !ok {
@@ -70,6 +71,22 @@ func withExtensions(fields []arrow.Field) []arrow.Field {
 		}
 	}
 	return fields
+}
+
+// HoldsExtension reports whether t is a storage of the extension type of this name, as far as that is known.
+func HoldsExtension(name string, t arrow.DataType) bool {
+	switch name {
+	case "":
+		return false
+	case "arrow.json":
+		return t.ID() == arrow.STRING || t.ID() == arrow.LARGE_STRING || t.ID() == arrow.STRING_VIEW
+	case "arrow.uuid":
+		b, ok := t.(*arrow.FixedSizeBinaryType)
+		return ok && b.ByteWidth == 16
+	case "arrow.bool8":
+		return t.ID() == arrow.INT8
+	}
+	return true
 }
 
 // SameExtension reports whether two fields say the same of extension types.

@@ -156,6 +156,9 @@ func (s *Set) AsBytes(column string, t arrow.DataType) arrow.DataType {
 		d := *t.(*arrow.DictionaryType)
 		d.ValueType = s.AsBytes(column, d.ValueType)
 		return &d
+	case arrow.RUN_END_ENCODED:
+		r := t.(*arrow.RunEndEncodedType)
+		return arrow.RunEndEncodedOf(r.RunEnds(), s.AsBytes(column, r.Encoded()))
 	}
 	return t
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+
+	"github.com/penstock-data/penstock/internal/cut"
 )
 
 // check looks for values that their type does not allow.
@@ -51,6 +53,10 @@ func (c *check) slots(d arrow.ArrayData, from, to int64, bad found) {
 	if from >= to || !c.holds(d.DataType()) {
 		return
 	}
+	if d.DataType().ID() == arrow.RUN_END_ENCODED {
+		c.runs(d, from, to, bad)
+		return
+	}
 	if bs := d.Buffers(); len(bs) > 1 && (bs[1] == nil || bs[1].Len() == 0) { // all null, or no values
 		return
 	}
@@ -65,6 +71,8 @@ func (c *check) slots(d arrow.ArrayData, from, to int64, bad found) {
 		c.under(d, from, to, ends(arrow.GetData[int32](d.Buffers()[1].Bytes())), bad)
 	case *arrow.LargeListType:
 		c.under(d, from, to, ends(arrow.GetData[int64](d.Buffers()[1].Bytes())), bad)
+	case *arrow.ListViewType, *arrow.LargeListViewType:
+		c.views(d, from, to, bad)
 	case *arrow.FixedSizeListType:
 		c.under(d, from, to, func(i int64) int64 { return i * int64(t.Len()) }, bad)
 	case *arrow.StructType:
@@ -113,6 +121,40 @@ func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64, b
 				bad(i, why)
 			}
 		})
+	}
+}
+
+// runs finds slots of a run-end encoded column.
+func (c *check) runs(d arrow.ArrayData, from, to int64, bad found) {
+	at, off := from, int64(d.Offset())
+	for k, run := range cut.Runs(d, from-off, to-off) {
+		c.rows(d.Children()[1], k, k+1, func(_ int64, why func() error) {
+			for i := range run {
+				bad(at+i, why)
+			}
+		})
+		at += run
+	}
+}
+
+// views finds slots of list views. They may lie in any order, and on each other: where no element that any
+// may have is bad, they are not looked at one by one.
+func (c *check) views(d arrow.ArrayData, from, to int64, bad found) {
+	child := d.Children()[0]
+	first, last := int64(child.Len()), int64(0)
+	for i := from; i < to; i++ {
+		if a, b := cut.View(d, i); a < b {
+			first, last = min(first, a), max(last, b)
+		}
+	}
+	if k, _ := c.first(child, first, last); k < 0 {
+		return
+	}
+	for i := from; i < to; i++ {
+		a, b := cut.View(d, i)
+		if k, err := c.first(child, a, b); k >= 0 {
+			bad(i, func() error { return err })
+		}
 	}
 }
 

@@ -79,10 +79,11 @@ func (e *encoding) NewEncoder(w io.Writer, schema *arrow.Schema, alloc memory.Al
 	if err := e.Check(schema); err != nil {
 		return nil, err
 	}
-	enc := &encoder{w: counter{w: w}, schema: driver.WithExtensions(schema), alloc: alloc, plain: e.o.Layout != "stream"}
+	enc := &encoder{w: counter{w: w}, schema: schema, alloc: alloc, plain: e.o.Layout != "stream"}
 	if enc.plain {
 		enc.schema = valuesSchema(enc.schema)
 	}
+	enc.schema = driver.WithExtensions(enc.schema)
 	opts := []ipc.Option{ipc.WithSchema(enc.schema), ipc.WithAllocator(mem.Zeroed{Allocator: alloc})}
 	switch e.o.Compression {
 	case "lz4":
@@ -169,7 +170,7 @@ func (e *encoder) written(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 		f := e.schema.Field(i)
 		at := driver.Place{Column: f.Name}
 		if e.plain && coded(c.DataType()) {
-			d, err := flatten(c.Data(), e.alloc)
+			d, err := plainer{alloc: e.alloc}.flatten(c.Data())
 			if err != nil {
 				return nil, driver.Wrap(err, at)
 			}

@@ -2,6 +2,7 @@ package ipcio
 
 import (
 	"context"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -37,6 +38,9 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 	n = rows
 	if _, ok := t.(*arrow.NullType); ok {
 		return array.NewData(t, int(n), []*memory.Buffer{nil}, nil, int(n), 0), nil
+	}
+	if t, ok := t.(*arrow.RunEndEncodedType); ok {
+		return l.runs(t, f, n)
 	}
 	bufs := make([]*memory.Buffer, 0, 4)
 	defer func() { memory.ReleaseBuffers(bufs) }()
@@ -146,6 +150,28 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 		if err != nil {
 			return nil, err
 		}
+	case *arrow.ListViewType, *arrow.LargeListViewType:
+		for range 2 {
+			if _, err := next(); err != nil {
+				return nil, err
+			}
+		}
+		if err := child(t.(arrow.ListLikeType).Elem(), f.children[0], 0); err != nil {
+			return nil, err
+		}
+		end, total := int64(kids[0].Len()), int64(0)
+		var err error
+		if t.ID() == arrow.LIST_VIEW {
+			total, err = listViews[int32](bufs, n, end)
+		} else {
+			total, err = listViews[int64](bufs, n, end)
+		}
+		if err == nil && total > end { // lists that lie on each other
+			err = l.growth.Hold(l.body.size, 8*total)
+		}
+		if err != nil {
+			return nil, err
+		}
 	case *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType:
 		o, err := next()
 		if err != nil {
@@ -199,6 +225,67 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 		}
 	}
 	return array.NewData(t, int(n), bufs, kids, nulls, 0), nil
+}
+
+// runs returns a reference to the run-end encoded column of type t with n rows.
+func (l *loader) runs(t *arrow.RunEndEncodedType, f field, n int64) (arrow.ArrayData, error) {
+	ends, err := l.column(t.RunEnds(), f.children[0], 0)
+	if err != nil {
+		return nil, err
+	}
+	defer ends.Release()
+	values, err := l.column(t.Encoded(), f.children[1], 0)
+	if err != nil {
+		return nil, err
+	}
+	defer values.Release()
+	ok := ends.NullN() == 0 && ends.Len() <= values.Len()
+	switch t.RunEnds().ID() {
+	case arrow.INT16:
+		ok = ok && ascend(arrow.GetValues[int16](ends, 1), n)
+	case arrow.INT32:
+		ok = ok && ascend(arrow.GetValues[int32](ends, 1), n)
+	case arrow.INT64:
+		ok = ok && ascend(arrow.GetValues[int64](ends, 1), n)
+	}
+	if !ok {
+		return nil, driver.Errorf(driver.Corrupt, "the ends of runs are null, do not ascend to the %d rows, or are more than the %d values", n, values.Len())
+	}
+	return array.NewData(t, int(n), []*memory.Buffer{nil}, []arrow.ArrayData{ends, values}, 0, 0), nil
+}
+
+// ascend says that ends of runs do, up to n rows at least.
+func ascend[T int16 | int32 | int64](ends []T, n int64) bool {
+	last := T(0)
+	for _, e := range ends {
+		if e <= last {
+			return false
+		}
+		last = e
+	}
+	return int64(last) >= n
+}
+
+// listViews checks the n views of bufs, of lists of end elements, and returns how many elements they
+// have together.
+func listViews[T int32 | int64](bufs []*memory.Buffer, n, end int64) (total int64, err error) {
+	o, sizes := arrow.GetData[T](bufs[1].Bytes()), arrow.GetData[T](bufs[2].Bytes())
+	if int64(len(o)) < n || int64(len(sizes)) < n {
+		return 0, driver.Errorf(driver.Corrupt, "%d list views with %d offsets and %d sizes", n, len(o), len(sizes))
+	}
+	for i := range n {
+		if bufs[0] != nil && !bitutil.BitIsSet(bufs[0].Bytes(), int(i)) {
+			continue
+		}
+		at, size := int64(o[i]), int64(sizes[i])
+		if at < 0 || size < 0 || at > end || size > end-at {
+			return 0, driver.Errorf(driver.Corrupt, "a list view of %d elements from %d on, of %d", size, at, end)
+		}
+		if total += size; total > math.MaxInt64/16 {
+			return 0, driver.Errorf(driver.Corrupt, "list views of more elements than can be counted")
+		}
+	}
+	return total, nil
 }
 
 // bools turns n bytes, which are true if they are not 0, into bits. It takes over b.

@@ -8,10 +8,11 @@ import (
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// plain is the type that rows are handed out in: dictionaries become their
-// values, views become strings and binaries.
+// plain is the type that rows are handed out in: dictionaries and run-end encoded become their
+// values, views become strings and binaries, list views lists.
 func plain(t arrow.DataType) arrow.DataType {
 	switch t := t.(type) {
 	case *arrow.DictionaryType:
@@ -20,6 +21,12 @@ func plain(t arrow.DataType) arrow.DataType {
 		return arrow.BinaryTypes.String
 	case *arrow.BinaryViewType:
 		return arrow.BinaryTypes.Binary
+	case *arrow.RunEndEncodedType:
+		return plain(t.Encoded())
+	case *arrow.ListViewType:
+		return arrow.ListOfField(plainField(t.ElemField()))
+	case *arrow.LargeListViewType:
+		return arrow.LargeListOfField(plainField(t.ElemField()))
 	case *arrow.StructType:
 		fs := make([]arrow.Field, t.NumFields())
 		for i, f := range t.Fields() {
@@ -57,7 +64,8 @@ func plainField(f arrow.Field) arrow.Field {
 // types are rebuilt by plain, so they are compared.
 func flat(t arrow.DataType) bool {
 	switch t := t.(type) {
-	case *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType:
+	case *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType,
+		*arrow.RunEndEncodedType, *arrow.ListViewType, *arrow.LargeListViewType:
 		return false
 	case arrow.NestedType:
 		for _, f := range t.Fields() {
@@ -69,9 +77,17 @@ func flat(t arrow.DataType) bool {
 	return true
 }
 
+// plainer makes rows plain, in memory of alloc. What takes more than the bytes of the file that hold it
+// is judged by growth, for so many bytes of it.
+type plainer struct {
+	alloc  memory.Allocator
+	growth *fileset.Growth
+	bytes  int64
+}
+
 // flatten returns a reference to the rows of d, which may be a slice, in their
 // plain type. Memory is taken for these rows alone.
-func flatten(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
+func (p plainer) flatten(d arrow.ArrayData) (arrow.ArrayData, error) {
 	if flat(d.DataType()) {
 		d.Retain()
 		return d, nil
@@ -79,35 +95,41 @@ func flatten(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error)
 	n := d.Len()
 	switch t := d.DataType().(type) {
 	case *arrow.DictionaryType:
-		return values(d, alloc)
+		return values(d, p.alloc)
 	case *arrow.StringViewType, *arrow.BinaryViewType:
-		return unview(d, alloc)
+		return unview(d, p.alloc)
+	case *arrow.RunEndEncodedType:
+		return p.runs(d)
+	case *arrow.ListViewType:
+		return listed[int32](p, d)
+	case *arrow.LargeListViewType:
+		return listed[int64](p, d)
 	case *arrow.StructType, *arrow.FixedSizeListType:
 		w := 1
 		if l, ok := t.(*arrow.FixedSizeListType); ok {
 			w = int(l.Len())
 		}
-		kids, err := flattenAll(d.Children(), int64(d.Offset()*w), int64((d.Offset()+n)*w), alloc)
+		kids, err := p.flattenAll(d.Children(), int64(d.Offset()*w), int64((d.Offset()+n)*w))
 		if err != nil {
 			return nil, err
 		}
 		defer releaseAll(kids)
-		valid := validity(d, alloc)
+		valid := validity(d, p.alloc)
 		defer memory.ReleaseBuffers(valid)
 		return array.NewData(plain(t), n, valid, kids, d.NullN(), 0), nil
 	case *arrow.ListType, *arrow.MapType:
-		return rebase[int32](d, alloc)
+		return rebase[int32](p, d)
 	case *arrow.LargeListType:
-		return rebase[int64](d, alloc)
+		return rebase[int64](p, d)
 	}
 	return nil, driver.Errorf(driver.Unsupported, "the type %v is not read", d.DataType())
 }
 
-func flattenAll(ds []arrow.ArrayData, from, to int64, alloc memory.Allocator) ([]arrow.ArrayData, error) {
+func (p plainer) flattenAll(ds []arrow.ArrayData, from, to int64) ([]arrow.ArrayData, error) {
 	var out []arrow.ArrayData
 	for _, c := range ds {
 		s := array.NewSliceData(c, from, to)
-		k, err := flatten(s, alloc)
+		k, err := p.flatten(s)
 		s.Release()
 		if err != nil {
 			releaseAll(out)
@@ -142,9 +164,9 @@ func validity(d arrow.ArrayData, alloc memory.Allocator) []*memory.Buffer {
 }
 
 // rebase flattens a list: the child is cut to what the rows need.
-func rebase[T int32 | int64](d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) {
+func rebase[T int32 | int64](p plainer, d arrow.ArrayData) (arrow.ArrayData, error) {
 	n := d.Len()
-	buf := memory.NewResizableBuffer(alloc)
+	buf := memory.NewResizableBuffer(p.alloc)
 	buf.Resize((n + 1) * arrow.GetDataType[T]().(arrow.FixedWidthDataType).BitWidth() / 8)
 	out := arrow.GetData[T](buf.Bytes())
 	out[0] = 0
@@ -156,9 +178,9 @@ func rebase[T int32 | int64](d arrow.ArrayData, alloc memory.Allocator) (arrow.A
 			out[i] = x - first
 		}
 	}
-	bufs := append(validity(d, alloc), buf)
+	bufs := append(validity(d, p.alloc), buf)
 	defer memory.ReleaseBuffers(bufs)
-	kids, err := flattenAll(d.Children(), int64(first), int64(last), alloc)
+	kids, err := p.flattenAll(d.Children(), int64(first), int64(last))
 	if err != nil {
 		return nil, err
 	}

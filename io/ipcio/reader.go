@@ -98,6 +98,7 @@ type reader struct {
 
 	cols     []arrow.Array // of the frame at hand
 	at, rows int64         // of the frame: next row, how many
+	bytes    int64         // of the frame, in the file
 	whole    bool          // its rows are read from the first on, and all so far are text where they should be
 	maxRows  int           // per batch, for what dictionaries expand to
 	row      int64         // in the split, of at
@@ -237,7 +238,7 @@ func (r *reader) record(to int64, bad *fileset.BadRows) (arrow.RecordBatch, erro
 			})
 		}
 		s := array.NewSliceData(c.Data(), r.at, to)
-		d, err := flatten(s, r.o.Alloc)
+		d, err := r.plainer(r.bytes).flatten(s)
 		s.Release()
 		if err == nil {
 			cols[i] = array.MakeFromData(d)
@@ -371,7 +372,7 @@ func (r *reader) loadBatch(ctx context.Context, m *message, at int64) error {
 		r.cols = append(r.cols, array.MakeFromData(d))
 		d.Release()
 	}
-	r.at, r.rows = 0, m.rows
+	r.at, r.rows, r.bytes = 0, m.rows, m.bodyLen
 	r.maxRows = maxRows
 	var cost float64
 	for _, c := range r.cols {
@@ -394,10 +395,17 @@ func (r *reader) cost(d arrow.ArrayData) (bytes float64) {
 		return float64(e)
 	}
 	for _, c := range d.Children() {
-		bytes += r.cost(c) * float64(c.Len()) / float64(max(1, d.Len()))
+		share := float64(c.Len()) / float64(max(1, d.Len()))
+		if d.DataType().ID() == arrow.RUN_END_ENCODED { // all rows may have the largest
+			share = 1
+		}
+		bytes += r.cost(c) * share
 	}
 	return bytes
 }
+
+// plainer makes rows plain that so many bytes of the file have.
+func (r *reader) plainer(bytes int64) plainer { return plainer{r.o.Alloc, r.growth, bytes} }
 
 func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 	want, ok := r.wanted[m.dict]
@@ -456,7 +464,7 @@ func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary
 		return nil, err
 	}
 	defer d.Release()
-	if d, err = flatten(d, r.o.Alloc); err != nil {
+	if d, err = r.plainer(m.bodyLen).flatten(d); err != nil {
 		return nil, err
 	}
 	defer d.Release()

@@ -155,6 +155,12 @@ func (r *schemaReader) field(t table, path string, depth int) (a arrow.Field, f 
 	if err == nil && !odd {
 		a.Type, a.Metadata = f.extension(a.Type, keys, values)
 	}
+	if f.kind == kindRunEndEncoded && !odd { // what its values are
+		a.Nullable = a.Nullable || children[1].Nullable
+		if !driver.SameExtension(children[1], arrow.Field{}) {
+			a.Metadata = children[1].Metadata
+		}
+	}
 	return a, f, err
 }
 
@@ -339,13 +345,19 @@ func (f *field) typeOf(t table, path string, children []arrow.Field) (arrow.Data
 	case kindLargeUTF8:
 		return arrow.BinaryTypes.LargeString, nil
 	case kindRunEndEncoded:
-		return odd("the type of its values", "run-end encoded")
+		switch children[0].Type.ID() {
+		case arrow.INT16, arrow.INT32, arrow.INT64:
+			return arrow.RunEndEncodedOf(children[0].Type, children[1].Type), nil
+		}
+		return bad("run-end encoded, with ends that are no integers of 16, 32 or 64 bits")
 	case kindBinaryView:
 		return arrow.BinaryTypes.BinaryView, nil
 	case kindUTF8View:
 		return arrow.BinaryTypes.StringView, nil
-	case kindListView, kindLargeListView:
-		return odd("a list", "a list view")
+	case kindListView:
+		return arrow.ListViewOfField(children[0]), nil
+	case kindLargeListView:
+		return arrow.LargeListViewOfField(children[0]), nil
 	}
 	return nil, driver.Errorf(driver.Unsupported, "the type has number %d in the format, which is not known here, so that "+
 		"the columns behind it are not found; leave the column out, or cast it to one of the older types, where the file is made", f.kind)

@@ -13,10 +13,12 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // encoder writes one file. The writer is made with the first rows, which
@@ -295,12 +297,12 @@ func (e *encoder) pages(cols int) (page, dict int64) {
 func (e *encoder) start(first arrow.RecordBatch) (err error) {
 	fields := e.schema.Fields()
 	for i := range fields {
-		fields[i].Type = asWritten(fields[i].Type)
+		fields[i].Type = fieldAsWritten(fields[i])
 	}
 	own := e.schema.Metadata()
 	keys, values := slices.Clone(own.Keys()), slices.Clone(own.Values())
 	if stored(e.schema) {
-		m, err := storedSchema(arrow.NewSchema(e.schema.Fields(), nil))
+		m, err := storedSchema(driver.WithExtensions(arrow.NewSchema(e.schema.Fields(), nil)))
 		if err != nil {
 			return err
 		}
@@ -352,7 +354,7 @@ func (e *encoder) start(first arrow.RecordBatch) (err error) {
 		e.cols[i] = perRow * encodedWidth(d, avg)
 		widest = max(widest, avg)
 		top, _, _ := strings.Cut(d.Path(), ".")
-		text := d.PhysicalType() == parquet.Types.ByteArray && d.ConvertedType().String() == "UTF8"
+		text := d.PhysicalType() == parquet.Types.ByteArray && (d.ConvertedType() == schema.ConvertedTypes.UTF8 || d.ConvertedType() == schema.ConvertedTypes.JSON)
 		switch d.PhysicalType() {
 		case parquet.Types.Boolean, parquet.Types.Float, parquet.Types.Double:
 			dict = 0

@@ -211,14 +211,17 @@ func writableType(t arrow.DataType, nullable bool) error {
 		if t.ByteWidth <= 0 {
 			return bad(": its values have no bytes")
 		}
+	case *arrow.Decimal32Type:
+		return decimalDigits(bad, t, 9)
+	case *arrow.Decimal64Type:
+		return decimalDigits(bad, t, 18)
 	case *arrow.Decimal128Type:
 		return decimalDigits(bad, t, 38)
 	case *arrow.Decimal256Type:
 		return decimalDigits(bad, t, maxDigits)
 	case *arrow.StringViewType, *arrow.BinaryViewType, *arrow.ListViewType, *arrow.LargeListViewType,
 		*arrow.RunEndEncodedType, *arrow.SparseUnionType, *arrow.DenseUnionType,
-		*arrow.MonthIntervalType, *arrow.DayTimeIntervalType, *arrow.MonthDayNanoIntervalType,
-		*arrow.Decimal32Type, *arrow.Decimal64Type:
+		*arrow.MonthIntervalType, *arrow.DayTimeIntervalType, *arrow.MonthDayNanoIntervalType:
 		return bad("; cast it first")
 	}
 	return nil
@@ -231,14 +234,14 @@ func decimalDigits(bad func(string) error, t arrow.DecimalType, most int32) erro
 	return nil
 }
 
-// extensionOnly is what a field's metadata say of extension types, under Arrow's keys.
+// extensionOnly is what a field's metadata say of extension types.
 func extensionOnly(m arrow.Metadata) arrow.Metadata {
 	name, ok := m.GetValue(driver.ExtensionName)
 	if !ok {
 		return arrow.Metadata{}
 	}
 	meta, _ := m.GetValue(driver.ExtensionMetadata)
-	return driver.Extension(extension(name, meta), true)
+	return extension(name, meta)
 }
 
 // stored reports whether the Arrow schema must be kept beside Parquet's.
@@ -252,7 +255,7 @@ func stored(s *arrow.Schema) bool {
 		return true
 	}
 	for i, f := range s.Fields() {
-		if f.HasMetadata() || !arrow.TypeEqual(plainType(f.Type), back.Field(i).Type) {
+		if f.HasMetadata() || marked(f.Type) || !arrow.TypeEqual(plainType(f.Type), back.Field(i).Type) {
 			return true
 		}
 	}

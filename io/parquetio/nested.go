@@ -7,10 +7,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	arrays "github.com/penstock-data/penstock/internal/gather"
+	"github.com/penstock-data/penstock/io/driver"
 )
 
 // arrow-go cannot write a null list that has values behind it, which every null
@@ -19,10 +22,11 @@ import (
 // Dictionaries are written as their values: batches have different ones, and arrow-go's way to decode them fails
 // on allocators that give more than they were asked for.
 
-// asWritten replaces fixed-size lists, durations, dictionaries and extension types in t.
+// asWritten replaces fixed-size lists, durations, dictionaries, small decimals and extension types in t, and
+// makes of fields that say to be UUIDs or JSON what Parquet has types of its own for.
 func asWritten(t arrow.DataType) arrow.DataType {
 	field := func(f arrow.Field) arrow.Field {
-		return arrow.Field{Name: f.Name, Type: asWritten(f.Type), Nullable: f.Nullable}
+		return arrow.Field{Name: f.Name, Type: fieldAsWritten(f), Nullable: f.Nullable}
 	}
 	switch t := t.(type) {
 	case *arrow.FixedSizeListType:
@@ -45,8 +49,28 @@ func asWritten(t arrow.DataType) arrow.DataType {
 		return asWritten(t.ValueType)
 	case *arrow.DurationType:
 		return arrow.PrimitiveTypes.Int64
+	case *arrow.Decimal32Type:
+		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
+	case *arrow.Decimal64Type:
+		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
 	case arrow.ExtensionType:
 		return asWritten(t.StorageType())
+	}
+	return t
+}
+
+// fieldAsWritten is asWritten of a field's type: of UUIDs and JSON it is the extension type by which arrow-go knows Parquet's.
+func fieldAsWritten(f arrow.Field) arrow.DataType {
+	t := asWritten(f.Type)
+	name, _ := f.Metadata.GetValue(driver.ExtensionName)
+	switch {
+	case !driver.HoldsExtension(name, t):
+	case name == "arrow.uuid":
+		return extensions.NewUUIDType()
+	case name == "arrow.json":
+		if j, err := extensions.NewJSONType(t); err == nil {
+			return j
+		}
 	}
 	return t
 }
@@ -67,9 +91,21 @@ var noOffsets = memory.NewBufferBytes(make([]byte, arrow.Int64SizeBytes))
 // compact returns a as type t, which is asWritten of its own, with no values
 // behind null lists, and with offsets where it has no values: the format lets them be left out, arrow-go's writer does not. The caller releases it.
 func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Array, error) {
+	if x, ok := t.(arrow.ExtensionType); ok {
+		s, err := compact(a, x.StorageType(), alloc)
+		if err != nil {
+			return nil, err
+		}
+		defer s.Release()
+		return array.NewExtensionArrayWithStorage(x, s), nil
+	}
 	switch a := a.(type) {
 	case array.ExtensionArray:
 		return compact(a.Storage(), t, alloc)
+	case *array.Decimal32:
+		return widened(a, t, alloc, func(i int) decimal128.Num { return decimal128.FromI64(int64(a.Value(i))) }), nil
+	case *array.Decimal64:
+		return widened(a, t, alloc, func(i int) decimal128.Num { return decimal128.FromI64(int64(a.Value(i))) }), nil
 	case *array.Struct:
 		return compactStruct(a, t, alloc)
 	case *array.Map:
@@ -94,6 +130,21 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 	}
 	a.Retain()
 	return a, nil
+}
+
+// widened is the array of a's decimals as type t, of 128 bits.
+func widened(a arrow.Array, t arrow.DataType, alloc memory.Allocator, value func(int) decimal128.Num) arrow.Array {
+	b := memory.NewResizableBuffer(alloc)
+	b.Resize(a.Len() * arrow.Decimal128SizeBytes)
+	out := arrow.Decimal128Traits.CastFromBytes(b.Bytes())
+	for i := range out {
+		out[i] = value(i)
+	}
+	bufs := []*memory.Buffer{validity(a, alloc), b}
+	defer memory.ReleaseBuffers(bufs)
+	d := array.NewData(t, a.Len(), bufs, nil, a.NullN(), 0)
+	defer d.Release()
+	return array.MakeFromData(d)
 }
 
 // retyped is the array of the same buffers as type t, with another dictionary if there is one.

@@ -129,7 +129,7 @@ func newFileSchema(raw []byte, stored, int96 string, asBytes func(string, arrow.
 		}
 	}
 	man, err := pqarrow.NewSchemaManifest(sc, nil, nil)
-	odd, ext := map[int]*driver.Unreadable{}, map[int]arrow.Metadata{}
+	odd, ext := map[int]*driver.Unreadable{}, map[int]marks{}
 	if err == nil && stored != "" {
 		var kv metadata.KeyValueMetadata
 		if kv, odd, ext, err = plainSchema(stored, man.Fields); err != nil {
@@ -168,12 +168,13 @@ func newFileSchema(raw []byte, stored, int96 string, asBytes func(string, arrow.
 		} else if len(f.leaves) == 1 && len(mf.Children) == 0 {
 			l := &s.leaves[f.leaves[0]]
 			l.kind = kindOf(l, mf.Field.Type, md.Schema.Column(f.leaves[0]))
-			if _, ok := ext[i]; !ok {
-				ext[i] = extensionOf(md.Schema.Column(f.leaves[0]))
+			if ext[i].of.Len() == 0 {
+				ext[i] = marks{of: extensionOf(md.Schema.Column(f.leaves[0]))}
 			}
 		}
 		if odd[i] == nil {
-			s.extend(&fields[i], &f, ext[i])
+			fields[i].Type = ext[i].inside(fields[i].Type, mf, md.Schema)
+			s.extend(&fields[i], &f, ext[i].of)
 		}
 		f.root = newNode(mf, new(int))
 		s.fields = append(s.fields, f)
@@ -327,7 +328,7 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 // plainSchema decodes a stored Arrow schema and returns it, as arrow-go takes
 // it, with dictionary types replaced by their value types and timestamps in the
 // units of file, the columns as Parquet alone describes them. Of odd columns there is nothing to read; ext are the extension types of others.
-func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, ext map[int]arrow.Metadata, err error) {
+func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValueMetadata, odd map[int]*driver.Unreadable, ext map[int]marks, err error) {
 	defer recovered(&err, "the stored Arrow schema (key ARROW:schema)")
 	raw, err := base64.StdEncoding.DecodeString(stored)
 	if err != nil {
@@ -346,12 +347,9 @@ func plainSchema(stored string, file []pqarrow.SchemaField) (kv metadata.KeyValu
 	}
 	defer rd.Release()
 	fields := rd.Schema().Fields()
-	ext = map[int]arrow.Metadata{}
+	ext = map[int]marks{}
 	for i := range fields {
-		if name, ok := fields[i].Metadata.GetValue(renamed); ok {
-			meta, _ := fields[i].Metadata.GetValue(ipc.ExtensionMetadataKeyName)
-			ext[i] = extension(name, meta)
-		}
+		ext[i] = storedMarks(fields[i])
 		fields[i] = plainField(fields[i])
 		if i < len(file) {
 			fields[i] = fileUnits(fields[i], file[i].Field.Type)

@@ -119,20 +119,12 @@ func extensionOf(c *schema.Column) arrow.Metadata {
 // finds it, where the storage is what the extension wants. Booleans of a byte each become booleans.
 func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
 	name, _ := ext.GetValue(driver.ExtensionName)
-	keep := name != ""
-	switch name {
-	case "arrow.json":
-		keep = a.Type.ID() == arrow.STRING || a.Type.ID() == arrow.LARGE_STRING
-	case "arrow.uuid":
-		b, ok := a.Type.(*arrow.FixedSizeBinaryType)
-		keep = ok && b.ByteWidth == 16
-	case "arrow.bool8":
-		if keep = false; a.Type.ID() == arrow.INT8 {
-			a.Type, f.bool8 = arrow.FixedWidthTypes.Boolean, true
-			s.leaves[f.leaves[0]].kind = kindNone // what is said of its numbers is not said of booleans
-		}
+	if name == "arrow.bool8" && a.Type.ID() == arrow.INT8 {
+		a.Type, f.bool8 = arrow.FixedWidthTypes.Boolean, true
+		s.leaves[f.leaves[0]].kind = kindNone // what is said of its numbers is not said of booleans
+		return
 	}
-	if keep {
+	if driver.HoldsExtension(name, a.Type) {
 		a.Metadata = ext
 	}
 }
