@@ -28,13 +28,25 @@ var fileFormats = []struct {
 	write func(ds *dataset.Dataset, dir string) error
 	open  func(o fileset.Options) driver.Source
 }{
-	{"parquet", func(ds *dataset.Dataset, d string) error { _, err := ds.WriteParquet(context.Background(), d, nil); return err },
+	{"parquet", func(ds *dataset.Dataset, d string) error {
+		_, err := ds.WriteParquet(context.Background(), d, nil)
+		return err
+	},
 		func(o fileset.Options) driver.Source { return parquetio.New(parquetio.Options{Options: o}) }},
-	{"ipc", func(ds *dataset.Dataset, d string) error { _, err := ds.WriteIPC(context.Background(), d, nil); return err },
+	{"ipc", func(ds *dataset.Dataset, d string) error {
+		_, err := ds.WriteIPC(context.Background(), d, nil)
+		return err
+	},
 		func(o fileset.Options) driver.Source { return ipcio.New(ipcio.Options{Options: o}) }},
-	{"csv", func(ds *dataset.Dataset, d string) error { _, err := ds.WriteCSV(context.Background(), d, nil); return err },
+	{"csv", func(ds *dataset.Dataset, d string) error {
+		_, err := ds.WriteCSV(context.Background(), d, nil)
+		return err
+	},
 		func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }},
-	{"json", func(ds *dataset.Dataset, d string) error { _, err := ds.WriteJSON(context.Background(), d, nil); return err },
+	{"json", func(ds *dataset.Dataset, d string) error {
+		_, err := ds.WriteJSON(context.Background(), d, nil)
+		return err
+	},
 		func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
 }
 
@@ -142,6 +154,25 @@ func TestFolderDiffersUnderSkip(t *testing.T) {
 		// A folder that the filter leaves out is not read, and not judged.
 		if st, err := read().Filter("k > 6").Drain(t.Context(), nil); err != nil || st.RowsOut != 0 {
 			t.Errorf("%s: %+v, %v", f.kind, st, err)
+		}
+	}
+}
+
+// Pieces of a row group that are read at once leave out each bad row once, also at their ends, and with a filter that is pushed down.
+func TestCastsUnderSkipInPieces(t *testing.T) {
+	dir := t.TempDir()
+	const rows = 300_000
+	if _, err := dataset.Range(rows).WithColumns(`x = id % 1024 == 0 || id % 1024 == 1023 ? "no" : cast(id, "string")`).WriteParquet(t.Context(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	ds := dataset.Read(parquetio.New(parquetio.Options{Options: fileset.Options{Paths: []string{dir}, Types: map[string]string{"x": "int64"}}}))
+	const bad = (rows+1023)/1024 + rows/1024 // the first and the last of so many, as pieces have
+	for name, ds := range map[string]*dataset.Dataset{"all": ds, "filter": ds.Filter("id >= 0")} {
+		for _, cpus := range []int{1, 7} {
+			st, err := ds.Drain(t.Context(), &dataset.RunOptions{CPUs: cpus, OnError: &ops.OnError{Policy: "skip"}})
+			if err != nil || st.Skipped != bad || st.RowsOut != rows-bad {
+				t.Errorf("%s, %d CPUs: %+v, %v", name, cpus, st, err)
+			}
 		}
 	}
 }

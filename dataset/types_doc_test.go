@@ -80,7 +80,9 @@ func TestWhereTypesMayStand(t *testing.T) {
 	table.WriteString("| type | `types` of csv | of json | of parquet, ipc, text | `cast` |\n|---|---|---|---|---|\n")
 	for _, typ := range exampleTypes {
 		one := map[string]string{"x": typ}
-		in := func(name string) fileset.Options { return fileset.Options{Paths: []string{filepath.Join(dir, name)}, Types: one} }
+		in := func(name string) fileset.Options {
+			return fileset.Options{Paths: []string{filepath.Join(dir, name)}, Types: one}
+		}
 		can := []bool{
 			works("csv", typ, dataset.Read(csvio.New(csvio.Options{Options: in("x.csv")}))),
 			works("json", typ, dataset.Read(jsonio.New(jsonio.Options{Options: in("x.jsonl")}))), false, false,

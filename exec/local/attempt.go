@@ -388,7 +388,7 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		}
 	}()
 	defer tellTruncated() // before the reader ends its mapping
-	done := false // the piece is at its end: what is behind it is another's
+	done := false         // the piece is at its end: what is behind it is another's
 	for first := true; ; first = false {
 		if err := context.Cause(a.ctx); err != nil {
 			return err
