@@ -200,6 +200,10 @@ func excludes(t driver.Term, r raw, typ arrow.DataType) bool {
 	if t.Op == driver.IsNull || t.Op == driver.NotNull {
 		return !holds(t, value{r.text})
 	}
+	// A term of numbers is made for integers: it says nothing of 0.1, nor does one without values.
+	if _, whole := textvalue.Int([]byte(r.text)); !whole && (len(t.Values) == 0 || typ != nil && numberOf(typ).float) {
+		return false
+	}
 	if typ != nil {
 		if id := typ.ID(); id == arrow.TIMESTAMP || id == arrow.DATE64 { // in another unit than literals
 			return false
