@@ -3,6 +3,7 @@ package dataset_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -10,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/dataset"
 	"github.com/penstock-data/penstock/internal/typename"
+	"github.com/penstock-data/penstock/io/csvio"
 	"github.com/penstock-data/penstock/io/driver"
 	"github.com/penstock-data/penstock/io/fileset"
 	"github.com/penstock-data/penstock/io/ipcio"
@@ -123,6 +125,93 @@ func TestPartitionsRoundTrip(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A filter that leaves out folders gives the rows that one over all rows gives, for all types that folders can have, whether the
+// user says the type or the files do.
+func TestFoldersThatFiltersLeaveOut(t *testing.T) {
+	ctx := context.Background()
+	texts := map[string][]string{
+		"number": {"-1", "0", "1", "2", "7", "01", "+7", "9007199254740992"},
+		"real":   {"-1", "0.1", "0.5", "1.50", "16777216", "1e3", "nan", "inf"},
+		"day":    {"1969-12-31", "1970-01-01", "2024-03-31", "2024-10-27"},
+		"time":   {"1970-01-01", "2024-03-31T03:00:00", "2024-03-31 00:00", "2024-10-27T02:30:00", "1969-12-31T23:59:59"},
+		"moment": {"1970-01-01T00:00:00Z", "2024-03-31T03:00:00+02:00", "2024-10-27T00:30:00Z", "2024-10-27T01:30:00Z"},
+		"text":   {"", "a", "b", "01", "1", "2024-03-31", "true"},
+	}
+	filters := func(values ...string) (out []string) {
+		for _, v := range values {
+			for _, op := range []string{"==", "!=", "<", "<=", ">", ">="} {
+				out = append(out, "k "+op+" "+v)
+			}
+			out = append(out, "k in ["+v+", "+values[0]+"]", "!(k < "+v+")")
+		}
+		return append(out, "is_null(k)", "is_not_null(k)")
+	}
+	numbers := filters("0", "1", "2", "0.5", "7", "-1")
+	stamps := filters(`date("2024-03-31")`, `cast("2024-03-31T03:00:00", "timestamp")`, `date("1970-01-01")`)
+	tried, fewer := 0, 0
+	for _, c := range []struct {
+		typ, of string
+		filters []string
+	}{
+		{"int16", "", numbers}, {"int64", "number", append(numbers, filters("9007199254740993", "9007199254740992")...)}, {"uint8", "", numbers},
+		{"double", "real", append(numbers, filters("0.1", "16777217", "1000")...)}, {"double", "number", append(numbers, filters("9007199254740993")...)},
+		{"float", "real", append(numbers, filters("0.1", "16777217", `cast("0.1", "float")`)...)},
+		{"date", "day", stamps}, {"date64", "day", stamps}, {"timestamp[s]", "time", stamps}, {"timestamp[ns]", "time", stamps},
+		{"timestamp[ms, Europe/Berlin]", "moment", filters(`cast("2024-03-31T01:00:00Z", "timestamp[us, UTC]")`, `cast("2024-10-27T00:30:00Z", "timestamp[s, UTC]")`)},
+		{"string", "text", filters(`"01"`, `"a"`, `""`)}, {"string", "day", filters(`"2024-03-31"`)}, {"string", "number", filters(`"1"`, `"01"`)},
+		{"bool", "", append(filters("true", "false"), "k", "!k")},
+	} {
+		values := texts[c.of]
+		if c.of == "" {
+			values = []string{"0", "1"}
+		}
+		b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{
+			{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "k", Type: arrow.BinaryTypes.String, Nullable: true}}, nil))
+		for i, v := range append(values, "null") {
+			b.Field(0).(*array.Int64Builder).Append(int64(i))
+			if v == "null" {
+				b.Field(1).AppendNull()
+			} else {
+				b.Field(1).(*array.StringBuilder).Append(v)
+			}
+		}
+		rec := b.NewRecordBatch()
+		dir := t.TempDir()
+		if _, err := dataset.FromRecords(rec.Schema(), rec).WriteCSV(ctx, dir, &dataset.WriteOptions{PartitionBy: []string{"k"}, RunID: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		src := func() *dataset.Dataset {
+			return dataset.Read(csvio.New(csvio.Options{Options: fileset.Options{Paths: []string{dir}, PartitionTypes: map[string]string{"k": c.typ}}}))
+		}
+		ids := func(filter string) (string, error) {
+			var out []int64
+			for rec, err := range src().Filter(filter).Records(ctx, nil) {
+				if err != nil {
+					return "", err
+				}
+				out = append(out, rec.Column(0).(*array.Int64).Int64Values()...)
+			}
+			slices.Sort(out)
+			return fmt.Sprint(out), nil
+		}
+		for _, f := range c.filters {
+			got, err := ids(f)
+			want, err2 := ids("coalesce(" + f + ", false)")
+			if (err == nil) != (err2 == nil) || got != want {
+				t.Errorf("%s of %s, %s: %s, %v; a filter over all rows gives %s, %v", c.typ, c.of, f, got, err, want, err2)
+			}
+			if err2 != nil {
+				t.Logf("%s of %s, %s: %v", c.typ, c.of, f, err)
+			} else if tried++; want != "[]" {
+				fewer++
+			}
+		}
+	}
+	if tried < 300 || fewer < 200 {
+		t.Errorf("%d filters, of which %d give rows: they do not test", tried, fewer)
 	}
 }
 

@@ -58,6 +58,16 @@ func (s *Stamps) Read(b []byte) (int64, error) {
 	return t.in(s.unit)
 }
 
+// ReadClock gives what a timestamp says without regard to a type: the seconds since 1970 on the clock that it is of, and whether it
+// has an offset from UTC, which is taken off.
+func ReadClock(b []byte) (secs int64, zoned bool, err error) {
+	t, ok := parseStamp(b)
+	if !ok {
+		return 0, false, ErrStamp
+	}
+	return t.secs, t.zoned, nil
+}
+
 // zone is a time zone with the time around the last one that was asked for.
 type zone struct {
 	loc      *time.Location

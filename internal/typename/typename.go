@@ -45,12 +45,21 @@ func Parse(name string) (arrow.DataType, error) {
 	p := parser{rest: name}
 	t, err := p.typ(0)
 	if err == nil && p.next() != "" {
-		err = fmt.Errorf("unexpected %q after the type", p.rest)
+		err = fmt.Errorf("unexpected %s after the type", shown(p.rest))
 	}
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "type %q: %w", name, err)
+		return nil, fault.New(fault.Invalid, "type %s: %w", shown(name), err)
 	}
 	return t, nil
+}
+
+// shown is a text for an error, which may be of a file that somebody else made.
+func shown(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return strconv.Quote(s)
+	}
+	return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "..."
 }
 
 type parser struct{ rest string }
@@ -76,7 +85,7 @@ func (p *parser) want(c byte) error {
 	if p.rest == "" {
 		return fmt.Errorf("%q is missing at the end", c)
 	}
-	return fmt.Errorf("expected %q before %q", c, p.rest)
+	return fmt.Errorf("expected %q before %s", c, shown(p.rest))
 }
 
 func (p *parser) word() string {
@@ -169,9 +178,9 @@ func (p *parser) typ(depth int) (arrow.DataType, error) {
 		if p.rest == "" {
 			return nil, fmt.Errorf("a type name is missing")
 		}
-		return nil, fmt.Errorf("expected a type name before %q", p.rest)
+		return nil, fmt.Errorf("expected a type name before %s", shown(p.rest))
 	}
-	return nil, fmt.Errorf("unknown type %q; common ones are bool, int, int32, double, float, string, binary, date, timestamp, decimal(18, 2), list<int>", w)
+	return nil, fmt.Errorf("unknown type %s; common ones are bool, int, int32, double, float, string, binary, date, timestamp, decimal(18, 2), list<int>", shown(w))
 }
 
 func (p *parser) temporal(w string) (arrow.DataType, error) {
@@ -223,7 +232,7 @@ func checkZone(z string) error {
 		return nil
 	}
 	if _, err := time.LoadLocation(z); err != nil || z == "Local" {
-		return fmt.Errorf("unknown time zone %q", z)
+		return fmt.Errorf("unknown time zone %s", shown(z))
 	}
 	return nil
 }
@@ -243,7 +252,7 @@ func (p *parser) numbers(n int) ([]int, error) {
 		w := p.word()
 		v, err := strconv.ParseInt(w, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("expected a number, have %q", w+p.rest)
+			return nil, fmt.Errorf("expected a number, have %s", shown(w+p.rest))
 		}
 		if minus {
 			v = -v
@@ -300,7 +309,7 @@ func (p *parser) structure(depth int) (arrow.DataType, error) {
 			}
 			p.rest = s[len(q):]
 		} else if name = p.word(); name == "" {
-			return nil, fmt.Errorf("expected a field name before %q", p.rest)
+			return nil, fmt.Errorf("expected a field name before %s", shown(p.rest))
 		}
 		if err := p.want(':'); err != nil {
 			return nil, err

@@ -30,13 +30,14 @@ type Adapter struct {
 
 // column says how one wanted column is made.
 type column struct {
-	kind colKind
-	src  int // index in FileColumns
-	typ  arrow.DataType
-	cast *caster     // converted, agreed
-	said bool        // the type is one of Options.Types
-	val  value       // constant, agreed
-	made arrow.Array // constant, at least as long as any batch so far
+	kind   colKind
+	src    int // index in FileColumns
+	typ    arrow.DataType
+	cast   *caster     // converted, agreed
+	said   bool        // the type is one of Options.Types
+	val    value       // constant, agreed
+	folder string      // agreed: what the folder says
+	made   arrow.Array // constant, at least as long as any batch so far
 }
 
 type colKind uint8
@@ -59,8 +60,9 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 		return nil, err
 	}
 	consts := map[string]value{}
+	folders := map[string]string{}
 	for k, c := range s.parts {
-		consts[c.name] = s.Files[i].parts[k]
+		consts[c.name], folders[c.name] = s.Files[i].parts[k], s.Files[i].raw[k].text
 	}
 	if c := s.opts.PathColumn; c != "" {
 		consts[c] = value{s.Files[i].Path}
@@ -84,7 +86,7 @@ func (s *Set) Adapter(i int, schema, file *arrow.Schema, columns []string, p dri
 			if c.kind, c.val = constant, v; own < 0 {
 				continue
 			}
-			c.kind = agreed
+			c.kind, c.folder = agreed, folders[f.Name]
 		} else if f.Name == s.opts.RowColumn && f.Name != "" {
 			c.kind = rowNumber
 			continue

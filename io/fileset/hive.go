@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/penstock-data/penstock/internal/textvalue"
@@ -104,23 +105,90 @@ func partitionType(t arrow.DataType) bool {
 	return false
 }
 
-// parseAs reads a folder's value as a type that partitionType allows.
+// parseAs reads a folder's value as a type that partitionType allows. The type must hold it exactly, so that
+// two folders that say different things never become one value.
 func parseAs(t arrow.DataType, r raw) (value, error) {
 	if r.null {
 		return value{}, nil
 	}
-	parse := newParser(t)
 	if isText(t) {
 		return value{r.text}, nil
 	}
+	parse := newParser(t)
 	err := errNot
 	if parse != nil {
 		var v value
 		if v, err = parse([]byte(r.text)); err == nil {
+			if why := inexact(t, r.text, v); why != "" {
+				return value{}, fmt.Errorf("partition value %s is not exactly a %s: %s", quoted([]byte(r.text)), typename.Name(t), why)
+			}
 			return v, nil
 		}
 	}
-	return value{}, fmt.Errorf("partition value %q is no %s%w", r.text, typename.Name(t), err)
+	return value{}, fmt.Errorf("partition value %s is no %s%w", quoted([]byte(r.text)), typename.Name(t), err)
+}
+
+// inexact says why v, which is what text was read as, is not what it says; "" if it is. Integers, dates and bools always are.
+func inexact(t arrow.DataType, text string, v value) string {
+	switch t := t.(type) {
+	case *arrow.Float32Type, *arrow.Float64Type:
+		f := v.v.(float64)
+		short := strconv.FormatFloat(f, 'g', -1, t.(arrow.FixedWidthDataType).BitWidth())
+		if !math.IsNaN(f) && !math.IsInf(f, 0) && !sameDecimal(text, short) {
+			return "it would be " + short
+		}
+	case *arrow.TimestampType:
+		clock, zoned, err := textvalue.ReadClock([]byte(text))
+		switch {
+		case err != nil:
+			return err.Error()
+		case zoned && t.TimeZone == "":
+			return "it has an offset from UTC, and the type has none"
+		case zoned || t.TimeZone == "":
+			return ""
+		}
+		loc, err := t.GetZone()
+		if err != nil {
+			return err.Error()
+		}
+		secs := v.v.(int64) / int64(time.Second/t.Unit.Multiplier())
+		if v.v.(int64)%int64(time.Second/t.Unit.Multiplier()) < 0 {
+			secs--
+		}
+		if _, off := time.Unix(secs, 0).In(loc).Zone(); secs+int64(off) != clock {
+			return "a clock there never shows it"
+		}
+	}
+	return ""
+}
+
+// sameDecimal reports that two texts are the same finite number, however they are written.
+func sameDecimal(a, b string) bool {
+	da, ea := decimalDigits(a)
+	db, eb := decimalDigits(b)
+	return da == db && ea == eb
+}
+
+// decimalDigits gives a number that is written in decimal as its sign and digits, without zeros at either end, and
+// the power of ten of the last one. 0 has no digits.
+func decimalDigits(s string) (digits string, exp int64) {
+	sign := ""
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		sign, s = strings.TrimPrefix(s[:1], "+"), s[1:]
+	}
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		exp, _ = strconv.ParseInt(s[i+1:], 10, 64) // out of range: the largest, which is no float's
+		exp, s = max(-1<<40, min(exp, 1<<40)), s[:i]
+	}
+	whole, fraction, _ := strings.Cut(s, ".")
+	exp -= int64(len(fraction))
+	digits = strings.TrimLeft(whole+fraction, "0")
+	n := len(digits)
+	digits = strings.TrimRight(digits, "0")
+	if digits == "" {
+		return "", 0
+	}
+	return sign + digits, exp + int64(n-len(digits))
 }
 
 // excludes reports whether a folder's raw value surely makes t not true, where the type of the column
@@ -131,6 +199,10 @@ func excludes(t driver.Term, r raw, typ arrow.DataType) bool {
 	}
 	if t.Op == driver.IsNull || t.Op == driver.NotNull {
 		return !holds(t, value{r.text})
+	}
+	// A term of numbers is made for integers: it says nothing of 0.1, nor does one without values.
+	if _, whole := textvalue.Int([]byte(r.text)); !whole && (len(t.Values) == 0 || typ != nil && numberOf(typ).float) {
+		return false
 	}
 	if typ != nil {
 		if id := typ.ID(); id == arrow.TIMESTAMP || id == arrow.DATE64 { // in another unit than literals

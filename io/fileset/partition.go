@@ -2,6 +2,10 @@ package fileset
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -22,7 +26,7 @@ func (s *Set) typed(f *File) error {
 			if p.by != "" {
 				said = ", which is the column's type in " + p.by
 			}
-			return fault.New(fault.Invalid, "column %q: %w%s; set partition_types", p.name, err, said).At(fault.Place{File: f.Path})
+			return fault.New(fault.Invalid, "column %q: %w%s; set partition_types, {%q: string} holds every folder's name", p.name, err, said, p.name).At(fault.Place{File: f.Path})
 		}
 		f.parts[k] = v
 	}
@@ -115,24 +119,61 @@ func (s *Set) valued(k int) bool {
 	return false
 }
 
+// Bounds of what a file says under driver.PartitionTypes: a path has no room for so many folders.
+const (
+	mostStored = 128 << 10 // bytes
+	mostKeys   = 1024
+)
+
 // storedTypes reads what a file has under driver.PartitionTypes.
 func storedTypes(text string) (map[string]arrow.DataType, error) {
-	var names map[string]string
-	err := json.Unmarshal([]byte(text), &names)
-	types := make(map[string]arrow.DataType, len(names))
-	for c, n := range names {
-		var t arrow.DataType
-		if t, err = typename.Parse(n); err == nil && !partitionType(t) {
-			err = fault.New(fault.Corrupt, "%s is no type of partitions", typename.Name(t))
-		}
-		if err != nil {
-			break
-		}
-		types[c] = t
-	}
+	types, err := readStored(text)
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "what the file says of the types of its folders (%s) is damaged: %w; set partitions: none, or write the file again",
 			driver.PartitionTypes, err)
+	}
+	return types, nil
+}
+
+func readStored(text string) (map[string]arrow.DataType, error) {
+	if len(text) > mostStored {
+		return nil, fmt.Errorf("it is longer than %d bytes", mostStored)
+	}
+	errForm := errors.New("it is no JSON object of texts")
+	dec := json.NewDecoder(strings.NewReader(text))
+	if d, err := dec.Token(); err != nil || d != json.Delim('{') {
+		return nil, errForm
+	}
+	types := map[string]arrow.DataType{}
+	for dec.More() {
+		k, err := dec.Token()
+		key, _ := k.(string) // what else it may be is an error of syntax
+		if err != nil {
+			return nil, errForm
+		}
+		v, err := dec.Token()
+		name, ok := v.(string)
+		if err != nil || !ok {
+			return nil, errForm
+		}
+		t, err := typename.Parse(name)
+		switch {
+		case err != nil:
+			return nil, err
+		case !partitionType(t):
+			return nil, fmt.Errorf("%s is no type of partitions", quoted([]byte(name)))
+		case types[key] != nil:
+			return nil, fmt.Errorf("it says %s twice", quoted([]byte(key)))
+		case len(types) == mostKeys:
+			return nil, fmt.Errorf("it has more than %d names", mostKeys)
+		}
+		types[key] = t
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, errForm
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errForm
 	}
 	return types, nil
 }
@@ -175,8 +216,28 @@ func (c *column) agree(b driver.Batch, alloc memory.Allocator, bad report) (arro
 		return nil, err
 	}
 	differ(a, out, bad)
+	rounded(own, a, c.folder, bad)
 	a.Release()
 	return out, nil
+}
+
+// rounded reports the rows of a file's own column that are only what its folder says after they were rounded to
+// the folder's type, of which cast are.
+func rounded(own, cast arrow.Array, folder string, bad report) {
+	from := own.DataType()
+	if d, ok := from.(*arrow.DictionaryType); ok {
+		from = d.ValueType
+	}
+	if to := numberOf(cast.DataType()); !to.float || !isDecimal(from) && !(numberOf(from).float && numberOf(from).bits > to.bits) {
+		return
+	}
+	for i := range own.Len() {
+		if own.IsValid(i) && !isNaN(cast, i) && !bad.has(i) {
+			if s := own.ValueStr(i); !strings.ContainsAny(s, "fF") && !sameDecimal(s, folder) { // inf is inf
+				bad.add(i, "the value is "+shown(own, i)+", and the folder says "+folder)
+			}
+		}
+	}
 }
 
 // shown is a value for an error.
