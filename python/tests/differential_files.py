@@ -574,7 +574,7 @@ def many(r: random.Random, at: Path) -> tuple[pa.Table, dict[str, Any]]:
             wide = pa.schema([(name, {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("ns"), "zoned": pa.timestamp("us", "UTC")}[k]) for name, k in kinds.items()])
             tables[str(where.relative_to(at))] = t.cast(wide).append_column("key", pa.array([value if of_text else int(value)] * n, pa.string() if of_text else pa.int64()))
     # A condition on the folders decides which files there are, and so which type holds those of all: one is given where a union would not make them one.
-    told = {"string": "string", "timestamp": "timestamp[ns]", "zoned": "timestamp[us, UTC]"}
+    told = {"double": "double", "string": "string", "timestamp": "timestamp[ns]", "zoned": "timestamp[us, UTC]"}
     types = {name: told.get(k, k) for name, k in kinds.items() if k in told or r.random() < 0.3}
     more: dict[str, Any] = ({"types": types} if types else {}) | {"partition_types": {"key": "string" if of_text else "int64"}}
     return pa.concat_tables([tables[k] for k in sorted(tables, key=str.encode)]), more
