@@ -381,6 +381,9 @@ func (s *Files) writeEmpty(ctx context.Context) (partFile, string, error) {
 	if err == nil {
 		err = w.closeFile(f)
 	}
+	if err == nil {
+		err = w.closing.Wait()
+	}
 	if err != nil {
 		w.discard(ctx)
 		return partFile{}, "", err

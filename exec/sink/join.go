@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/exec"
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
 	"golang.org/x/sync/errgroup"
 )
@@ -76,29 +77,50 @@ func (s *Files) joined(ctx context.Context, env *exec.CommitEnv) ([]staged, erro
 		most = min(most, max(a.Limit()/partShare, minBuffer))
 		n = int(min(int64(n), max(a.Limit()/(4*most), 1))) // each holds rows beside what is encoded
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	gctx, cancel := context.WithCancelCause(ctx) // the first error ends both groups
+	defer cancel(nil)
+	var g, closing errgroup.Group // closing: what waits for disks and services, while others are encoded
 	g.SetLimit(n)
+	closing.SetLimit(inFlight)
 	for i, from := range all {
 		if len(from) == 1 {
 			files[i] = from[0]
 			continue
 		}
-		g.Go(func() (err error) {
-			files[i], err = s.join(gctx, enc, from, alloc, most)
-			return err
+		g.Go(func() error {
+			w, err := s.join(gctx, enc, from, alloc, most, &files[i])
+			if err != nil {
+				cancel(err)
+				return err
+			}
+			closing.Go(func() error {
+				err := fault.Wrap(w.Close(), fault.Place{File: s.out.path(files[i].Path)})
+				if err != nil {
+					cancel(err)
+				}
+				return err
+			})
+			return nil
 		})
 	}
-	return files, g.Wait()
+	err := g.Wait()
+	if cerr := closing.Wait(); err == nil {
+		err = cerr
+	}
+	if first := context.Cause(gctx); err != nil && first != nil && ctx.Err() == nil {
+		err = first // others ended by it
+	}
+	return files, err
 }
 
-// join stages one file with the rows of others.
-func (s *Files) join(ctx context.Context, enc driver.JoiningEncoding, from []staged, alloc memory.Allocator, most int64) (staged, error) {
+// join writes one file, to, with the rows of others: it is staged when the writer is closed.
+func (s *Files) join(ctx context.Context, enc driver.JoiningEncoding, from []staged, alloc memory.Allocator, most int64, to *staged) (*blobio.Writer, error) {
 	part, err := attemptPart(from[0].attempt)
 	if err != nil {
-		return staged{}, err
+		return nil, err
 	}
 	attempt := s.proc + "/" + pad5(part) + "-" + randomHex()
-	to := staged{partFile{Path: from[0].Path}, attempt}
+	*to = staged{partFile{Path: from[0].Path}, attempt}
 	o := &driver.JoinOptions{Schema: s.file, Alloc: alloc, Most: most}
 	for _, f := range from {
 		o.Files = append(o.Files, s.stored(f))
@@ -108,16 +130,16 @@ func (s *Files) join(ctx context.Context, enc driver.JoiningEncoding, from []sta
 	s.out.at("join", to.Path)
 	w, err := s.out.b.Create(ctx, s.out.rec.prefix+stagedPath(s.job.dir(), attempt, to.Path), nil)
 	if err != nil {
-		return staged{}, fault.Wrap(err, at)
+		return nil, fault.Wrap(err, at)
 	}
 	n := counter{w: w}
 	if err := enc.Join(ctx, &n, o); err != nil {
 		w.Abort()
-		return staged{}, fault.Wrap(err, at)
+		return nil, fault.Wrap(err, at)
 	}
 	s.out.at("joined", to.Path)
 	to.Bytes = n.n
-	return to, fault.Wrap(w.Close(), at)
+	return w, nil
 }
 
 // stored is a staged file of the job as an encoding reads it.

@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/blobio"
 	"github.com/penstock-data/penstock/io/driver"
+	"golang.org/x/sync/errgroup"
 )
 
 // receiptTimeout bounds the request that decides a part, which is not broken off
@@ -152,6 +153,9 @@ func (w *partWriter) close(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.files.closing.Wait(); err != nil {
+		return err
+	}
 	if w.dead != nil {
 		return w.dead.finish()
 	}
@@ -190,9 +194,10 @@ type partFiles struct {
 	outside int64    // by encoders and uploads of opened, beyond alloc
 	leases  []func() // for outside, each of leaseStep
 
-	opened []*outFile // least recently used first
-	rolls  map[string]int
-	done   []partFile
+	opened  []*outFile // least recently used first
+	rolls   map[string]int
+	done    []partFile     // staged once closing says so
+	closing errgroup.Group // what waits for disks and services, one file beside the other
 }
 
 // outFile is one file being written.
@@ -218,10 +223,12 @@ func newPartFiles(ctx context.Context, s *Files, part int, alloc memory.Allocato
 	if a, ok := alloc.(interface{ Limit() int64 }); ok {
 		limit = min(limit, max(a.Limit()/partShare, minBuffer))
 	}
-	return &partFiles{s: s, limit: limit, part: part, attempt: s.proc + "/" + pad5(part) + "-" + randomHex(), alloc: alloc, cancel: cancel, rolls: make(map[string]int),
+	p := &partFiles{s: s, limit: limit, part: part, attempt: s.proc + "/" + pad5(part) + "-" + randomHex(), alloc: alloc, cancel: cancel, rolls: make(map[string]int),
 		create: func(r *root, rel string) (*blobio.Writer, error) {
 			return r.b.Create(ctx, r.prefix+rel, nil)
 		}}
+	p.closing.SetLimit(inFlight)
+	return p
 }
 
 // guard makes the attempt end when ctx does, until the function it returns is called.
@@ -232,6 +239,7 @@ func (p *partFiles) guard(ctx context.Context) func() {
 
 func (p *partFiles) end() {
 	p.cancel(context.Canceled)
+	_ = p.closing.Wait() // what matters was told by close
 	p.outside = 0
 	p.lease()
 }
@@ -316,7 +324,7 @@ func (p *partFiles) write(f *outFile, rec arrow.RecordBatch) error {
 	return nil
 }
 
-// closeFile completes f, which is then staged.
+// closeFile completes f, which is staged when closing says so.
 func (p *partFiles) closeFile(f *outFile) error {
 	p.forget(f)
 	if err := f.enc.Close(); err != nil {
@@ -324,9 +332,13 @@ func (p *partFiles) closeFile(f *outFile) error {
 		return p.at(f, err)
 	}
 	p.s.out.at("stage", f.path)
-	if err := f.w.Close(); err != nil {
+	p.closing.Go(func() error {
+		err := f.w.Close()
+		if err != nil {
+			p.cancel(err) // no more of this attempt is of use
+		}
 		return p.at(f, err)
-	}
+	})
 	p.done = append(p.done, partFile{Path: f.path, Rows: f.rows, Bytes: f.n.n})
 	return nil
 }
@@ -347,6 +359,7 @@ func (p *partFiles) forget(f *outFile) {
 // now is out of sight, and goes with the commit.
 func (p *partFiles) discard(ctx context.Context) {
 	p.cancel(context.Canceled)
+	_ = p.closing.Wait()
 	for _, f := range p.opened {
 		f.enc.Abort()
 		f.w.Abort()

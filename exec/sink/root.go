@@ -158,7 +158,7 @@ func (r *root) removeTree(ctx context.Context, rel string) error {
 	r.at("remove tree", rel)
 	if f, err := r.folder(); err != nil || f != nil {
 		if err == nil {
-			err = r.fail(rel, f.RemoveAll(path.Clean(rel)))
+			err = r.removeAll(ctx, f, path.Clean(rel))
 			f.Close()
 		}
 		if fault.CodeOf(err) == fault.NotFound {
@@ -176,6 +176,35 @@ func (r *root) removeTree(ctx context.Context, rel string) error {
 		g.Go(func() error { return r.b.Delete(ctx, info.Key) })
 	}
 	return g.Wait()
+}
+
+// removeAll removes a local folder and what is in it, as long as ctx lives.
+func (r *root) removeAll(ctx context.Context, in *os.Root, name string) error {
+	if fi, err := in.Lstat(name); err != nil || !fi.IsDir() { // such as a link, which goes itself
+		return r.fail(name, errors.Join(err, in.RemoveAll(name)))
+	}
+	d, err := openDir(in, name)
+	if err != nil {
+		return r.fail(name, err)
+	}
+	entries, err := d.ReadDir(-1)
+	if err = errors.Join(err, d.Close()); err != nil {
+		return r.fail(name, err)
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return fault.Wrap(context.Cause(ctx), fault.Place{File: r.path(name)})
+		}
+		if e.IsDir() {
+			err = r.removeAll(ctx, in, path.Join(name, e.Name()))
+		} else {
+			err = r.fail(name, in.RemoveAll(path.Join(name, e.Name())))
+		}
+		if err != nil && fault.CodeOf(err) != fault.NotFound {
+			return err
+		}
+	}
+	return r.fail(name, in.RemoveAll(name))
 }
 
 // remove deletes files, and local folders that it emptied.
@@ -242,7 +271,7 @@ func (o *output) publish(ctx context.Context, moves []move) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return o.syncDirs(moves)
+	return o.syncDirs(ctx, moves)
 }
 
 func (o *output) publishOne(ctx context.Context, m move) error {
@@ -352,7 +381,7 @@ func (o *output) copy(ctx context.Context, m move) error {
 }
 
 // syncDirs makes local renames durable: the manifest must not outlive them.
-func (o *output) syncDirs(moves []move) error {
+func (o *output) syncDirs(ctx context.Context, moves []move) error {
 	folder, err := o.folder()
 	if folder == nil || err != nil {
 		return err
@@ -370,14 +399,23 @@ func (o *output) syncDirs(moves []move) error {
 			}
 		}
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(inFlight)
 	for d := range dirs {
-		f, err := openDir(folder, d)
-		if err == nil {
-			err = syncDir(f)
-		}
-		if err != nil {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			o.at("sync", d)
+			f, err := openDir(folder, d)
+			if err == nil {
+				err = syncDir(f)
+			}
 			return o.fail(d, err)
-		}
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	p, _ := o.b.Local(o.prefix) // the folder may be new
 	f, err := os.Open(path.Dir(p))

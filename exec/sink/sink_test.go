@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/penstock-data/penstock/exec"
@@ -435,6 +436,69 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	exact(t, dir, small)
+}
+
+// A commit of many folders ends when its context does: no more of them are synced, and the next run goes on.
+func TestCancelOfManyFolders(t *testing.T) {
+	dir := t.TempDir()
+	many := data{Splits: 2, Rows: 1000, Bad: -1}
+	o := Options{Path: dir, PartitionBy: []string{"k"}, TargetBytes: 2 << 20, Encoding: joinEncoding{}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var synced atomic.Int64
+	s := newFiles(t, o)
+	s.hook = func(step, rel string) {
+		if step == "sync" {
+			synced.Add(1)
+			cancel(errTest)
+		}
+	}
+	if err := (runSpec{Data: many, Workers: 2, Batch: 500}).run(ctx, s); !errors.Is(err, errTest) {
+		t.Fatal(err)
+	}
+	if n := synced.Load(); n == 0 || n > inFlight {
+		t.Errorf("%d folders of 503 were synced after the end", n)
+	}
+	if err := (runSpec{Data: many, Workers: 2, Batch: 500}).run(t.Context(), newFiles(t, o)); err != nil {
+		t.Fatal(err)
+	}
+	exact(t, dir, many)
+	leftovers(t, dir)
+}
+
+// What is removed file by file ends when its context does, too.
+func TestCancelOfRemoval(t *testing.T) {
+	dir := t.TempDir()
+	out, err := openOutput(t.Context(), dir+"/out", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.b.Close()
+	if err := os.MkdirAll(dir+"/_penstock-out/a/b/c", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/_penstock-out/a/b/f", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, dir+"/_penstock-out/a/link"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errTest)
+	if err := out.rec.removeTree(ctx, "a/"); !errors.Is(err, errTest) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(dir + "/_penstock-out/a/b/f"); err != nil {
+		t.Error(err)
+	}
+	if err := out.rec.removeTree(t.Context(), "a/"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir + "/_penstock-out/a"); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if err := out.rec.removeTree(t.Context(), "a/"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,4 +1,4 @@
-"""Random Parquet and Arrow IPC files of pyarrow, DuckDB and Polars, read by Penstock and by pyarrow.
+"""Random Parquet and Arrow IPC files, and folders of them, of pyarrow, DuckDB and Polars, read by Penstock and by pyarrow.
 
 What Penstock gives of a file, with random projections and filters, is compared with a full read by pyarrow whose rows are
 filtered here, without any statistics. A file that is read differently by DuckDB or Polars, too, is one where the peers disagree
@@ -37,7 +37,9 @@ FILTERS = 8  # of a file, in one process
 ROWS = 300  # of a file, at most
 
 # Where the peers disagree among themselves: what of a file, and why no reading of it is the right one.
-DISAGREE: dict[str, str] = {}
+DISAGREE: dict[str, str] = {
+    "no row of one": "pyarrow reads no row of some of its own files of one row whose columns are lists or maps; the footer says one, and DuckDB and Polars read it",
+}
 
 
 # Values
@@ -169,9 +171,12 @@ def column(r: random.Random, n: int, ipc: bool, depth: int = 2) -> pa.Array:
     return pa.array(values, t)
 
 
+HOSTILE = ["a", 'quo"te', "it's", "日本", "e\u0301", "%s", "a/b", "a=b", "_", "select", "1", "back\\slash", "tab\t", "line\nend", " ", "\u00a0x", "#", "NULL", "true", "[x]", "*", "x" * 300]
+
+
 def table(r: random.Random, ipc: bool) -> pa.Table:
     n = r.choice([0, 1, 2, 17, 100, ROWS])
-    names = ["a", "b c", "ü", "d.e", "F", "g"][: r.randint(1, 6)]
+    names = ["a", "b c", "ü", "d.e", "F", "g"][: r.randint(1, 6)] if r.random() < 0.5 else r.sample(HOSTILE, r.randint(1, 6))
     return pa.table({name: column(r, n, ipc) for name in names})
 
 
@@ -269,8 +274,20 @@ def _polars_ipc(r: random.Random, t: pa.Table, path: str) -> None:
     frame.write_ipc(path, compression=r.choice(["uncompressed", "lz4", "zstd"]))
 
 
+def _int96_parquet(r: random.Random, t: pa.Table, path: str) -> None:
+    """As Spark and Impala wrote times: INT96, of any year, with microseconds here."""
+    t = t.select([f.name for f in t.schema if "timestamp" not in str(f.type)])
+    for name in ["at 96", "at 96 of any year"]:
+        near = name == "at 96"  # what nanoseconds can hold
+        value = _within(-8_520_336_000 * US, 9_214_646_400 * US) if near else _within(_EARLY * US, _LATE * US)
+        values = [None if r.random() < 0.1 else value(r) for _ in range(t.num_rows)]
+        t = t.append_column(name, pa.array(values, pa.int64()).cast(pa.timestamp("us")))
+    pq.write_table(t, path, use_deprecated_int96_timestamps=True, store_schema=False, row_group_size=r.choice([1 << 20, 100, 7]),
+                   data_page_version=r.choice(["1.0", "2.0"]), use_dictionary=r.random() < 0.5, compression=r.choice(["none", "snappy"]))  # fmt: skip
+
+
 WRITERS: dict[str, list[Callable[[random.Random, pa.Table, str], None]]] = {
-    "parquet": [_pyarrow_parquet, _pyarrow_parquet, _duckdb_parquet, _polars_parquet],
+    "parquet": [_pyarrow_parquet, _pyarrow_parquet, _pyarrow_parquet, _int96_parquet, _duckdb_parquet, _duckdb_parquet, _polars_parquet, _polars_parquet],
     "arrow": [_pyarrow_ipc, _pyarrow_stream, _pyarrow_feather, _polars_ipc],
 }
 
@@ -283,7 +300,7 @@ def make(r: random.Random, kind: str, folder: Path) -> tuple[Path, str]:
     """A random file, and who wrote it."""
     writer = r.choice(WRITERS[kind])
     t = table(r, kind == "arrow")
-    path = folder / f"f.{kind}"
+    path = folder / f"{r.choice(['f', 'a b', 'ü', '100%41', 'k=v', '#1', '$x', '{y}'])}.{kind}"
     try:
         writer(r, t, str(path))
     except BaseException as e:  # Polars panics
@@ -296,7 +313,7 @@ def make(r: random.Random, kind: str, folder: Path) -> tuple[Path, str]:
 def read(path: Path) -> pa.Table:
     """All of a file, by pyarrow and without any filter."""
     if path.suffix == ".parquet":
-        return pq.ParquetFile(str(path)).read()
+        return pq.ParquetFile(str(path), coerce_int96_timestamp_unit="us").read()
     with pa.OSFile(str(path), "rb") as f:
         magic = f.read(6)
     opened = pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream
@@ -500,9 +517,9 @@ def filters(r: random.Random, t: pa.Table, n: int) -> list[tuple[str, list[int]]
 # Penstock
 
 
-def ask(binary: str, path: Path, columns: list[str], conditions: list[str]) -> list[pa.Table] | str:
+def ask(binary: str, path: Path, columns: list[str], conditions: list[str], more: dict[str, Any] | None = None) -> list[pa.Table] | str:
     """The rows of each condition, or the error."""
-    source = {"parquet" if path.suffix == ".parquet" else "ipc": {"paths": [str(path)]}}
+    source: dict[str, Any] = {"parquet" if path.suffix in (".parquet", "") else "ipc": {"paths": [str(path)]} | (more or {})}
 
     def steps(k: int) -> list[dict[str, Any]]:
         return [{"filter": conditions[k]}] * (conditions[k] != "true") + [{"select": columns}, {"with_columns": {"query_": str(k)}}]
@@ -523,8 +540,73 @@ def ask(binary: str, path: Path, columns: list[str], conditions: list[str]) -> l
     return [rest.take(pa.array([i for i, q in enumerate(which) if q == k], pa.int64())) for k in range(len(conditions))]
 
 
+# Folders
+
+
+WIDER: dict[str, list[pa.DataType]] = {
+    "int64": [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()],
+    "double": [pa.float64(), pa.float32(), pa.int32(), pa.int8()],
+    "string": [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    "timestamp": [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns")],
+    "zoned": [pa.timestamp("s", "UTC"), pa.timestamp("us", "UTC")],
+}
+
+
+def many(r: random.Random, at: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Files of different schemas in partition folders: all of their rows in the order of their paths, and options of the source."""
+    kinds = {name: r.choice(list(WIDER)) for name in r.sample(HOSTILE[:12], r.randint(1, 4))}
+    of_text = r.random() < 0.5
+    values = r.sample(["x", "y z", "ü", "a=b", "100%", "", "it's"] if of_text else ["0", "7", "-12", "300"], r.randint(1, 3))
+    tables: dict[str, pa.Table] = {}
+    for value in values:
+        hive = "key=" + ("".join(c if c.isalnum() and c.isascii() else "".join(f"%{b:02X}" for b in c.encode()) for c in value) if of_text else value)
+        for i in range(r.randint(1, 2)):
+            n, columns = r.choice([1, 3, 40]), {}
+            for name, kind in kinds.items():
+                t = r.choice(WIDER[kind])
+                small = [None if r.random() < 0.1 else r.randint(0, 100) for _ in range(n)]
+                text: list[Any] = [None if v is None else f"t{v}" for v in small]
+                columns[name] = pa.array(text if kind == "string" else small, pa.string() if kind == "string" else pa.int64()).cast(t)
+            t = pa.table(columns)
+            where = at / hive / f"{r.choice('abc')}{i}.parquet"
+            where.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(t, where, row_group_size=r.choice([5, 1 << 20]))
+            wide = pa.schema([(name, {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("ns"), "zoned": pa.timestamp("us", "UTC")}[k]) for name, k in kinds.items()])
+            tables[str(where.relative_to(at))] = t.cast(wide).append_column("key", pa.array([value if of_text else int(value)] * n, pa.string() if of_text else pa.int64()))
+    # A condition on the folders decides which files there are, and so which type holds those of all: one is given where a union would not make them one.
+    told = {"double": "double", "string": "string", "timestamp": "timestamp[ns]", "zoned": "timestamp[us, UTC]"}
+    types = {name: told.get(k, k) for name, k in kinds.items() if k in told or r.random() < 0.3}
+    more: dict[str, Any] = ({"types": types} if types else {}) | {"partition_types": {"key": "string" if of_text else "int64"}}
+    return pa.concat_tables([tables[k] for k in sorted(tables, key=str.encode)]), more
+
+
+def of_folder(binary: str, seed: int, at: Path) -> list[str]:
+    """What Penstock reads differently of the folder of this seed; DuckDB reads it, too, with the number of its rows."""
+    r = random.Random(seed)
+    t, more = many(r, at / "in")
+    values = {name: plain(t.column(i)) for i, name in enumerate(t.column_names)}
+    made = [("true", list(range(t.num_rows))), *filters(r, t, FILTERS)]
+    got = ask(binary, at / "in", t.column_names, [text for text, _ in made], more)
+    what = f"folder, seed {seed}, {sorted(str(p.relative_to(at)) for p in (at / 'in').rglob('*.parquet'))}, {more}, {[f'{f.name}: {f.type}' for f in t.schema]}"
+    if isinstance(got, str):
+        return [f"{what}: {got}"]
+    found = []
+    for (text, rows), answer in zip(made, got, strict=True):
+        for name in t.column_names:
+            want, have = [values[name][i] for i in rows], plain(answer.column(name))
+            if have != want:
+                k = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
+                found.append(f"{what}: where {text}: column {name!r} has {len(have)} rows, of {len(want)}; row {k}: {have[k : k + 1]}, {want[k : k + 1]}")
+                break
+    with duckdb.connect(":memory:") as con:
+        theirs = con.execute("select count(*) from read_parquet($1, union_by_name = true, hive_partitioning = true)", [f"{at}/in/*/*.parquet"]).fetchall()[0][0]
+    return found if theirs == t.num_rows else [*found, f"{what}: DuckDB reads {theirs} rows, of {t.num_rows}"]
+
+
 def differences(binary: str, kind: str, seed: int, folder: Path) -> list[str]:
     """What Penstock reads differently of the file of this seed. Raises Unwritable where there is no such file."""
+    if kind == "folder":
+        return of_folder(binary, seed, folder)
     r = random.Random(seed)
     path, writer = make(r, kind, folder)
     try:
@@ -532,6 +614,8 @@ def differences(binary: str, kind: str, seed: int, folder: Path) -> list[str]:
         values = {name: plain(t.column(i)) for i, name in enumerate(t.column_names)}
     except Exception as e:
         raise Unwritable(f"pyarrow cannot read what {writer} wrote: {e}") from e
+    if few(path, t):
+        raise Unwritable(DISAGREE["no row of one"])
     columns = r.sample(t.column_names, r.randint(1, len(t.column_names)))
     made = [("true", list(range(t.num_rows))), *filters(r, t, FILTERS)]
     got = ask(binary, path, columns, [text for text, _ in made])
@@ -554,6 +638,14 @@ def others(path: Path, name: str, rows: list[int]) -> dict[str, str]:
     for who, t in peers(path).items():
         said[who] = t[:200] if isinstance(t, str) else str([plain(t.column(name))[i] for i in rows[:3]])[:200]
     return said
+
+
+def few(path: Path, t: pa.Table) -> bool:
+    """Whether it is a file that pyarrow reads no row of, though the footer and others have one: see DISAGREE."""
+    if path.suffix != ".parquet" or t.num_rows or pq.ParquetFile(str(path)).metadata.num_rows != 1:
+        return False
+    said = peers(path).values()
+    return any(not isinstance(p, str) and p.num_rows == 1 for p in said)
 
 
 def known(text: str) -> bool:

@@ -26,12 +26,12 @@ def threads_of_polars(tmp_path_factory: pytest.TempPathFactory) -> None:
     files.peers(path)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "folder"])
 def test_random_files(penstock_bin: str, kind: str) -> None:
     """The seed of a difference repeats it: python python/tests/differential_files.py SEED."""
     faulthandler.dump_traceback_later(SECONDS + 300, exit=True)  # instead of the limit of all tests
     first = int(os.environ.get("PENSTOCK_DIFF_SEED", random.SystemRandom().randrange(10**9)))
-    read, refused, found = files.search(penstock_bin, kind, SECONDS / 2, first)
+    read, refused, found = files.search(penstock_bin, kind, SECONDS / 3, first)
     print(f"{kind}: seeds from {first}: {read} files read, {refused} that nobody writes or reads, {len(found)} differences")
     assert not found, f"{kind}, seeds from {first}:\n" + "\n".join(found)
     assert read > 0, f"{kind}, seeds from {first}: none of {refused} files could be written"
