@@ -95,7 +95,7 @@ func foreignRun(r *store.Run, storage, name string) error {
 	if err := trust.Opened(f); err != nil {
 		return err
 	}
-	text, err := io.ReadAll(f)
+	text, err := io.ReadAll(io.LimitReader(f, store.MaxRecord+1))
 	if err != nil {
 		return fault.WithCode(fault.CodeOf(err), err)
 	}

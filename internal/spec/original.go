@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/trust"
@@ -103,13 +105,22 @@ func ParseOriginal(text string) (*Original, error) {
 	return &o, nil
 }
 
-// readSpec reads a file, and says why it is not this user's own where it is not.
+// readSpec reads a regular file, or what the shell gave to this process as a path (<(...), /dev/stdin),
+// and says why it is not this user's own where it is not. A pipe in a folder, which may block who
+// reads it, is refused.
 func readSpec(path string) (data []byte, foreign, err error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fault.WithCode(fault.CodeOf(err), err)
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, nil, fault.WithCode(fault.CodeOf(err), err)
+	}
+	if !st.Mode().IsRegular() && !strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/proc/") {
+		return nil, nil, fault.New(fault.Invalid, "a spec is a regular file, not one of mode %v", st.Mode()).At(fault.Place{File: path})
+	}
 	if data, err = io.ReadAll(io.LimitReader(f, maxSpec+1)); err != nil {
 		return nil, nil, fault.Wrap(err, fault.Place{File: path})
 	}

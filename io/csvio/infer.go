@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/textvalue"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // guess is what the fields of one column have in common.
@@ -24,8 +25,8 @@ func (g *guess) width() float64 { return float64(g.bytes) / float64(max(g.rows, 
 
 // sample looks at the first bytes of a file. Records that do not parse are left
 // for the scan to report.
-func (t *table) sample(ctx context.Context, file int, limit int64) (*head, []*guess, error) {
-	b, err := t.begin(ctx, file, limit)
+func (t *table) sample(ctx context.Context, file int, limit int64, looks *fileset.Looks) (*head, []*guess, error) {
+	b, err := t.begin(ctx, file, limit, looks)
 	if err != nil {
 		return nil, nil, err
 	}

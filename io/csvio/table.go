@@ -24,7 +24,7 @@ type table struct {
 	parts  []fileset.Part
 	guess  map[string]*guess // of the sample, by column: sizes
 
-	looks fileset.Looks
+	looks fileset.Looks // of headers, behind resolve
 
 	mu    sync.Mutex
 	heads map[int]*head // by file
@@ -66,6 +66,8 @@ func (t *table) resolve(ctx context.Context) (err error) {
 		gs []*guess // by column of the file
 	}
 	rs := make([]result, len(files))
+	var looks fileset.Looks
+	looks.Bound(t.set, files)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(sampled)
 	for k, f := range files {
@@ -74,7 +76,7 @@ func (t *table) resolve(ctx context.Context) (err error) {
 			bytes = min(bytes, sampledBytes)
 		}
 		g.Go(func() (err error) {
-			rs[k].h, rs[k].gs, err = t.sample(gctx, f, bytes)
+			rs[k].h, rs[k].gs, err = t.sample(gctx, f, bytes, &looks)
 			return fault.Wrap(err, fault.Place{File: t.set.Files[f].Path})
 		})
 	}
@@ -133,9 +135,9 @@ func (b *beginning) close() {
 }
 
 // start reads most of the lines that begin in the first limit bytes of a file, a record at least. errMore: the header does not end in them.
-func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning, err error) {
+func (t *table) start(ctx context.Context, file int, limit int64, looks *fileset.Looks) (b *beginning, err error) {
 	p := t.set.Begin(file, t.Text, limit)
-	b = &beginning{scratch: t.looks.Scratch()}
+	b = &beginning{scratch: looks.Scratch()}
 	b.chunks = t.set.OpenChunks(ctx, p, int(min(limit, 1<<30)), &driver.ScanOptions{Alloc: b.scratch})
 	b.chunks.DetectLineEnd(t.dialect().quote)
 	defer func() {
@@ -144,8 +146,11 @@ func (t *table) start(ctx context.Context, file int, limit int64) (b *beginning,
 		}
 	}()
 	data, _, err := b.chunks.Next(ctx)
-	for {
+	for taken := 0; ; taken = len(data) {
 		if err != nil && err != io.EOF {
+			return b, err
+		}
+		if err := looks.Take(int64(len(data) - taken)); err != nil {
 			return b, err
 		}
 		last := err == io.EOF || b.chunks.Last()
@@ -167,7 +172,7 @@ func (t *table) head(ctx context.Context, file int) (*head, error) {
 	if h != nil {
 		return h, nil
 	}
-	b, err := t.begin(ctx, file, sampledBytes)
+	b, err := t.begin(ctx, file, sampledBytes, &t.looks)
 	if err != nil {
 		return nil, err
 	}
@@ -181,9 +186,9 @@ func (t *table) head(ctx context.Context, file int) (*head, error) {
 
 // begin reads the header and what follows it in the first limit bytes; more of them
 // if the header does not end there. The caller closes it.
-func (t *table) begin(ctx context.Context, file int, limit int64) (*beginning, error) {
+func (t *table) begin(ctx context.Context, file int, limit int64, looks *fileset.Looks) (*beginning, error) {
 	for ; ; limit *= 16 {
-		if b, err := t.start(ctx, file, limit); err != errMore {
+		if b, err := t.start(ctx, file, limit, looks); err != errMore {
 			return b, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"unsafe"
 
@@ -60,8 +61,9 @@ type Chunks struct {
 	eof      bool           // of in
 	err      error
 	maxLine  int
-	chunk    int // bytes of a chunk
-	tailOnce int // size of the next read beyond end
+	growth   *Growth // of a line of what is no bytes of the file
+	chunk    int     // bytes of a chunk
+	tailOnce int     // size of the next read beyond end
 	lineEnd  byte
 	detect   bool // lineEnd is to be found
 	quote    byte // for that
@@ -79,7 +81,7 @@ func (s *Set) OpenChunks(ctx context.Context, p Part, chunkBytes int, o *driver.
 	r := p.Range
 	obj := s.Object(p.File, o.Stats)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Next has its own
-	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: o.Alloc, maxLine: MaxLine, chunk: chunkBytes, lineEnd: '\n'}
+	c := &Chunks{obj: obj, size: obj.Size(), end: r.Off + r.Len, off: r.Off, cancel: cancel, alloc: o.Alloc, maxLine: MaxLine, chunk: chunkBytes, lineEnd: '\n', growth: s.TextGrowth(p)}
 	if c.end > c.size {
 		c.end = c.size
 	}
@@ -292,6 +294,7 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 		}
 		if !c.lazy.form.bytewise() {
 			c.size = -1
+			c.maxLine = int(min(int64(c.maxLine), c.growth.Row()))
 		}
 		c.lazy = nil
 		c.room(c.end)
@@ -328,8 +331,12 @@ func (c *Chunks) next(ctx context.Context) (n int, err error) {
 				return 0, io.EOF
 			case c.eof && (c.size < 0 || c.off >= c.size || c.buf[c.hi-1] == c.lineEnd):
 				return c.hi, nil // the last line of the file may be without \n
+			case c.hi > c.maxLine && c.size < 0 && c.maxLine < MaxLine:
+				return 0, c.growth.LargeRow(fmt.Sprintf("the line at byte %d has", c.off-int64(c.hi)))
 			case c.hi > c.maxLine:
 				return 0, fault.New(fault.Corrupt, "the line at byte %d is longer than %d bytes", c.off-int64(c.hi), c.maxLine)
+			case full && ctx.Err() != nil:
+				return 0, context.Cause(ctx)
 			case full:
 				c.grow(min(2*len(c.buf), c.maxLine+1))
 			}

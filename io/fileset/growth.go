@@ -29,6 +29,10 @@ const (
 	arrayCost = 2 << 10
 	// heldShare is which part of what bytes may become may be decompressed of them at once.
 	heldShare = 100
+	// freeRow is what one row of every file may take, and rowBytes what it may take more for each
+	// byte of the file where max_growth is the default: a row is held whole before it is counted.
+	freeRow  = 128 << 20
+	rowBytes = 100
 )
 
 // What the columns of text may be called and how many there may be: each costs time and memory for every batch.
@@ -48,6 +52,7 @@ type Extent struct{ Rows, Bytes int64 }
 type Growth struct {
 	bytes, made, most int64
 	max, free         int64
+	row               int64 // bytes that one row may take
 }
 
 // Growth is the bound of the reader of own, a part of file i, all parts of which are together as
@@ -61,6 +66,7 @@ func (s *Set) Growth(i int, own, all Extent) *Growth {
 func (s *Set) growth(i int, own, all Extent, most, free int64) *Growth {
 	g := &Growth{max: cmp.Or(s.opts.MaxGrowth, most), free: free}
 	size := float64(s.Files[i].Info.Size)
+	g.row = rowMost(size, g.max, most)
 	bytes := float64(own.Bytes)
 	if claimed := float64(all.Bytes); claimed > size {
 		bytes *= size / claimed
@@ -79,6 +85,30 @@ func (s *Set) growth(i int, own, all Extent, most, free int64) *Growth {
 func (s *Set) TextGrowth(p Part) *Growth {
 	all := Extent{1, max(p.Range.Len, s.Files[p.File].Info.Size)}
 	return s.growth(p.File, Extent{1, p.Range.Len}, all, DefaultTextGrowth, freeText)
+}
+
+// rowMost is what one row of files of size bytes together may take, where the default of max_growth is usual.
+func rowMost(size float64, max, usual int64) int64 {
+	return int64(min(freeRow+size*rowBytes*float64(max)/float64(usual), math.MaxInt64/2))
+}
+
+// Row is how many bytes of memory may be taken for one row, or a value, or what they are decoded from, before it is
+// counted by Add: a part of what the file may become, and no more than is left of that.
+func (g *Growth) Row() int64 {
+	if g == nil {
+		return math.MaxInt64 / 2
+	}
+	return max(min(g.row, g.most-g.made), 0)
+}
+
+// LargeRow is the error of what takes more than Row says; what says what it is: "the row takes", "a page has".
+func (g *Growth) LargeRow(what string) error {
+	return largeRow(what, g.Row(), g.max)
+}
+
+func largeRow(what string, most, max int64) error {
+	return fault.New(fault.Corrupt, "%s more than %d bytes, which is what max_growth (%d for each byte of the file) leaves to one row: "+
+		"the file is damaged, or was made to take memory; if it is right, set max_growth of the source higher, in a spec", what, most, max)
 }
 
 // Add counts rows whose values, and what they were decoded from, take bytes of memory. More than

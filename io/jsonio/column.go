@@ -10,6 +10,7 @@ import (
 	"github.com/penstock-data/penstock/internal/textvalue"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // kind says how a column takes values.
@@ -56,6 +57,13 @@ func (g *growing) extend(k, hint int, alloc memory.Allocator) []byte {
 	return g.p[at:g.n]
 }
 
+// bits makes room for n bits in all.
+func (g *growing) bits(n, hint int, alloc memory.Allocator) {
+	if need := (n + 7) / 8; need > g.n {
+		g.extend(need-g.n, hint, alloc)
+	}
+}
+
 // take hands the buffer over; one of much more memory than bytes is cut.
 func (g *growing) take() *memory.Buffer {
 	b := g.b
@@ -79,8 +87,27 @@ func (g *growing) release() {
 
 // sink is what the columns of one reader share.
 type sink struct {
-	alloc memory.Allocator
-	bytes int64 // Arrow memory of what was appended since the last batch
+	alloc  memory.Allocator
+	bytes  int64 // Arrow memory of what was appended since the last batch
+	begin  int64 // bytes before the row at hand
+	lost   int64 // of what was taken back since a bad row was counted
+	growth *fileset.Growth
+	over   bool // something was not appended as it is too much
+}
+
+// full says whether n more bytes are more than a row may take; the row ends with an error then.
+func (s *sink) full(n int64) bool {
+	s.over = s.over || s.bytes-s.begin+n > s.growth.Row()
+	return s.over
+}
+
+// take counts n bytes of which the memory is taken later.
+func (s *sink) take(n int64) error {
+	if s.full(n) {
+		return s.growth.LargeRow("the row takes")
+	}
+	s.bytes += n
+	return nil
 }
 
 // column collects values of one type. Values are appended at the end only;
@@ -104,8 +131,10 @@ type column struct {
 	vals     growing        // fixed-width values, text
 	offs     growing        // n+1 offsets, of variable-size kinds; empty while n is 0
 	lent     *memory.Buffer // kText: the text of the only row, in memory that it was parsed in; vals and offs are empty then
-	kids     []*column
+	kids     []*column      // of structs and fixed lists they may be behind: what they lack are nulls, see pad
 	byName   map[string]int // kStruct
+	nullBits int64          // bits that a null takes
+	kidBits  int64          // of all kids, each once
 	hint     [3]int         // bytes of valid, vals, offs in the last batch
 }
 
@@ -125,6 +154,7 @@ func newColumn(s *sink, f arrow.Field, path string, from origin) (*column, error
 	kid := func(f arrow.Field, name string) error {
 		k, err := newColumn(s, f, path+name, from)
 		c.kids = append(c.kids, k)
+		c.kidBits += k.nullBits
 		return err
 	}
 	if w, ok := f.Type.(arrow.FixedWidthDataType); ok {
@@ -194,6 +224,17 @@ func newColumn(s *sink, f arrow.Field, path string, from origin) (*column, error
 	default:
 		err = driver.Errorf(driver.Unsupported, "JSON has no values of type %s", typename.Name(t)).At(driver.Place{Column: path})
 	}
+	switch c.kind {
+	case kNull:
+	case kBool:
+		c.nullBits = 2
+	case kStruct:
+		c.nullBits = 1 + c.kidBits
+	case kFixedList:
+		c.nullBits = 1 + c.kidBits*int64(c.width)
+	default:
+		c.nullBits = 1 + 8*int64(c.width)
+	}
 	return c, err
 }
 
@@ -206,9 +247,7 @@ func (c *column) added() {
 }
 
 func (c *column) bit(v bool) {
-	if need := c.n/8 + 1; need > c.valid.n {
-		c.valid.extend(need-c.valid.n, c.hint[0], c.s.alloc)
-	}
+	c.valid.bits(c.n+1, c.hint[0], c.s.alloc)
 	bitutil.SetBitTo(c.valid.p, c.n, v)
 }
 
@@ -293,38 +332,65 @@ func (c *column) twice(from int) (string, bool) {
 
 // null appends a null.
 func (c *column) null() {
+	c.s.bytes += c.nullBits / 8
+	c.pad(c.n + 1)
+}
+
+// pad appends nulls, which are counted already, until there are n rows.
+func (c *column) pad(n int) {
+	k := n - c.n
+	if k <= 0 {
+		return
+	}
 	if c.kind == kNull {
-		c.n++
+		c.n = n
 		return
 	}
 	c.settle()
 	if c.valid.b == nil {
-		p := c.valid.extend(c.n/8+1, max(c.hint[0], c.n/4), c.s.alloc)
+		p := c.valid.extend((c.n+7)/8, max(c.hint[0], (n+7)/8, c.n/4), c.s.alloc)
 		for i := range p {
 			p[i] = 0xFF
 		}
 	}
-	c.bit(false)
-	c.nulls++
+	c.valid.bits(n, c.hint[0], c.s.alloc)
+	bitutil.SetBitsTo(c.valid.p, int64(c.n), int64(k), false)
 	switch c.kind {
 	case kBool:
-		c.boolean(false)
+		c.vals.bits(n, c.hint[1], c.s.alloc)
+		bitutil.SetBitsTo(c.vals.p, int64(c.n), int64(k), false)
 	case kText, kBinary:
-		c.end(c.vals.n)
+		c.ends(c.vals.n, k)
 	case kList, kMap:
-		c.end(c.kids[0].n)
-	case kFixedList:
-		for range c.width {
-			c.kids[0].null()
-		}
-	case kStruct:
-		for _, k := range c.kids {
-			k.null()
-		}
+		c.ends(c.kids[0].n, k)
+	case kFixedList, kStruct:
 	default:
-		clear(c.fixed())
+		clear(c.vals.extend(k*c.width, c.hint[1], c.s.alloc))
 	}
-	c.n++
+	c.nulls += k
+	c.n = n
+}
+
+// ends appends k offsets of the same.
+func (c *column) ends(at, k int) {
+	if c.n == 0 {
+		k++
+	}
+	p := c.offs.extend(k*c.width, c.hint[2], c.s.alloc)
+	if c.width == 4 {
+		fill(arrow.Int32Traits.CastFromBytes(p), int32(at))
+	} else {
+		fill(arrow.Int64Traits.CastFromBytes(p), int64(at))
+	}
+	if c.n == 0 {
+		clear(p[:c.width])
+	}
+}
+
+func fill[T any](p []T, v T) {
+	for i := range p {
+		p[i] = v
+	}
 }
 
 // boolean appends a bit to vals, not the row.
@@ -336,8 +402,9 @@ func (c *column) boolean(v bool) {
 	bitutil.SetBitTo(c.vals.p, c.n, v)
 }
 
-// truncate keeps the first n rows. Rows beyond may be half appended.
+// truncate keeps the first n rows, all of which there may not be yet. Rows beyond may be half appended.
 func (c *column) truncate(n int) {
+	n = min(n, c.n)
 	if c.valid.b != nil {
 		for i := n; i < c.n; i++ {
 			if !bitutil.BitIsSet(c.valid.p, i) {
@@ -371,7 +438,7 @@ func (c *column) truncate(n int) {
 	default:
 		c.vals.n = min(c.vals.n, n*c.width)
 	}
-	c.n = min(c.n, n)
+	c.n = n
 }
 
 func offsetBytes(n, width int) int {
@@ -381,8 +448,9 @@ func offsetBytes(n, width int) int {
 	return (n + 1) * width
 }
 
-// finish returns a reference to an array of all rows and empties the column.
-func (c *column) finish() arrow.ArrayData {
+// finish returns a reference to an array of n rows, nulls behind those that there are, and empties the column.
+func (c *column) finish(n int) arrow.ArrayData {
+	c.pad(n)
 	c.hint = [3]int{c.valid.n, c.vals.n, c.offs.n}
 	bufs := []*memory.Buffer{nil}
 	if c.nulls > 0 {
@@ -408,9 +476,16 @@ func (c *column) finish() arrow.ArrayData {
 		bufs = append(bufs, c.vals.take())
 	}
 	for _, k := range c.kids {
-		kids = append(kids, k.finish())
+		size := k.n
+		switch c.kind {
+		case kStruct:
+			size = n
+		case kFixedList:
+			size = n * c.width
+		}
+		kids = append(kids, k.finish(size))
 	}
-	n, nulls := c.n, c.nulls
+	nulls := c.nulls
 	c.n, c.nulls = 0, 0
 	switch c.kind {
 	case kNull:

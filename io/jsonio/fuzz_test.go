@@ -17,6 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
+	"github.com/penstock-data/penstock/io/fileset"
 )
 
 // tooDeep reports nesting beyond maxDepth, where this package stops and
@@ -154,7 +155,7 @@ func TestDifferential(t *testing.T) {
 			t.Fatalf("seed %d, document %d: %s: %v", seed, n, b, err)
 		}
 		for k, c := range p.root.kids {
-			d := c.finish()
+			d := c.finish(c.n)
 			a := array.NewStringData(d)
 			d.Release()
 			w := want[fmt.Sprintf("c%d", k)]
@@ -196,6 +197,7 @@ func columnsOf(t testing.TB, s *sink) *parser {
 		}
 		p.root.kids = append(p.root.kids, c)
 		p.root.byName[f.Name] = i
+		p.root.kidBits += c.nullBits
 	}
 	return p
 }
@@ -210,7 +212,7 @@ var rowSeeds = []string{
 func check(t *testing.T, p *parser, rows int) {
 	t.Helper()
 	for _, k := range p.root.kids {
-		d := k.finish()
+		d := k.finish(rows)
 		a := array.MakeFromData(d)
 		d.Release()
 		if a.Len() != rows {
@@ -282,7 +284,7 @@ func FuzzArray(f *testing.F) {
 			s := &sink{alloc: memtest.New(t)}
 			p := columnsOf(t, s)
 			p.text.more = true
-			a := &elements{p: p, in: io.NopCloser(bytes.NewReader(b)), cancel: func() {}, alloc: s.alloc, small: make([]byte, n)}
+			a := &elements{p: p, most: fileset.MaxLine, in: io.NopCloser(bytes.NewReader(b)), cancel: func() {}, alloc: s.alloc, small: make([]byte, n)}
 			a.buf = a.small
 			for {
 				err := a.row(context.Background(), false)

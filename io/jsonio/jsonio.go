@@ -162,6 +162,7 @@ func (t *table) resolve(ctx context.Context, ro *driver.ResolveOptions) error {
 	}
 	heads := make([]head, n)
 	var looks fileset.Looks
+	looks.Bound(t.set, slices.Collect(maps.Keys(pick)))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(32)
 	if ro != nil && ro.Concurrency > 0 {

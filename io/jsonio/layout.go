@@ -117,12 +117,17 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 		size = sampleBytes
 	}
 	b, from := make([]byte, size), 0
+	growth := t.set.TextGrowth(t.set.Begin(i, t.o.Text, math.MaxInt64))
+	most := int(min(fileset.MaxLine, growth.Row()))
 	scratch := looks.Scratch()
 	defer scratch.Close()
 	defer func() { scratch.Free(b) }()
 	for {
 		n, err := io.ReadFull(in, b[from:])
 		from += n
+		if err := looks.Take(int64(n)); err != nil {
+			return h, err
+		}
 		whole := err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !whole {
 			return h, err
@@ -146,10 +151,13 @@ func (t *table) head(ctx context.Context, i int, rows bool, looks *fileset.Looks
 				return h, nil
 			}
 		}
-		if size > fileset.MaxLine {
+		switch {
+		case size > most && most < fileset.MaxLine:
+			return h, growth.LargeRow("the text of the first row has")
+		case size > most:
 			return h, driver.Errorf(driver.Corrupt, "the first row is larger than %d bytes", fileset.MaxLine)
 		}
-		size = min(2*size, fileset.MaxLine+1)
+		size = min(2*size, most+1)
 		b = scratch.Reallocate(size, b)
 	}
 }

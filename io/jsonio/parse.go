@@ -44,7 +44,9 @@ func (p *parser) row() error {
 	if p.seen != nil {
 		return p.look()
 	}
-	n, begin, bytes := p.root.n, p.i, p.root.s.bytes
+	s := p.root.s
+	n, begin := p.root.n, p.i
+	s.begin = s.bytes
 	p.bad, p.wrong, p.odds = nil, nil, p.odds[:0]
 	c, err := p.space()
 	if err == nil {
@@ -63,13 +65,17 @@ func (p *parser) row() error {
 		err = p.ends()
 	}
 	if err == nil {
+		err = s.take(0)
+	}
+	if err == nil {
 		p.judge(p.root)
 		if p.bad == nil {
 			return nil
 		}
+		s.lost += s.bytes - s.begin
 	}
 	p.root.truncate(n)
-	p.root.s.bytes = bytes
+	s.bytes = s.begin
 	if err != nil {
 		p.i = begin
 		return err
@@ -150,9 +156,10 @@ func (p *parser) ends() error {
 	return nil
 }
 
-// object appends the object at the position to a struct.
+// object appends the object at the position to a struct. Fields that it lacks are counted, and appended
+// once something follows.
 func (p *parser) object(c *column, depth int) error {
-	at, next := c.n, 0
+	at, next, lacks := c.n, 0, c.kidBits
 	err := p.each(depth, '{', func(key []byte) error {
 		i := next
 		if i >= len(c.kids) || c.kids[i].name != string(key) {
@@ -172,6 +179,8 @@ func (p *parser) object(c *column, depth int) error {
 			p.reject(c.kids[i], "the key %q is there twice in one object", key)
 			return p.skip(depth + 1)
 		}
+		c.kids[i].pad(at)
+		lacks -= c.kids[i].nullBits
 		err := p.value(c.kids[i], depth+1)
 		p.judge(c.kids[i])
 		return err
@@ -179,10 +188,8 @@ func (p *parser) object(c *column, depth int) error {
 	if err != nil {
 		return err
 	}
-	for _, k := range c.kids {
-		if k.n == at {
-			k.null()
-		}
+	if err := c.s.take(lacks / 8); err != nil {
+		return err
 	}
 	c.added()
 	return nil
@@ -192,6 +199,9 @@ func (p *parser) object(c *column, depth int) error {
 func (p *parser) value(c *column, depth int) error {
 	ch, err := p.space()
 	if err != nil {
+		return err
+	}
+	if err := c.s.take(0); err != nil {
 		return err
 	}
 	if ch == 'n' {
@@ -348,6 +358,9 @@ func (p *parser) json(begin int) []byte {
 
 func (p *parser) list(c *column, depth int) error {
 	k := c.kids[0]
+	if c.kind == kFixedList {
+		k.pad(c.n * c.width)
+	}
 	at := k.n
 	if err := p.each(depth, '[', func([]byte) error { return p.value(k, depth+1) }); err != nil {
 		return err
@@ -401,6 +414,10 @@ func (p *parser) variable(c *column, s []byte) {
 			c.added()
 			return
 		}
+	}
+	if c.s.full(int64(len(s))) {
+		c.null()
+		return
 	}
 	c.settle()
 	copy(c.vals.extend(len(s), c.hint[1], c.s.alloc), s)
@@ -709,6 +726,10 @@ func (p *parser) coded(c *column, s []byte) {
 		n, at := base64.StdEncoding.DecodedLen(len(s)), c.vals.n
 		if c.width == 4 && at+n > math.MaxInt32 {
 			p.reject(c, "more than 2 GiB of bytes in a batch; set the type large_binary")
+			c.null()
+			return
+		}
+		if c.s.full(int64(n)) {
 			c.null()
 			return
 		}

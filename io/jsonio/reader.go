@@ -46,6 +46,7 @@ func (t *table) Open(ctx context.Context, i int, so *driver.ScanOptions) (driver
 		return nil, r.place(err)
 	}
 	r.schema, r.growth = schema, t.set.TextGrowth(at.Part)
+	r.sink.growth = r.growth
 	if r.p, err = t.parser(&r.sink, idx); err == nil {
 		r.in = t.rowsOf(ctx, at, r.p, &r.o)
 		r.lines, _ = r.in.(*lines)
@@ -75,6 +76,7 @@ func (t *table) parser(s *sink, idx []int) (*parser, error) {
 		}
 		p.root.kids = append(p.root.kids, c)
 		p.root.byName[f.Name] = k
+		p.root.kidBits += c.nullBits
 	}
 	p.base64 = t.o.Base64()
 	p.raw = map[string]bool{}
@@ -117,7 +119,8 @@ func (t *table) rowsOf(ctx context.Context, at place, p *parser, o *driver.ScanO
 	if t.set.Bytewise(at.Part) {
 		size = min(size, at.Range.Len+1)
 	}
-	a := &elements{p: p, bare: at.layout == inBehind, in: t.set.OpenStream(sctx, at.Part, o), cancel: cancel, alloc: o.Alloc, small: make([]byte, size)}
+	a := &elements{p: p, bare: at.layout == inBehind, in: t.set.OpenStream(sctx, at.Part, o), cancel: cancel, alloc: o.Alloc, small: make([]byte, size),
+		growth: p.root.s.growth, most: int(min(fileset.MaxLine, p.root.s.growth.Row()))}
 	p.text.more = true
 	a.buf = a.small
 	return a
@@ -228,7 +231,7 @@ func (r *reader) next(ctx context.Context) error {
 	}
 	cols := make([]arrow.Array, len(root.kids))
 	for i, k := range root.kids {
-		d := k.finish()
+		d := k.finish(n)
 		cols[i] = array.MakeFromData(d)
 		d.Release()
 		defer cols[i].Release()
@@ -256,6 +259,10 @@ func (r *reader) next(ctx context.Context) error {
 // badRow reports the row at hand and counts it.
 func (r *reader) badRow(err error) error {
 	err = driver.Wrap(err, driver.Place{Row: fault.N(r.row)})
+	over := r.growth.Add(1, r.sink.lost)
+	if r.sink.lost = 0; over != nil {
+		return driver.Wrap(over, driver.Place{Row: fault.N(r.row)})
+	}
 	r.row++
 	return r.queue.Tell(err)
 }
@@ -432,6 +439,8 @@ type elements struct {
 	in     io.ReadCloser
 	cancel context.CancelFunc
 	alloc  memory.Allocator
+	growth *fileset.Growth
+	most   int            // bytes of an element
 	small  []byte         // Go memory
 	long   *memory.Buffer // nil unless an element is longer than small
 	buf    []byte         // the memory of one of them
@@ -585,12 +594,16 @@ func (a *elements) fill(ctx context.Context) error {
 	a.off += int64(a.p.i)
 	switch old := a.long; {
 	case left == len(a.buf):
-		if left >= fileset.MaxLine {
+		switch {
+		case left > a.most && a.most < fileset.MaxLine:
+			return a.growth.LargeRow(fmt.Sprintf("the element at byte %d has", a.off))
+		case left > a.most:
 			return driver.Errorf(driver.Corrupt, "the element at byte %d is larger than %d bytes", a.off, fileset.MaxLine)
 		}
+		size := min(2*left, a.most+1)
 		larger := memory.NewResizableBuffer(a.alloc)
-		larger.ResizeNoShrink(2 * left) // panics where the run gives up while it waits for memory: a.long is still what close releases
-		a.long, a.buf = larger, larger.Buf()[:2*left]
+		larger.ResizeNoShrink(size) // panics where the run gives up while it waits for memory: a.long is still what close releases
+		a.long, a.buf = larger, larger.Buf()[:size]
 		copy(a.buf, rest)
 		if old != nil {
 			old.Release()

@@ -196,7 +196,10 @@ func (c *column) content(ctx context.Context, pos int64, head int) ([]byte, erro
 		huge.Lock()
 		defer huge.Unlock()
 	}
-	body := c.d.pageMemory(c, raw, c.lead())
+	body, err := c.d.pageMemory(c, raw, c.lead())
+	if err != nil {
+		return nil, err
+	}
 	copy(body, comp[:plain])
 	if raw == plain {
 		return body, nil // some writers leave out what is empty

@@ -8,6 +8,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/memtest"
 	"github.com/penstock-data/penstock/io/driver"
@@ -291,5 +298,76 @@ func TestConstantColumn(t *testing.T) {
 	far := driver.ScanOptions{FromRow: 1<<40 - 10}
 	if rows, err := readRows(t, smallFile("penstock", 1<<40, 1, true), Options{Options: fileset.Options{MaxGrowth: 1}}, far); err != io.EOF || rows != 10 {
 		t.Errorf("from a late row on: %d rows, %v", rows, err)
+	}
+}
+
+// TestSmallFileOneRow: one row of a small file that would take gigabytes is refused before it is
+// decoded: a list of as many equal numbers, one text, an entry of a dictionary, or a page that
+// decompresses to that.
+func TestSmallFileOneRow(t *testing.T) {
+	write := func(a arrow.Array, p ...parquet.WriterProperty) []byte {
+		defer a.Release()
+		rec := array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "a", Type: a.DataType(), Nullable: true}}, nil), []arrow.Array{a}, int64(a.Len()))
+		defer rec.Release()
+		var b bytes.Buffer
+		p = append(p, parquet.WithCompression(compress.Codecs.Zstd))
+		w, err := pqarrow.NewFileWriter(rec.Schema(), &b, parquet.NewWriterProperties(p...), pqarrow.DefaultWriterProps())
+		if err == nil {
+			err = w.Write(rec)
+		}
+		if err == nil {
+			err = w.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	list := func(n int) arrow.Array {
+		lb := array.NewListBuilder(memory.DefaultAllocator, arrow.PrimitiveTypes.Int64)
+		defer lb.Release()
+		lb.Append(true)
+		vb := lb.ValueBuilder().(*array.Int64Builder)
+		vb.Reserve(n)
+		for range n {
+			vb.UnsafeAppend(7)
+		}
+		return lb.NewArray()
+	}
+	text := func(size, n int) arrow.Array {
+		sb := array.NewStringBuilder(memory.DefaultAllocator)
+		defer sb.Release()
+		for range n {
+			sb.Append(string(bytes.Repeat([]byte("x"), size)))
+		}
+		return sb.NewArray()
+	}
+	for _, c := range []struct {
+		name string
+		file []byte
+		ok   bool
+	}{
+		{"list", write(list(20_000_000)), false},
+		{"text", write(text(140<<20, 1), parquet.WithDictionaryDefault(false)), false},
+		{"dictionary", write(text(140<<20, 2)), false},
+		{"page", write(text(14<<20, 10), parquet.WithDictionaryDefault(false), parquet.WithDataPageSize(1<<30)), false},
+		{"a list that is right", write(list(4_000_000)), true},
+		{"a text that is right", write(text(100<<20, 1)), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rows, err := readRows(t, c.file, Options{}, driver.ScanOptions{})
+			if c.ok {
+				if err != io.EOF || rows != 1 {
+					t.Errorf("%d rows, %v", rows, err)
+				}
+				return
+			}
+			if fault.CodeOf(err) != fault.Corrupt || !bytes.Contains([]byte(err.Error()), []byte("max_growth")) || rows > 0 {
+				t.Errorf("%d bytes gave %d rows, then %v; want an error that names max_growth", len(c.file), rows, err)
+			}
+			if rows, err := readRows(t, c.file, Options{Options: fileset.Options{MaxGrowth: 100_000_000}}, driver.ScanOptions{}); err != io.EOF {
+				t.Errorf("with the limit raised: %d rows, %v", rows, err)
+			}
+		})
 	}
 }

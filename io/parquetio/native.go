@@ -293,7 +293,10 @@ const pageSlack = 16
 
 // pageMemory returns n bytes for a page of c, with a capacity of pageSlack more: its own, or those that are shared.
 // What is lead bytes behind the begin of its own is at a multiple of 64.
-func (d *decoder) pageMemory(c *column, n, lead int) []byte {
+func (d *decoder) pageMemory(c *column, n, lead int) ([]byte, error) {
+	if int64(n) > d.growth.Row() {
+		return nil, d.growth.LargeRow("a page claims to decompress to")
+	}
 	if d.user == c {
 		d.user = nil
 	}
@@ -301,7 +304,7 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 	lead = -lead & 63
 	want := lead + n + pageSlack
 	if want <= len(c.mem) && c.lent == nil {
-		return c.mem[lead : lead+n : want]
+		return c.mem[lead : lead+n : want], nil
 	}
 	if n < 4<<20 { // the next may be a little larger
 		want = (want + n/8 + 4095) &^ 4095
@@ -310,7 +313,7 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 	if d.kept+int64(want) <= d.keep {
 		c.mem = d.acct.alloc.Allocate(want)
 		d.kept += int64(want)
-		return c.mem[lead : lead+n : lead+n+pageSlack]
+		return c.mem[lead : lead+n : lead+n+pageSlack], nil
 	}
 	if !c.sharer {
 		c.sharer = true
@@ -326,7 +329,7 @@ func (d *decoder) pageMemory(c *column, n, lead int) []byte {
 		d.shared = d.acct.alloc.Allocate(n + pageSlack)
 	}
 	d.user = c
-	return d.shared[: n : n+pageSlack]
+	return d.shared[: n : n+pageSlack], nil
 }
 
 // sharing is how many columns use the shared page: those that did, and those that have not read a page yet for which there may be no room.

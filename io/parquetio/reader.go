@@ -505,10 +505,13 @@ func (r *reader) columns(ctx context.Context, which []int, row, n int64, keep *c
 	for {
 		limit := max(maxBatchGrow*r.o.BatchBytes, leastLimit) / share
 		if n == 1 {
-			limit = maxRowBytes
+			limit = min(maxRowBytes, r.growth.Row())
 		}
 		cols, err := r.dec.readFields(ctx, which, row, int(n), keep, limit)
 		if large, ok := errors.AsType[errTooLarge](err); ok {
+			if n == 1 && limit < maxRowBytes {
+				return nil, 0, r.growth.LargeRow("the row takes")
+			}
 			if n == 1 {
 				return nil, 0, fault.New(fault.Unsupported, "one row takes more than %d bytes: %w", maxRowBytes, large)
 			}

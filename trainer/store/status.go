@@ -136,7 +136,7 @@ func (r *Run) Status(ctx context.Context) (Status, error) {
 		return s, fault.New(fault.NotFound, "the run has no status yet").At(r.place(statusDir))
 	}
 	rel := names[len(names)-1]
-	data, done, err := r.load(ctx, rel, maxRecord)
+	data, done, err := r.load(ctx, rel, MaxRecord)
 	if err != nil {
 		return s, err
 	}

@@ -45,7 +45,8 @@ const (
 	checkpointsDir = "checkpoints/"
 	metricsDir     = "metrics/"
 
-	maxRecord   = 64 << 20  // bytes of run.json and of a status
+	// MaxRecord is how many bytes run.json and a status have at most.
+	MaxRecord   = 64 << 20
 	maxManifest = 256 << 20 // bytes
 	inFlight    = 16        // parallel requests for small objects
 	maxName     = 100       // bytes
@@ -158,7 +159,7 @@ func (r *Run) claimName(ctx context.Context, storage string) error {
 	}
 	if !won {
 		// Ours, if the answer to the request was lost.
-		if is, err := r.b.ReadAll(ctx, r.prefix+runFile, maxRecord); err == nil && string(is) == string(data) {
+		if is, err := r.b.ReadAll(ctx, r.prefix+runFile, MaxRecord); err == nil && string(is) == string(data) {
 			return nil
 		}
 		where := storage
@@ -207,7 +208,7 @@ func open(ctx context.Context, storage, name string, o *blobio.Options) (*Run, e
 // readRecord reads and checks what the run called name is.
 func (r *Run) readRecord(ctx context.Context, name string) error {
 	r.rec.Name = name // which the seal is for
-	data, done, err := r.load(ctx, runFile, maxRecord)
+	data, done, err := r.load(ctx, runFile, MaxRecord)
 	if err != nil {
 		return err
 	}
