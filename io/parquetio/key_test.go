@@ -27,7 +27,10 @@ func TestOptionalKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := file.NewParquetWriter(out, schema.MustGroup(schema.NewGroupNode("schema", parquet.Repetitions.Required, schema.FieldList{m}, -1)))
-	rg := w.AppendRowGroup()
+	rg, err := w.AppendRowGroupChecked()
+	if err != nil {
+		t.Fatal(err)
+	}
 	// {1: 1, 2: null}, null, {3: 2, null: 3}, {}, {4: 4}
 	for _, c := range []struct {
 		values []int32
