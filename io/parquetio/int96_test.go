@@ -2,6 +2,8 @@ package parquetio
 
 import (
 	"encoding/binary"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -95,5 +97,43 @@ func TestInt96Units(t *testing.T) {
 	}
 	if _, err := open(t, &Options{Int96: "s"}, path); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "int96") {
 		t.Error(err)
+	}
+}
+
+// TestInt96Filters: filters at, beside and beyond the bounds of the units, with and without rows that a unit cannot say, leave out no row
+// that a scan without them has.
+func TestInt96Filters(t *testing.T) {
+	all := []time.Time{utc("0001-01-01T00:00:01Z"), utc("1677-09-21T00:12:43Z"), utc("1677-09-21T00:12:44Z"), utc("1970-01-01T00:00:00Z"), {},
+		utc("2024-02-29T12:00:00.123Z"), utc("2262-04-11T23:47:16Z"), utc("2262-04-11T23:47:17Z"), utc("9999-12-31T23:59:59.999Z")}
+	for unit, times := range map[string][]time.Time{"us": all, "ms": all, "ns": all[2:7]} {
+		f := handFile{columns: []handColumn{{name: "t", physical: pInt96, optional: true, pages: [][]*string{int96(times[:3]...), int96(times[3:]...)}}}}
+		path := f.write(t)
+		u, err := unitOf(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tab := mustOpen(t, &Options{Int96: unit}, path)
+		var rows []any
+		for _, ts := range times {
+			v, err := arrow.TimestampFromTime(ts, u)
+			if !ts.IsZero() && err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, orNil(ts.IsZero(), int64(v)))
+		}
+		fs := filters{rng: rand.New(rand.NewPCG(96, 1)), share: 1}
+		for _, v := range rows {
+			if v == nil {
+				continue
+			}
+			for _, lit := range append(beside(v), v, v.(int64)/2, int64(math.MinInt64), int64(math.MaxInt64)) {
+				for _, op := range []driver.Op{driver.Eq, driver.Ne, driver.Lt, driver.Le, driver.Gt, driver.Ge, driver.In} {
+					fs.try(t, tab, 0, path, driver.Term{Column: "t", Op: op, Values: []any{lit}}, rows)
+				}
+			}
+		}
+		for _, op := range []driver.Op{driver.IsNull, driver.NotNull} {
+			fs.try(t, tab, 0, path, driver.Term{Column: "t", Op: op}, rows)
+		}
 	}
 }

@@ -23,6 +23,7 @@ var notRead = map[string]string{
 	"datapage_v2_empty_datapage.snappy.parquet": "could not decompress page", // of nothing
 	"hadoop_lz4_compressed.parquet":             "LZ4 unimplemented",
 	"hadoop_lz4_compressed_larger.parquet":      "LZ4 unimplemented",
+	"incorrect_map_schema.parquet":              "MAP keys must be required",
 	"non_hadoop_lz4_compressed.parquet":         "LZ4 unimplemented",
 	"unknown-logical-type.parquet":              "invalid logical type",
 }

@@ -40,6 +40,7 @@ func (b badValue) Error() string { return b.text }
 
 var (
 	errText  = fault.New(fault.Corrupt, "%w", badValue{"a text is not UTF-8; repair it where the file is made, read the column as bytes (types: {COLUMN: binary}), or leave it out"})
+	errKey   = fault.New(fault.RowError, "%w", badValue{"a key of a map is null, which Arrow's maps do not have; leave the row or the column out, or repair it where the file is made"})
 	errInt96 = map[arrow.TimeUnit]*fault.Error{
 		arrow.Nanosecond: fault.New(fault.RowError, "%w", badValue{"an INT96 timestamp lies outside of 1677 to 2262, which is all that nanoseconds since 1970 can say; " +
 			"read with int96: us"}),
@@ -69,6 +70,14 @@ func (c *column) inRow(o *leafOut, at, k, defined int, err error) error {
 	}
 	e := *r.why
 	return e.At(fault.Place{Row: fault.N(o.first + int64(c.rowOf(o, slot)))})
+}
+
+// firstUnset is the first position from from on of a bit that is not set.
+func firstUnset(b []byte, from int) int {
+	for b[from/8]>>(from%8)&1 != 0 {
+		from++
+	}
+	return from
 }
 
 // nthBit is the position of set bit n, counted from 0 at position from.

@@ -50,6 +50,7 @@ type leaf struct {
 	kind     kind  // how statistics compare; kindNone unless a top-level column
 	ordered  bool  // the file says that they do so
 	arrow    arrow.DataType
+	key      bool // of a map, and optional in the file: none is to be null
 }
 
 // schemaKey is the part of a footer that decides the schema.
@@ -279,8 +280,22 @@ func ruledGroup(g *schema.GroupNode, rep parquet.Repetition) (*schema.GroupNode,
 		case list && (r.NumFields() != 1 || r.Field(0).RepetitionType() == parquet.Repetitions.Repeated || r.Name() == "array" || r.Name() == g.Name()+"_tuple"):
 			return ruledElement(r)
 		}
-		return withFields(r, parquet.Repetitions.Repeated, r.LogicalType(), ruledField)
+		at := 0
+		return withFields(r, parquet.Repetitions.Repeated, r.LogicalType(), func(n schema.Node) (schema.Node, error) {
+			if at++; isMap && at == 1 && r.NumFields() == 2 {
+				return ruledKey(n)
+			}
+			return ruledField(n)
+		})
 	})
+}
+
+// ruledKey is the key of a map, which must be there: an optional one may be null in no row that is read.
+func ruledKey(n schema.Node) (schema.Node, error) {
+	if p, ok := n.(*schema.PrimitiveNode); ok && n.RepetitionType() == parquet.Repetitions.Optional {
+		return schema.NewPrimitiveNodeLogical(n.Name(), parquet.Repetitions.Required, n.LogicalType(), p.PhysicalType(), p.TypeLength(), n.FieldID())
+	}
+	return ruledField(n)
 }
 
 // withoutEquivalent is the first top-level column that arrow-go makes nothing of; "" if none by itself.
@@ -309,6 +324,7 @@ func (s *fileSchema) walk(mf *pqarrow.SchemaField, f *field, depth int) error {
 			name: d.Path(), physical: d.PhysicalType(), width: d.TypeLength(),
 			maxDef: d.MaxDefinitionLevel(), maxRep: d.MaxRepetitionLevel(),
 			anc: uint8(mf.LevelInfo.RepeatedAncestorDefLevel), arrow: mf.Field.Type,
+			key: int(d.MaxDefinitionLevel()) > int(mf.LevelInfo.DefLevel),
 		})
 		if d.PhysicalType() == parquet.Types.FixedLenByteArray && d.TypeLength() <= 0 {
 			return fault.New(fault.Corrupt, "column %q has values of %d bytes", d.Path(), d.TypeLength())

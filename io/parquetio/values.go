@@ -258,6 +258,10 @@ func orDamaged(ok bool) error {
 func (c *column) slots(o *leafOut, k, defined int) error {
 	at := o.n
 	o.n += k
+	if c.leaf.key && defined < k {
+		e := *errKey
+		return e.At(fault.Place{Row: fault.N(o.first + int64(c.rowOf(o, firstUnset(o.valid, at))))})
+	}
 	return c.inRow(o, at, k, defined, c.append(o, at, k, defined))
 }
 
