@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/penstock-data/penstock/internal/fault"
+	"github.com/penstock-data/penstock/internal/trust"
 	"github.com/penstock-data/penstock/io/blobio"
 	"golang.org/x/sys/unix"
 )
@@ -103,18 +104,20 @@ func (o *output) check() error {
 	p, _ := o.b.Local(o.prefix)
 	var out, up, rec unix.Stat_t
 	there := unix.Stat(p, &out) == nil
-	if err := unix.Stat(path.Dir(recPath), &up); err != nil {
+	beside := path.Dir(recPath)
+	fi, err := os.Stat(beside)
+	if err != nil || unix.Stat(beside, &up) != nil {
 		return nil // it is made; or it cannot be, which making it says
 	}
 	if there && out.Dev != up.Dev {
 		return fault.New(fault.Invalid, "this folder is a mount point, and the records of an output lie beside it, on the same file system: name a folder in it, such as %s", o.path("rows")).
 			At(fault.Place{File: o.path("")})
 	}
-	if up.Mode&0o002 == 0 || unix.Lstat(recPath, &rec) != nil {
+	if trust.Judge(fi, beside, false) == nil || unix.Lstat(recPath, &rec) != nil {
 		return nil
 	}
 	if mine := rec.Uid == uint32(os.Geteuid()); !mine && !(there && rec.Uid == out.Uid) {
-		return fault.New(fault.Denied, "in a folder that everybody may write to, these records belong neither to this user nor to the owner of the output: write elsewhere").
+		return fault.New(fault.Denied, "in a folder that others may write to, these records belong neither to this user nor to the owner of the output: write elsewhere").
 			At(fault.Place{File: o.rec.path("")})
 	}
 	return nil

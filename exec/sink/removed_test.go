@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,7 +131,8 @@ func TestMountPoint(t *testing.T) {
 	untouched(t, dir, "_penstock-rows", "rows")
 }
 
-// Where everybody may write, records that somebody else put beside an output are not gone by.
+// Where others may write, records that somebody else put beside an output are not gone by: in a folder for
+// everybody, for a group that is not only the owner's, or of somebody else.
 func TestRecordsOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		memtest.Skip(t, "only root can give a folder to another user")
@@ -146,13 +148,21 @@ func TestRecordsOfOthers(t *testing.T) {
 	run := func() error {
 		return (runSpec{Data: small, Workers: 1, Batch: 100}).run(t.Context(), newFiles(t, Options{Path: out}))
 	}
-	if err := os.Chmod(top, 0o1777); err != nil {
+	for _, c := range []struct {
+		mode     os.FileMode
+		uid, gid int
+	}{{0o777 | os.ModeSticky, 0, 0}, {0o777, 0, 0}, {0o770, 0, 65534}, {0o775 | os.ModeSticky, 0, 65534}, {0o755, 65534, 0}} {
+		if err := errors.Join(os.Chmod(top, c.mode), os.Chown(top, c.uid, c.gid)); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "_penstock-out") {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	if err := os.Chown(top, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(); fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "_penstock-out") {
-		t.Errorf("%v", err)
-	}
-	if err := os.Chmod(top, 0o755); err != nil { // whoever may write here may do anything to the output
+	if err := os.Chmod(top, 0o775); err != nil { // whoever may write here, alone, may do anything to the output
 		t.Fatal(err)
 	}
 	if err := run(); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,25 +14,37 @@ import (
 // Set are the secrets that a process has come to know. The zero Set is empty. Safe for concurrent
 // use.
 type Set struct {
-	mu  sync.Mutex
-	all []string
+	mu    sync.Mutex
+	all   []string
+	known map[string]bool // those of all
 }
 
-// Add adds secrets, also as JSON, quotes, JSON of quotes, quotes of bytes, and URLs write them. What is shorter than
-// four bytes is not looked for: see [Text].
+// Add adds secrets, also as JSON, quotes, JSON of quotes, quotes of bytes, and URLs write them, whole and line by
+// line. What is shorter than four bytes is not looked for: see [Text].
 func (s *Set) Add(secrets ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, secret := range secrets {
-		text := strings.ToValidUTF8(secret, "\uFFFD")
-		quoted := strconv.Quote(secret)
-		quoted = quoted[1 : len(quoted)-1]
-		for _, form := range []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret), asBytes(secret)} {
-			if len(form) >= least && !slices.Contains(s.all, form) {
-				s.all = append(s.all, form)
+		for _, part := range append(parts([]string{secret}), secret) {
+			for _, form := range forms(part) {
+				if len(form) >= least && !s.known[form] && (form != part || part == secret) { // Text looks for lines
+					if s.known == nil {
+						s.known = map[string]bool{}
+					}
+					s.known[form] = true
+					s.all = append(s.all, form)
+				}
 			}
 		}
 	}
+}
+
+// forms are the ways in which texts of this program write a secret, or a line of one.
+func forms(secret string) []string {
+	text := strings.ToValidUTF8(secret, "\uFFFD")
+	quoted := strconv.Quote(secret)
+	quoted = quoted[1 : len(quoted)-1]
+	return []string{secret, quoted, asJSON(text, true), asJSON(text, false), asJSON(quoted, true), asJSON(quoted, false), url.QueryEscape(secret), url.PathEscape(secret), asBytes(secret)}
 }
 
 // asBytes is a text as a literal of bytes has it between quotes.

@@ -37,6 +37,21 @@ func TestSet(t *testing.T) {
 	}
 }
 
+// A line of a secret is masked as the whole is, in each form.
+func TestLinesOfSecrets(t *testing.T) {
+	line := "p\"ss\\w<rd/ü +x"
+	var s Set
+	s.Add("first line\n  " + line + "\r\nlast line\n")
+	for _, form := range forms(line) {
+		if got := s.Text("it is " + form + "."); got != "it is ***." {
+			t.Errorf("%s: %s", form, got)
+		}
+	}
+	if got := s.Text("first%20line last+line"); got != "*** ***" {
+		t.Error(got)
+	}
+}
+
 // What is written before there is a secret is written at once.
 func TestWriterWithoutSecrets(t *testing.T) {
 	var s Set

@@ -61,7 +61,7 @@ func Opened(f *os.File) error {
 	if err := File(f.Name()); err != nil {
 		return err
 	}
-	return judge(fi, f.Name(), false)
+	return Judge(fi, f.Name(), false)
 }
 
 func own(path string, folder bool) error {
@@ -69,15 +69,18 @@ func own(path string, folder bool) error {
 	if err != nil {
 		return fault.WithCode(fault.CodeOf(err), err)
 	}
-	return judge(fi, path, folder)
+	return Judge(fi, path, folder)
 }
 
-func judge(fi os.FileInfo, path string, folder bool) error {
+// Judge returns nil where what was found at path is this user's own, and otherwise a Denied error that
+// says why not. It looks at nothing else: not at the folder that it is in. sticky lets others write to a
+// folder that is sticky: they may add to it, and not take away what is there.
+func Judge(fi os.FileInfo, path string, sticky bool) error {
 	if uid, ok := owner(fi); ok && uid != 0 && uid != os.Geteuid() {
 		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})
 	}
 	m := fi.Mode()
-	if folder && m&os.ModeSticky != 0 {
+	if sticky && m&os.ModeSticky != 0 {
 		return nil
 	}
 	if m.Perm()&0o002 != 0 {
