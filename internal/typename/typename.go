@@ -48,7 +48,7 @@ func Parse(name string) (arrow.DataType, error) {
 		err = fmt.Errorf("unexpected %q after the type", p.rest)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "type %q: %w", name, err)
+		return nil, fault.New(fault.Invalid, "type %.200q: %w", name, err)
 	}
 	return t, nil
 }
@@ -171,7 +171,7 @@ func (p *parser) typ(depth int) (arrow.DataType, error) {
 		}
 		return nil, fmt.Errorf("expected a type name before %q", p.rest)
 	}
-	return nil, fmt.Errorf("unknown type %q; common ones are bool, int, int32, double, float, string, binary, date, timestamp, decimal(18, 2), list<int>", w)
+	return nil, fmt.Errorf("unknown type %.200q; common ones are bool, int, int32, double, float, string, binary, date, timestamp, decimal(18, 2), list<int>", w)
 }
 
 func (p *parser) temporal(w string) (arrow.DataType, error) {
