@@ -3,6 +3,7 @@ package operators
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -155,12 +156,20 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 		c.stdin.SetWriteDeadline(time.Unix(1, 0)) // should another process hold the pipes
 		c.stdout.SetReadDeadline(time.Unix(1, 0))
 	})
-	c.mem.use(alloc, func() { // waiting for memory is not the child's silence
+	var mu sync.Mutex                             // the send allocates, too
+	c.mem.use(alloc, func(waited time.Duration) { // for memory, which is not the child's time
+		mu.Lock()
+		defer mu.Unlock()
 		if ctx.Err() == nil {
-			c.stdout.SetReadDeadline(time.Now().Add(c.cmd.timeout))
+			deadline = deadline.Add(waited)
+			c.stdout.SetReadDeadline(deadline)
 		}
 	})
-	out, err := c.exchange(rec)
+	err := c.ahead()
+	var out arrow.RecordBatch
+	if err == nil {
+		out, err = c.exchange(rec)
+	}
 	c.mem.done()
 	if !stop() {
 		<-fired
@@ -182,6 +191,22 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 	err = c.explain(ctx, err)
 	c.drop()
 	return nil, err
+}
+
+// ahead is an error if there is another answer already, which would be taken for that to the next batch. What a
+// child says before its first answer is the schema.
+func (c *child) ahead() error {
+	if c.r == nil {
+		return nil
+	}
+	if c.br.Buffered() == 0 && !readable(c.stdout) {
+		return nil
+	}
+	b, err := c.br.Peek(8)
+	if err != nil || binary.LittleEndian.Uint32(b) == 0 || binary.LittleEndian.Uint64(b) == 0xffffffff { // the end, or half of a message
+		return nil // the exchange says what it is
+	}
+	return errAnswer{fault.New(fault.Invalid, "more batches than it was given: each batch has exactly one answer")}
 }
 
 // errAnswer marks what a child wrote, as opposed to that it wrote.
@@ -395,8 +420,8 @@ func (t *tail) String() string {
 type switching struct {
 	mu   sync.Mutex
 	cur  memory.Allocator
-	did  func() // called after every allocation; may be nil
-	call int    // counts use
+	did  func(waited time.Duration) // called after an allocation that took long; may be nil
+	call int                        // counts use
 	from map[*byte]owned
 }
 
@@ -407,7 +432,7 @@ type owned struct {
 }
 
 // use begins a call.
-func (s *switching) use(a memory.Allocator, did func()) {
+func (s *switching) use(a memory.Allocator, did func(time.Duration)) {
 	s.mu.Lock()
 	s.cur, s.did = a, did
 	s.call++
@@ -440,12 +465,22 @@ func (s *switching) reap() {
 
 func (s *switching) Allocate(n int) []byte {
 	s.mu.Lock()
-	a, did := s.cur, s.did
+	a := s.cur
 	s.mu.Unlock()
-	b := a.Allocate(n) // may wait for memory: not under the lock
+	b := s.timed(func() []byte { return a.Allocate(n) })
 	s.own(b, a)
-	if did != nil {
-		did()
+	return b
+}
+
+// timed calls f, which may wait for memory: not under the lock.
+func (s *switching) timed(f func() []byte) []byte {
+	s.mu.Lock()
+	did := s.did
+	s.mu.Unlock()
+	from := time.Now()
+	b := f()
+	if d := time.Since(from); did != nil && d > time.Millisecond {
+		did(d)
 	}
 	return b
 }
@@ -477,7 +512,7 @@ func (s *switching) disown(b []byte) memory.Allocator {
 
 func (s *switching) Reallocate(n int, b []byte) []byte {
 	a := s.disown(b)
-	b = a.Reallocate(n, b)
+	b = s.timed(func() []byte { return a.Reallocate(n, b) })
 	s.own(b, a)
 	return b
 }

@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -52,11 +53,12 @@ func childMain(mode string) {
 	r, err := ipc.NewReader(os.Stdin)
 	die(err)
 	var w *ipc.Writer
+	both := bufio.NewWriterSize(os.Stdout, 32<<10) // so that answers that belong together come together
 	for k := 0; r.Next(); k++ {
 		rec := r.RecordBatch()
 		var out arrow.RecordBatch
 		switch mode {
-		case "echo", "deaf", "short", "damaged":
+		case "echo", "deaf", "short", "damaged", "twice":
 			out = rec
 			out.Retain()
 			if mode == "short" {
@@ -132,9 +134,13 @@ func childMain(mode string) {
 			os.Exit(8)
 		}
 		if w == nil {
-			w = ipc.NewWriter(os.Stdout, ipc.WithSchema(out.Schema()))
+			w = ipc.NewWriter(both, ipc.WithSchema(out.Schema()))
 		}
 		die(w.Write(out))
+		if mode == "twice" {
+			die(w.Write(out))
+		}
+		die(both.Flush())
 		if mode == "useless" {
 			os.Exit(1)
 		}
@@ -144,6 +150,7 @@ func childMain(mode string) {
 		time.Sleep(time.Hour)
 	}
 	die(w.Close())
+	die(both.Flush())
 }
 
 // damaged has an offset that points outside of the strings.
@@ -267,6 +274,7 @@ func TestExecFailures(t *testing.T) {
 		{"types", nil, "answered with other columns than it should: 1 column where 6 columns should be; where the command changes columns, declare those it gives back in schema", fault.Invalid},
 		{"short", nil, "answered 16 rows with 15; a command that changes rows must be declared flat", fault.Invalid},
 		{"damaged", nil, "damaged", fault.UserCode},
+		{"twice", nil, "answered with more batches than it was given", fault.Invalid},
 		{"badflat", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:2], nil) }, "wrong column __parent", fault.Invalid},
 		{"refuse", nil, ": ValueError: batch 1", fault.RowError},
 		{"told", func(s *ops.ExecSpec) { s.Flat = true; s.Out = arrow.NewSchema(testSchema.Fields()[:1], nil) }, "told: [id: type=int64 __parent: type=int64]", fault.WorkerLost},

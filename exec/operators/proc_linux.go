@@ -24,3 +24,16 @@ func waitExit(pid int) bool {
 		}
 	}
 }
+
+// readable reports whether a read of f would not wait.
+func readable(f *os.File) (yes bool) {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = c.Control(func(fd uintptr) { // closed is not readable
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		yes = n > 0 && err == nil
+	})
+	return yes
+}

@@ -106,8 +106,13 @@ func allowedIn(d arrow.ArrayData, from, to int64, bad found) {
 	}
 }
 
-func fits[T interface{ FitsInPrecision(int32) bool }](t arrow.DecimalType) func(T) bool {
-	return func(v T) bool { return v.FitsInPrecision(t.GetPrecision()) }
+// fits looks at the sign first: the smallest value has no Abs, and FitsInPrecision takes it for one that fits.
+func fits[T interface {
+	Abs() T
+	Sign() int
+	FitsInPrecision(int32) bool
+}](t arrow.DecimalType) func(T) bool {
+	return func(v T) bool { return v.Abs().Sign() >= 0 && v.FitsInPrecision(t.GetPrecision()) }
 }
 
 func tooManyDigits(t arrow.DecimalType) string {

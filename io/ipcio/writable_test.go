@@ -3,11 +3,13 @@ package ipcio
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	canonical "github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -204,7 +206,10 @@ func TestValuesThatAreNotAllowed(t *testing.T) {
 		lists.Append(true)
 		lists.ValueBuilder().(*array.Date64Builder).Append(arrow.Date64(max(0, i-1)))
 	}
-	for name, a := range map[string]arrow.Array{"a date64": dates.NewArray(), "a time of day": times.NewArray(), "below 24:00:00": short.NewArray(), "more than 3 digits": narrow(),
+	least := array.NewDecimal128Builder(memory.DefaultAllocator, &arrow.Decimal128Type{Precision: 5})
+	defer least.Release()
+	least.AppendValues([]decimal128.Num{decimal128.FromI64(1), decimal128.FromI64(-99999), decimal128.New(math.MinInt64, 0)}, nil) // which has no absolute value
+	for name, a := range map[string]arrow.Array{"more than 5 digits": least.NewArray(), "a date64": dates.NewArray(), "a time of day": times.NewArray(), "below 24:00:00": short.NewArray(), "more than 3 digits": narrow(),
 		"\"caf\\xe9\"": text.NewArray(), "not midnight": lists.NewArray()} {
 		s := arrow.NewSchema([]arrow.Field{{Name: "c", Type: a.DataType(), Nullable: true}}, nil)
 		rec := array.NewRecordBatch(s, []arrow.Array{a}, 3)

@@ -97,7 +97,7 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 		if !f.Nullable && c.NullN() > 0 {
 			return fault.New(fault.Invalid, "a null where none is allowed").At(fault.Place{Column: f.Name})
 		}
-		if err := wholeDays(c); err != nil {
+		if err := allowed(c, nil); err != nil {
 			return fault.Wrap(err, fault.Place{Column: f.Name})
 		}
 		if d, ok := c.(*array.Dictionary); ok {
@@ -127,52 +127,6 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 		}
 	}
 	return e.pieces(rec, size)
-}
-
-// wholeDays refuses date64 with parts of days, which is none and which Parquet's DATE cannot hold.
-func wholeDays(a arrow.Array) error {
-	switch a := a.(type) {
-	case *array.Date64:
-		for i, v := range a.Date64Values() {
-			if v%msPerDay != 0 && a.IsValid(i) {
-				return fault.New(fault.RowError, "a date64 has a part of a day, %d ms; cast the column to timestamp, or to date32 where days are meant", v%msPerDay)
-			}
-		}
-	case *array.Dictionary:
-		return wholeDays(a.Dictionary())
-	case array.ExtensionArray:
-		return wholeDays(a.Storage())
-	case *array.Struct:
-		for i := range a.NumField() {
-			if err := wholeDays(a.Field(i)); err != nil {
-				return err
-			}
-		}
-	case array.ListLike:
-		if a.Len() == 0 || !holdsDates(a.DataType()) {
-			return nil
-		}
-		from, _ := a.ValueOffsets(0)
-		_, to := a.ValueOffsets(a.Len() - 1)
-		values := array.NewSlice(a.ListValues(), from, to)
-		defer values.Release()
-		return wholeDays(values)
-	}
-	return nil
-}
-
-const msPerDay = 86_400_000
-
-func holdsDates(t arrow.DataType) bool {
-	switch t := storageType(t).(type) {
-	case *arrow.Date64Type:
-		return true
-	case *arrow.DictionaryType:
-		return holdsDates(t.ValueType)
-	case arrow.NestedType:
-		return slices.ContainsFunc(t.Fields(), func(f arrow.Field) bool { return holdsDates(f.Type) })
-	}
-	return false
 }
 
 // concat copies batches, which have rows, into one.
