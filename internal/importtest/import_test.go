@@ -65,7 +65,7 @@ var allowed = []struct {
 	{"exec/local", "internal/fault internal/gather internal/procs internal/mem internal/whereabouts io/driver exec exec/internal/sched"},
 	{"exec/remote", "internal/fault internal/typename internal/procs internal/program internal/ipcrecord internal/narrow exec exec/local cluster/gang"},
 	{"exec/exectest", "internal/fault internal/mem io/driver exec"},
-	{"exec/sink", "internal/fault internal/jsontext internal/near internal/typename internal/units internal/gather io/driver io/blobio io/parquetio exec"},
+	{"exec/sink", "internal/fault internal/trust internal/jsontext internal/near internal/typename internal/units internal/gather io/driver io/blobio io/parquetio exec"},
 	{"exec/prom", "exec"},
 	{"shard/internal/order", "internal/fault"},
 	{"shard/internal/order/ordertest", "shard/internal/order"},
