@@ -31,7 +31,8 @@ func storedMarks(f arrow.Field) (m marks) {
 	return m
 }
 
-// inside is type t, of mf, whose nested fields say of which extension types they are: by m, else by Parquet's own types.
+// inside is type t, of mf, whose nested fields say of which extension types they are: by m, else by Parquet's own types. Booleans of a byte
+// each become booleans.
 func (m marks) inside(t arrow.DataType, mf *pqarrow.SchemaField, s *schema.Schema) arrow.DataType {
 	n, ok := t.(arrow.NestedType)
 	if !ok || n.NumFields() != len(mf.Children) {
@@ -47,7 +48,10 @@ func (m marks) inside(t arrow.DataType, mf *pqarrow.SchemaField, s *schema.Schem
 		if own.of.Len() == 0 && len(child.Children) == 0 {
 			own.of = extensionOf(s.Column(child.ColIndex))
 		}
-		if name, _ := own.of.GetValue(driver.ExtensionName); name != "arrow.bool8" && driver.HoldsExtension(name, f.Type) {
+		name, _ := own.of.GetValue(driver.ExtensionName)
+		if isBool8(name, f.Type) {
+			f.Type = arrow.FixedWidthTypes.Boolean
+		} else if driver.HoldsExtension(name, f.Type) {
 			f.Metadata = own.of
 		}
 	}

@@ -268,11 +268,7 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 		}
 	}
 	nest := assembly{acct: &d.acct, cols: f.cols, outs: outs}
-	t := d.s.arrow.Field(f.i).Type
-	if d.s.fields[f.i].bool8 {
-		t = arrow.PrimitiveTypes.Int8
-	}
-	data, err := nest.build(&d.s.fields[f.i].root, t)
+	data, err := nest.build(&d.s.fields[f.i].root, d.s.arrow.Field(f.i).Type)
 	if err != nil {
 		return nil, err
 	}
@@ -280,12 +276,7 @@ func (d *decoder) decodeField(ctx context.Context, f *decodedField, row int64, n
 	if data.Len() != keep.count(n) {
 		return nil, fault.New(fault.Corrupt, "the column's nested values do not fit together")
 	}
-	a := array.MakeFromData(data)
-	if d.s.fields[f.i].bool8 {
-		defer a.Release()
-		return truths(a.(*array.Int8), &d.acct)
-	}
-	return a, nil
+	return array.MakeFromData(data), nil
 }
 
 // pageSlack is what decompress may write behind a page.

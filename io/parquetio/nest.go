@@ -92,6 +92,9 @@ var errNested = fault.New(fault.Corrupt, "the column's nested values do not fit 
 func (a *assembly) build(n *node, t arrow.DataType) (arrow.ArrayData, error) {
 	switch n.kind {
 	case nodeLeaf:
+		if form := a.cols[n.leaf].form; t.ID() == arrow.BOOL && form != formBool && form != formNull {
+			return a.truths(n)
+		}
 		return a.leaf(n, t), nil
 	case nodeStruct:
 		return a.structs(n, t)

@@ -35,7 +35,6 @@ type fileSchema struct {
 type field struct {
 	leaves   []int // in order
 	repeated bool  // some leaf is in a list
-	bool8    bool  // booleans of a byte each
 	root     node
 }
 

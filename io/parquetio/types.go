@@ -119,8 +119,8 @@ func extensionOf(c *schema.Column) arrow.Metadata {
 // finds it, where the storage is what the extension wants. Booleans of a byte each become booleans.
 func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
 	name, _ := ext.GetValue(driver.ExtensionName)
-	if name == "arrow.bool8" && a.Type.ID() == arrow.INT8 {
-		a.Type, f.bool8 = arrow.FixedWidthTypes.Boolean, true
+	if isBool8(name, a.Type) {
+		a.Type = arrow.FixedWidthTypes.Boolean
 		s.leaves[f.leaves[0]].kind = kindNone // what is said of its numbers is not said of booleans
 		return
 	}
@@ -129,24 +129,29 @@ func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
 	}
 }
 
-// truths are the booleans that bytes stand for: all but 0 are true.
-func truths(a *array.Int8, acct *account) (arrow.Array, error) {
-	n := a.Len()
-	bits, err := acct.get((n + 7) / 8)
+// isBool8 says that values of type t, of the extension type of that name, are booleans of a byte each.
+func isBool8(name string, t arrow.DataType) bool {
+	return name == "arrow.bool8" && t.ID() == arrow.INT8
+}
+
+// truths are the booleans that the bytes of a leaf stand for: all but 0 are true.
+func (a *assembly) truths(n *node) (arrow.ArrayData, error) {
+	bytes := a.leaf(n, arrow.PrimitiveTypes.Int8)
+	defer bytes.Release()
+	rows := bytes.Len()
+	bits, err := a.acct.get((rows + 7) / 8)
 	if err != nil {
 		return nil, err
 	}
 	clear(bits)
-	for i, v := range a.Int8Values() {
+	for i, v := range arrow.GetValues[int8](bytes, 1) {
 		if v != 0 {
 			bits[i/8] |= 1 << (i % 8)
 		}
 	}
-	b := acct.buffer(&bits, len(bits))
-	d := array.NewData(arrow.FixedWidthTypes.Boolean, n, []*memory.Buffer{a.Data().Buffers()[0], b}, nil, a.NullN(), 0)
-	defer d.Release()
+	b := a.acct.buffer(&bits, len(bits))
 	if b != nil {
-		b.Release()
+		defer b.Release()
 	}
-	return array.MakeFromData(d), nil
+	return array.NewData(arrow.FixedWidthTypes.Boolean, rows, []*memory.Buffer{bytes.Buffers()[0], b}, nil, bytes.NullN(), 0), nil
 }

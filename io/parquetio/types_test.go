@@ -335,6 +335,42 @@ func TestStoredExtensions(t *testing.T) {
 	}
 }
 
+// Booleans of a byte each are booleans also in what is nested, beside nulls.
+func TestNestedBool8(t *testing.T) {
+	b := arrow.Field{Name: "element", Type: arrow.PrimitiveTypes.Int8, Nullable: true, Metadata: extension("arrow.bool8", "")}
+	in := arrow.StructOf(arrow.Field{Name: "b", Type: b.Type, Nullable: true, Metadata: b.Metadata}, arrow.Field{Name: "n", Type: b.Type, Nullable: true})
+	s := arrow.NewSchema([]arrow.Field{
+		{Name: "s", Type: in, Nullable: true}, {Name: "l", Type: arrow.ListOfField(b), Nullable: true},
+		{Name: "f", Type: arrow.FixedSizeListOfField(2, b), Nullable: true},
+		{Name: "m", Type: arrow.MapOfFields(arrow.Field{Name: "key", Type: arrow.BinaryTypes.String}, arrow.Field{Name: "value", Type: b.Type, Nullable: true, Metadata: b.Metadata}), Nullable: true},
+		{Name: "ls", Type: arrow.ListOf(in), Nullable: true}}, nil)
+	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, s, strings.NewReader(`[
+		{"s": {"b": 3, "n": 3}, "l": [0, null, -1], "f": [1, 0], "m": [{"key": "x", "value": 2}], "ls": [{"b": 0, "n": 0}, null, {"b": null, "n": 1}]},
+		{"s": null, "l": [], "f": null, "m": null, "ls": null}, {"s": {"b": null}, "l": null, "f": [null, 5], "m": [], "ls": []}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rec.Release()
+	path := filepath.Join(t.TempDir(), "a.parquet")
+	writeFile(t, path, nil, memtest.New(t), rec)
+	tab := mustOpen(t, nil, path)
+	got := allOfSplit(t, tab, 0, driver.ScanOptions{Alloc: memory.DefaultAllocator})
+	text, err := got.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"f":[true,false],"l":[false,null,true],"ls":[{"b":false,"n":0},null,{"b":null,"n":1}],"m":[{"key":"x","value":true}],"s":{"b":true,"n":3}}
+,{"f":null,"l":[],"ls":null,"m":null,"s":null}
+,{"f":[null,true],"l":null,"ls":[],"m":[],"s":{"b":null,"n":null}}
+]`
+	if string(text) != want {
+		t.Errorf("%s, want %s", text, want)
+	}
+	if marked(arrow.StructOf(tab.Schema().Fields()...)) {
+		t.Errorf("%v", tab.Schema())
+	}
+}
+
 // A filter on booleans of a byte each does not take the statistics of the bytes for theirs.
 func TestFilterOnBool8(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{{Name: "b", Type: arrow.PrimitiveTypes.Int8, Metadata: extension("arrow.bool8", "")}}, nil)
