@@ -219,25 +219,17 @@ type Info struct {
 	inode   inode // of a local file
 }
 
-// inode is which file of a system a name means, when anything about it changed last, in
-// nanoseconds, which nobody can set back, and what of it can change beside its contents; zero where it
-// is not known.
+// inode is which file of a system a name means, and when anything about it changed last, in
+// nanoseconds, which nobody can set back; zero where it is not known.
 type inode struct {
 	number  uint64
 	changed int64
-	links   uint64
-	mode    uint32
-	owner   [2]uint32 // user and group
 }
 
-// replaces reports that i is another file than was there, or one that was written to since. Some
-// systems number files anew while they stay what they are: nothing about those has changed. And a file
-// that is linked or given to others has changed, which its links, mode and owners tell.
+// replaces reports that i is another file than was there. Some systems number files anew while they stay what they are, and
+// a file that is linked, renamed or given to others is changed: so both must differ.
 func (i inode) replaces(was inode) bool {
-	if was.changed == 0 || i.changed == was.changed {
-		return false
-	}
-	return i.number != was.number || i.links == was.links && i.mode == was.mode && i.owner == was.owner
+	return was.changed != 0 && i.number != was.number && i.changed != was.changed
 }
 
 // Path is how a user would write the object: a local path (relative if it was

@@ -42,9 +42,9 @@ func (b *Bucket) statLocal(ctx context.Context, key string) (Info, error) {
 }
 
 // openLocal opens the file and checks that it is the version that was listed: of the same
-// size and modification time, and neither another file that was put in its place with both nor written
-// to since, even if its time was set back. (The clock behind them ticks every few milliseconds: a file
-// rewritten within one tick at the same size goes unseen.)
+// size and modification time, and no other file that was put in its place with both. (The clock behind
+// them ticks every few milliseconds: a file rewritten within one tick at the same size goes unseen, as
+// does one that is rewritten in place and has its time set back.)
 func (o *Object) openLocal() (*os.File, error) {
 	in, name, err := o.b.files(o.info.Key)
 	if err != nil {
