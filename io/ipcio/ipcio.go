@@ -11,7 +11,7 @@
 // in place.
 //
 // Columns are handed out in plain types: dictionaries and run-end encoded ones as their values, views as
-// strings and binaries, list views as lists, extension types as their storage (arrow.bool8 as bool), with driver.ExtensionName in
+// strings and binaries, list views as lists, small decimals as decimal128, extension types as their storage (arrow.bool8 as bool), with driver.ExtensionName in
 // the field's metadata where the storage stays what it is, and lists of the fixed size 0 as lists.
 // Columns of one name are told apart: a, a_1. Unions and decimals that Arrow does not allow are of the type driver.Unreadable: the other columns can be read.
 // Big-endian files are an Unsupported error. Every length and offset in a file is checked against

@@ -4,6 +4,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/decimal"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -12,7 +14,7 @@ import (
 )
 
 // plain is the type that rows are handed out in: dictionaries and run-end encoded become their
-// values, views become strings and binaries, list views lists.
+// values, views become strings and binaries, list views lists, small decimals those of 128 bits.
 func plain(t arrow.DataType) arrow.DataType {
 	switch t := t.(type) {
 	case *arrow.DictionaryType:
@@ -21,6 +23,10 @@ func plain(t arrow.DataType) arrow.DataType {
 		return arrow.BinaryTypes.String
 	case *arrow.BinaryViewType:
 		return arrow.BinaryTypes.Binary
+	case *arrow.Decimal32Type:
+		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
+	case *arrow.Decimal64Type:
+		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
 	case *arrow.RunEndEncodedType:
 		return plain(t.Encoded())
 	case *arrow.ListViewType:
@@ -64,7 +70,7 @@ func plainField(f arrow.Field) arrow.Field {
 // types are rebuilt by plain, so they are compared.
 func flat(t arrow.DataType) bool {
 	switch t := t.(type) {
-	case *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType,
+	case *arrow.DictionaryType, *arrow.StringViewType, *arrow.BinaryViewType, *arrow.Decimal32Type, *arrow.Decimal64Type,
 		*arrow.RunEndEncodedType, *arrow.ListViewType, *arrow.LargeListViewType:
 		return false
 	case arrow.NestedType:
@@ -98,6 +104,10 @@ func (p plainer) flatten(d arrow.ArrayData) (arrow.ArrayData, error) {
 		return values(d, p.alloc)
 	case *arrow.StringViewType, *arrow.BinaryViewType:
 		return unview(d, p.alloc)
+	case *arrow.Decimal32Type:
+		return wider[decimal.Decimal32](d, p.alloc), nil
+	case *arrow.Decimal64Type:
+		return wider[decimal.Decimal64](d, p.alloc), nil
 	case *arrow.RunEndEncodedType:
 		return p.runs(d)
 	case *arrow.ListViewType:
@@ -245,6 +255,22 @@ func unview(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) 
 	bufs := validity(d, alloc)
 	defer memory.ReleaseBuffers(bufs[:1])
 	return array.NewData(plain(d.DataType()), n, append(bufs, off, data), nil, d.NullN(), 0), nil
+}
+
+// wider makes decimals of 128 bits of smaller ones.
+func wider[T decimal.Decimal32 | decimal.Decimal64](d arrow.ArrayData, alloc memory.Allocator) arrow.ArrayData {
+	buf := memory.NewResizableBuffer(alloc)
+	defer buf.Release()
+	buf.Resize(d.Len() * arrow.Decimal128SizeBytes)
+	out := arrow.GetData[decimal.Decimal128](buf.Bytes())
+	if d.Len() > 0 {
+		for i, v := range arrow.GetValues[T](d, 1) {
+			out[i] = decimal128.FromI64(int64(v))
+		}
+	}
+	bufs := validity(d, alloc)
+	defer memory.ReleaseBuffers(bufs[:1])
+	return array.NewData(plain(d.DataType()), d.Len(), append(bufs, buf), nil, d.NullN(), 0)
 }
 
 func tooLarge(rows int) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/textvalue"
@@ -89,6 +90,10 @@ func castFunc(from, to arrow.DataType) (f caster, fails bool) {
 		return castList(from, to)
 	case isTime(from) || isTime(to):
 		return castTime(from, to)
+	case from.ID() == arrow.DECIMAL32:
+		return castSmall[decimal.Decimal32](from.(arrow.DecimalType), to)
+	case from.ID() == arrow.DECIMAL64:
+		return castSmall[decimal.Decimal64](from.(arrow.DecimalType), to)
 	case isDecimal(from) || isDecimal(to):
 		return castDecimal(from, to)
 	case p <= pF64 && q <= pF64:
@@ -477,6 +482,30 @@ func castDecimal(from, to arrow.DataType) (caster, bool) {
 		}), true
 	}
 	return nil, false
+}
+
+// castSmall converts from decimals of 32 or 64 bits, through decimal128.
+func castSmall[T decimal.Decimal32 | decimal.Decimal64](from arrow.DecimalType, to arrow.DataType) (caster, bool) {
+	t := &arrow.Decimal128Type{Precision: from.GetPrecision(), Scale: from.GetScale()}
+	widen := func(x *exec, v vec, _ bool) vec {
+		buf, out := allocOf[decimal128.Num](x.mem, v.n)
+		for i, d := range fixed[T](v) {
+			out[i] = decimal128.FromI64(int64(d))
+		}
+		return x.array(t, v.n, x.valid(v.n, v), buf)
+	}
+	if arrow.TypeEqual(t, to) {
+		return widen, false
+	}
+	inner, fails := castFunc(t, to)
+	if inner == nil {
+		return nil, false
+	}
+	return func(x *exec, v vec, try bool) vec {
+		d := widen(x, v, try)
+		defer d.release()
+		return inner(x, d, try)
+	}, fails
 }
 
 // parseDecimal reads a decimal text; nil if it is none or out of any proportion.
