@@ -57,8 +57,14 @@ func TestSmallDecimals(t *testing.T) {
 	same("cast to others", two.Cast(map[string]string{"a": "double", "b": "string"}), of(arrow.PrimitiveTypes.Float64, arrow.BinaryTypes.String),
 		`[{"a": 1.25, "b": "9999999999999999.99"}, {"a": null, "b": null}, {"a": -99999.99, "b": "-0.01"}]`)
 	for name, write := range map[string]func(dir string) error{
-		"ipc":     func(dir string) error { _, err := ds.WriteIPC(t.Context(), dir, &dataset.WriteOptions{RunID: "x"}); return err },
-		"parquet": func(dir string) error { _, err := ds.WriteParquet(t.Context(), dir, &dataset.WriteOptions{RunID: "x"}); return err },
+		"ipc": func(dir string) error {
+			_, err := ds.WriteIPC(t.Context(), dir, &dataset.WriteOptions{RunID: "x"})
+			return err
+		},
+		"parquet": func(dir string) error {
+			_, err := ds.WriteParquet(t.Context(), dir, &dataset.WriteOptions{RunID: "x"})
+			return err
+		},
 	} {
 		dir := filepath.Join(t.TempDir(), "out")
 		if err := write(dir); err != nil {
