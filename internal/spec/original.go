@@ -118,6 +118,9 @@ func readSpec(path string) (data []byte, foreign, err error) {
 	if err != nil {
 		return nil, nil, fault.WithCode(fault.CodeOf(err), err)
 	}
+	if st.IsDir() {
+		return nil, nil, fault.New(fault.Invalid, "it is a directory, and a spec is a regular file").At(fault.Place{File: path})
+	}
 	if !st.Mode().IsRegular() && !strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/proc/") {
 		return nil, nil, fault.New(fault.Invalid, "a spec is a regular file, not one of mode %v", st.Mode()).At(fault.Place{File: path})
 	}

@@ -47,26 +47,7 @@ func (r *root) meets(name, out string) bool {
 		return true
 	}
 	rel, ok := strings.CutPrefix(out, name)
-	rel = strings.TrimSuffix(rel, "/")
-	return ok && (r.enter(rel) || r.below(rel))
-}
-
-// below reports whether rel, in the folder of a glob, lies below a folder whose files the glob may give. What
-// is read may be the working directory, or all of a bucket: that it is, no name says, and it is none.
-func (r *root) below(rel string) bool {
-	if len(r.comps) == 0 || len(r.comps) == 1 && (r.dir == "" || r.hive == "") {
-		return false
-	}
-	dirs, elems := r.comps[:len(r.comps)-1], strings.Split(rel, "/")
-	if len(elems) < len(dirs) {
-		return false
-	}
-	for i, d := range dirs {
-		if ok, err := doublestar.Match(d, elems[i]); err == nil && !ok {
-			return false
-		}
-	}
-	return true
+	return ok && r.enter(strings.TrimSuffix(rel, "/"))
 }
 
 // above is the folder that base, the root's folder or file, is or lies in, without a '/' at its end: what has an

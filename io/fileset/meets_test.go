@@ -19,8 +19,9 @@ func TestMeetsBuckets(t *testing.T) {
 		{"s3://b/in", "gs://b/in", ""},
 		{"s3://b/in/x/a.csv", "s3://b/in", "s3://b/in/x"},
 		{"s3://b", "s3://b/out", "s3://b"},
-		{"s3://b/in/*.csv?region=r", "s3://b/in/x", "s3://b/in"},
-		{"s3://b/in/*/*.csv", "s3://b/in/x/y/z", "s3://b/in"},
+		{"s3://b/in/*.csv?region=r", "s3://b/in/x", ""},
+		{"s3://b/in/*/*.csv", "s3://b/in/x", "s3://b/in"},
+		{"s3://b/in/*/*.csv", "s3://b/in/x/y/z", ""},
 		{"s3://b/in/x*/*.csv", "s3://b/in/y/z", ""},
 		{"s3://b/in/*.csv", "s3://b/inner", ""},
 		{"s3://b/in/*.csv?region=r", "s3://b/in", "s3://b/in"},
@@ -29,11 +30,11 @@ func TestMeetsBuckets(t *testing.T) {
 		{"s3://b/**", "s3://b/x", "s3://b"},
 		{"/data/{a,b}/*.csv", "/data/a", "/data"},
 		{"/data/{a,b}/*.csv", "/data/c", ""},
-		{"/data/{a,b}/*.csv", "/data/b/c", "/data"},
-		{"/data/*.csv", "/data/x/../out", "/data"},
+		{"/data/{a,b}/*.csv", "/data/b/c", ""},
+		{"/data/**/*.csv", "/data/x/../out", "/data"},
 		{"/data/*.csv", "/data/../out", ""},
-		{"data/*.csv", "data/out", "data"},
-		{"./data/*.csv", "data/out", "data"},
+		{"data/*.csv", "data/out", ""},
+		{"./data/*.csv", "data", "data"},
 		{"*.csv", "out", ""},
 		{"file:///data/in", "/data/in/x", "/data/in"},
 	} {
@@ -54,13 +55,13 @@ func TestMeetsLinks(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "data"), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Paths: []string{dir + "/data/*.csv"}}
+	o := Options{Paths: []string{dir + "/data/**/*.csv"}}
 	for out, want := range map[string]bool{"/link/out": true, "/data/in/out": true, "/link/../out": false, "/out": false, "/data/../link/in": true} {
 		if path, _ := o.Meets(dir + out); (path != "") != want {
 			t.Errorf("%s: %q", out, path)
 		}
 	}
-	o.Paths = []string{dir + "/link/*.csv"}
+	o.Paths = []string{dir + "/link/**/*.csv"}
 	if path, _ := o.Meets(dir + "/data/out"); path == "" {
 		t.Error("the folder behind a link is another")
 	}
