@@ -33,8 +33,9 @@ type ledgerShape struct {
 	window int64
 }
 
-// maxGap bounds the windows between two parts of a lane that are known.
-const maxGap = 1 << 24
+// leastGap windows between two parts of a lane that are known are always bridged. More are where more
+// windows than that are kept: so a ledger takes memory for what it was told, whatever the numbers are.
+const leastGap = 1 << 10
 
 // laneLedger is the samples of neighbouring windows.
 type laneLedger struct {
@@ -46,7 +47,8 @@ func (l *laneLedger) set(window, samples int64) {
 	if len(l.samples) == 0 {
 		l.first = window
 	}
-	if gap := l.first - window; gap > maxGap {
+	most := max(leastGap, int64(len(l.samples)))
+	if gap := l.first - window; gap > most {
 		l.first, l.samples = window, nil // of another part of the epoch, far behind
 	} else if gap > 0 {
 		front := make([]int64, gap, gap+int64(len(l.samples)))
@@ -55,7 +57,7 @@ func (l *laneLedger) set(window, samples int64) {
 		}
 		l.first, l.samples = window, append(front, l.samples...)
 	}
-	if window-l.first > int64(len(l.samples))+maxGap {
+	if window-l.first-int64(len(l.samples)) > most {
 		l.first, l.samples = window, nil
 	}
 	for int64(len(l.samples)) <= window-l.first {

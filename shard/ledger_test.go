@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -238,6 +239,57 @@ func TestForgedLedger(t *testing.T) {
 	} {
 		_, err := shard.ReadLedger(bytes.NewReader(b))
 		wantError(t, err, fault.Corrupt, "damaged")
+	}
+}
+
+// A ledger that names windows far from those that the job reads takes no memory for what is between.
+func TestForgedLedgerFarAway(t *testing.T) {
+	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
+	want, good := ledgerOf(t, ds, jobOptions(7))
+	rest := good[len("penstock/ledger/2\n"):]
+	skip := func() (v uint64) {
+		v, n := binary.Uvarint(rest)
+		rest = rest[n:]
+		return v
+	}
+	for range 2 { // plan, data
+		rest = rest[skip():]
+	}
+	for range 1 + 3 { // seed, one source of lanes and windows
+		skip()
+	}
+	head := good[:len(good)-len(rest)]
+	for _, first := range []uint64{1 << 12, 1<<24 - 1, 1 << 61} {
+		b := binary.AppendUvarint(slices.Clone(head), 4)
+		for lane := range uint64(4) {
+			for _, v := range []uint64{0, 0, 0, lane, first, 1, 4} {
+				b = binary.AppendUvarint(b, v)
+			}
+		}
+		sum := sha256.Sum256(b)
+		l, err := shard.ReadLedger(bytes.NewReader(append(b, sum[:]...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := jobOptions(7)
+		o.Ledger = l
+		its := open(t, ds, 1, o)
+		digests(t, its, 1000)
+		var out bytes.Buffer
+		if _, err := its[0].Ledger().WriteTo(&out); err != nil {
+			t.Fatal(err)
+		}
+		if out.Len() > len(good)+4*1024 { // the next epoch may have begun
+			t.Errorf("first %d: %d bytes, want about %d", first, out.Len(), len(good))
+		}
+		for lane := range 4 {
+			for w := range int64(20) {
+				n, ok := its[0].Ledger().Samples(0, 0, 0, lane, w)
+				if m, have := want.Samples(0, 0, 0, lane, w); n != m || ok != have {
+					t.Errorf("first %d: window %d of lane %d: %d, %v; want %d, %v", first, w, lane, n, ok, m, have)
+				}
+			}
+		}
 	}
 }
 

@@ -131,6 +131,9 @@ func isEndpoint(err error) bool {
 
 // codeOf classifies an error of the operating system or of a gocloud driver.
 func codeOf(err error) fault.Code {
+	if _, ok := errors.AsType[elsewhere](err); ok {
+		return fault.Denied
+	}
 	switch {
 	case isChanged(err):
 		return fault.Changed

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,6 +163,55 @@ func TestSameServer(t *testing.T) {
 			t.Errorf("%s to %s: %d requests, %v", c.from, c.to, sent, err)
 		}
 		if _, ok := errors.AsType[elsewhere](err); err != nil && !ok {
+			t.Error(err)
+		}
+	}
+}
+
+// A server that sends on is asked once: what refuses that will not do otherwise at another try. That is so
+// through a proxy, too, which answers as the server does: it hears of no other.
+func TestSentOnIsNotTriedAgain(t *testing.T) {
+	awsEnv(t)
+	var asked sync.Map
+	var n atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.Add(1)
+		asked.Store(r.Host, true)
+		w.Header().Set("Location", "http://other.example:81/k")
+		w.WriteHeader(http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(s.Close)
+	for _, proxy := range []bool{false, true} {
+		n.Store(0)
+		asked.Clear()
+		b, err := Open(t.Context(), "s3://b?use_path_style=true&endpoint="+s.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if proxy { // as HTTP_PROXY would have it, which a process reads once
+			client, ok := fieldAt(b.remote, "b", "client", "options", "HTTPClient")
+			if !ok {
+				t.Fatal("no client")
+			}
+			u, err := url.Parse(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			transport := &http.Transport{Proxy: http.ProxyURL(u)}
+			t.Cleanup(transport.CloseIdleConnections)
+			client.Set(reflect.ValueOf(oneServer(&http.Client{Transport: transport})))
+		}
+		_, err = b.Stat(t.Context(), "k")
+		if fault.CodeOf(err) != fault.Denied || !strings.Contains(err.Error(), "sends on to http://other.example:81") || strings.Contains(err.Error(), "tries") || n.Load() != 1 {
+			t.Errorf("proxy %v: %d requests, %v", proxy, n.Load(), err)
+		}
+		asked.Range(func(host, _ any) bool {
+			if host != strings.TrimPrefix(s.URL, "http://") {
+				t.Errorf("proxy %v: asked for %v", proxy, host)
+			}
+			return true
+		})
+		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	}
