@@ -297,7 +297,10 @@ func (s *Set) assemble(l *lister, all []found) error {
 	for _, e := range es {
 		for _, el := range e.root.elems(e.Info.Key) {
 			if k, _, ok := hivePart(el); ok && e.raw != nil {
-				add(k)
+				if add(k); len(s.parts) > mostKeys {
+					return fault.New(fault.Invalid, "the names of folders give more than %d columns (%s: one more); set partitions: none, or read folders that are of one table", mostKeys, quoted([]byte(k))).
+						At(fault.Place{File: e.Path})
+				}
 				l.guess(k, e.raw[k])
 			}
 		}
@@ -396,9 +399,12 @@ func partitionNames(ps []partition) string {
 	if len(ps) == 0 {
 		return "none"
 	}
-	ns := make([]string, len(ps))
-	for i, p := range ps {
-		ns[i] = p.name
+	ns := make([]string, min(len(ps), 10))
+	for i := range ns {
+		ns[i] = ps[i].name
+	}
+	if len(ns) < len(ps) {
+		ns = append(ns, "...")
 	}
 	return strings.Join(ns, ", ")
 }

@@ -119,10 +119,10 @@ func (s *Set) valued(k int) bool {
 	return false
 }
 
-// Bounds of what a file says under driver.PartitionTypes: a path has no room for so many folders.
+// Bounds of what folders and files say: the values of all of them are kept for each file.
 const (
-	mostStored = 128 << 10 // bytes
-	mostKeys   = 1024
+	mostStored = 128 << 10 // bytes of a file under driver.PartitionTypes
+	mostKeys   = 256       // columns that folders give
 )
 
 // storedTypes reads what a file has under driver.PartitionTypes.

@@ -144,6 +144,25 @@ func TestPartitionClaimsAreShort(t *testing.T) {
 	}
 }
 
+// The values of all columns that folders give are kept for each file, so that they are bounded.
+func TestManyPartitionColumns(t *testing.T) {
+	var names []string
+	for i := range mostKeys + 1 {
+		names = append(names, fmt.Sprintf("k%03d=%d/f", i, i))
+	}
+	if s, err := list(t, &Options{Paths: []string{tree(t, names[1:]...)}}, nil, nil); err != nil || len(s.parts) != mostKeys {
+		t.Error(err)
+	}
+	dir := tree(t, names...)
+	_, err := list(t, &Options{Paths: []string{dir}}, nil, nil)
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "partitions: none") || fault.PlaceOf(err).File == "" {
+		t.Error(err)
+	}
+	if _, err := list(t, &Options{Paths: []string{dir}, Partitions: "none"}, nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // No type makes one value of two folders that say different things, whoever names it: the user, the files' metadata or
 // a column of theirs. A folder that a type does not hold exactly is an error that names folder, type and what to do.
 func TestPartitionsAreExact(t *testing.T) {

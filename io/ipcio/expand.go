@@ -2,6 +2,7 @@ package ipcio
 
 import (
 	"math"
+	"sort"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -124,6 +125,81 @@ func (p plainer) gather(d arrow.ArrayData, n int, size int64, set func([]gather.
 	out.Data().Retain()
 	return out.Data(), nil
 }
+
+// mostNodes is more than any file may become.
+const mostNodes = 1 << 50
+
+// nodes is how many values and lists d is of once each of its rows has its own, as plain makes them: at
+// most mostNodes. d is as it was loaded, without an offset.
+func nodes(d arrow.ArrayData) int64 {
+	before, ok := nodesBefore(d)
+	if !ok {
+		return mostNodes
+	}
+	return before(int64(d.Len()))
+}
+
+// nodesBefore gives the nodes of the rows of d before a row. It takes no memory for rows that take none in the
+// file. false: they are more than mostNodes.
+func nodesBefore(d arrow.ArrayData) (before func(row int64) int64, ok bool) {
+	n := int64(d.Len())
+	kids := make([]func(int64) int64, len(d.Children()))
+	for k, c := range d.Children() {
+		if kids[k], ok = nodesBefore(c); !ok {
+			return nil, false
+		}
+	}
+	under := func(row int64) (all int64) { // in the children
+		for _, f := range kids {
+			all = min(all+f(row), mostNodes+1)
+		}
+		return all
+	}
+	before = func(row int64) int64 { return row }
+	switch t := d.DataType().(type) {
+	case *arrow.StructType:
+		before = func(row int64) int64 { return row + under(row) }
+	case *arrow.FixedSizeListType:
+		before = func(row int64) int64 { return row + under(row*int64(t.Len())) }
+	case *arrow.ListType, *arrow.MapType:
+		if n > 0 {
+			offs := arrow.GetData[int32](d.Buffers()[1].Bytes())
+			before = func(row int64) int64 { return row + under(int64(offs[row])) - under(int64(offs[0])) }
+		}
+	case *arrow.LargeListType:
+		if n > 0 {
+			offs := arrow.GetData[int64](d.Buffers()[1].Bytes())
+			before = func(row int64) int64 { return row + under(offs[row]) - under(offs[0]) }
+		}
+	case *arrow.ListViewType, *arrow.LargeListViewType:
+		sums := make([]int64, n+1)
+		for i := range n {
+			from, to := cut.View(d, i)
+			if sums[i+1] = sums[i] + 1 + under(to) - under(from); sums[i+1] > mostNodes {
+				return nil, false
+			}
+		}
+		before = func(row int64) int64 { return sums[row] }
+	case *arrow.RunEndEncodedType:
+		var starts, sums, each []int64 // of runs
+		at, sum := int64(0), int64(0)
+		for k, run := range cut.Runs(d, 0, n) {
+			starts, sums, each = append(starts, at), append(sums, sum), append(each, 1+kids[1](k+1)-kids[1](k))
+			at, sum = at+run, min(plus(sum, run, each[len(each)-1]), mostNodes+1)
+		}
+		before = func(row int64) int64 {
+			k := sort.Search(len(starts), func(k int) bool { return starts[k] >= row }) - 1 // the run of the row before
+			if k < 0 {
+				return 0
+			}
+			return min(plus(sums[k], row-starts[k], each[k]), mostNodes+1)
+		}
+	}
+	return before, before(n) <= mostNodes
+}
+
+// times is n*each, or the largest number.
+func times(n, each int64) int64 { return plus(0, n, each) }
 
 // plus is size + n*each, or the largest number.
 func plus(size, n, each int64) int64 {

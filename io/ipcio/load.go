@@ -26,6 +26,20 @@ type loader struct {
 
 	growth   *fileset.Growth
 	inflated int64 // bytes that buffers claim to decompress to
+	overlap  bool  // lists of the column at hand lie on each other
+}
+
+// whole is column with a bound for what lists in it that lie on each other become together.
+func (l *loader) whole(t arrow.DataType, f field, n int64) (arrow.ArrayData, error) {
+	l.overlap = false
+	d, err := l.column(t, f, n)
+	if err == nil && l.overlap {
+		if err = l.growth.Hold(l.body.size, times(nodes(d), slotCost)); err != nil {
+			d.Release()
+			d = nil
+		}
+	}
+	return d, err
 }
 
 // column returns a reference to the column of type t with n rows.
@@ -166,12 +180,10 @@ func (l *loader) column(t arrow.DataType, f field, n int64) (arrow.ArrayData, er
 		} else {
 			total, err = listViews[int64](bufs, n, end)
 		}
-		if err == nil && total > end { // lists that lie on each other
-			err = l.growth.Hold(l.body.size, 8*total)
-		}
 		if err != nil {
 			return nil, err
 		}
+		l.overlap = l.overlap || total > end
 	case *arrow.StringType, *arrow.BinaryType, *arrow.LargeStringType, *arrow.LargeBinaryType:
 		o, err := next()
 		if err != nil {

@@ -361,7 +361,7 @@ func (r *reader) loadBatch(ctx context.Context, m *message, at int64) error {
 	for i, c := range r.idx {
 		l.layout = ls[i][0]
 		f := r.f.raw.Field(c)
-		d, err := l.column(f.Type, r.f.fields[c], m.rows)
+		d, err := l.whole(f.Type, r.f.fields[c], m.rows)
 		if err == nil && int64(d.Len()) != m.rows {
 			err = driver.Errorf(driver.Corrupt, "%d rows in a batch of %d", d.Len(), m.rows)
 			d.Release()
@@ -459,7 +459,7 @@ func (r *reader) dict(ctx context.Context, m *message, at int64, want dictionary
 		return nil, err
 	}
 	defer l.body.owner.drop()
-	d, err := l.column(want.t, want.f, m.rows)
+	d, err := l.whole(want.t, want.f, m.rows)
 	if err != nil {
 		return nil, err
 	}

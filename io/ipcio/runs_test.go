@@ -115,8 +115,20 @@ func TestSmallFileOneRun(t *testing.T) {
 		[]arrow.ArrayData{elems.Data()}, 0, 0)
 	elems.Release()
 	defer view.Release()
+	nested := zeros(arrow.PrimitiveTypes.Int8, 200, 200)
+	for range 6 { // each of 200 views has all 200 of the level below
+		offs, sizes := make([]int32, 200), make([]int32, 200)
+		for i := range sizes {
+			sizes[i] = 200
+		}
+		d := array.NewData(arrow.ListViewOf(nested.DataType()), 200, []*memory.Buffer{nil, memory.NewBufferBytes(le32s(offs...)), memory.NewBufferBytes(le32s(sizes...))},
+			[]arrow.ArrayData{nested.Data()}, 0, 0)
+		nested.Release()
+		nested = array.MakeFromData(d)
+		d.Release()
+	}
 	for _, a := range []arrow.Array{
-		runsOf(math.MaxInt32, zeros(arrow.PrimitiveTypes.Int64, 8, 1)), runsOf(math.MaxInt32, array.NewNull(1)),
+		nested, runsOf(math.MaxInt32, zeros(arrow.PrimitiveTypes.Int64, 8, 1)), runsOf(math.MaxInt32, array.NewNull(1)),
 		listOf(runsOf(math.MaxInt32, zeros(arrow.PrimitiveTypes.Int8, 1, 1))), listOf(runsOf(1_000_000, text)),
 		array.MakeFromData(view),
 	} {
@@ -138,6 +150,39 @@ func TestSmallFileOneRun(t *testing.T) {
 		r.Close()
 		if p := fault.PlaceOf(err); fault.CodeOf(err) != fault.Corrupt || !strings.Contains(err.Error(), "max_growth") || p.File != path || alloc.most > 64<<20 {
 			t.Errorf("%v: %v, after %d bytes; want an error that names max_growth", typ, err, alloc.most)
+		}
+	}
+}
+
+// TestNodes: what lists that lie on each other become is known before they do, and no more is counted.
+func TestNodes(t *testing.T) {
+	read := func(typ arrow.DataType, rows string) arrow.Array {
+		t.Helper()
+		a, _, err := array.FromJSON(memory.DefaultAllocator, typ, strings.NewReader(rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	elems := read(arrow.ListOf(arrow.PrimitiveTypes.Int8), "[[1, 2, 3], [], [4]]") // 4, 1 and 2 nodes
+	defer elems.Release()
+	views := array.NewData(arrow.ListViewOf(elems.DataType()), 3, []*memory.Buffer{nil, memory.NewBufferBytes(le32s(0, 0, 2)), memory.NewBufferBytes(le32s(3, 2, 1))},
+		[]arrow.ArrayData{elems.Data()}, 0, 0) // 8, 6 and 3
+	defer views.Release()
+	ends := read(arrow.PrimitiveTypes.Int32, "[2, 3, 5]")
+	defer ends.Release()
+	runs := array.NewData(arrow.RunEndEncodedOf(ends.DataType(), views.DataType()), 5, []*memory.Buffer{nil}, []arrow.ArrayData{ends.Data(), views}, 0, 0)
+	defer runs.Release() // 2 of 9, one of 7, 2 of 4
+	fixed := array.NewData(arrow.FixedSizeListOf(2, views.DataType()), 1, []*memory.Buffer{nil}, []arrow.ArrayData{views}, 0, 0)
+	defer fixed.Release()
+	null := array.NewNull(math.MaxInt32)
+	defer null.Release()
+	for _, c := range []struct {
+		d    arrow.ArrayData
+		want int64
+	}{{elems.Data(), 7}, {views, 17}, {runs, 33}, {fixed, 15}, {null.Data(), math.MaxInt32}} {
+		if got := nodes(c.d); got != c.want {
+			t.Errorf("%v: %d nodes, want %d", c.d.DataType(), got, c.want)
 		}
 	}
 }

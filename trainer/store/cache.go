@@ -22,7 +22,7 @@ import (
 // cacheDir is the folder of one run in a cache of downloads, NAME-ID:
 //
 //	lock            held by who looks, downloads or removes
-//	TRY-SUM/        a download; the sum is of the boot of this machine and of what the manifest says of the files
+//	TRY-SUM/        a download; the sum is of the boot of this machine, the folder of the run, and what the manifest says of the files
 //	TRY-SUM.use     a shared lock on it is a lease: the download is in use
 //	tmp-HEX/        a download under way, of the one who holds the lock, or who died with it
 //
@@ -39,12 +39,22 @@ var (
 	halfRE     = regexp.MustCompile(`^tmp-[0-9a-f]{8}$`)
 )
 
-// downloadName of the files of a checkpoint. What was not forced to disk is not trusted after a
-// boot; and what a manifest says that was read without a key is not what one says that has the same
-// name and a seal.
-func downloadName(m *Manifest) string {
+// downloadName of the files of a checkpoint of the run. What was not forced to disk is not trusted after a
+// boot; what a manifest says that was read without a key is not what one says that has the same
+// name and a seal; and what came from another folder is another's, whatever it says of itself: sums
+// without a key can be forged.
+func (r *Run) downloadName(m *Manifest) string {
+	from := r.url
+	if p, local := r.b.Local(r.prefix); local {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			p = real
+		}
+		if from, _ = filepath.Abs(p); from == "" {
+			from = p
+		}
+	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n", bootID())
+	fmt.Fprintf(h, "%s\n%q\n", bootID(), from)
 	for i := range m.Files {
 		f := &m.Files[i]
 		fmt.Fprintf(h, "%q %d %s\n", f.Path, f.Size, f.Sum)

@@ -38,7 +38,7 @@ func (r *Run) Fetch(ctx context.Context, m *Manifest, cache string) (dir string,
 	if err := c.lock(ctx); err != nil {
 		return "", err
 	}
-	name := downloadName(m)
+	name := r.downloadName(m)
 	dir = filepath.Join(c.path, name)
 	if !c.whole(name, m) {
 		if err := c.remove(name); err != nil {

@@ -281,6 +281,33 @@ func TestObstacleInLog(t *testing.T) {
 	}
 }
 
+// What was downloaded of a run's folder is not what a copy of it elsewhere has, whatever the copy says: sums
+// without a key can be forged.
+func TestCacheOfACopy(t *testing.T) {
+	top := t.TempDir()
+	r := newRun(t, filepath.Join(top, "runs"), "x")
+	begin(t, r)
+	m := commit(t, r, 1, map[string]string{"f": "1"})
+	if err := os.CopyFS(filepath.Join(top, "theirs"), os.DirFS(filepath.Join(top, "runs"))); err != nil {
+		t.Fatal(err)
+	}
+	theirs := openRun(t, filepath.Join(top, "theirs"), "x")
+	cache := filepath.Join(top, "cache")
+	foreign, err := theirs.Fetch(t.Context(), m, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := r.Fetch(t.Context(), m, cache)
+	if err != nil || dir == foreign {
+		t.Errorf("%s of the run and of its copy, %v", dir, err)
+	}
+	symlink(t, filepath.Join(top, "runs"), filepath.Join(top, "link"))
+	linked := openRun(t, filepath.Join(top, "link"), "x")
+	if same, err := linked.Fetch(t.Context(), m, cache); err != nil || same != dir {
+		t.Errorf("%s through a link, %v, want %s", same, err, dir)
+	}
+}
+
 // A cache in which others can put something is refused, what is not of its own form stays, and no
 // link in it is followed.
 func TestForeignCache(t *testing.T) {
@@ -322,7 +349,7 @@ func TestForeignCache(t *testing.T) {
 	write(t, filepath.Join(cache, own, "notes", "f"), "mine")
 	symlink(t, home, filepath.Join(cache, own, "tmp-12345678"))
 	symlink(t, home, filepath.Join(cache, own, "000001-1-00000000-"+strings.Repeat("0", 32)))
-	symlink(t, home, filepath.Join(cache, own, downloadName(m)))
+	symlink(t, home, filepath.Join(cache, own, r.downloadName(m)))
 	dir, err := r.Fetch(t.Context(), m, cache)
 	if err != nil {
 		t.Fatal(err)
