@@ -65,7 +65,7 @@ type Options struct {
 	// MaxGrowth bounds what a file may become, in bytes of rows for each byte of the file, beyond a
 	// GiB (of text 64 MiB); 0 means DefaultMaxGrowth, of text DefaultTextGrowth. More is a Corrupt
 	// error of the read: see Growth.
-	MaxGrowth int64 `json:"max_growth,omitempty" doc:"most bytes of decoded rows for each byte of a file, beyond a GiB (of text 64 MiB) that any file may become; a row counts 8 more. More is an error of the read, as of a damaged file. Default 100000, of CSV, JSON and text 10000: files of a billion equal rows may need more"`
+	MaxGrowth int64 `json:"max_growth,omitempty" doc:"most bytes of decoded rows for each byte of a file, beyond a GiB (of text 64 MiB) that any file may become; a row counts 8 more. One row may take a thousandth of it (of text a hundredth), beyond 128 MiB. More is an error of the read, as of a damaged file. Default 100000, of CSV, JSON and text 10000: files of a billion equal rows may need more"`
 	// Exact takes Paths for files, whatever their names look like, of which no link leads out of its folder: they may
 	// lie where others have written to.
 	Exact bool `json:"-"`
