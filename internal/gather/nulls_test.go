@@ -3,11 +3,14 @@ package gather
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
@@ -63,4 +66,24 @@ func TestNulls(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	got.Release()
+}
+
+// Nulls of lists of wide structs cost what their fields do: a schema of a small file may have many.
+func TestNullsOfManyFields(t *testing.T) {
+	cost := func(fields int) float64 {
+		fs := make([]arrow.Field, fields)
+		for i := range fs {
+			fs[i] = arrow.Field{Name: strconv.Itoa(i), Type: arrow.PrimitiveTypes.Int64, Nullable: true}
+		}
+		list := arrow.ListOf(arrow.MapOf(arrow.BinaryTypes.String, arrow.StructOf(fs...)))
+		var bytes runtime.MemStats
+		runtime.ReadMemStats(&bytes)
+		was := bytes.TotalAlloc
+		Nulls(memory.DefaultAllocator, list, 1).Release()
+		runtime.ReadMemStats(&bytes)
+		return float64(bytes.TotalAlloc-was) / float64(fields)
+	}
+	if few, many := cost(100), cost(10_000); many > 3*few {
+		t.Errorf("%.0f bytes a field of 10,000, %.0f of 100", many, few)
+	}
 }
