@@ -400,8 +400,6 @@ func (a *attempt) readSplit(p piece, out func(*exec.Block) error) (err error) {
 		}
 		if err == nil && p.to >= 0 {
 			done = batch.End() >= p.to
-		}
-		if err == nil && p.to >= 0 {
 			err = p.within(&batch)
 		}
 		if err == io.EOF {

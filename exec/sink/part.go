@@ -196,7 +196,7 @@ type partFiles struct {
 
 	opened  []*outFile // least recently used first
 	rolls   map[string]int
-	done    []partFile     // staged once closing says so
+	done    []partFile     // staged once closing has ended without an error
 	closing errgroup.Group // what waits for disks and services, one file beside the other
 }
 
@@ -324,7 +324,7 @@ func (p *partFiles) write(f *outFile, rec arrow.RecordBatch) error {
 	return nil
 }
 
-// closeFile completes f, which is staged when closing says so.
+// closeFile completes f, which is staged once closing has ended without an error.
 func (p *partFiles) closeFile(f *outFile) error {
 	p.forget(f)
 	if err := f.enc.Close(); err != nil {

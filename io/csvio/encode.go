@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/badvalue"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
@@ -142,6 +143,7 @@ type encoder struct {
 	packed bool
 	cells  []cells
 	buf    []byte
+	rows   int64 // written
 	in     int64 // bytes given to z
 	inAt   int64 // in when out last grew
 	outAt  int64
@@ -161,11 +163,16 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 	if e.err != nil {
 		return e.err
 	}
+	for i, c := range rec.Columns() {
+		if row, err := badvalue.Bounded.First(c.Data(), 0, int64(c.Len())); row >= 0 {
+			return e.fail(fault.Wrap(err, fault.Place{Column: e.schema.Field(i).Name, Row: fault.N(e.rows + row)}))
+		}
+	}
 	for from := 0; from < int(rec.NumRows()); from += run {
 		to := min(from+run, int(rec.NumRows()))
 		for c := range e.cells {
 			if row, err := e.column(&e.cells[c], rec.Column(c), from, to); err != nil {
-				return e.fail(fault.Wrap(err, fault.Place{Column: e.schema.Field(c).Name, Row: fault.N(int64(row))}))
+				return e.fail(fault.Wrap(err, fault.Place{Column: e.schema.Field(c).Name, Row: fault.N(e.rows + int64(row))}))
 			}
 		}
 		for r := range to - from {
@@ -188,6 +195,7 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 			}
 		}
 	}
+	e.rows += rec.NumRows()
 	return nil
 }
 
@@ -321,9 +329,9 @@ func (e *encoder) column(x *cells, a arrow.Array, from, to int) (row int, err er
 			x.end()
 		}
 	case *array.Time32:
-		return timesText(x, a, a.Time32Values(), a.DataType().(*arrow.Time32Type).Unit, from, to)
+		timesText(x, a, a.Time32Values(), a.DataType().(*arrow.Time32Type).Unit, from, to)
 	case *array.Time64:
-		return timesText(x, a, a.Time64Values(), a.DataType().(*arrow.Time64Type).Unit, from, to)
+		timesText(x, a, a.Time64Values(), a.DataType().(*arrow.Time64Type).Unit, from, to)
 	case *array.Decimal128:
 		scale := a.DataType().(*arrow.Decimal128Type).Scale
 		for i := from; i < to; i++ {
@@ -371,20 +379,14 @@ func (x *cells) time(t time.Time, layout string) error {
 // clocks are the layouts of times of day, by unit.
 var clocks = [...]string{arrow.Second: "15:04:05", arrow.Millisecond: "15:04:05.000", arrow.Microsecond: "15:04:05.000000", arrow.Nanosecond: "15:04:05.000000000"}
 
-// timesText formats times of day; an error is that of the row returned.
-func timesText[T arrow.Time32 | arrow.Time64](x *cells, a arrow.Array, vs []T, u arrow.TimeUnit, from, to int) (row int, err error) {
-	day := int64(24 * time.Hour / u.Multiplier())
+// timesText formats times of day.
+func timesText[T arrow.Time32 | arrow.Time64](x *cells, a arrow.Array, vs []T, u arrow.TimeUnit, from, to int) {
 	for i := from; i < to; i++ {
 		if a.IsValid(i) {
-			v := int64(vs[i])
-			if v < 0 || v >= day {
-				return i, fault.New(fault.RowError, "a time of day is at least 00:00:00 and below 24:00:00, not %v", time.Duration(v)*u.Multiplier())
-			}
-			x.text = time.Unix(0, v*int64(u.Multiplier())).UTC().AppendFormat(x.text, clocks[u])
+			x.text = time.Unix(0, int64(vs[i])*int64(u.Multiplier())).UTC().AppendFormat(x.text, clocks[u])
 		}
 		x.end()
 	}
-	return 0, nil
 }
 
 func ints64[T int8 | int16 | int32 | int64](x *cells, a arrow.Array, vs []T, from int) {

@@ -144,7 +144,7 @@ type encoder struct {
 // Write writes one frame.
 func (e *encoder) Write(rec arrow.RecordBatch) error {
 	for i, c := range rec.Columns() {
-		if row, err := allowed.first(c.Data(), 0, int64(c.Len())); row >= 0 {
+		if row, err := allowed.First(c.Data(), 0, int64(c.Len())); row >= 0 {
 			return driver.Wrap(err, driver.Place{Row: fault.N(e.rows + row), Column: rec.ColumnName(i)})
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"github.com/apache/arrow-go/v18/arrow/decimal"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -104,10 +102,8 @@ func (p plainer) flatten(d arrow.ArrayData) (arrow.ArrayData, error) {
 		return values(d, p.alloc)
 	case *arrow.StringViewType, *arrow.BinaryViewType:
 		return unview(d, p.alloc)
-	case *arrow.Decimal32Type:
-		return wider[decimal.Decimal32](d, p.alloc), nil
-	case *arrow.Decimal64Type:
-		return wider[decimal.Decimal64](d, p.alloc), nil
+	case *arrow.Decimal32Type, *arrow.Decimal64Type:
+		return gather.Wider(p.alloc, d), nil
 	case *arrow.RunEndEncodedType:
 		return p.runs(d)
 	case *arrow.ListViewType:
@@ -255,22 +251,6 @@ func unview(d arrow.ArrayData, alloc memory.Allocator) (arrow.ArrayData, error) 
 	bufs := validity(d, alloc)
 	defer memory.ReleaseBuffers(bufs[:1])
 	return array.NewData(plain(d.DataType()), n, append(bufs, off, data), nil, d.NullN(), 0), nil
-}
-
-// wider makes decimals of 128 bits of smaller ones.
-func wider[T decimal.Decimal32 | decimal.Decimal64](d arrow.ArrayData, alloc memory.Allocator) arrow.ArrayData {
-	buf := memory.NewResizableBuffer(alloc)
-	defer buf.Release()
-	buf.Resize(d.Len() * arrow.Decimal128SizeBytes)
-	out := arrow.GetData[decimal.Decimal128](buf.Bytes())
-	if d.Len() > 0 {
-		for i, v := range arrow.GetValues[T](d, 1) {
-			out[i] = decimal128.FromI64(int64(v))
-		}
-	}
-	bufs := validity(d, alloc)
-	defer memory.ReleaseBuffers(bufs[:1])
-	return array.NewData(plain(d.DataType()), d.Len(), append(bufs, buf), nil, d.NullN(), 0)
 }
 
 func tooLarge(rows int) error {

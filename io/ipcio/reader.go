@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/badvalue"
 	"github.com/penstock-data/penstock/internal/cut"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/gather"
@@ -65,7 +66,7 @@ func (r *reader) start() {
 	r.entries = map[arrow.ArrayData]int64{}
 	r.refused = map[arrow.ArrayData][]uint64{}
 	r.texts = texts
-	r.texts.refused = func(dict arrow.ArrayData) []uint64 { return r.refused[dict] }
+	r.texts.Refused = func(dict arrow.ArrayData) []uint64 { return r.refused[dict] }
 	r.wanted = map[int64]dictionary{}
 	for k, c := range r.idx {
 		dictionaries(r.schema.Field(k).Name, r.f.raw.Field(c).Type, r.f.fields[c], r.wanted)
@@ -89,7 +90,7 @@ type reader struct {
 	wanted  map[int64]dictionary
 	dicts   map[int64]arrow.Array
 	entries map[arrow.ArrayData]int64 // largest value, per dictionary
-	texts   check
+	texts   badvalue.Check
 	refused map[arrow.ArrayData][]uint64 // of dictionaries: their entries that are no text, a bit for each
 
 	pos  int64 // stream: next message
@@ -230,7 +231,7 @@ func (r *reader) record(to int64, bad *fileset.BadRows) (arrow.RecordBatch, erro
 	}()
 	for i, c := range r.cols {
 		if !r.f.text.has(r.frameNo, r.idx[i]) {
-			r.texts.rows(c.Data(), r.at, to, func(row int64, why func() error) {
+			r.texts.Rows(c.Data(), r.at, to, func(row int64, why func() error) {
 				r.whole = false
 				if k := int(row - r.at); !bad.Has(k) {
 					bad.Add(k, asFault(why()).At(driver.Place{Row: fault.N(r.row + row - r.at), Column: r.schema.Field(i).Name}))
@@ -439,7 +440,7 @@ func (r *reader) loadDict(ctx context.Context, m *message, at int64) error {
 		r.dicts = map[int64]arrow.Array{}
 	}
 	r.dicts[m.dict] = a
-	r.texts.rows(a.Data(), 0, int64(a.Len()), func(k int64, _ func() error) {
+	r.texts.Rows(a.Data(), 0, int64(a.Len()), func(k int64, _ func() error) {
 		bits := r.refused[a.Data()]
 		if bits == nil {
 			bits = make([]uint64, a.Len()/64+1)

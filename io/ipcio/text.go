@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/penstock-data/penstock/internal/badvalue"
 	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/io/driver"
 )
@@ -22,8 +23,11 @@ func badText(text []byte) *fault.Error {
 		"or read the column as bytes: types: {COLUMN: binary}", text[from:to])
 }
 
-// textIn is a check of text.
-func textIn(d arrow.ArrayData, from, to int64, bad found) {
+// texts is a check of strings: they are UTF-8.
+var texts = badvalue.Check{Of: isText, In: textIn}
+
+// textIn is In of texts.
+func textIn(d arrow.ArrayData, from, to int64, bad badvalue.Found) {
 	report := func(slot int64, text []byte) { bad(slot, func() error { return badText(text) }) }
 	switch d.DataType().ID() {
 	case arrow.STRING:
@@ -61,7 +65,7 @@ func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64, bad fu
 		return
 	}
 	for i := range last {
-		if s := b[offsets[i]:offsets[i+1]]; !utf8.Valid(s) && !isNull(d, from+int64(i)) {
+		if s := b[offsets[i]:offsets[i+1]]; !utf8.Valid(s) && !badvalue.IsNull(d, from+int64(i)) {
 			bad(from+int64(i), s)
 		}
 	}
@@ -69,7 +73,7 @@ func notUTF8[T int32 | int64](d arrow.ArrayData, offsets []T, from int64, bad fu
 
 func notUTF8View(d arrow.ArrayData, from, to int64, bad func(slot int64, text []byte)) {
 	for i, h := range arrow.ViewHeaderTraits.CastFromBytes(d.Buffers()[1].Bytes())[from:to] {
-		if isNull(d, from+int64(i)) {
+		if badvalue.IsNull(d, from+int64(i)) {
 			continue
 		}
 		var text []byte

@@ -217,7 +217,7 @@ func BenchmarkText(b *testing.B) {
 		b.Run(fmt.Sprint(len(word)), func(b *testing.B) {
 			b.SetBytes(int64(len(word)) * 100_000)
 			for b.Loop() {
-				if row, _ := texts.first(a.Data(), 0, 100_000); row >= 0 {
+				if row, _ := texts.First(a.Data(), 0, 100_000); row >= 0 {
 					b.Fatal(row)
 				}
 			}

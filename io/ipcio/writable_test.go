@@ -210,7 +210,7 @@ func TestValuesThatAreNotAllowed(t *testing.T) {
 	defer least.Release()
 	least.AppendValues([]decimal128.Num{decimal128.FromI64(1), decimal128.FromI64(-99999), decimal128.New(math.MinInt64, 0)}, nil) // which has no absolute value
 	for name, a := range map[string]arrow.Array{"more than 5 digits": least.NewArray(), "a date64": dates.NewArray(), "a time of day": times.NewArray(), "below 24:00:00": short.NewArray(), "more than 3 digits": narrow(),
-		"\"caf\\xe9\"": text.NewArray(), "not midnight": lists.NewArray()} {
+		"\"caf\\xe9\"": text.NewArray(), "part of a day": lists.NewArray()} {
 		s := arrow.NewSchema([]arrow.Field{{Name: "c", Type: a.DataType(), Nullable: true}}, nil)
 		rec := array.NewRecordBatch(s, []arrow.Array{a}, 3)
 		good, bad := rec.NewSlice(0, 2), rec.NewSlice(1, 3)

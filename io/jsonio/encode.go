@@ -13,6 +13,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/penstock-data/penstock/internal/badvalue"
+	"github.com/penstock-data/penstock/internal/fault"
 	"github.com/penstock-data/penstock/internal/strict"
 	"github.com/penstock-data/penstock/internal/typename"
 	"github.com/penstock-data/penstock/io/driver"
@@ -175,7 +177,8 @@ type encoder struct {
 	keys      [][]byte // {"name": or ,"name":
 	buf       []byte
 	nonFinite bool
-	bad       error // of a value of the row that JSON does not hold
+	notText   bool  // a string of the row is not UTF-8
+	rows      int64 // written
 }
 
 const flushBytes = 64 << 10
@@ -183,6 +186,9 @@ const flushBytes = 64 << 10
 func (e *encoder) Write(rec arrow.RecordBatch) error {
 	cols := make([]appender, rec.NumCols())
 	for i, c := range rec.Columns() {
+		if row, err := badvalue.Bounded.First(c.Data(), 0, int64(c.Len())); row >= 0 {
+			return driver.Wrap(err, driver.Place{Row: fault.N(e.rows + row), Column: e.names[i]})
+		}
 		cols[i] = e.column(c)
 	}
 	for row := range int(rec.NumRows()) {
@@ -191,8 +197,9 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 		}
 		for i, c := range cols {
 			e.buf = append(e.buf, e.keys[i]...)
-			if e.buf = c(e.buf, row); e.bad != nil {
-				return driver.Wrap(e.bad, driver.Place{Column: e.names[i]})
+			if e.buf = c(e.buf, row); e.notText {
+				return driver.Errorf(driver.Corrupt, "a string is not valid UTF-8, and JSON holds nothing else; cast the column to binary").
+					At(driver.Place{Row: fault.N(e.rows + int64(row)), Column: e.names[i]})
 			}
 		}
 		e.buf = append(e.buf, '}', '\n')
@@ -202,6 +209,7 @@ func (e *encoder) Write(rec arrow.RecordBatch) error {
 			}
 		}
 	}
+	e.rows += rec.NumRows()
 	return nil
 }
 
@@ -314,18 +322,14 @@ func (e *encoder) values(a arrow.Array) appender {
 		}
 	case *array.Date64:
 		return func(b []byte, i int) []byte {
-			v := int64(a.Value(i))
-			if v%msPerDay != 0 {
-				e.bad = driver.Errorf(driver.RowError, "a date64 has a part of a day, %d ms; cast the column to timestamp, or to date32 where days are meant", v%msPerDay)
-			}
-			return stamp(b, time.UnixMilli(v).UTC(), time.DateOnly)
+			return stamp(b, time.UnixMilli(int64(a.Value(i))).UTC(), time.DateOnly)
 		}
 	case *array.Time32:
 		u := a.DataType().(*arrow.Time32Type).Unit
-		return func(b []byte, i int) []byte { return e.clock(b, int64(a.Value(i)), u) }
+		return func(b []byte, i int) []byte { return stamp(b, at(int64(a.Value(i)), u), clockLayouts[u]) }
 	case *array.Time64:
 		u := a.DataType().(*arrow.Time64Type).Unit
-		return func(b []byte, i int) []byte { return e.clock(b, int64(a.Value(i)), u) }
+		return func(b []byte, i int) []byte { return stamp(b, at(int64(a.Value(i)), u), clockLayouts[u]) }
 	case *array.Timestamp:
 		t := a.DataType().(*arrow.TimestampType)
 		layout := "2006-01-02T" + clockLayouts[t.Unit]
@@ -455,23 +459,13 @@ func at(v int64, u arrow.TimeUnit) time.Time {
 	return time.Unix(sec, rest*int64(u.Multiplier())).UTC()
 }
 
-const msPerDay = 86_400_000
-
-// clock appends a time of day, or sets bad: a layout shows what is left of whole days.
-func (e *encoder) clock(b []byte, v int64, u arrow.TimeUnit) []byte {
-	if v < 0 || v >= int64(24*time.Hour/u.Multiplier()) {
-		e.bad = driver.Errorf(driver.RowError, "a time of day is at least 00:00:00 and below 24:00:00, not %d %s; cast the column to duration", v, u)
-	}
-	return stamp(b, at(v, u), clockLayouts[u])
-}
-
 func stamp(b []byte, t time.Time, layout string) []byte {
 	return append(t.AppendFormat(append(b, '"'), layout), '"')
 }
 
 const hexDigits = "0123456789abcdef"
 
-// quote appends s as a JSON string, or sets bad.
+// quote appends s as a JSON string, or sets notText.
 func quote[T string | []byte](e *encoder, b []byte, s T) []byte {
 	b = append(b, '"')
 	from := 0
@@ -487,7 +481,7 @@ func quote[T string | []byte](e *encoder, b []byte, s T) []byte {
 				i += n
 				continue
 			}
-			e.bad = driver.Errorf(driver.Corrupt, "a string is not valid UTF-8, and JSON holds nothing else; cast the column to binary")
+			e.notText = true
 			return b
 		}
 		b = append(b, s[from:i]...)

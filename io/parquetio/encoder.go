@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/arrow-go/v18/parquet/schema"
 
+	"github.com/penstock-data/penstock/internal/badvalue"
 	"github.com/penstock-data/penstock/internal/fault"
 	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/typename"
@@ -35,6 +36,7 @@ type encoder struct {
 	page   int64               // bytes of a page
 	fw     *pqarrow.FileWriter
 	rows   int64   // of the open row group
+	given  int64   // rows of all batches
 	dicts  []int64 // per column with a dictionary: most entries expected
 	sorted int     // row groups whose metadata is in order
 	err    error   // after it nothing works
@@ -97,8 +99,8 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 		if !f.Nullable && c.NullN() > 0 {
 			return fault.New(fault.Invalid, "a null where none is allowed").At(fault.Place{Column: f.Name})
 		}
-		if err := allowed(c, nil); err != nil {
-			return fault.Wrap(err, fault.Place{Column: f.Name})
+		if row, err := badvalue.Bounded.First(c.Data(), 0, int64(c.Len())); row >= 0 {
+			return fault.Wrap(err, fault.Place{Row: fault.N(e.given + row), Column: f.Name})
 		}
 		if d, ok := c.(*array.Dictionary); ok {
 			size += int64(d.Len()) * averageLength(d)
@@ -106,6 +108,7 @@ func (e *encoder) write(rec arrow.RecordBatch) (err error) {
 			size += int64(c.Data().SizeInBytes())
 		}
 	}
+	e.given += rec.NumRows()
 	if e.fw == nil {
 		n := rec.NumRows()
 		for _, f := range e.first {

@@ -7,7 +7,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/bitutil"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -102,10 +101,10 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 	switch a := a.(type) {
 	case array.ExtensionArray:
 		return compact(a.Storage(), t, alloc)
-	case *array.Decimal32:
-		return widened(a, t, alloc, func(i int) decimal128.Num { return decimal128.FromI64(int64(a.Value(i))) }), nil
-	case *array.Decimal64:
-		return widened(a, t, alloc, func(i int) decimal128.Num { return decimal128.FromI64(int64(a.Value(i))) }), nil
+	case *array.Decimal32, *array.Decimal64:
+		d := arrays.Wider(alloc, a.Data())
+		defer d.Release()
+		return array.MakeFromData(d), nil
 	case *array.Struct:
 		return compactStruct(a, t, alloc)
 	case *array.Map:
@@ -130,21 +129,6 @@ func compact(a arrow.Array, t arrow.DataType, alloc memory.Allocator) (arrow.Arr
 	}
 	a.Retain()
 	return a, nil
-}
-
-// widened is the array of a's decimals as type t, of 128 bits.
-func widened(a arrow.Array, t arrow.DataType, alloc memory.Allocator, value func(int) decimal128.Num) arrow.Array {
-	b := memory.NewResizableBuffer(alloc)
-	b.Resize(a.Len() * arrow.Decimal128SizeBytes)
-	out := arrow.Decimal128Traits.CastFromBytes(b.Bytes())
-	for i := range out {
-		out[i] = value(i)
-	}
-	bufs := []*memory.Buffer{validity(a, alloc), b}
-	defer memory.ReleaseBuffers(bufs)
-	d := array.NewData(t, a.Len(), bufs, nil, a.NullN(), 0)
-	defer d.Release()
-	return array.MakeFromData(d)
 }
 
 // retyped is the array of the same buffers as type t, with another dictionary if there is one.

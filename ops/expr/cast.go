@@ -11,9 +11,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/decimal"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	arrays "github.com/penstock-data/penstock/internal/gather"
 	"github.com/penstock-data/penstock/internal/textvalue"
 )
 
@@ -90,10 +90,8 @@ func castFunc(from, to arrow.DataType) (f caster, fails bool) {
 		return castList(from, to)
 	case isTime(from) || isTime(to):
 		return castTime(from, to)
-	case from.ID() == arrow.DECIMAL32:
-		return castSmall[decimal.Decimal32](from.(arrow.DecimalType), to)
-	case from.ID() == arrow.DECIMAL64:
-		return castSmall[decimal.Decimal64](from.(arrow.DecimalType), to)
+	case from.ID() == arrow.DECIMAL32 || from.ID() == arrow.DECIMAL64:
+		return castSmall(from.(arrow.DecimalType), to)
 	case isDecimal(from) || isDecimal(to):
 		return castDecimal(from, to)
 	case p <= pF64 && q <= pF64:
@@ -485,14 +483,14 @@ func castDecimal(from, to arrow.DataType) (caster, bool) {
 }
 
 // castSmall converts from decimals of 32 or 64 bits, through decimal128.
-func castSmall[T decimal.Decimal32 | decimal.Decimal64](from arrow.DecimalType, to arrow.DataType) (caster, bool) {
+func castSmall(from arrow.DecimalType, to arrow.DataType) (caster, bool) {
 	t := &arrow.Decimal128Type{Precision: from.GetPrecision(), Scale: from.GetScale()}
 	widen := func(x *exec, v vec, _ bool) vec {
-		buf, out := allocOf[decimal128.Num](x.mem, v.n)
-		for i, d := range fixed[T](v) {
-			out[i] = decimal128.FromI64(int64(d))
-		}
-		return x.array(t, v.n, x.valid(v.n, v), buf)
+		d := arrays.Wider(x.mem, v.data)
+		defer d.Release()
+		values := d.Buffers()[1]
+		values.Retain()
+		return x.array(t, v.n, x.valid(v.n, v), values)
 	}
 	if arrow.TypeEqual(t, to) {
 		return widen, false

@@ -29,7 +29,7 @@ func TestValuesOutOfTheirTypes(t *testing.T) {
 		{arrow.FixedWidthTypes.Time64ns, func(b array.Builder) { b.(*array.Time64Builder).Append(86400e9 - 1) }, []func(array.Builder){
 			func(b array.Builder) { b.(*array.Time64Builder).Append(86400e9) },
 			func(b array.Builder) { b.(*array.Time64Builder).Append(-1) }}},
-		{arrow.FixedWidthTypes.Date64, func(b array.Builder) { b.(*array.Date64Builder).Append(msPerDay) }, []func(array.Builder){
+		{arrow.FixedWidthTypes.Date64, func(b array.Builder) { b.(*array.Date64Builder).Append(86_400_000) }, []func(array.Builder){
 			func(b array.Builder) { b.(*array.Date64Builder).Append(1) }}},
 		{&arrow.Decimal128Type{Precision: 5, Scale: 2}, func(b array.Builder) { b.(*array.Decimal128Builder).Append(decimal128.FromI64(-99999)) }, []func(array.Builder){
 			func(b array.Builder) { b.(*array.Decimal128Builder).Append(decimal128.FromI64(100000)) },
@@ -83,7 +83,8 @@ func TestValuesOutOfTheirTypes(t *testing.T) {
 				if hidden {
 					want = fault.Unknown
 				}
-				if fault.CodeOf(err) != want || !hidden && fault.PlaceOf(err).Column != "x" {
+				at := fault.PlaceOf(err)
+				if row, _ := at.Row.Get(); fault.CodeOf(err) != want || !hidden && (at.Column != "x" || row != int64(a.Len()-1)) {
 					t.Errorf("%v, %s, %v: %v", c.t, where, values, err)
 				}
 			}

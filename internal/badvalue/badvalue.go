@@ -1,6 +1,9 @@
-package ipcio
+// Package badvalue finds values that their Arrow type does not allow: text that is not UTF-8, times out
+// of a day, decimals of too many digits. Libraries write them as other values, or as files that others refuse.
+package badvalue
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -10,35 +13,33 @@ import (
 	"github.com/penstock-data/penstock/internal/cut"
 )
 
-// check looks for values that their type does not allow.
-type check struct {
-	// of reports whether a type, not nested, is looked at.
-	of func(arrow.DataType) bool
-	// in finds such values in slots [from, to), not empty, of memory of such a type, that are not null.
-	in func(d arrow.ArrayData, from, to int64, bad found)
-	// dicts has dictionaries looked into: all slots have a bad value, if one is in the dictionary.
-	dicts bool
-	// refused are the entries of a dictionary that are bad, a bit for each, nil: none. Who refers to one is bad, too.
-	refused func(dict arrow.ArrayData) []uint64
+// Check looks for values that their type does not allow, also in what is nested, run-end encoded or viewed. It
+// keeps nothing: safe for concurrent use, as far as its functions are.
+type Check struct {
+	// Of reports whether a type, not nested, is looked at.
+	Of func(arrow.DataType) bool
+	// In finds such values in slots [from, to), not empty, of memory of such a type, that are not null.
+	In func(d arrow.ArrayData, from, to int64, bad Found)
+	// Dicts has dictionaries looked into: all slots have a bad value, if one is in the dictionary.
+	Dicts bool
+	// Refused are the entries of a dictionary that are bad, a bit for each, nil: none. Who refers to one is bad, too.
+	Refused func(dict arrow.ArrayData) []uint64
 }
 
-// found takes a slot or row with a bad value, maybe more than once, in no order; why says what is wrong.
-type found func(slot int64, why func() error)
+// Found takes a slot or row with a bad value, maybe more than once, in no order; why says what is wrong.
+type Found func(slot int64, why func() error)
 
-// texts is a check of strings: they are UTF-8.
-var texts = check{of: isText, in: textIn}
-
-// rows finds the rows [from, to) of d with such a value, not hidden by a null.
-func (c *check) rows(d arrow.ArrayData, from, to int64, bad found) {
+// Rows finds the rows [from, to) of d with such a value, not hidden by a null.
+func (c *Check) Rows(d arrow.ArrayData, from, to int64, bad Found) {
 	off := int64(d.Offset())
 	c.slots(d, off+from, off+to, func(slot int64, why func() error) { bad(slot-off, why) })
 }
 
-// first is the first of rows [from, to) of d with such a value, and what is wrong; -1 if there is none.
-func (c *check) first(d arrow.ArrayData, from, to int64) (row int64, err error) {
+// First is the first of rows [from, to) of d with such a value, and what is wrong; -1 if there is none.
+func (c *Check) First(d arrow.ArrayData, from, to int64) (row int64, err error) {
 	row = -1
 	var first func() error
-	c.rows(d, from, to, func(at int64, why func() error) {
+	c.Rows(d, from, to, func(at int64, why func() error) {
 		if row < 0 || at < row {
 			row, first = at, why
 		}
@@ -49,7 +50,7 @@ func (c *check) first(d arrow.ArrayData, from, to int64) (row int64, err error) 
 	return row, err
 }
 
-func (c *check) slots(d arrow.ArrayData, from, to int64, bad found) {
+func (c *Check) slots(d arrow.ArrayData, from, to int64, bad Found) {
 	if from >= to || !c.holds(d.DataType()) {
 		return
 	}
@@ -78,19 +79,19 @@ func (c *check) slots(d arrow.ArrayData, from, to int64, bad found) {
 	case *arrow.StructType:
 		c.under(d, from, to, func(i int64) int64 { return i }, bad)
 	default:
-		c.in(d, from, to, bad)
+		c.In(d, from, to, bad)
 	}
 }
 
 // entries finds slots of a dictionary column.
-func (c *check) entries(d arrow.ArrayData, from, to int64, bad found) {
-	if c.refused == nil {
-		if k, err := c.first(d.Dictionary(), 0, int64(d.Dictionary().Len())); k >= 0 {
+func (c *Check) entries(d arrow.ArrayData, from, to int64, bad Found) {
+	if c.Refused == nil {
+		if k, err := c.First(d.Dictionary(), 0, int64(d.Dictionary().Len())); k >= 0 {
 			bad(from, func() error { return err })
 		}
 		return
 	}
-	refused := c.refused(d.Dictionary())
+	refused := c.Refused(d.Dictionary())
 	if refused == nil {
 		return
 	}
@@ -98,11 +99,11 @@ func (c *check) entries(d arrow.ArrayData, from, to int64, bad found) {
 	defer a.Release()
 	off := int64(d.Offset())
 	for i := from; i < to; i++ {
-		if isNull(d, i) {
+		if IsNull(d, i) {
 			continue
 		}
 		if k := int64(a.GetValueIndex(int(i - off))); refused[k/64]>>(k%64)&1 != 0 {
-			bad(i, func() error { _, err := c.first(d.Dictionary(), k, k+1); return err })
+			bad(i, func() error { _, err := c.First(d.Dictionary(), k, k+1); return err })
 		}
 	}
 }
@@ -112,12 +113,12 @@ func ends[T int32 | int64](offsets []T) func(int64) int64 {
 }
 
 // under finds slots of a nested column, the children of slot i of which are [at(i), at(i+1)).
-func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64, bad found) {
+func (c *Check) under(d arrow.ArrayData, from, to int64, at func(int64) int64, bad Found) {
 	for _, child := range d.Children() {
 		off := int64(child.Offset())
 		c.slots(child, off+at(from), off+at(to), func(k int64, why func() error) {
 			i := from + int64(sort.Search(int(to-from), func(i int) bool { return at(from+int64(i)+1) > k-off }))
-			if !isNull(d, i) {
+			if !IsNull(d, i) {
 				bad(i, why)
 			}
 		})
@@ -125,10 +126,10 @@ func (c *check) under(d arrow.ArrayData, from, to int64, at func(int64) int64, b
 }
 
 // runs finds slots of a run-end encoded column.
-func (c *check) runs(d arrow.ArrayData, from, to int64, bad found) {
+func (c *Check) runs(d arrow.ArrayData, from, to int64, bad Found) {
 	at, off := from, int64(d.Offset())
 	for k, run := range cut.Runs(d, from-off, to-off) {
-		c.rows(d.Children()[1], k, k+1, func(_ int64, why func() error) {
+		c.Rows(d.Children()[1], k, k+1, func(_ int64, why func() error) {
 			for i := range run {
 				bad(at+i, why)
 			}
@@ -139,7 +140,7 @@ func (c *check) runs(d arrow.ArrayData, from, to int64, bad found) {
 
 // views finds slots of list views. They may lie in any order, and on each other: where no element that any
 // may have is bad, they are not looked at one by one.
-func (c *check) views(d arrow.ArrayData, from, to int64, bad found) {
+func (c *Check) views(d arrow.ArrayData, from, to int64, bad Found) {
 	child := d.Children()[0]
 	first, last := int64(child.Len()), int64(0)
 	for i := from; i < to; i++ {
@@ -147,34 +148,32 @@ func (c *check) views(d arrow.ArrayData, from, to int64, bad found) {
 			first, last = min(first, a), max(last, b)
 		}
 	}
-	if k, _ := c.first(child, first, last); k < 0 {
+	if k, _ := c.First(child, first, last); k < 0 {
 		return
 	}
 	for i := from; i < to; i++ {
 		a, b := cut.View(d, i)
-		if k, err := c.first(child, a, b); k >= 0 {
+		if k, err := c.First(child, a, b); k >= 0 {
 			bad(i, func() error { return err })
 		}
 	}
 }
 
-func (c *check) holds(t arrow.DataType) bool {
+func (c *Check) holds(t arrow.DataType) bool {
 	if e, ok := t.(arrow.ExtensionType); ok {
 		return c.holds(e.StorageType())
 	}
 	if d, ok := t.(*arrow.DictionaryType); ok {
-		return (c.dicts || c.refused != nil) && c.holds(d.ValueType)
+		return (c.Dicts || c.Refused != nil) && c.holds(d.ValueType)
 	}
-	for _, f := range children(t) {
-		if c.holds(f.Type) {
-			return true
-		}
+	if n, ok := t.(arrow.NestedType); ok && slices.ContainsFunc(n.Fields(), func(f arrow.Field) bool { return c.holds(f.Type) }) {
+		return true
 	}
-	return c.of(t)
+	return c.Of(t)
 }
 
-// isNull is about slot i of d's memory.
-func isNull(d arrow.ArrayData, i int64) bool {
+// IsNull is about slot i of d's memory.
+func IsNull(d arrow.ArrayData, i int64) bool {
 	b := d.Buffers()[0]
 	return b != nil && b.Len() > 0 && !bitutil.BitIsSet(b.Bytes(), int(i))
 }
