@@ -12,7 +12,8 @@ import (
 	"github.com/penstock-data/penstock/internal/fault"
 )
 
-// A value that its type does not allow is an error with its row in the file and its column, not another value.
+// A value that its type does not allow is an error with its row in the file and its column, not
+// another value.
 func TestValuesOutOfTheirTypes(t *testing.T) {
 	for _, c := range []struct {
 		t         arrow.DataType

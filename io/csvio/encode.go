@@ -292,28 +292,15 @@ func (e *encoder) column(x *cells, a arrow.Array, from, to int) (row int, err er
 			x.end()
 		}
 	case *array.Binary:
-		for i := from; i < to; i++ {
-			if a.IsValid(i) {
-				x.binary(a.Value(i))
-			}
-			x.end()
-		}
+		bytesText(x, a, from, to)
 	case *array.LargeBinary:
-		for i := from; i < to; i++ {
-			if a.IsValid(i) {
-				x.binary(a.Value(i))
-			}
-			x.end()
-		}
+		bytesText(x, a, from, to)
+	case *array.FixedSizeBinary:
+		bytesText(x, a, from, to)
 	case *array.Date32:
-		for i := from; i < to; i++ {
-			if a.IsValid(i) {
-				if err := x.time(time.Unix(int64(a.Value(i))*86400, 0), time.DateOnly); err != nil {
-					return i, err
-				}
-			}
-			x.end()
-		}
+		return datesText(x, a, from, to, func(i int) time.Time { return time.Unix(int64(a.Value(i))*86400, 0) })
+	case *array.Date64:
+		return datesText(x, a, from, to, func(i int) time.Time { return time.UnixMilli(int64(a.Value(i))) })
 	case *array.Timestamp:
 		t := a.DataType().(*arrow.TimestampType)
 		layout := "2006-01-02T" + clocks[t.Unit]
@@ -378,6 +365,31 @@ func (x *cells) time(t time.Time, layout string) error {
 
 // clocks are the layouts of times of day, by unit.
 var clocks = [...]string{arrow.Second: "15:04:05", arrow.Millisecond: "15:04:05.000", arrow.Microsecond: "15:04:05.000000", arrow.Nanosecond: "15:04:05.000000000"}
+
+func bytesText(x *cells, a interface {
+	arrow.Array
+	Value(i int) []byte
+}, from, to int) {
+	for i := from; i < to; i++ {
+		if a.IsValid(i) {
+			x.binary(a.Value(i))
+		}
+		x.end()
+	}
+}
+
+// datesText formats dates; an error is that of the row returned.
+func datesText(x *cells, a arrow.Array, from, to int, at func(i int) time.Time) (row int, err error) {
+	for i := from; i < to; i++ {
+		if a.IsValid(i) {
+			if err := x.time(at(i), time.DateOnly); err != nil {
+				return i, err
+			}
+		}
+		x.end()
+	}
+	return 0, nil
+}
 
 // timesText formats times of day.
 func timesText[T arrow.Time32 | arrow.Time64](x *cells, a arrow.Array, vs []T, u arrow.TimeUnit, from, to int) {
