@@ -13,7 +13,8 @@ import (
 	"github.com/penstock-data/penstock/io/jsonio"
 )
 
-// What the type that files have in common does not hold is an error of its value, not another value: no file decides for another's digits.
+// What the type that files have in common does not hold is an error of its value, not another
+// value: no file decides for another's digits.
 func TestCommonTypesLoseNothing(t *testing.T) {
 	csv := func(o fileset.Options) driver.Source { return csvio.New(csvio.Options{Options: o}) }
 	json := func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }

@@ -128,8 +128,8 @@ func TestPartitionsRoundTrip(t *testing.T) {
 	}
 }
 
-// A filter that leaves out folders gives the rows that one over all rows gives, for all types that folders can have, whether the
-// user says the type or the files do.
+// A filter that leaves out folders gives the rows that one over all rows gives, for all types that
+// folders can have, whether the user says the type or the files do.
 func TestFoldersThatFiltersLeaveOut(t *testing.T) {
 	ctx := context.Background()
 	texts := map[string][]string{

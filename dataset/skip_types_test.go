@@ -50,7 +50,8 @@ var fileFormats = []struct {
 		func(o fileset.Options) driver.Source { return jsonio.New(jsonio.Options{Options: o}) }},
 }
 
-// skipped checks that ds fails in a row's value, and leaves out just the bad rows under skip, with their dead letters.
+// skipped checks that ds fails in a row's value, and leaves out just the bad rows under skip, with
+// their dead letters.
 func skipped(t *testing.T, name string, ds *dataset.Dataset, rows, bad int64) {
 	t.Helper()
 	ctx := t.Context()
@@ -128,7 +129,8 @@ func TestCastsUnderSkip(t *testing.T) {
 	skipped(t, "binary", dataset.Read(binio.New(binio.Options{Options: fileset.Options{Paths: []string{dir}, Types: map[string]string{"bytes": "string"}}})), 4, 2)
 }
 
-// Rows of a file in which a column is not what the folder says are bad ones, in every format; all of them, if the folder is wrong.
+// Rows of a file in which a column is not what the folder says are bad ones, in every format; all
+// of them, if the folder is wrong.
 func TestFolderDiffersUnderSkip(t *testing.T) {
 	for _, f := range fileFormats {
 		dir := t.TempDir()
@@ -158,7 +160,8 @@ func TestFolderDiffersUnderSkip(t *testing.T) {
 	}
 }
 
-// Pieces of a row group that are read at once leave out each bad row once, also at their ends, and with a filter that is pushed down.
+// Pieces of a row group that are read at once leave out each bad row once, also at their ends, and
+// with a filter that is pushed down.
 func TestCastsUnderSkipInPieces(t *testing.T) {
 	dir := t.TempDir()
 	const rows = 300_000

@@ -12,8 +12,8 @@ import (
 	"github.com/penstock-data/penstock/dataset"
 )
 
-// Decimals of 32 and 64 bits can be cast to all that decimals can, and come out of files as decimals of 128, from
-// where every sink takes them.
+// Decimals of 32 and 64 bits can be cast to all that decimals can, and come out of files as
+// decimals of 128, from where every sink takes them.
 func TestSmallDecimals(t *testing.T) {
 	small := arrow.NewSchema([]arrow.Field{
 		{Name: "a", Type: &arrow.Decimal32Type{Precision: 7, Scale: 2}, Nullable: true},

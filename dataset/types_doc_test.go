@@ -26,8 +26,8 @@ var exampleTypes = []string{
 	"fixed_size_list<int64>(2)", "map<string, int64>", "struct<a: int64>", "dictionary<int32, string>", "run_end_encoded<int32, string>",
 }
 
-// Every type of docs/types.md is tried where a type may be given: the page says where it may stand, and elsewhere it is
-// an error that names it, not a wrong column.
+// Every type of docs/types.md is tried where a type may be given: the page says where it may stand,
+// and elsewhere it is an error that names it, not a wrong column.
 func TestWhereTypesMayStand(t *testing.T) {
 	ctx := t.Context()
 	dir := t.TempDir()

@@ -33,8 +33,9 @@ type ledgerShape struct {
 	window int64
 }
 
-// leastGap windows between two parts of a lane that are known are always bridged. More are where more
-// windows than that are kept: so a ledger takes memory for what it was told, whatever the numbers are.
+// leastGap windows between two parts of a lane that are known are always bridged. More are where
+// more windows than that are kept: so a ledger takes memory for what it was told, whatever the
+// numbers are.
 const leastGap = 1 << 10
 
 // laneLedger is the samples of neighbouring windows.

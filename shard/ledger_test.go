@@ -242,7 +242,8 @@ func TestForgedLedger(t *testing.T) {
 	}
 }
 
-// A ledger that names windows far from those that the job reads takes no memory for what is between.
+// A ledger that names windows far from those that the job reads takes no memory for what is
+// between.
 func TestForgedLedgerFarAway(t *testing.T) {
 	ds := dataset.Read(cells{0, []int{40, 30, 50, 20, 60, 10}}).Filter("id % 3 != 0")
 	want, good := ledgerOf(t, ds, jobOptions(7))

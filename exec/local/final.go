@@ -97,7 +97,8 @@ func (c *chain) addSkipped(s exec.Skipped) {
 	c.pending = slices.Insert(c.pending, i, s)
 }
 
-// badRow is driver.ScanOptions.OnBadRow under Skip, of a pass over p. A row behind p is left to who reads that.
+// badRow is driver.ScanOptions.OnBadRow under Skip, of a pass over p. A row behind p is left to who
+// reads that.
 func (c *chain) badRow(p piece, err error) error {
 	if !fault.CodeOf(err).Skippable() {
 		return err

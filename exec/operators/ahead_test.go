@@ -16,7 +16,8 @@ func (s slow) Allocate(n int) []byte {
 	return s.Allocator.Allocate(n)
 }
 
-// A child's time goes on while it answers, however much it says: only waits for memory are added to it.
+// A child's time goes on while it answers, however much it says: only waits for memory are added to
+// it.
 func TestWaitsAreNotTheChilds(t *testing.T) {
 	var s switching
 	var added time.Duration

@@ -193,8 +193,8 @@ func (c *child) call(ctx context.Context, rec arrow.RecordBatch, alloc memory.Al
 	return nil, err
 }
 
-// ahead is an error if there is another answer already, which would be taken for that to the next batch. What a
-// child says before its first answer is the schema.
+// ahead is an error if there is another answer already, which would be taken for that to the next
+// batch. What a child says before its first answer is the schema.
 func (c *child) ahead() error {
 	if c.r == nil {
 		return nil

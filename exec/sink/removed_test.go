@@ -131,8 +131,8 @@ func TestMountPoint(t *testing.T) {
 	untouched(t, dir, "_penstock-rows", "rows")
 }
 
-// Where others may write, records that somebody else put beside an output are not gone by: in a folder for
-// everybody, for a group that is not only the owner's, or of somebody else.
+// Where others may write, records that somebody else put beside an output are not gone by: in a
+// folder for everybody, for a group that is not only the owner's, or of somebody else.
 func TestRecordsOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		memtest.Skip(t, "only root can give a folder to another user")

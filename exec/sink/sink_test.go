@@ -438,7 +438,8 @@ func TestCancel(t *testing.T) {
 	exact(t, dir, small)
 }
 
-// A commit of many folders ends when its context does: no more of them are synced, and the next run goes on.
+// A commit of many folders ends when its context does: no more of them are synced, and the next run
+// goes on.
 func TestCancelOfManyFolders(t *testing.T) {
 	dir := t.TempDir()
 	many := data{Splits: 2, Rows: 1000, Bad: -1}

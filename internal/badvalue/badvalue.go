@@ -1,5 +1,6 @@
-// Package badvalue finds values that their Arrow type does not allow: text that is not UTF-8, times out
-// of a day, decimals of too many digits. Libraries write them as other values, or as files that others refuse.
+// Package badvalue finds values that their Arrow type does not allow: text that is not UTF-8, times
+// out of a day, decimals of too many digits. Libraries write them as other values, or as files that
+// others refuse.
 package badvalue
 
 import (
@@ -13,20 +14,23 @@ import (
 	"github.com/penstock-data/penstock/internal/cut"
 )
 
-// Check looks for values that their type does not allow, also in what is nested, run-end encoded or viewed. It
-// keeps nothing: safe for concurrent use, as far as its functions are.
+// Check looks for values that their type does not allow, also in what is nested, run-end encoded or
+// viewed. It keeps nothing: safe for concurrent use, as far as its functions are.
 type Check struct {
 	// Of reports whether a type, not nested, is looked at.
 	Of func(arrow.DataType) bool
-	// In finds such values in slots [from, to), not empty, of memory of such a type, that are not null.
+	// In finds such values in slots [from, to), not empty, of memory of such a type, that are not
+	// null.
 	In func(d arrow.ArrayData, from, to int64, bad Found)
 	// Dicts has dictionaries looked into: all slots have a bad value, if one is in the dictionary.
 	Dicts bool
-	// Refused are the entries of a dictionary that are bad, a bit for each, nil: none. Who refers to one is bad, too.
+	// Refused are the entries of a dictionary that are bad, a bit for each, nil: none. Who refers
+	// to one is bad, too.
 	Refused func(dict arrow.ArrayData) []uint64
 }
 
-// Found takes a slot or row with a bad value, maybe more than once, in no order; why says what is wrong.
+// Found takes a slot or row with a bad value, maybe more than once, in no order; why says what is
+// wrong.
 type Found func(slot int64, why func() error)
 
 // Rows finds the rows [from, to) of d with such a value, not hidden by a null.
@@ -35,7 +39,8 @@ func (c *Check) Rows(d arrow.ArrayData, from, to int64, bad Found) {
 	c.slots(d, off+from, off+to, func(slot int64, why func() error) { bad(slot-off, why) })
 }
 
-// First is the first of rows [from, to) of d with such a value, and what is wrong; -1 if there is none.
+// First is the first of rows [from, to) of d with such a value, and what is wrong; -1 if there is
+// none.
 func (c *Check) First(d arrow.ArrayData, from, to int64) (row int64, err error) {
 	row = -1
 	var first func() error
@@ -138,8 +143,8 @@ func (c *Check) runs(d arrow.ArrayData, from, to int64, bad Found) {
 	}
 }
 
-// views finds slots of list views. They may lie in any order, and on each other: where no element that any
-// may have is bad, they are not looked at one by one.
+// views finds slots of list views. They may lie in any order, and on each other: where no element
+// that any may have is bad, they are not looked at one by one.
 func (c *Check) views(d arrow.ArrayData, from, to int64, bad Found) {
 	child := d.Children()[0]
 	first, last := int64(child.Len()), int64(0)

@@ -22,8 +22,8 @@ func IsBounded(t arrow.DataType) bool {
 	return false
 }
 
-// BoundedIn is In of Bounded: date64 with a part of a day, times out of a day, decimals of more digits than the
-// type has. Each is a RowError that says what to cast to.
+// BoundedIn is In of Bounded: date64 with a part of a day, times out of a day, decimals of more
+// digits than the type has. Each is a RowError that says what to cast to.
 func BoundedIn(d arrow.ArrayData, from, to int64, bad Found) {
 	const day = 24 * time.Hour
 	b := d.Buffers()[1].Bytes()
@@ -57,7 +57,8 @@ func noClock[T arrow.Time32 | arrow.Time64](u arrow.TimeUnit) func(T) string {
 	}
 }
 
-// digits looks at the sign first: the smallest value has no Abs, and FitsInPrecision takes it for one that fits.
+// digits looks at the sign first: the smallest value has no Abs, and FitsInPrecision takes it for
+// one that fits.
 func digits[T interface {
 	decimal.DecimalTypes
 	Abs() T

@@ -70,9 +70,9 @@ func Next(cols []arrow.Array, from, end int64, maxRows int, maxBytes int64) int6
 	return from + max(1, int64(n))
 }
 
-// Bytes is the memory that rows [from, to) of d take: offsets, values and
-// validity, counted for these rows alone whatever the buffers hold. Of run-end encoded values and of list
-// views it is what each row takes by itself, as values and as lists.
+// Bytes is the memory that rows [from, to) of d take: offsets, values and validity, counted for
+// these rows alone whatever the buffers hold. Of run-end encoded values and of list views it is
+// what each row takes by itself, as values and as lists.
 func Bytes(d arrow.ArrayData, from, to int64) int64 {
 	if to <= from {
 		return 0
@@ -150,7 +150,8 @@ func Bytes(d arrow.ArrayData, from, to int64) int64 {
 	return total + int64(d.SizeInBytes())*n/int64(d.Len())
 }
 
-// Runs are the values of rows [from, to) of run-end encoded d, by number, and how many of the rows have each.
+// Runs are the values of rows [from, to) of run-end encoded d, by number, and how many of the rows
+// have each.
 func Runs(d arrow.ArrayData, from, to int64) iter.Seq2[int64, int64] {
 	ends := d.Children()[0]
 	switch ends.DataType().ID() {
@@ -176,7 +177,8 @@ func runs[T int16 | int32 | int64](ends []T, d arrow.ArrayData, from, to int64) 
 	}
 }
 
-// View is where the list in slot i of the memory of d, list views, lies among the elements. A null one has none.
+// View is where the list in slot i of the memory of d, list views, lies among the elements. A null
+// one has none.
 func View(d arrow.ArrayData, i int64) (from, to int64) {
 	bufs := d.Buffers()
 	if bufs[0] != nil && bufs[0].Len() > 0 && !bitutil.BitIsSet(bufs[0].Bytes(), int(i)) {

@@ -19,8 +19,8 @@ type Set struct {
 	known map[string]bool // those of all
 }
 
-// Add adds secrets, also as JSON, quotes, JSON of quotes, quotes of bytes, and URLs write them, whole and line by
-// line. What is shorter than four bytes is not looked for: see [Text].
+// Add adds secrets, also as JSON, quotes, JSON of quotes, quotes of bytes, and URLs write them,
+// whole and line by line. What is shorter than four bytes is not looked for: see [Text].
 func (s *Set) Add(secrets ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

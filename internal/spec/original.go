@@ -105,9 +105,9 @@ func ParseOriginal(text string) (*Original, error) {
 	return &o, nil
 }
 
-// readSpec reads a regular file, or what the shell gave to this process as a path (<(...), /dev/stdin),
-// and says why it is not this user's own where it is not. A pipe in a folder, which may block who
-// reads it, is refused.
+// readSpec reads a regular file, or what the shell gave to this process as a path (<(...),
+// /dev/stdin), and says why it is not this user's own where it is not. A pipe in a folder, which
+// may block who reads it, is refused.
 func readSpec(path string) (data []byte, foreign, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -51,7 +51,8 @@ func Uint(b []byte) (uint64, bool) {
 	return digits(b)
 }
 
-// GivenInt reads what Int does, and with a fraction of zeros: of a column that is said to hold integers.
+// GivenInt reads what Int does, and with a fraction of zeros: of a column that is said to hold
+// integers.
 func GivenInt(b []byte) (int64, bool) {
 	if v, ok := Int(b); ok {
 		return v, true
@@ -186,8 +187,8 @@ func Bool(b []byte) (v, ok bool) {
 	return false, false
 }
 
-// GivenBool reads a text of a column that is said to hold booleans: true and false, t and f, yes and no, y and
-// n, in any case, 1 and 0.
+// GivenBool reads a text of a column that is said to hold booleans: true and false, t and f, yes
+// and no, y and n, in any case, 1 and 0.
 func GivenBool(b []byte) (v, ok bool) {
 	if len(b) > len("false") {
 		return false, false

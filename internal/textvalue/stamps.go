@@ -58,8 +58,8 @@ func (s *Stamps) Read(b []byte) (int64, error) {
 	return t.in(s.unit)
 }
 
-// ReadClock gives what a timestamp says without regard to a type: the seconds since 1970 on the clock that it is of, and whether it
-// has an offset from UTC, which is taken off.
+// ReadClock gives what a timestamp says without regard to a type: the seconds since 1970 on the
+// clock that it is of, and whether it has an offset from UTC, which is taken off.
 func ReadClock(b []byte) (secs int64, zoned bool, err error) {
 	t, ok := parseStamp(b)
 	if !ok {

@@ -72,9 +72,9 @@ func own(path string, folder bool) error {
 	return Judge(fi, path, folder)
 }
 
-// Judge returns nil where what was found at path is this user's own, and otherwise a Denied error that
-// says why not. It looks at nothing else: not at the folder that it is in. sticky lets others write to a
-// folder that is sticky: they may add to it, and not take away what is there.
+// Judge returns nil where what was found at path is this user's own, and otherwise a Denied error
+// that says why not. It looks at nothing else: not at the folder that it is in. sticky lets others
+// write to a folder that is sticky: they may add to it, and not take away what is there.
 func Judge(fi os.FileInfo, path string, sticky bool) error {
 	if uid, ok := owner(fi); ok && uid != 0 && uid != os.Geteuid() {
 		return fault.New(fault.Denied, "it belongs to another user (%s)", userName(uid)).At(fault.Place{File: path})

@@ -168,8 +168,9 @@ func TestSameServer(t *testing.T) {
 	}
 }
 
-// A server that sends on is asked once: what refuses that will not do otherwise at another try. That is so
-// through a proxy, too, which answers as the server does and gets no request for another.
+// A server that sends on is asked once: what refuses that will not do otherwise at another try.
+// That is so through a proxy, too, which answers as the server does and gets no request for
+// another.
 func TestSentOnIsNotTriedAgain(t *testing.T) {
 	awsEnv(t)
 	var asked sync.Map

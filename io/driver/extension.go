@@ -36,8 +36,8 @@ func Extension(m arrow.Metadata, keep bool) arrow.Metadata {
 }
 
 // WithExtensions is the schema as a file has it, whose fields, nested ones too, say under Arrow's
-// keys of which extension types they are, where their types are what others want of these: others refuse
-// files with JSON that is a dictionary.
+// keys of which extension types they are, where their types are what others want of these: others
+// refuse files with JSON that is a dictionary.
 func WithExtensions(s *arrow.Schema) *arrow.Schema {
 	md := s.Metadata()
 	return arrow.NewSchema(withExtensions(s.Fields()), &md)
@@ -73,7 +73,8 @@ func withExtensions(fields []arrow.Field) []arrow.Field {
 	return fields
 }
 
-// HoldsExtension reports whether t is a storage of the extension type of this name, as far as that is known.
+// HoldsExtension reports whether t is a storage of the extension type of this name, as far as that
+// is known.
 func HoldsExtension(name string, t arrow.DataType) bool {
 	switch name {
 	case "":

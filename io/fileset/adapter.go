@@ -159,8 +159,8 @@ func (s *Set) caster(name string, from, to arrow.DataType, folder bool) (*caster
 func (a *Adapter) Schema() *arrow.Schema { return a.schema }
 
 // Apply makes the wanted record from a batch whose record holds FileColumns. Borrows it, returns a
-// reference. Rows that cannot be converted are added to bad: they have any values in the record, and
-// the caller leaves them out.
+// reference. Rows that cannot be converted are added to bad: they have any values in the record,
+// and the caller leaves them out.
 func (a *Adapter) Apply(b driver.Batch, alloc memory.Allocator, bad *BadRows) (arrow.RecordBatch, error) {
 	rec := b.Record
 	n := int(rec.NumRows())

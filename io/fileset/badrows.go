@@ -89,8 +89,8 @@ func NewQueue(place fault.Place, o *driver.ScanOptions) Queue {
 	return q
 }
 
-// ReadLimit is how many rows a reader reads at most, 0: all. A limit is of rows that are handed out, of
-// which there are fewer where bad ones are left out.
+// ReadLimit is how many rows a reader reads at most, 0: all. A limit is of rows that are handed
+// out, of which there are fewer where bad ones are left out.
 func ReadLimit(o *driver.ScanOptions) int64 {
 	if len(o.Predicate) > 0 || o.OnBadRow != nil {
 		return 0

@@ -16,8 +16,8 @@ import (
 // an error, too. A null stays null, and nothing else becomes one.
 type caster struct {
 	to arrow.DataType
-	// array returns a reference. Rows that it cannot convert it reports; they have any value, or null.
-	// An error is of the whole array.
+	// array returns a reference. Rows that it cannot convert it reports; they have any value, or
+	// null. An error is of the whole array.
 	array func(a arrow.Array, alloc memory.Allocator, bad report) (arrow.Array, error)
 	fails bool // whether it reports rows
 }

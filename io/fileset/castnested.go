@@ -15,7 +15,8 @@ import (
 )
 
 // elements casts what lies in the rows of a, whose row i has [at(i), at(i+1)) of the child, and
-// returns that of all rows. What lies under a null is not reported; what is, is for its row, with name before why.
+// returns that of all rows. What lies under a null is not reported; what is, is for its row, with
+// name before why.
 func elements(a, child arrow.Array, at func(i int) int64, c *caster, name string, alloc memory.Allocator, bad report) (arrow.Array, error) {
 	n := a.Len()
 	first, last := at(0), at(n)
@@ -123,7 +124,8 @@ func nested(to arrow.DataType, a arrow.Array, bufs []*memory.Buffer, kids []arro
 	return array.MakeFromData(d)
 }
 
-// padded gives lists of another size, which are null or bad, their values, as a list of a fixed size has them.
+// padded gives lists of another size, which are null or bad, their values, as a list of a fixed
+// size has them.
 func padded(values, a arrow.Array, at func(i int) int64, size int64, alloc memory.Allocator) (arrow.Array, error) {
 	none := gather.Nulls(alloc, values.DataType(), int(size))
 	defer none.Release()

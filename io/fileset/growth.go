@@ -87,13 +87,15 @@ func (s *Set) TextGrowth(p Part) *Growth {
 	return s.growth(p.File, Extent{1, p.Range.Len}, all, DefaultTextGrowth, freeText)
 }
 
-// rowMost is what one row of files of size bytes together may take, where the default of max_growth is usual.
+// rowMost is what one row of files of size bytes together may take, where the default of max_growth
+// is usual.
 func rowMost(size float64, max, usual int64) int64 {
 	return int64(min(freeRow+size*rowBytes*float64(max)/float64(usual), math.MaxInt64/2))
 }
 
-// Row is how many bytes of memory may be taken for one row, or a value, or what they are decoded from, before it is
-// counted by Add: a part of what the file may become, and no more than is left of that.
+// Row is how many bytes of memory may be taken for one row, or a value, or what they are decoded
+// from, before it is counted by Add: a part of what the file may become, and no more than is left
+// of that.
 func (g *Growth) Row() int64 {
 	if g == nil {
 		return math.MaxInt64 / 2
@@ -101,7 +103,8 @@ func (g *Growth) Row() int64 {
 	return max(min(g.row, g.most-g.made), 0)
 }
 
-// LargeRow is the error of what takes more than Row says; what says what it is: "the row takes", "a page has".
+// LargeRow is the error of what takes more than Row says; what says what it is: "the row takes", "a
+// page has".
 func (g *Growth) LargeRow(what string) error {
 	return largeRow(what, g.Row(), g.max)
 }

@@ -105,8 +105,8 @@ func partitionType(t arrow.DataType) bool {
 	return false
 }
 
-// parseAs reads a folder's value as a type that partitionType allows. The type must hold it exactly, so that
-// two folders that say different things never become one value.
+// parseAs reads a folder's value as a type that partitionType allows. The type must hold it
+// exactly, so that two folders that say different things never become one value.
 func parseAs(t arrow.DataType, r raw) (value, error) {
 	if r.null {
 		return value{}, nil
@@ -128,7 +128,8 @@ func parseAs(t arrow.DataType, r raw) (value, error) {
 	return value{}, fmt.Errorf("partition value %s is no %s%w", quoted([]byte(r.text)), typename.Name(t), err)
 }
 
-// inexact says why v, which is what text was read as, is not what it says; "" if it is. Integers, dates and bools always are.
+// inexact says why v, which is what text was read as, is not what it says; "" if it is. Integers,
+// dates and bools always are.
 func inexact(t arrow.DataType, text string, v value) string {
 	switch t := t.(type) {
 	case *arrow.Float32Type, *arrow.Float64Type:
@@ -169,8 +170,8 @@ func sameDecimal(a, b string) bool {
 	return da == db && ea == eb
 }
 
-// decimalDigits gives a number that is written in decimal as its sign and digits, without zeros at either end, and
-// the power of ten of the last one. 0 has no digits.
+// decimalDigits gives a number that is written in decimal as its sign and digits, without zeros at
+// either end, and the power of ten of the last one. 0 has no digits.
 func decimalDigits(s string) (digits string, exp int64) {
 	sign := ""
 	if s != "" && (s[0] == '-' || s[0] == '+') {

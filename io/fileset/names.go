@@ -3,8 +3,8 @@ package fileset
 import "fmt"
 
 // Distinct gives other names to columns that have the name of one before: a, a_1, a_2, but for
-// names that the columns have already. made (nil: none) are names that files do not have: they give way to those
-// of any column.
+// names that the columns have already. made (nil: none) are names that files do not have: they give
+// way to those of any column.
 func Distinct(names []string, made func(i int) bool) []string {
 	given := make(map[string]bool, len(names))
 	for i, n := range names {

@@ -221,8 +221,8 @@ func (c *column) agree(b driver.Batch, alloc memory.Allocator, bad report) (arro
 	return out, nil
 }
 
-// rounded reports the rows of a file's own column that are only what its folder says after they were rounded to
-// the folder's type, of which cast are.
+// rounded reports the rows of a file's own column that are only what its folder says after they
+// were rounded to the folder's type, of which cast are.
 func rounded(own, cast arrow.Array, folder string, bad report) {
 	from := own.DataType()
 	if d, ok := from.(*arrow.DictionaryType); ok {

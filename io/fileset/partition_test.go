@@ -121,7 +121,8 @@ func TestPartitionClaims(t *testing.T) {
 	}
 }
 
-// Of what a file says of the types of its folders no more is read than a path has room for, and no more is shown.
+// Of what a file says of the types of its folders no more is read than a path has room for, and no
+// more is shown.
 func TestPartitionClaimsAreShort(t *testing.T) {
 	long := strings.Repeat("x", 100<<10)
 	many := make([]string, mostKeys+1)
@@ -163,8 +164,9 @@ func TestManyPartitionColumns(t *testing.T) {
 	}
 }
 
-// No type makes one value of two folders that say different things, whoever names it: the user, the files' metadata or
-// a column of theirs. A folder that a type does not hold exactly is an error that names folder, type and what to do.
+// No type makes one value of two folders that say different things, whoever names it: the user, the
+// files' metadata or a column of theirs. A folder that a type does not hold exactly is an error
+// that names folder, type and what to do.
 func TestPartitionsAreExact(t *testing.T) {
 	for _, c := range []struct{ typ, dir, problem string }{
 		{"double", "9007199254740993", "it would be 9.007199254740992e+15"},

@@ -8,8 +8,9 @@ import (
 	"github.com/penstock-data/penstock/internal/mem"
 )
 
-// Looks is for who looks at the beginnings of many files at once, before there is a budget: what does not fit their small buffers lies
-// outside the Go heap, for one file at a time, and their text is bounded for all of them together. The zero value has no bound.
+// Looks is for who looks at the beginnings of many files at once, before there is a budget: what
+// does not fit their small buffers lies outside the Go heap, for one file at a time, and their text
+// is bounded for all of them together. The zero value has no bound.
 type Looks struct {
 	mu   sync.Mutex
 	seen atomic.Int64
@@ -17,8 +18,8 @@ type Looks struct {
 	max  int64
 }
 
-// Bound lets the text of these files that is looked at be as much as one row of a file of their size may be. What is looked at
-// before does not count.
+// Bound lets the text of these files that is looked at be as much as one row of a file of their
+// size may be. What is looked at before does not count.
 func (l *Looks) Bound(s *Set, files []int) {
 	var size float64
 	for _, i := range files {

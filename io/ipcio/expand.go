@@ -14,10 +14,11 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// Run-end encoded values and list views say of many rows in a few bytes what they are: how much memory
-// that takes is known, and judged, before it is taken.
+// Run-end encoded values and list views say of many rows in a few bytes what they are: how much
+// memory that takes is known, and judged, before it is taken.
 
-// slotCost is what a row or an element counts beside its bytes: the run that it is gathered by takes memory, too.
+// slotCost is what a row or an element counts beside its bytes: the run that it is gathered by
+// takes memory, too.
 const slotCost = int64(unsafe.Sizeof(gather.Run{}))
 
 // runs gives each row of run-end encoded d its value.
@@ -53,7 +54,8 @@ func (p plainer) runs(d arrow.ArrayData) (arrow.ArrayData, error) {
 	})
 }
 
-// listed makes lists of list views. Elements are copied where they do not lie in the order of the rows.
+// listed makes lists of list views. Elements are copied where they do not lie in the order of the
+// rows.
 func listed[T int32 | int64](p plainer, d arrow.ArrayData) (arrow.ArrayData, error) {
 	n := d.Len()
 	offs := memory.NewResizableBuffer(p.alloc)
@@ -129,8 +131,8 @@ func (p plainer) gather(d arrow.ArrayData, n int, size int64, set func([]gather.
 // mostNodes is more than any file may become.
 const mostNodes = 1 << 50
 
-// nodes is how many values and lists d is of once each of its rows has its own, as plain makes them: at
-// most mostNodes. d is as it was loaded, without an offset.
+// nodes is how many values and lists d is of once each of its rows has its own, as plain makes
+// them: at most mostNodes. d is as it was loaded, without an offset.
 func nodes(d arrow.ArrayData) int64 {
 	before, ok := nodesBefore(d)
 	if !ok {
@@ -139,8 +141,8 @@ func nodes(d arrow.ArrayData) int64 {
 	return before(int64(d.Len()))
 }
 
-// nodesBefore gives the nodes of the rows of d before a row. It takes no memory for rows that take none in the
-// file. false: they are more than mostNodes.
+// nodesBefore gives the nodes of the rows of d before a row. It takes no memory for rows that take
+// none in the file. false: they are more than mostNodes.
 func nodesBefore(d arrow.ArrayData) (before func(row int64) int64, ok bool) {
 	n := int64(d.Len())
 	kids := make([]func(int64) int64, len(d.Children()))

@@ -313,8 +313,8 @@ func foreign(t testing.TB, stream bool) [][]byte {
 	return [][]byte{earlyFile(t, stream, "zstd"), odd, runs}
 }
 
-// JSON that is a dictionary is JSON in files, which have its values, and text in streams, as others refuse streams in which it says
-// to be JSON.
+// JSON that is a dictionary is JSON in files, which have its values, and text in streams, as others
+// refuse streams in which it says to be JSON.
 func TestCodedJSONIsWritten(t *testing.T) {
 	coded := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
 	md := arrow.NewMetadata([]string{driver.ExtensionName, driver.ExtensionMetadata}, []string{"arrow.json", ""})

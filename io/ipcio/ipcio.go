@@ -10,13 +10,14 @@
 // in use gives wrong rows, or a memory fault: set NoMap where files are rewritten
 // in place.
 //
-// Columns are handed out in plain types: dictionaries and run-end encoded ones as their values, views as
-// strings and binaries, list views as lists, small decimals as decimal128, extension types as their storage (arrow.bool8 as bool), with driver.ExtensionName in
-// the field's metadata where the storage stays what it is, and lists of the fixed size 0 as lists.
-// Columns of one name are told apart: a, a_1. Unions and decimals that Arrow does not allow are of the type driver.Unreadable: the other columns can be read.
-// Big-endian files are an Unsupported error. Every length and offset in a file is checked against
-// the file before it is used, and text is checked to be UTF-8, so that damage is a Corrupt error,
-// whatever the damage is.
+// Columns are handed out in plain types: dictionaries and run-end encoded ones as their values,
+// views as strings and binaries, list views as lists, small decimals as decimal128, extension types
+// as their storage (arrow.bool8 as bool), with driver.ExtensionName in the field's metadata where
+// the storage stays what it is, and lists of the fixed size 0 as lists. Columns of one name are
+// told apart: a, a_1. Unions and decimals that Arrow does not allow are of the type
+// driver.Unreadable: the other columns can be read. Big-endian files are an Unsupported error.
+// Every length and offset in a file is checked against the file before it is used, and text is
+// checked to be UTF-8, so that damage is a Corrupt error, whatever the damage is.
 package ipcio
 
 import (

@@ -278,8 +278,8 @@ func ascend[T int16 | int32 | int64](ends []T, n int64) bool {
 	return int64(last) >= n
 }
 
-// listViews checks the n views of bufs, of lists of end elements, and returns how many elements they
-// have together.
+// listViews checks the n views of bufs, of lists of end elements, and returns how many elements
+// they have together.
 func listViews[T int32 | int64](bufs []*memory.Buffer, n, end int64) (total int64, err error) {
 	o, sizes := arrow.GetData[T](bufs[1].Bytes()), arrow.GetData[T](bufs[2].Bytes())
 	if int64(len(o)) < n || int64(len(sizes)) < n {

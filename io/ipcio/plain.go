@@ -81,8 +81,8 @@ func flat(t arrow.DataType) bool {
 	return true
 }
 
-// plainer makes rows plain, in memory of alloc. What takes more than the bytes of the file that hold it
-// is judged by growth, for so many bytes of it.
+// plainer makes rows plain, in memory of alloc. What takes more than the bytes of the file that
+// hold it is judged by growth, for so many bytes of it.
 type plainer struct {
 	alloc  memory.Allocator
 	growth *fileset.Growth

@@ -21,7 +21,8 @@ import (
 	"github.com/penstock-data/penstock/io/fileset"
 )
 
-// Run-end encoded columns and list views of pyarrow (testdata/runs.py), in slices and in each other, have the values that it reads.
+// Run-end encoded columns and list views of pyarrow (testdata/runs.py), in slices and in each
+// other, have the values that it reads.
 func TestRunsAndListViews(t *testing.T) {
 	golden, err := os.ReadFile("testdata/runs.json")
 	if err != nil {
@@ -91,8 +92,8 @@ func runsOf(n int64, value arrow.Array) arrow.Array {
 	return array.MakeFromData(d)
 }
 
-// TestSmallFileOneRun: one value for all rows that a batch may have, in one list, or in a view for each row, is
-// refused before it takes memory.
+// TestSmallFileOneRun: one value for all rows that a batch may have, in one list, or in a view for
+// each row, is refused before it takes memory.
 func TestSmallFileOneRun(t *testing.T) {
 	long := array.NewStringBuilder(memory.DefaultAllocator)
 	defer long.Release()
@@ -154,7 +155,8 @@ func TestSmallFileOneRun(t *testing.T) {
 	}
 }
 
-// TestNodes: what lists that lie on each other become is known before they do, and no more is counted.
+// TestNodes: what lists that lie on each other become is known before they do, and no more is
+// counted.
 func TestNodes(t *testing.T) {
 	read := func(typ arrow.DataType, rows string) arrow.Array {
 		t.Helper()

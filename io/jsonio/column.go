@@ -402,7 +402,8 @@ func (c *column) boolean(v bool) {
 	bitutil.SetBitTo(c.vals.p, c.n, v)
 }
 
-// truncate keeps the first n rows, all of which there may not be yet. Rows beyond may be half appended.
+// truncate keeps the first n rows, all of which there may not be yet. Rows beyond may be half
+// appended.
 func (c *column) truncate(n int) {
 	n = min(n, c.n)
 	if c.valid.b != nil {
@@ -448,7 +449,8 @@ func offsetBytes(n, width int) int {
 	return (n + 1) * width
 }
 
-// finish returns a reference to an array of n rows, nulls behind those that there are, and empties the column.
+// finish returns a reference to an array of n rows, nulls behind those that there are, and empties
+// the column.
 func (c *column) finish(n int) arrow.ArrayData {
 	c.pad(n)
 	c.hint = [3]int{c.valid.n, c.vals.n, c.offs.n}

@@ -115,7 +115,8 @@ func TestSmallFileManyKeys(t *testing.T) {
 	}
 }
 
-// readAll reads files of these texts with this bound, and says how many rows came before the error; io.EOF: all.
+// readAll reads files of these texts with this bound, and says how many rows came before the error;
+// io.EOF: all.
 func readAll(t *testing.T, files map[string][]byte, o Options, so driver.ScanOptions) (rows int64, most uint64, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -230,8 +231,8 @@ func TestSmallFileOneRow(t *testing.T) {
 	}
 }
 
-// TestSmallFilesLongFirstRows: the first rows of small files are not looked at without end, neither of one
-// file nor of many together.
+// TestSmallFilesLongFirstRows: the first rows of small files are not looked at without end, neither
+// of one file nor of many together.
 func TestSmallFilesLongFirstRows(t *testing.T) {
 	packed := func(mib int, end string) []byte {
 		var b bytes.Buffer
@@ -293,7 +294,8 @@ func TestLargeRow(t *testing.T) {
 	}
 }
 
-// TestLackingFields: what objects lack is null, wherever that is: in structs of structs, in fixed lists, behind rows that are bad.
+// TestLackingFields: what objects lack is null, wherever that is: in structs of structs, in fixed
+// lists, behind rows that are bad.
 func TestLackingFields(t *testing.T) {
 	s := &sink{alloc: memtest.New(t)}
 	typ, err := typename.Parse("struct<a: struct<x: int64, l: list<int8>, t: string>, f: fixed_size_list<struct<y: bool, z: int32>>(2), n: int64>")

@@ -146,8 +146,8 @@ func (p *parser) ends() error {
 	return nil
 }
 
-// object appends the object at the position to a struct. Fields that it lacks are counted, and appended
-// once something follows.
+// object appends the object at the position to a struct. Fields that it lacks are counted, and
+// appended once something follows.
 func (p *parser) object(c *column, depth int) error {
 	at, next, lacks := c.n, 0, c.kidBits
 	err := p.each(depth, '{', func(key []byte) error {

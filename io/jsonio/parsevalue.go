@@ -181,8 +181,8 @@ func (n number) float64() (float64, bool) {
 	return v, err == nil
 }
 
-// word2 appends what numbers take as a string: where their type is given what CSV takes, else of floats and
-// decimals what is no number in JSON.
+// word2 appends what numbers take as a string: where their type is given what CSV takes, else of
+// floats and decimals what is no number in JSON.
 func (p *parser) word2(c *column, s []byte) {
 	if c.from == given {
 		s = textvalue.Trim(s)

@@ -13,8 +13,8 @@ import (
 	"github.com/penstock-data/penstock/internal/memtest"
 )
 
-// Values that their types do not allow, which files of others and answers of programs may have,
-// are errors where they would be written as others: wherever they are, but not where a null hides them.
+// Values that their types do not allow, which files of others and answers of programs may have, are
+// errors where they would be written as others: wherever they are, but not where a null hides them.
 func TestValuesOutOfTheirTypes(t *testing.T) {
 	mem := memory.DefaultAllocator
 	for _, c := range []struct {

@@ -100,8 +100,8 @@ func TestInt96Units(t *testing.T) {
 	}
 }
 
-// TestInt96Filters: filters at, beside and beyond the bounds of the units, with and without rows that a unit cannot say, leave out no row
-// that a scan without them has.
+// TestInt96Filters: filters at, beside and beyond the bounds of the units, with and without rows
+// that a unit cannot say, leave out no row that a scan without them has.
 func TestInt96Filters(t *testing.T) {
 	all := []time.Time{utc("0001-01-01T00:00:01Z"), utc("1677-09-21T00:12:43Z"), utc("1677-09-21T00:12:44Z"), utc("1970-01-01T00:00:00Z"), {},
 		utc("2024-02-29T12:00:00.123Z"), utc("2262-04-11T23:47:16Z"), utc("2262-04-11T23:47:17Z"), utc("9999-12-31T23:59:59.999Z")}

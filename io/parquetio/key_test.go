@@ -15,8 +15,8 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// TestOptionalKeys: a map whose keys may be null in the file, as Hive and others write it, is read; a key that is null is an error of its
-// row, which can be left out.
+// TestOptionalKeys: a map whose keys may be null in the file, as Hive and others write it, is read;
+// a key that is null is an error of its row, which can be left out.
 func TestOptionalKeys(t *testing.T) {
 	leaf := func(name string) schema.Node { return schema.NewInt32Node(name, parquet.Repetitions.Optional, -1) }
 	pair := schema.MustGroup(schema.NewGroupNode("key_value", parquet.Repetitions.Repeated, schema.FieldList{leaf("key"), leaf("value")}, -1))

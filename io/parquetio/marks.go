@@ -31,8 +31,8 @@ func storedMarks(f arrow.Field) (m marks) {
 	return m
 }
 
-// inside is type t, of mf, whose nested fields say of which extension types they are: by m, else by Parquet's own types. Booleans of a byte
-// each become booleans.
+// inside is type t, of mf, whose nested fields say of which extension types they are: by m, else by
+// Parquet's own types. Booleans of a byte each become booleans.
 func (m marks) inside(t arrow.DataType, mf *pqarrow.SchemaField, s *schema.Schema) arrow.DataType {
 	n, ok := t.(arrow.NestedType)
 	if !ok || n.NumFields() != len(mf.Children) {

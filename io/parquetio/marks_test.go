@@ -15,8 +15,9 @@ import (
 	"github.com/penstock-data/penstock/io/driver"
 )
 
-// TestExtensionsAndDecimalsInFiles: UUIDs and JSON, nested too, are of Parquet's own types, which pyarrow reads with and without the stored
-// schema, and come back as what they were; decimals of 32 and 64 bits come back as those of 128.
+// TestExtensionsAndDecimalsInFiles: UUIDs and JSON, nested too, are of Parquet's own types, which
+// pyarrow reads with and without the stored schema, and come back as what they were; decimals of 32
+// and 64 bits come back as those of 128.
 func TestExtensionsAndDecimalsInFiles(t *testing.T) {
 	uuid := arrow.Field{Name: "u", Type: &arrow.FixedSizeBinaryType{ByteWidth: 16}, Nullable: true, Metadata: extension("arrow.uuid", "")}
 	js := func(name string, typ arrow.DataType) arrow.Field {

@@ -21,8 +21,8 @@ import (
 // Dictionaries are written as their values: batches have different ones, and arrow-go's way to decode them fails
 // on allocators that give more than they were asked for.
 
-// asWritten replaces fixed-size lists, durations, dictionaries, small decimals and extension types in t, and
-// makes of fields that say to be UUIDs or JSON what Parquet has types of its own for.
+// asWritten replaces fixed-size lists, durations, dictionaries, small decimals and extension types
+// in t, and makes of fields that say to be UUIDs or JSON what Parquet has types of its own for.
 func asWritten(t arrow.DataType) arrow.DataType {
 	field := func(f arrow.Field) arrow.Field {
 		return arrow.Field{Name: f.Name, Type: fieldAsWritten(f), Nullable: f.Nullable}
@@ -58,7 +58,8 @@ func asWritten(t arrow.DataType) arrow.DataType {
 	return t
 }
 
-// fieldAsWritten is asWritten of a field's type: of UUIDs and JSON it is the extension type by which arrow-go knows Parquet's.
+// fieldAsWritten is asWritten of a field's type: of UUIDs and JSON it is the extension type by
+// which arrow-go knows Parquet's.
 func fieldAsWritten(f arrow.Field) arrow.DataType {
 	t := asWritten(f.Type)
 	name, _ := f.Metadata.GetValue(driver.ExtensionName)

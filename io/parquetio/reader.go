@@ -109,8 +109,8 @@ func newReader(ctx context.Context, c scan) (*reader, error) {
 	return r, nil
 }
 
-// limit is how many rows are read at most, 0: all. One of rows after the predicate, of which only parts
-// may be known here, is none.
+// limit is how many rows are read at most, 0: all. One of rows after the predicate, of which only
+// parts may be known here, is none.
 func (c *scan) limit() int64 {
 	if len(c.terms) > 0 {
 		return 0

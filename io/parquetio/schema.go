@@ -289,7 +289,8 @@ func ruledGroup(g *schema.GroupNode, rep parquet.Repetition) (*schema.GroupNode,
 	})
 }
 
-// ruledKey is the key of a map, which must be there: an optional one may be null in no row that is read.
+// ruledKey is the key of a map, which must be there: an optional one may be null in no row that is
+// read.
 func ruledKey(n schema.Node) (schema.Node, error) {
 	if p, ok := n.(*schema.PrimitiveNode); ok && n.RepetitionType() == parquet.Repetitions.Optional {
 		return schema.NewPrimitiveNodeLogical(n.Name(), parquet.Repetitions.Required, n.LogicalType(), p.PhysicalType(), p.TypeLength(), n.FieldID())

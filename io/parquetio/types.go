@@ -129,7 +129,8 @@ func (s *fileSchema) extend(a *arrow.Field, f *field, ext arrow.Metadata) {
 	}
 }
 
-// isBool8 says that values of type t, of the extension type of that name, are booleans of a byte each.
+// isBool8 says that values of type t, of the extension type of that name, are booleans of a byte
+// each.
 func isBool8(name string, t arrow.DataType) bool {
 	return name == "arrow.bool8" && t.ID() == arrow.INT8
 }

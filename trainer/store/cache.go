@@ -39,10 +39,10 @@ var (
 	halfRE     = regexp.MustCompile(`^tmp-[0-9a-f]{8}$`)
 )
 
-// downloadName of the files of a checkpoint of the run. What was not forced to disk is not trusted after a
-// boot; what a manifest says that was read without a key is not what one says that has the same
-// name and a seal; and what came from another folder is another's, whatever it says of itself: sums
-// without a key can be forged.
+// downloadName of the files of a checkpoint of the run. What was not forced to disk is not trusted
+// after a boot; what a manifest says that was read without a key is not what one says that has the
+// same name and a seal; and what came from another folder is another's, whatever it says of itself:
+// sums without a key can be forged.
 func (r *Run) downloadName(m *Manifest) string {
 	from := r.url
 	if p, local := r.b.Local(r.prefix); local {

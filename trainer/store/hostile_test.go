@@ -281,8 +281,8 @@ func TestObstacleInLog(t *testing.T) {
 	}
 }
 
-// What was downloaded of a run's folder is not what a copy of it elsewhere has, whatever the copy says: sums
-// without a key can be forged.
+// What was downloaded of a run's folder is not what a copy of it elsewhere has, whatever the copy
+// says: sums without a key can be forged.
 func TestCacheOfACopy(t *testing.T) {
 	top := t.TempDir()
 	r := newRun(t, filepath.Join(top, "runs"), "x")
